@@ -1,0 +1,162 @@
+//! The versioned key-value store beside the lock table.
+
+use std::{
+    collections::BTreeMap,
+    ops::Bound,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    Clock, Deleted, Entry, Error, ErrorKind, Expect, Moment, RecordKey, Records, Result, Version,
+    Written, check_value, micros, unix_time,
+};
+
+/// Records in memory. Clones and reopened handles share them.
+///
+/// One counter, `max(last + 1, wall clock in microseconds)`, gives all versions, so they rise for every key also when it was
+/// deleted in between, and nothing need be remembered of a deleted key.
+#[derive(Clone, Debug)]
+pub struct MemoryRecords {
+    clock: Arc<dyn Clock>,
+    // Nothing waits while it is held. One map for all keys, because a scan wants their order.
+    store: Arc<RwLock<Store>>,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    records: BTreeMap<Arc<str>, Record>,
+    last_version: u64,
+}
+
+#[derive(Debug)]
+struct Record {
+    version: Version,
+    value: Vec<u8>,
+    written: Moment,
+}
+
+impl MemoryRecords {
+    /// No records.
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            store: Arc::default(),
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Store> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    fn version(&self, key: &RecordKey) -> Option<Version> {
+        self.records.get(key.as_str()).map(|record| record.version)
+    }
+
+    fn entry(&self, key: &RecordKey, now: Moment) -> Option<Entry> {
+        self.records
+            .get(key.as_str())
+            .map(|record| record.entry(now))
+    }
+}
+
+impl Record {
+    fn entry(&self, now: Moment) -> Entry {
+        Entry::new(
+            self.version,
+            self.value.clone(),
+            Some(now.since(self.written)),
+        )
+    }
+}
+
+#[async_trait]
+impl Records for MemoryRecords {
+    fn backend(&self) -> &'static str {
+        crate::BACKEND
+    }
+
+    fn tells_ages(&self) -> bool {
+        true
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        let store = self.read();
+        Ok(store.entry(key, self.clock.now()))
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let store = self.read();
+        let now = self.clock.now();
+        Ok(keys.iter().map(|key| store.entry(key, now)).collect())
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        check_value(key, value)?;
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let expected = match expect {
+            Expect::Absent => None,
+            Expect::Version(version) => Some(version),
+        };
+        if store.version(key) != expected {
+            return Ok(Written::Conflict);
+        }
+        let next = store
+            .last_version
+            .checked_add(1)
+            .ok_or_else(|| Error::new(ErrorKind::LimitExceeded, "no record version is left"))?;
+        store.last_version = next.max(micros(unix_time(&*self.clock)));
+        let record = Record {
+            version: Version::new(store.last_version),
+            value: value.to_vec(),
+            written: self.clock.now(),
+        };
+        let written = Written::Stored(record.version);
+        if let Some(place) = store.records.get_mut(key.as_str()) {
+            *place = record;
+        } else {
+            store.records.insert(key.as_str().into(), record);
+        }
+        Ok(written)
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        if store.version(key) != Some(expect) {
+            return Ok(Deleted::Conflict);
+        }
+        store.records.remove(key.as_str());
+        Ok(Deleted::Done)
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let store = self.read();
+        let now = self.clock.now();
+        let from = match after.map(RecordKey::as_str) {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        store
+            .records
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .take(usize::try_from(limit).unwrap_or(usize::MAX))
+            .map(|(key, record)| Ok((RecordKey::new(key)?, record.entry(now))))
+            .collect()
+    }
+
+    async fn close(&self) {
+        // Nothing is open, and other handles may go on with the same records.
+    }
+}

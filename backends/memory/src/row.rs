@@ -1,0 +1,118 @@
+//! One held lock in the table, kept small: a million of them stay in memory.
+
+use std::time::{Duration, SystemTime};
+
+use distlock_core::{
+    AcquireRequest, FencingToken, HolderInfo, HolderLabel, Lease, LossReason, Meta, Moment,
+    OwnerId, Renewal, TicketStep, Ttl,
+};
+use uuid::Uuid;
+
+use crate::table::Now;
+
+#[derive(Debug)]
+pub(crate) struct Row {
+    owner: OwnerId,
+    token: FencingToken,
+    /// Nanoseconds since boot: half the size of a [`Moment`].
+    expires: u64,
+    /// Microseconds since 1970, for display.
+    granted: u64,
+    holder: HolderLabel,
+    /// What few locks have.
+    extra: Option<Box<Extra>>,
+}
+
+#[derive(Debug, Default)]
+struct Extra {
+    meta: Option<Meta>,
+    /// The nonce of the ticket that is out.
+    ticket: Option<Uuid>,
+}
+
+impl Row {
+    pub(crate) fn new(now: Now, token: FencingToken, request: &AcquireRequest) -> Self {
+        Self {
+            owner: request.owner,
+            token,
+            expires: nanos(now.boot + request.ttl.duration()),
+            granted: now.wall_micros,
+            holder: request.holder.clone(),
+            extra: request.meta.clone().map(|meta| {
+                Box::new(Extra {
+                    meta: Some(meta),
+                    ticket: None,
+                })
+            }),
+        }
+    }
+
+    pub(crate) fn is_live(&self, now: Moment) -> bool {
+        nanos(now) < self.expires
+    }
+
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+        Duration::from_nanos(self.expires.saturating_sub(nanos(now)))
+    }
+
+    pub(crate) const fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    pub(crate) fn is_of(&self, owner: OwnerId) -> bool {
+        self.owner == owner
+    }
+
+    pub(crate) fn rearm(&mut self, now: Moment, ttl: Ttl) {
+        self.expires = nanos(now + ttl.duration());
+    }
+
+    /// Whether this lease is the one that holds the lock now, and why not.
+    pub(crate) fn check(&self, now: Moment, lease: &Lease) -> Result<(), LossReason> {
+        if self.owner != lease.owner {
+            Err(LossReason::TakenOver)
+        } else if !self.is_live(now) || lease.token.is_some_and(|token| token != self.token) {
+            // Another token under the same owner: that lease had lapsed before its owner was granted the lock again.
+            Err(LossReason::Expired)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Renews, and takes the ticket's step.
+    pub(crate) fn renew(&mut self, now: Moment, renewal: &Renewal) -> Result<(), LossReason> {
+        match renewal.ticket {
+            TicketStep::Issue(nonce) => {
+                self.extra.get_or_insert_default().ticket = Some(nonce);
+            }
+            TicketStep::Redeem(nonce) => {
+                // Used before, or replaced by a later one: whoever has that one has the lock.
+                self.extra
+                    .as_mut()
+                    .and_then(|extra| extra.ticket.take_if(|ticket| *ticket == nonce))
+                    .ok_or(LossReason::TakenOver)?;
+            }
+            TicketStep::Keep => {}
+        }
+        self.rearm(now, renewal.ttl);
+        Ok(())
+    }
+
+    pub(crate) fn info(&self, now: Moment) -> HolderInfo {
+        let mut info = HolderInfo::new(self.holder.as_str());
+        info.meta = self
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.meta.as_ref())
+            .map(|meta| meta.as_str().to_owned());
+        info.token = Some(self.token);
+        info.acquired_at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(self.granted));
+        info.expires_in = Some(self.remaining(now));
+        info
+    }
+}
+
+fn nanos(moment: Moment) -> u64 {
+    // 584 years after boot.
+    u64::try_from(moment.since_boot().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,117 @@
+//! Waiting for a lock of the table: a place in line, a wake-up, and the holder's lease as a timer.
+
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+
+use async_trait::async_trait;
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
+
+use crate::{
+    line::Place,
+    lock::Shared,
+    table::{Armed, Now},
+};
+
+/// A waiter looks again at least so often, whatever it was told. Looking costs a hash look-up, and it makes up for one who
+/// was called and is stuck.
+const PATROL: Duration = Duration::from_secs(1);
+
+/// One caller's place in the line of a lock.
+#[derive(Debug)]
+pub(crate) struct MemoryContender {
+    shared: Arc<Shared>,
+    request: AcquireRequest,
+    /// `None` once it has become the lock.
+    place: Option<Place>,
+}
+
+impl MemoryContender {
+    pub(crate) fn new(shared: Arc<Shared>, request: AcquireRequest) -> Self {
+        let place = shared.table.join(&request.name, request.owner);
+        Self {
+            shared,
+            request,
+            place: Some(place),
+        }
+    }
+}
+
+#[async_trait]
+impl Contender for MemoryContender {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let attempt = self.shared.attempt(&self.request, self.place)?;
+        if matches!(attempt, Attempt::Acquired(_)) {
+            self.place = None;
+        }
+        Ok(attempt)
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        let shared = &*self.shared;
+        let name = &self.request.name;
+        let place = *self
+            .place
+            .get_or_insert_with(|| shared.table.join(name, self.request.owner));
+        let until = shared.clock.now() + at_most;
+        let mut absence = Absence {
+            contender: self,
+            place,
+            noticed: true,
+        };
+        loop {
+            let now = shared.clock.now();
+            let left = until.since(now);
+            if left.is_zero() {
+                break;
+            }
+            let Armed::Sleep(pause) = shared.table.arm(now, name, place) else {
+                break;
+            };
+            let woken = poll_fn(|context| {
+                if shared.table.listen(name, place, context.waker()) {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            });
+            tokio::select! {
+                biased;
+                () = woken => break,
+                () = shared.clock.sleep(pause.min(left).min(PATROL)) => {}
+            }
+        }
+        absence.noticed = false;
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        // Dropping it does.
+        Ok(())
+    }
+}
+
+impl Drop for MemoryContender {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            let now = Now::of(&*self.shared.clock).boot;
+            self.shared.table.leave(now, &self.request.name, place);
+        }
+    }
+}
+
+/// Notices that a wait was dropped before it ended, so that nobody waits for one who does not wait any more.
+struct Absence<'a> {
+    contender: &'a MemoryContender,
+    place: Place,
+    noticed: bool,
+}
+
+impl Drop for Absence<'_> {
+    fn drop(&mut self) {
+        if self.noticed {
+            let MemoryContender {
+                shared, request, ..
+            } = self.contender;
+            let now = shared.clock.now();
+            shared.table.step_out(now, &request.name, self.place);
+        }
+    }
+}

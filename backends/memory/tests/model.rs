@@ -1,0 +1,538 @@
+//! Random histories against a plain model: one map, no shards, nothing shared, nothing forgotten early. The lock table, the
+//! backend around it, and a lock over the records all have to do what the model does.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use distlock_core::{
+    AcquireRequest, Attempt, DistLock, FencingToken, Forced, HandOver, HolderLabel, KvLock, Lease,
+    LockInfo, LockName, LossReason, ManualClock, Meta, Moment, OwnerId, ReleaseOutcome, Renewal,
+    Renewed, TicketStep, Ttl,
+};
+use distlock_memory::{Memory, Now, Table};
+use futures_util::FutureExt as _;
+use proptest::prelude::*;
+use uuid::Uuid;
+
+const NAMES: [&str; 4] = ["a", "ab", "b", "a/ü"];
+const OWNERS: u128 = 4;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire {
+        name: usize,
+        owner: u128,
+        ttl: u64,
+    },
+    Renew {
+        lease: Pick,
+        ttl: u64,
+        ticket: Ticket,
+    },
+    Release(Pick),
+    HandOver {
+        lease: Pick,
+        next: u128,
+        ttl: u64,
+    },
+    Force {
+        name: usize,
+        /// 0 = the right token.
+        off_by: u64,
+    },
+    Inspect(usize),
+    List {
+        prefix: &'static str,
+        after: Option<usize>,
+        limit: u32,
+    },
+    /// Moves the boot-time clock by the first and the wall clock by the second, which may go back.
+    Time(u64, i64),
+}
+
+/// Which lease somebody believes to have: by owner, with the token of any of its grants, or without.
+#[derive(Clone, Debug)]
+struct Pick {
+    name: usize,
+    owner: u128,
+    /// Index from the latest of all tokens of that name; `None` = the token is not known.
+    token: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ticket {
+    Keep,
+    Issue(u128),
+    Redeem(u128),
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    owner: u128,
+    token: FencingToken,
+    expires: Duration,
+    ttl: u64,
+    ticket: Option<u128>,
+}
+
+#[derive(Default)]
+struct Model {
+    rows: HashMap<usize, Held>,
+    /// Every token of a name with its owner, in the order of grants.
+    granted: BTreeMap<usize, Vec<FencingToken>>,
+    now: Duration,
+}
+
+impl Model {
+    fn live(&self, name: usize) -> Option<&Held> {
+        self.rows.get(&name).filter(|held| self.now < held.expires)
+    }
+
+    /// What a lease is told.
+    fn check(
+        &self,
+        name: usize,
+        owner: u128,
+        token: Option<FencingToken>,
+    ) -> Result<(), LossReason> {
+        let Some(held) = self.rows.get(&name) else {
+            return Err(LossReason::Removed);
+        };
+        if held.owner != owner {
+            Err(LossReason::TakenOver)
+        } else if self.now >= held.expires || token.is_some_and(|token| token != held.token) {
+            Err(LossReason::Expired)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn grant(&mut self, name: usize, owner: u128, ttl: u64, token: FencingToken) {
+        let tokens = self.granted.entry(name).or_default();
+        assert!(
+            tokens.last().is_none_or(|last| *last < token),
+            "tokens rise"
+        );
+        tokens.push(token);
+        self.rows.insert(
+            name,
+            Held {
+                owner,
+                token,
+                expires: self.now + Duration::from_millis(ttl),
+                ttl,
+                ticket: None,
+            },
+        );
+    }
+
+    fn token(&self, pick: &Pick) -> Option<FencingToken> {
+        let tokens = self.granted.get(&pick.name)?;
+        let back = pick.token?;
+        tokens.len().checked_sub(back + 1).map(|at| tokens[at])
+    }
+}
+
+fn name(index: usize) -> LockName {
+    LockName::new(NAMES[index]).unwrap()
+}
+
+fn owner(number: u128) -> OwnerId {
+    OwnerId::from_uuid(Uuid::from_u128(number))
+}
+
+fn request(index: usize, number: u128, ttl: u64) -> AcquireRequest {
+    let mut request = AcquireRequest::new(
+        name(index),
+        owner(number),
+        Ttl::from_millis(ttl).unwrap(),
+        HolderLabel::new(format!("owner-{number}")).unwrap(),
+    );
+    request.meta = number
+        .is_multiple_of(2)
+        .then(|| Meta::new(format!("meta of {number}")).unwrap());
+    request
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let ttl = || 1u64..50;
+    let named = || 0..NAMES.len();
+    let pick = || {
+        (named(), 0..OWNERS, prop::option::weighted(0.7, 0usize..3))
+            .prop_map(|(name, owner, token)| Pick { name, owner, token })
+    };
+    let ticket = prop_oneof![
+        3 => Just(Ticket::Keep),
+        1 => (0u128..2).prop_map(Ticket::Issue),
+        1 => (0u128..2).prop_map(Ticket::Redeem),
+    ];
+    let step = prop_oneof![
+        6 => (named(), 0..OWNERS, ttl()).prop_map(|(name, owner, ttl)| Step::Acquire { name, owner, ttl }),
+        4 => (pick(), ttl(), ticket).prop_map(|(lease, ttl, ticket)| Step::Renew { lease, ttl, ticket }),
+        4 => pick().prop_map(Step::Release),
+        2 => (pick(), 0..OWNERS, ttl()).prop_map(|(lease, next, ttl)| Step::HandOver { lease, next, ttl }),
+        1 => (named(), 0u64..2).prop_map(|(name, off_by)| Step::Force { name, off_by }),
+        1 => named().prop_map(Step::Inspect),
+        1 => (prop::sample::select(vec!["", "a", "a/", "b", "c"]), prop::option::of(named()), 0u32..5)
+            .prop_map(|(prefix, after, limit)| Step::List { prefix, after, limit }),
+        5 => (0u64..30, -20_000i64..40_000).prop_map(|(boot, wall)| Step::Time(boot, wall)),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// What is tested: every call is over at once, and time stands still in between.
+trait Subject {
+    fn advance(&mut self, boot: Duration, wall_micros: i64);
+    fn acquire(&self, request: &AcquireRequest) -> Attempt<FencingToken>;
+    fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<FencingToken, LossReason>;
+    fn release(&self, lease: &Lease) -> bool;
+    fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<FencingToken, LossReason>;
+    fn force(&self, name: &LockName, expected: FencingToken) -> Forced;
+    fn inspect(&self, name: &LockName) -> LockInfo;
+    fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo>;
+}
+
+struct Bare {
+    table: Table,
+    now: Now,
+}
+
+impl Bare {
+    fn new() -> Self {
+        Self {
+            table: Table::new(),
+            now: Now {
+                boot: Moment::from_boot(Duration::from_secs(100)),
+                wall_micros: 1_000_000_000_000,
+            },
+        }
+    }
+}
+
+impl Subject for Bare {
+    fn advance(&mut self, boot: Duration, wall_micros: i64) {
+        self.now.boot = self.now.boot + boot;
+        self.now.wall_micros = self.now.wall_micros.saturating_add_signed(wall_micros);
+    }
+
+    fn acquire(&self, request: &AcquireRequest) -> Attempt<FencingToken> {
+        let free = self.inspect(&request.name).held.is_none();
+        let attempt = self.table.try_acquire(self.now, request, None).unwrap();
+        if let Attempt::Acquired(token) = &attempt
+            && free
+        {
+            assert!(token.get() >= self.now.wall_micros, "hybrid");
+        }
+        attempt
+    }
+
+    fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<FencingToken, LossReason> {
+        self.table.renew(self.now.boot, lease, renewal)
+    }
+
+    fn release(&self, lease: &Lease) -> bool {
+        match self.table.release(self.now.boot, lease) {
+            ReleaseOutcome::Released { others_waiting } => {
+                assert_eq!(others_waiting, Some(false));
+                true
+            }
+            ReleaseOutcome::NotHeld => false,
+        }
+    }
+
+    fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<FencingToken, LossReason> {
+        self.table.hand_over(self.now, lease, next).unwrap()
+    }
+
+    fn force(&self, name: &LockName, expected: FencingToken) -> Forced {
+        self.table.force_release(self.now.boot, name, expected)
+    }
+
+    fn inspect(&self, name: &LockName) -> LockInfo {
+        self.table.inspect(self.now.boot, name)
+    }
+
+    fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo> {
+        self.table.list(self.now.boot, prefix, after, limit)
+    }
+}
+
+/// A backend, through two handles in turn.
+struct Behind {
+    handles: [Arc<dyn DistLock>; 2],
+    turn: std::cell::Cell<usize>,
+    clock: ManualClock,
+}
+
+impl Behind {
+    fn new(make: impl FnOnce(ManualClock) -> Arc<dyn DistLock>) -> Self {
+        let clock = ManualClock::new();
+        let first = make(clock.clone());
+        let second = first.reopen().now_or_never().unwrap().unwrap();
+        Self {
+            handles: [first, second],
+            turn: std::cell::Cell::new(0),
+            clock,
+        }
+    }
+
+    fn lock(&self) -> &dyn DistLock {
+        let turn = self.turn.get();
+        self.turn.set(1 - turn);
+        &*self.handles[turn]
+    }
+}
+
+impl Subject for Behind {
+    fn advance(&mut self, boot: Duration, _wall_micros: i64) {
+        self.clock.advance(boot);
+    }
+
+    fn acquire(&self, request: &AcquireRequest) -> Attempt<FencingToken> {
+        let attempt = self.lock().try_acquire(request).now_or_never().unwrap();
+        attempt.unwrap().map(|grant| {
+            assert_eq!(grant.valid_for, request.ttl.duration());
+            grant.token
+        })
+    }
+
+    fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<FencingToken, LossReason> {
+        let renewed = self.lock().renew(lease, renewal).now_or_never().unwrap();
+        match renewed.unwrap() {
+            Renewed::Extended { token, .. } => Ok(token),
+            Renewed::NotHeld(reason) => Err(reason),
+        }
+    }
+
+    fn release(&self, lease: &Lease) -> bool {
+        let released = self.lock().release(lease).now_or_never().unwrap();
+        released.unwrap() != ReleaseOutcome::NotHeld
+    }
+
+    fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<FencingToken, LossReason> {
+        let handed = self.lock().hand_over(lease, next).now_or_never().unwrap();
+        match handed.unwrap() {
+            HandOver::Done(grant) => Ok(grant.token),
+            HandOver::NotHeld(reason) => Err(reason),
+            HandOver::Unsupported => panic!("it has this step"),
+        }
+    }
+
+    fn force(&self, name: &LockName, expected: FencingToken) -> Forced {
+        let forced = self.lock().force_release(name, expected);
+        forced.now_or_never().unwrap().unwrap()
+    }
+
+    fn inspect(&self, name: &LockName) -> LockInfo {
+        let info = self.lock().inspect(name).now_or_never().unwrap();
+        info.unwrap()
+    }
+
+    fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo> {
+        let infos = self.lock().list(prefix, after, limit);
+        infos.now_or_never().unwrap().unwrap()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_table_does_what_the_model_does(steps in steps()) {
+        play(&mut Bare::new(), steps)?;
+    }
+
+    #[test]
+    fn the_backend_does_what_the_model_does(steps in steps()) {
+        play(&mut Behind::new(|clock| Memory::new(Arc::new(clock)).lock()), steps)?;
+    }
+
+    #[test]
+    fn a_lock_over_records_does_what_the_model_does(steps in steps()) {
+        let make = |clock: ManualClock| -> Arc<dyn DistLock> {
+            let records = Memory::new(Arc::new(clock.clone())).records();
+            Arc::new(KvLock::new(records).unwrap().with_clock(Arc::new(clock)))
+        };
+        play(&mut Behind::new(make), steps)?;
+    }
+}
+
+fn play(subject: &mut dyn Subject, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut model = Model {
+        now: Duration::from_secs(100),
+        ..Model::default()
+    };
+    for step in steps {
+        match step {
+            Step::Time(boot, by) => {
+                let boot = Duration::from_millis(boot);
+                model.now += boot;
+                subject.advance(boot, by);
+            }
+            Step::Acquire { name, owner, ttl } => {
+                let answer = subject.acquire(&request(name, owner, ttl));
+                match (model.live(name).cloned(), answer) {
+                    (Some(held), Attempt::Acquired(token)) => {
+                        prop_assert_eq!(held.owner, owner, "exclusion");
+                        prop_assert_eq!(held.token, token, "the same grant, armed again");
+                        let row = model.rows.get_mut(&name).unwrap();
+                        row.expires = model.now + Duration::from_millis(ttl);
+                        row.ttl = ttl;
+                    }
+                    (Some(held), Attempt::Busy(info)) => {
+                        let info = info.unwrap();
+                        prop_assert_ne!(held.owner, owner);
+                        prop_assert_eq!(info.token, Some(held.token));
+                        prop_assert_eq!(info.holder, format!("owner-{}", held.owner));
+                        prop_assert_eq!(info.meta.is_some(), held.owner.is_multiple_of(2));
+                        prop_assert_eq!(info.expires_in, Some(held.expires - model.now));
+                    }
+                    (None, Attempt::Acquired(token)) => {
+                        model.grant(name, owner, ttl, token);
+                    }
+                    (None, Attempt::Busy(info)) => prop_assert!(false, "free, yet {info:?}"),
+                }
+            }
+            Step::Renew {
+                lease: pick,
+                ttl,
+                ticket,
+            } => {
+                let token = model.token(&pick);
+                let lease = Lease::new(name(pick.name), owner(pick.owner), token);
+                let mut renewal = Renewal::plain(Ttl::from_millis(ttl).unwrap());
+                renewal.ticket = match ticket {
+                    Ticket::Keep => TicketStep::Keep,
+                    Ticket::Issue(nonce) => TicketStep::Issue(Uuid::from_u128(nonce)),
+                    Ticket::Redeem(nonce) => TicketStep::Redeem(Uuid::from_u128(nonce)),
+                };
+                let answer = subject.renew(&lease, &renewal);
+                let mut expected = model.check(pick.name, pick.owner, token);
+                if expected.is_ok() {
+                    let row = model.rows.get_mut(&pick.name).unwrap();
+                    match ticket {
+                        Ticket::Keep => {}
+                        Ticket::Issue(nonce) => row.ticket = Some(nonce),
+                        Ticket::Redeem(nonce) if row.ticket == Some(nonce) => row.ticket = None,
+                        Ticket::Redeem(_) => expected = Err(LossReason::TakenOver),
+                    }
+                }
+                prop_assert_eq!(answer.map(|_| ()), expected);
+                if expected.is_ok() {
+                    let row = model.rows.get_mut(&pick.name).unwrap();
+                    prop_assert_eq!(answer, Ok(row.token));
+                    row.expires = model.now + Duration::from_millis(ttl);
+                }
+            }
+            Step::Release(pick) => {
+                let token = model.token(&pick);
+                let lease = Lease::new(name(pick.name), owner(pick.owner), token);
+                let expected = match model.check(pick.name, pick.owner, token) {
+                    Ok(()) => {
+                        model.rows.remove(&pick.name);
+                        true
+                    }
+                    Err(_) => false,
+                };
+                prop_assert_eq!(subject.release(&lease), expected);
+            }
+            Step::HandOver {
+                lease: pick,
+                next,
+                ttl,
+            } => {
+                let token = model.token(&pick);
+                let lease = Lease::new(name(pick.name), owner(pick.owner), token);
+                let answer = subject.hand_over(&lease, &request(pick.name, next, ttl));
+                prop_assert_eq!(
+                    answer.map(|_| ()),
+                    model.check(pick.name, pick.owner, token)
+                );
+                if let Ok(token) = answer {
+                    model.grant(pick.name, next, ttl, token);
+                }
+            }
+            Step::Force {
+                name: index,
+                off_by,
+            } => {
+                let token = model.rows.get(&index).map_or(7, |held| held.token.get()) + off_by;
+                let expected = match model.live(index) {
+                    None => Forced::NotHeld,
+                    Some(held) if off_by > 0 => Forced::OtherToken(held.token),
+                    Some(_) => Forced::Released,
+                };
+                let token = FencingToken::new(token).unwrap();
+                prop_assert_eq!(subject.force(&name(index), token), expected);
+                if expected == Forced::Released {
+                    model.rows.remove(&index);
+                }
+            }
+            Step::Inspect(index) => {
+                let info = subject.inspect(&name(index));
+                prop_assert!(info.waiters.is_none_or(|waiters| waiters == 0));
+                prop_assert_eq!(
+                    info.held.and_then(|held| held.token),
+                    model.live(index).map(|held| held.token)
+                );
+            }
+            Step::List {
+                prefix,
+                after,
+                limit,
+            } => {
+                let after = after.map(name);
+                let mut expected: Vec<_> = (0..NAMES.len())
+                    .filter(|index| model.live(*index).is_some())
+                    .map(|index| NAMES[index])
+                    .filter(|name| name.starts_with(prefix))
+                    .filter(|name| after.as_ref().is_none_or(|after| *name > after.as_str()))
+                    .collect();
+                expected.sort_unstable();
+                expected.truncate(limit as usize);
+                let listed = subject.list(prefix, after.as_ref(), limit);
+                let listed: Vec<_> = listed.iter().map(|info| info.name.as_str()).collect();
+                prop_assert_eq!(listed, expected);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Expired rows do not pile up, and a sweep never takes a live one.
+#[test]
+fn sweeping_keeps_the_living() {
+    let table = Table::new();
+    let at = |seconds| Now {
+        boot: Moment::from_boot(Duration::from_secs(seconds)),
+        wall_micros: 1,
+    };
+    let long = Ttl::from_millis(1_000_000).unwrap();
+    let short = Ttl::from_millis(1000).unwrap();
+    let holder = HolderLabel::new("x").unwrap();
+    let acquire = |at, name: String, ttl| {
+        let name = LockName::new(name).unwrap();
+        let request = AcquireRequest::new(name, OwnerId::new(), ttl, holder.clone());
+        table
+            .try_acquire(at, &request, None)
+            .unwrap()
+            .acquired()
+            .unwrap()
+    };
+    for n in 0..100 {
+        acquire(at(0), format!("long-{n}"), long);
+    }
+    for round in 0..20 {
+        for n in 0..20_000 {
+            acquire(at(round * 2), format!("short-{round}-{n}"), short);
+        }
+    }
+    let listed = table.list(at(39).boot, "", None, u32::MAX);
+    assert_eq!(listed.len(), 100, "all that is still held");
+    // One round and as many dead rows, and the least a shard keeps: not twenty rounds.
+    let rows = table.rows();
+    assert!(rows < 2 * 20_100 + 64 * 256, "{rows} rows are kept");
+}

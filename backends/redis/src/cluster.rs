@@ -1,0 +1,317 @@
+//! The slots of a cluster: which primary serves which bucket.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Epoch, Error, ErrorKind, Result};
+use futures_util::future::join_all;
+use redis::{Script, Value};
+
+use crate::{
+    config::Endpoint,
+    connection::Dialer,
+    error::BACKEND,
+    names::{Bucket, SLOTS},
+    node::Node,
+};
+
+/// How long to wait for primaries that nobody has asked for yet.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// What is known of a cluster.
+pub(crate) struct Cluster {
+    seeds: Vec<Endpoint>,
+    /// Every server that was ever named. A handle's connections to them are kept.
+    // Std mutexes: held for map operations only.
+    nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
+    map: Mutex<Option<Arc<Map>>>,
+    /// Set when the map was found to be wrong.
+    stale: AtomicBool,
+    /// One asks for the map, the others wait for it.
+    asking: tokio::sync::Mutex<()>,
+    /// What the last epoch was made of, and that epoch.
+    epoch: Mutex<Option<(Vec<Option<Epoch>>, Epoch)>>,
+}
+
+/// Who serves which bucket, and all primaries.
+#[derive(Debug)]
+pub(crate) struct Map {
+    of_bucket: Vec<Option<Arc<Node>>>,
+    pub(crate) primaries: Vec<Arc<Node>>,
+}
+
+impl Cluster {
+    pub(crate) fn new(seeds: Vec<Endpoint>) -> Self {
+        Self {
+            seeds,
+            nodes: Mutex::default(),
+            map: Mutex::default(),
+            stale: AtomicBool::new(false),
+            asking: tokio::sync::Mutex::default(),
+            epoch: Mutex::default(),
+        }
+    }
+
+    /// The next one who needs it asks for the map again.
+    pub(crate) fn doubt(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// The primary of a bucket.
+    ///
+    /// # Errors
+    /// When no server can be asked, or none serves the bucket.
+    pub(crate) async fn node(&self, dialer: &Dialer, bucket: Bucket) -> Result<Arc<Node>> {
+        let map = self.map(dialer).await?;
+        map.of_bucket[bucket.index()].clone().ok_or_else(|| {
+            self.doubt();
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("no server of the cluster serves slot {}", bucket.slot()),
+            )
+            .on(BACKEND)
+        })
+    }
+
+    /// A server by its address, as a redirect names it.
+    pub(crate) fn node_at(&self, endpoint: &Endpoint) -> Arc<Node> {
+        let mut nodes = lock(&self.nodes);
+        let node = nodes
+            .entry(endpoint.clone())
+            .or_insert_with(|| Arc::new(Node::new(endpoint.clone())));
+        Arc::clone(node)
+    }
+
+    /// The present map.
+    ///
+    /// # Errors
+    /// When no server can be asked.
+    pub(crate) async fn map(&self, dialer: &Dialer) -> Result<Arc<Map>> {
+        let fresh = || {
+            let map = lock(&self.map).clone();
+            map.filter(|_| !self.stale.load(Ordering::Acquire))
+        };
+        if let Some(map) = fresh() {
+            return Ok(map);
+        }
+        let _only = self.asking.lock().await;
+        if let Some(map) = fresh() {
+            return Ok(map);
+        }
+        self.stale.store(false, Ordering::Release);
+        let asked = self.ask(dialer).await;
+        match asked {
+            Ok(map) => {
+                let map = Arc::new(map);
+                // The cluster's epoch is made of those of all primaries, so it takes a look at each.
+                let links = map.primaries.iter().map(|node| node.connect(dialer));
+                tokio::select! {
+                    _ = join_all(links) => {}
+                    () = dialer.clock().sleep(LOOK) => {}
+                }
+                *lock(&self.map) = Some(Arc::clone(&map));
+                Ok(map)
+            }
+            Err(error) => {
+                self.stale.store(true, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+
+    /// The cluster's history: another one as soon as one of its primaries has another one.
+    pub(crate) fn epoch(&self) -> Epoch {
+        let map = lock(&self.map).clone();
+        let mut known: Vec<_> = map
+            .iter()
+            .flat_map(|map| &map.primaries)
+            .map(|node| node.known_epoch())
+            .collect();
+        known.sort_by(|a, b| {
+            a.as_ref()
+                .map(Epoch::as_str)
+                .cmp(&b.as_ref().map(Epoch::as_str))
+        });
+        let mut cached = lock(&self.epoch);
+        match &*cached {
+            Some((made_of, epoch)) if *made_of == known => epoch.clone(),
+            _ => {
+                let text: Vec<_> = known
+                    .iter()
+                    .map(|epoch| epoch.as_ref().map_or("unknown", Epoch::as_str))
+                    .collect();
+                // Any hash that every client computes alike.
+                let digest = Script::new(&text.join(" "));
+                let epoch = Epoch::new(format!("redis-cluster-{}", &digest.get_hash()[..32]));
+                *cached = Some((known, epoch.clone()));
+                epoch
+            }
+        }
+    }
+
+    pub(crate) fn hang_up(&self) {
+        for node in lock(&self.nodes).values() {
+            node.hang_up();
+        }
+    }
+
+    /// Asks one server after the other, those first that are connected.
+    async fn ask(&self, dialer: &Dialer) -> Result<Map> {
+        let mut known: Vec<_> = lock(&self.nodes).values().cloned().collect();
+        for seed in &self.seeds {
+            let node = self.node_at(seed);
+            if !known.iter().any(|other| Arc::ptr_eq(other, &node)) {
+                known.push(node);
+            }
+        }
+        known.sort_by_key(|node| node.live().is_none());
+        let mut last = None;
+        for node in known {
+            match self.ask_one(dialer, &node).await {
+                Ok(map) => return Ok(map),
+                Err(error) if error.kind() == ErrorKind::InvalidConfig => return Err(error),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidConfig,
+                "no server of the cluster is named",
+            )
+            .on(BACKEND)
+        }))
+    }
+
+    async fn ask_one(&self, dialer: &Dialer, node: &Arc<Node>) -> Result<Map> {
+        let slots = match node.live() {
+            Some(link) => {
+                let mut question = redis::cmd("CLUSTER");
+                question.arg("SLOTS");
+                link.send_one(&question).await?
+            }
+            // A replica knows the map as well, but is no place to keep a connection to.
+            None => dialer.ask_slots(&node.endpoint).await?,
+        };
+        self.read(slots, &node.endpoint).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("{} does not say who serves which slot", node.endpoint),
+            )
+            .on(BACKEND)
+        })
+    }
+
+    /// Reads the answer to `CLUSTER SLOTS`: `[[first, last, [host, port, ..], ..], ..]`.
+    fn read(&self, slots: Value, asked: &Endpoint) -> Option<Map> {
+        let mut of_slot: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
+        let mut primaries: Vec<Arc<Node>> = Vec::new();
+        let Value::Array(ranges) = slots else {
+            return None;
+        };
+        for range in ranges {
+            let range = range.into_sequence().ok()?;
+            let [Value::Int(first), Value::Int(last), primary, ..] = &*range else {
+                return None;
+            };
+            let [host, Value::Int(port), ..] = primary.as_sequence()? else {
+                return None;
+            };
+            let host = redis::from_redis_value_ref::<Option<String>>(host).ok()?;
+            // Unknown to itself, or said so: it is the one that was asked.
+            let host = host
+                .filter(|host| !host.is_empty() && host != "?")
+                .unwrap_or_else(|| asked.host.clone());
+            let node = self.node_at(&Endpoint::new(host, u16::try_from(*port).ok()?));
+            let range = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
+            for slot in of_slot.get_mut(range)? {
+                *slot = Some(Arc::clone(&node));
+            }
+            if !primaries.iter().any(|other| Arc::ptr_eq(other, &node)) {
+                primaries.push(node);
+            }
+        }
+        let of_bucket = Bucket::all()
+            .map(|bucket| of_slot[usize::from(bucket.slot())].clone())
+            .collect();
+        Some(Map {
+            of_bucket,
+            primaries,
+        })
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("seeds", &self.seeds)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let primary = Value::Array(vec![
+            host,
+            Value::Int(port),
+            Value::SimpleString("id".into()),
+        ]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), primary])
+    }
+
+    fn named(host: &str) -> Value {
+        Value::BulkString(host.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_map_is_read() {
+        let cluster = Cluster::new(vec![]);
+        let slots = Value::Array(vec![
+            range(0, 8000, named("a"), 1),
+            range(8001, 8001, named("b"), 2),
+            range(8002, 16000, Value::Nil, 3),
+            range(16001, 16382, named("a"), 1),
+        ]);
+        let map = cluster.read(slots, &Endpoint::new("asked", 9)).unwrap();
+        assert_eq!(map.primaries.len(), 3);
+        for bucket in Bucket::all() {
+            let served = map.of_bucket[bucket.index()].as_ref();
+            let host = served.map(|node| &*node.endpoint.host);
+            let expected = match bucket.slot() {
+                0..=8000 | 16001..=16382 => Some("a"),
+                8001 => Some("b"),
+                8002..=16000 => Some("asked"),
+                _ => None,
+            };
+            assert_eq!(host, expected);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_map() {
+        let cluster = Cluster::new(vec![]);
+        let asked = Endpoint::new("asked", 9);
+        for nonsense in [
+            Value::Nil,
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(5, 99_999, named("a"), 1)]),
+            Value::Array(vec![range(-1, 5, named("a"), 1)]),
+            Value::Array(vec![range(0, 5, named("a"), 99_999)]),
+        ] {
+            assert!(cluster.read(nonsense, &asked).is_none());
+        }
+    }
+}

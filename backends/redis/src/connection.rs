@@ -1,0 +1,414 @@
+//! One connection to one primary, and what was true of the server when it was made.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue,
+    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisError, Value,
+    aio::{MultiplexedConnection, SendError},
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+};
+
+use crate::{
+    config::{Endpoint, RedisConfig},
+    error::{self, BACKEND},
+    server::Server,
+    waiters::Waiters,
+};
+
+/// A live connection. Cheap to share; it closes when the last holder lets go of it.
+pub(crate) struct Link {
+    connection: MultiplexedConnection,
+    /// Where it leads, for messages.
+    pub(crate) address: Arc<str>,
+    pub(crate) server: Server,
+    /// The server's clock at some moment of ours.
+    clock_read: (u64, Moment),
+    /// Set once and for ever when it broke.
+    broken: Arc<AtomicBool>,
+    /// Whether the server remembers what this connection reads.
+    tracking: AtomicBool,
+    tally: Arc<Tally>,
+}
+
+/// How many commands were sent.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(AtomicU64);
+
+impl Tally {
+    pub(crate) fn sent(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, commands: usize) {
+        self.0
+            .fetch_add(u64::try_from(commands).unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// Options of a connection that are the same for every server.
+pub(crate) struct Dialer {
+    config: RedisConfig,
+    clock: Arc<dyn Clock>,
+    waiters: Arc<Waiters>,
+    tally: Arc<Tally>,
+    #[cfg(feature = "tls")]
+    certificates: Option<redis::TlsCertificates>,
+}
+
+impl Link {
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Gives it up: whoever comes next makes a new one.
+    pub(crate) fn abandon(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn epoch(&self) -> &Epoch {
+        &self.server.epoch
+    }
+
+    /// About what the server's clock shows now, in microseconds since 1970.
+    pub(crate) fn server_micros(&self, clock: &dyn Clock) -> u64 {
+        let (micros, at) = self.clock_read;
+        let since = clock.now().since(at).as_micros();
+        micros.saturating_add(u64::try_from(since).unwrap_or(0))
+    }
+
+    /// Whether the server must still be told to remember what this connection reads. Says so once.
+    pub(crate) fn must_start_tracking(&self) -> bool {
+        !self.tracking.swap(true, Ordering::AcqRel)
+    }
+
+    /// The server refused to remember: ask it again next time.
+    pub(crate) fn forget_tracking(&self) {
+        self.tracking.store(false, Ordering::Release);
+    }
+
+    /// Sends commands in one go and reads their replies; a refusal of one is its reply.
+    ///
+    /// # Errors
+    /// When the answer never came: any of them may have happened.
+    pub(crate) async fn send(&self, commands: &Pipeline) -> Result<Vec<Value>> {
+        self.tally.count(commands.len());
+        let mut connection = self.connection.clone();
+        let sent = connection
+            .send_packed_commands(commands, 0, commands.len())
+            .await;
+        sent.map_err(|error| self.failed(error))
+    }
+
+    /// As [`Link::send`], one command, which is cheaper.
+    pub(crate) async fn send_one(&self, command: &Cmd) -> Result<Value> {
+        self.tally.count(1);
+        let mut connection = self.connection.clone();
+        let sent = connection.send_packed_command(command).await;
+        sent.map_err(|error| self.failed(error))
+    }
+
+    /// Sends one command and reads its reply.
+    ///
+    /// # Errors
+    /// Its refusal, and as [`Link::send`].
+    pub(crate) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
+        let reply = self.send_one(command).await?;
+        let read = reply
+            .extract_error()
+            .and_then(|reply| redis::from_redis_value(reply).map_err(RedisError::from));
+        read.map_err(|error| error::of_operation(error, &self.address))
+    }
+
+    fn failed(&self, error: RedisError) -> Error {
+        // After a timeout the connection may be a dead end that nobody will ever close.
+        if error.is_timeout() || error.is_unrecoverable_error() || error.is_io_error() {
+            self.abandon();
+        }
+        error::of_operation(error, &self.address)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("address", &self.address)
+            .field("server", &self.server)
+            .field("broken", &self.is_broken())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Dialer {
+    /// Reads the certificates.
+    pub(crate) fn new(
+        config: RedisConfig,
+        clock: Arc<dyn Clock>,
+        waiters: Arc<Waiters>,
+    ) -> Result<Self> {
+        Ok(Self {
+            #[cfg(feature = "tls")]
+            certificates: crate::tls::certificates(&config)?,
+            config,
+            clock,
+            waiters,
+            tally: Arc::default(),
+        })
+    }
+
+    /// For a handle of its own: the same options, other waiters.
+    pub(crate) fn again(&self, waiters: Arc<Waiters>) -> Self {
+        Self {
+            config: self.config.clone(),
+            clock: Arc::clone(&self.clock),
+            waiters,
+            tally: Arc::clone(&self.tally),
+            #[cfg(feature = "tls")]
+            certificates: self.certificates.clone(),
+        }
+    }
+
+    pub(crate) const fn config(&self) -> &RedisConfig {
+        &self.config
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// One try to connect is given up after this, a little before whoever waits for it gives up and knows less.
+    pub(crate) fn patience(&self) -> Duration {
+        self.config.connect_timeout * 4 / 5
+    }
+
+    /// Connects to a primary and asks what it is.
+    ///
+    /// # Errors
+    /// Whatever keeps it from serving; nothing happened.
+    pub(crate) async fn dial(&self, client: &Client, address: &str) -> Result<Link> {
+        let limit = self.patience();
+        tokio::select! {
+            biased;
+            link = self.dial_unbounded(client, address) => link,
+            () = self.clock.sleep(limit) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "{address} did not answer within {limit:?}; a server that wants TLS, or one that does not, may also stay silent"
+                ),
+            )
+            .on(BACKEND)),
+        }
+    }
+
+    async fn dial_unbounded(&self, client: &Client, address: &str) -> Result<Link> {
+        let broken = Arc::new(AtomicBool::new(false));
+        let options = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.patience()))
+            .set_response_timeout(Some(self.config.timeout))
+            .set_write_backpressure_boundary(256 * 1024)
+            .set_push_sender(self.ear(&broken));
+        let mut connection = client
+            .get_multiplexed_async_connection_with_config(&options)
+            .await
+            .map_err(|error| error::of_connecting(&error, address))?;
+        let mut questions = redis::pipe();
+        questions.cmd("TIME").cmd("INFO");
+        questions
+            .cmd("COMMAND")
+            .arg("INFO")
+            .arg("DELIFEQ")
+            .arg("DELEX");
+        // The greeting, and the choice of a database.
+        self.tally
+            .count(questions.len() + 1 + usize::from(self.config.database != 0));
+        let asked = self.clock.now();
+        let answers = connection
+            .send_packed_commands(&questions, 0, 3)
+            .await
+            .map_err(|error| error::of_connecting(&error, address))?;
+        let (time, server) = Server::read(answers, address)?;
+        Ok(Link {
+            connection,
+            address: address.into(),
+            server,
+            clock_read: (time, asked),
+            broken,
+            tracking: AtomicBool::new(false),
+            tally: Arc::clone(&self.tally),
+        })
+    }
+
+    /// What listens to the server's pushes. It must not wait for anything.
+    fn ear(
+        &self,
+        broken: &Arc<AtomicBool>,
+    ) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
+        let (waiters, broken) = (Arc::clone(&self.waiters), Arc::clone(broken));
+        move |push| {
+            match push.kind {
+                PushKind::Invalidate => waiters.invalidated(&push.data),
+                PushKind::Disconnection => {
+                    broken.store(true, Ordering::Release);
+                    // Whatever they waited for may have been pushed to nobody.
+                    waiters.wake_all();
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+    }
+
+    /// The driver's client for a server.
+    pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client> {
+        let info = self.info(endpoint)?.set_redis_settings(self.settings());
+        self.open_client(info)
+    }
+
+    /// What the driver must know to reach a server, without credentials.
+    fn info(&self, endpoint: &Endpoint) -> Result<ConnectionInfo> {
+        let info = self
+            .address(endpoint)
+            .into_connection_info()
+            .map_err(|error| error::of_connecting(&error, &endpoint.to_string()))?;
+        Ok(info.set_tcp_settings(tcp_settings()))
+    }
+
+    /// A client for the server that another client leads to, with our own settings.
+    pub(crate) fn adopt(&self, client: &Client) -> Result<Client> {
+        let info = client.get_connection_info().clone();
+        self.open_client(
+            info.set_tcp_settings(tcp_settings())
+                .set_redis_settings(self.settings()),
+        )
+    }
+
+    /// Asks a server of a cluster, whatever its role, who serves which slot.
+    pub(crate) async fn ask_slots(&self, endpoint: &Endpoint) -> Result<Value> {
+        let address = endpoint.to_string();
+        let client = self.client(endpoint)?;
+        let options = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.patience()))
+            .set_response_timeout(Some(self.config.timeout));
+        let asking = async {
+            let mut connection = client
+                .get_multiplexed_async_connection_with_config(&options)
+                .await?;
+            redis::cmd("CLUSTER")
+                .arg("SLOTS")
+                .query_async::<Value>(&mut connection)
+                .await
+        };
+        asking.await.map_err(|error| match error.detail() {
+            Some(detail) if detail.contains("cluster support disabled") => Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "{address} is not a node of a cluster: use redis:// instead of redis+cluster://"
+                ),
+            )
+            .on(BACKEND),
+            _ => error::of_connecting(&error, &address),
+        })
+    }
+
+    /// The driver's client for sentinels.
+    pub(crate) fn sentinels(&self, at: &[Endpoint], primary: &str) -> Result<SentinelClient> {
+        let config = &self.config;
+        let addresses: Vec<_> = at.iter().map(|endpoint| self.address(endpoint)).collect();
+        let build = || {
+            let mut builder =
+                SentinelClientBuilder::new(addresses, primary, SentinelServerType::Master)?
+                    .set_client_to_redis_db(i64::from(config.database))
+                    .set_client_to_redis_tcp_settings(tcp_settings())
+                    .set_client_to_sentinel_tcp_settings(tcp_settings());
+            if let Some(username) = &config.username {
+                builder = builder.set_client_to_redis_username(username);
+            }
+            if let Some(password) = &config.password {
+                builder = builder.set_client_to_redis_password(password.reveal());
+            }
+            if let Some(username) = &config.sentinel_username {
+                builder = builder.set_client_to_sentinel_username(username);
+            }
+            if let Some(password) = &config.sentinel_password {
+                builder = builder.set_client_to_sentinel_password(password.reveal());
+            }
+            #[cfg(feature = "tls")]
+            if let Some(certificates) = &self.certificates {
+                builder = builder
+                    .set_client_to_redis_tls_mode(redis::TlsMode::Secure)
+                    .set_client_to_redis_certificates(certificates.clone())
+                    .set_client_to_sentinel_tls_mode(redis::TlsMode::Secure)
+                    .set_client_to_sentinel_certificates(certificates.clone());
+            }
+            builder.build()
+        };
+        build().map_err(|error| error::of_connecting(&error, &config.topology.to_string()))
+    }
+
+    fn open_client(&self, info: ConnectionInfo) -> Result<Client> {
+        let address = info.addr().to_string();
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = &self.certificates {
+            return Client::build_with_tls(info, certificates.clone())
+                .map_err(|error| crate::tls::refused(&error));
+        }
+        Client::open(info).map_err(|error| error::of_connecting(&error, &address))
+    }
+
+    fn address(&self, endpoint: &Endpoint) -> ConnectionAddr {
+        let (host, port) = (endpoint.host.clone(), endpoint.port);
+        match &self.config.tls {
+            None => ConnectionAddr::Tcp(host, port),
+            Some(_) => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
+        }
+    }
+
+    /// Credentials and protocol.
+    fn settings(&self) -> RedisConnectionInfo {
+        // Not said by whom: an older server would refuse the command, and a narrow ACL as well.
+        let mut settings = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_skip_set_lib_name()
+            .set_db(i64::from(self.config.database));
+        if let Some(username) = &self.config.username {
+            settings = settings.set_username(username);
+        }
+        if let Some(password) = &self.config.password {
+            settings = settings.set_password(password.reveal());
+        }
+        settings
+    }
+}
+
+/// A peer that is gone without a word is noticed within about ten seconds, also while nothing is sent.
+fn tcp_settings() -> TcpSettings {
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(4))
+        .with_interval(Duration::from_secs(2))
+        .with_retries(3);
+    let settings = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    let settings = settings.set_user_timeout(Duration::from_secs(10));
+    settings
+}

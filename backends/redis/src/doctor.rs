@@ -1,0 +1,329 @@
+//! Health: every setting of the servers that a promise rests on.
+
+use std::{collections::HashMap, sync::Arc};
+
+use distlock_core::{Health, Result, Verdict};
+use redis::Value;
+
+use crate::{connection::Link, server::Info, topology::Router};
+
+/// The settings that are looked at.
+const SETTINGS: [&str; 6] = [
+    "maxmemory",
+    "maxmemory-policy",
+    "appendonly",
+    "appendfsync",
+    "save",
+    "min-replicas-to-write",
+];
+
+/// Asks every primary.
+///
+/// # Errors
+/// When one of them cannot be asked at all.
+pub(crate) async fn examine(router: &Router) -> Result<Health> {
+    let links = router.links().await?;
+    let several = links.len() > 1;
+    let mut health: Option<Health> = None;
+    for link in links {
+        let patient = Patient::ask(&link).await?;
+        let health = health.get_or_insert_with(|| {
+            let mut health = Health::new(link.server.version.clone());
+            health.epoch = Some(router.epoch(&link));
+            health
+        });
+        for (check, verdict, detail) in patient.findings() {
+            let at = if several {
+                format!("{}: ", link.address)
+            } else {
+                String::new()
+            };
+            health.found(check, verdict, format!("{at}{detail}"));
+        }
+    }
+    Ok(health.unwrap_or_else(|| Health::new("Redis")))
+}
+
+type Finding = (&'static str, Verdict, String);
+
+/// What one server says about itself.
+struct Patient {
+    info: Info,
+    /// `None` = it may not be asked.
+    settings: Option<HashMap<String, String>>,
+}
+
+impl Patient {
+    async fn ask(link: &Arc<Link>) -> Result<Self> {
+        let mut questions = redis::pipe();
+        questions.cmd("INFO");
+        for setting in SETTINGS {
+            questions.cmd("CONFIG").arg("GET").arg(setting);
+        }
+        let mut answers = link.send(&questions).await?.into_iter();
+        let info = Info::read(answers.next());
+        let mut settings = HashMap::new();
+        let mut refused = false;
+        for answer in answers {
+            match answer {
+                Value::ServerError(_) => refused = true,
+                answer => settings.extend(
+                    redis::from_redis_value::<HashMap<String, String>>(answer).unwrap_or_default(),
+                ),
+            }
+        }
+        Ok(Self {
+            info,
+            settings: (!refused).then_some(settings),
+        })
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = vec![self.version(), self.role()];
+        match &self.settings {
+            Some(settings) => {
+                let get = |name: &str| settings.get(name).map_or("", String::as_str);
+                findings.push(eviction(get("maxmemory"), get("maxmemory-policy")));
+                findings.push(persistence(
+                    get("appendonly"),
+                    get("appendfsync"),
+                    get("save"),
+                ));
+                findings.push(self.replicas(get("min-replicas-to-write")));
+            }
+            None => {
+                for check in ["eviction", "persistence", "replicas"] {
+                    findings.push((
+                        check,
+                        Verdict::Unknown,
+                        "this user may not read it: grant +config|get, or ask the administrator"
+                            .into(),
+                    ));
+                }
+            }
+        }
+        findings.push(self.disk());
+        findings
+    }
+
+    fn version(&self) -> Finding {
+        let check = "version";
+        if let Some(version) = self.info.get("valkey_version") {
+            return (check, Verdict::Pass, format!("Valkey {version}"));
+        }
+        let Some(version) = self.info.get("redis_version") else {
+            return (check, Verdict::Unknown, "this user may not run INFO".into());
+        };
+        let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+        let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        if number >= (6, 2) {
+            (check, Verdict::Pass, format!("Redis {version}"))
+        } else {
+            (
+                check,
+                Verdict::Fail,
+                format!("Redis {version} is older than 6.2: upgrade it"),
+            )
+        }
+    }
+
+    fn role(&self) -> Finding {
+        let check = "role";
+        match self.info.get("role") {
+            Some("master") => (check, Verdict::Pass, "it is the primary".into()),
+            Some(role) => (
+                check,
+                Verdict::Fail,
+                format!("it is a {role}: locks need the primary"),
+            ),
+            None => (check, Verdict::Unknown, "this user may not run INFO".into()),
+        }
+    }
+
+    fn replicas(&self, to_write: &str) -> Finding {
+        let check = "replicas";
+        let connected = self.info.get("connected_slaves").unwrap_or("0");
+        if connected == "0" {
+            return (
+                check,
+                Verdict::Pass,
+                "none is connected, so none can be promoted without the latest locks".into(),
+            );
+        }
+        if matches!(to_write, "" | "0") {
+            return (
+                check,
+                Verdict::Warn,
+                format!(
+                    "{connected} connected, and a primary that is cut off from them goes on granting locks: set \
+                     min-replicas-to-write 1 and min-replicas-max-lag 2; fence what the locks protect in any case"
+                ),
+            );
+        }
+        (
+            check,
+            Verdict::Pass,
+            format!(
+                "{connected} connected, and a primary that is cut off from {to_write} stops; replication is asynchronous all \
+                 the same, so a failover may forget the latest locks: fence what they protect"
+            ),
+        )
+    }
+
+    fn disk(&self) -> Finding {
+        let check = "disk";
+        let states = ["rdb_last_bgsave_status", "aof_last_write_status"];
+        let known: Vec<_> = states
+            .iter()
+            .filter_map(|state| Some((*state, self.info.get(state)?)))
+            .collect();
+        match known.iter().find(|(_, status)| *status != "ok") {
+            Some((state, status)) => (
+                check,
+                Verdict::Fail,
+                format!("{state} is {status}: the server refuses writes until its disk works"),
+            ),
+            None if known.is_empty() => {
+                (check, Verdict::Unknown, "this user may not run INFO".into())
+            }
+            None => (
+                check,
+                Verdict::Pass,
+                "the last write to it succeeded".into(),
+            ),
+        }
+    }
+}
+
+fn eviction(memory: &str, policy: &str) -> Finding {
+    let check = "eviction";
+    match (memory, policy) {
+        (_, "noeviction") => (
+            check,
+            Verdict::Pass,
+            "noeviction: a full server refuses instead of forgetting".into(),
+        ),
+        ("" | "0", policy) => (
+            check,
+            Verdict::Pass,
+            format!("{policy}, and without a limit of memory nothing is evicted"),
+        ),
+        (_, policy) => (
+            check,
+            Verdict::Warn,
+            format!(
+                "{policy}: held locks vanish when memory is short; set maxmemory-policy noeviction"
+            ),
+        ),
+    }
+}
+
+fn persistence(appends: &str, sync: &str, save: &str) -> Finding {
+    let check = "persistence";
+    match (appends, sync) {
+        ("yes", "always") => (
+            check,
+            Verdict::Pass,
+            "append-only file, synced at every write".into(),
+        ),
+        ("yes", sync) => (
+            check,
+            Verdict::Pass,
+            format!(
+                "append-only file, appendfsync {sync}: a power cut may take the last second with it; tokens rise all the same"
+            ),
+        ),
+        _ => {
+            let snapshots = if save.is_empty() {
+                "no snapshots either"
+            } else {
+                "snapshots only"
+            };
+            (
+                check,
+                Verdict::Warn,
+                format!(
+                    "no append-only file, {snapshots}: a restart forgets who holds what; set appendonly yes"
+                ),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patient(info: &str, settings: Option<&[(&str, &str)]>) -> Vec<(&'static str, Verdict)> {
+        let patient = Patient {
+            info: Info::read(Some(Value::BulkString(info.as_bytes().to_vec()))),
+            settings: settings.map(|pairs| {
+                pairs
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                    .collect()
+            }),
+        };
+        let findings = patient.findings();
+        findings
+            .into_iter()
+            .map(|(check, verdict, _)| (check, verdict))
+            .collect()
+    }
+
+    #[test]
+    fn a_safe_server_passes() {
+        let info =
+            "redis_version:7.0.15\nrole:master\nconnected_slaves:1\nrdb_last_bgsave_status:ok\n";
+        let settings = [
+            ("maxmemory", "100"),
+            ("maxmemory-policy", "noeviction"),
+            ("appendonly", "yes"),
+            ("appendfsync", "always"),
+            ("min-replicas-to-write", "1"),
+        ];
+        let findings = patient(info, Some(&settings));
+        assert_eq!(findings.len(), 6);
+        assert!(
+            findings
+                .iter()
+                .all(|(_, verdict)| *verdict == Verdict::Pass),
+            "{findings:?}"
+        );
+    }
+
+    #[test]
+    fn each_weakness_is_named() {
+        let info =
+            "redis_version:6.0.1\nrole:slave\nconnected_slaves:2\naof_last_write_status:err\n";
+        let settings = [
+            ("maxmemory", "100"),
+            ("maxmemory-policy", "volatile-ttl"),
+            ("appendonly", "no"),
+            ("min-replicas-to-write", "0"),
+        ];
+        assert_eq!(
+            patient(info, Some(&settings)),
+            [
+                ("version", Verdict::Fail),
+                ("role", Verdict::Fail),
+                ("eviction", Verdict::Warn),
+                ("persistence", Verdict::Warn),
+                ("replicas", Verdict::Warn),
+                ("disk", Verdict::Fail),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_unknown() {
+        let findings = patient("", None);
+        assert_eq!(findings.len(), 6);
+        assert!(
+            findings
+                .iter()
+                .all(|(_, verdict)| *verdict == Verdict::Unknown),
+            "{findings:?}"
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! From the driver's errors to the contract's: what happened, what did not, and what nobody knows.
+
+use distlock_core::{Error, ErrorKind};
+use redis::{RedisError, ServerError};
+
+pub(crate) const BACKEND: &str = "redis";
+
+/// What an operation came to that was sent: a reply that says no is certain, a missing reply is not.
+pub(crate) fn of_operation(error: RedisError, at: &str) -> Error {
+    match ServerError::try_from(error) {
+        Ok(refusal) => of_reply(&refusal, at),
+        Err(error) => {
+            let lost = if error.is_timeout() {
+                format!("{at} did not answer in time")
+            } else {
+                format!("the connection to {at} broke before the answer came")
+            };
+            Error::new(ErrorKind::OutcomeUnknown, lost)
+                .on(BACKEND)
+                .caused_by(Cause::of(&error))
+        }
+    }
+}
+
+/// What came of connecting: nothing was asked for yet, so nothing happened.
+pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
+    use redis::ErrorKind as Driver;
+    let message = match error.kind() {
+        Driver::AuthenticationFailed => {
+            return refused_credentials(at, error.detail().unwrap_or_default());
+        }
+        Driver::RESP3NotSupported => {
+            return Error::new(
+                ErrorKind::InvalidConfig,
+                format!("{at} does not speak RESP3: Redis 6.2 or newer, or Valkey, is needed"),
+            )
+            .on(BACKEND);
+        }
+        Driver::InvalidClientConfig => format!("cannot connect to {at}"),
+        Driver::MasterNameNotFoundBySentinel => {
+            format!("the sentinels ({at}) know no primary of this name that is up")
+        }
+        _ if error.is_timeout() => {
+            format!(
+                "{at} did not answer in time; a server that wants TLS, or one that does not, may also stay silent"
+            )
+        }
+        _ => match ServerError::try_from(error.clone()) {
+            Ok(refusal) => return of_reply(&refusal, at),
+            Err(_) => format!("cannot connect to {at}"),
+        },
+    };
+    Error::new(ErrorKind::Unavailable, message)
+        .on(BACKEND)
+        .caused_by(Cause::of(error))
+}
+
+/// A server's refusal. The whole table: what each code means for the operation that got it.
+pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
+    let (code, detail) = (refusal.code(), refusal.details().unwrap_or_default());
+    let kind = kind(code, detail);
+    let message = match (kind, code) {
+        (ErrorKind::AccessDenied, "NOPERM") => {
+            format!("{at} does not permit this user what it takes: {detail}")
+        }
+        (ErrorKind::AccessDenied, _) => return refused_credentials(at, detail),
+        (_, "MOVED" | "ASK") => format!("{at} keeps redirecting: {code} {detail}"),
+        (_, "READONLY") => format!("{at} is a replica or was demoted: {detail}"),
+        (_, "OOM") => format!("{at} is out of memory: {detail}"),
+        _ => format!("{at} answered {code} {detail}"),
+    };
+    Error::new(kind, message.trim_end().to_owned()).on(BACKEND)
+}
+
+fn kind(code: &str, detail: &str) -> ErrorKind {
+    match code {
+        // Loading, failing over, read-only, without its disk or its replicas, or busy with somebody's script: it refused,
+        // and will serve again.
+        "BUSY" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "MISCONF" | "MOVED" | "ASK"
+        | "NOREPLICAS" | "READONLY" | "TRYAGAIN" => ErrorKind::Unavailable,
+        "OOM" => ErrorKind::LimitExceeded,
+        "NOAUTH" | "NOPERM" | "WRONGPASS" => ErrorKind::AccessDenied,
+        "WRONGTYPE" => ErrorKind::Corrupt,
+        "ERR" if detail.contains("max number of clients") => ErrorKind::LimitExceeded,
+        "ERR" if detail.contains("DB index") || detail.contains("database") => {
+            ErrorKind::InvalidConfig
+        }
+        "ERR" if detail.contains("unknown command") => ErrorKind::Unsupported,
+        // A script that failed halfway has changed something.
+        _ => ErrorKind::Internal,
+    }
+}
+
+fn refused_credentials(at: &str, detail: &str) -> Error {
+    let detail = detail.trim();
+    let because = if detail.is_empty() {
+        String::new()
+    } else {
+        format!(": {detail}")
+    };
+    Error::new(
+        ErrorKind::AccessDenied,
+        format!("{at} refused the credentials{because}"),
+    )
+    .on(BACKEND)
+}
+
+/// The driver's error as a cause: its text, never its arguments. The driver puts no secrets into it.
+#[derive(Debug)]
+struct Cause(String);
+
+impl Cause {
+    fn of(error: &RedisError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Cause {}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn refusal(text: &str) -> RedisError {
+        redis::parse_redis_value(format!("-{text}\r\n").as_bytes())
+            .unwrap()
+            .extract_error()
+            .unwrap_err()
+    }
+
+    #[test]
+    fn every_refusal_has_its_kind() {
+        let table = [
+            (
+                "LOADING Redis is loading the dataset in memory",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "MISCONF Redis is configured to save RDB snapshots, but it is currently unable to persist on disk.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "NOREPLICAS Not enough good replicas to write.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+                ErrorKind::Unavailable,
+            ),
+            ("CLUSTERDOWN The cluster is down", ErrorKind::Unavailable),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                ErrorKind::Unavailable,
+            ),
+            ("MOVED 3999 127.0.0.1:6381", ErrorKind::Unavailable),
+            ("ASK 3999 127.0.0.1:6381", ErrorKind::Unavailable),
+            (
+                "BUSY Redis is busy running a script.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                ErrorKind::LimitExceeded,
+            ),
+            (
+                "ERR max number of clients reached",
+                ErrorKind::LimitExceeded,
+            ),
+            ("NOAUTH Authentication required.", ErrorKind::AccessDenied),
+            (
+                "NOPERM User u has no permissions to run the 'evalsha' command",
+                ErrorKind::AccessDenied,
+            ),
+            (
+                "WRONGPASS invalid username-password pair or user is disabled.",
+                ErrorKind::AccessDenied,
+            ),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                ErrorKind::Corrupt,
+            ),
+            ("ERR DB index is out of range", ErrorKind::InvalidConfig),
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with:",
+                ErrorKind::Unsupported,
+            ),
+            (
+                "ERR Error running script (call to f_1234): @user_script:1: oops",
+                ErrorKind::Internal,
+            ),
+        ];
+        for (text, kind) in table {
+            let error = of_operation(refusal(text), "db:6379");
+            assert_eq!(error.kind(), kind, "{text}: {error}");
+            assert!(error.to_string().contains("db:6379"), "{error}");
+            if kind != ErrorKind::Internal {
+                assert!(error.did_not_happen(), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_answer_is_unknown_and_a_missing_connection_is_not() {
+        for lost in [
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::TimedOut,
+            io::ErrorKind::UnexpectedEof,
+        ] {
+            let error = || RedisError::from(io::Error::from(lost));
+            assert_eq!(
+                of_operation(error(), "db").kind(),
+                ErrorKind::OutcomeUnknown,
+                "{lost:?}"
+            );
+            assert_eq!(
+                of_connecting(&error(), "db").kind(),
+                ErrorKind::Unavailable,
+                "{lost:?}"
+            );
+        }
+        let garbage = redis::parse_redis_value(b"?nonsense\r\n").unwrap_err();
+        assert_eq!(
+            of_operation(garbage, "db").kind(),
+            ErrorKind::OutcomeUnknown
+        );
+    }
+}

@@ -1,0 +1,321 @@
+//! Requests to whatever primaries serve them, and what servers ask for in between: a script that is not loaded, a slot that
+//! moved.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::join_all;
+use redis::{Arg, Cmd, Pipeline, ServerError, Value};
+
+use crate::{
+    config::Endpoint,
+    connection::Link,
+    error::{self, BACKEND},
+    names::Bucket,
+    scripts::Script,
+    topology::Router,
+};
+
+/// How often a request is sent again because a server asked for it.
+const ROUNDS: u32 = 6;
+
+/// One request about keys of one bucket; of any buckets where there is one primary.
+#[derive(Debug)]
+pub(crate) struct Call {
+    bucket: Bucket,
+    commands: Vec<Cmd>,
+    /// Where the only command runs a script.
+    script: Option<&'static Script>,
+    /// Reads the keys that the server is to remember, and to tell about when they change. It goes before the commands: a
+    /// script would make the server remember everything it was given.
+    tracked: Option<Cmd>,
+    /// Where to send it this once instead, and whether the slot is on its way there.
+    detour: Option<(Endpoint, bool)>,
+}
+
+/// The replies to a call's commands, and who gave them.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) replies: Vec<Value>,
+    pub(crate) link: Arc<Link>,
+}
+
+/// Calls that go to one primary in one go, with their places among all.
+type Group = Vec<(usize, Call)>;
+
+impl Call {
+    pub(crate) fn script(bucket: Bucket, command: Cmd, script: &'static Script) -> Self {
+        Self {
+            script: Some(script),
+            ..Self::plain(bucket, vec![command])
+        }
+    }
+
+    pub(crate) const fn plain(bucket: Bucket, commands: Vec<Cmd>) -> Self {
+        Self {
+            bucket,
+            commands,
+            script: None,
+            tracked: None,
+            detour: None,
+        }
+    }
+
+    /// When one of these keys changes from now on, the server says so, once.
+    #[must_use]
+    pub(crate) fn tracking<'a>(mut self, keys: impl Iterator<Item = &'a str>) -> Self {
+        let mut read = redis::cmd("EXISTS");
+        keys.for_each(|key| {
+            read.arg(key);
+        });
+        self.tracked = Some(read);
+        self
+    }
+
+    /// Its command, if that is all there is to send.
+    fn only_command(&self) -> Option<&Cmd> {
+        match &*self.commands {
+            [command] if self.tracked.is_none() && self.detour.is_none() => Some(command),
+            _ => None,
+        }
+    }
+
+    /// Writes it, and how many commands come before its own.
+    fn write(&self, pipeline: &mut Pipeline, link: &Link) -> usize {
+        let before = pipeline.len();
+        let importing = matches!(self.detour, Some((_, true)));
+        // The server takes one of the two before a command, and a slot seldom moves.
+        if let (Some(read), false) = (&self.tracked, importing) {
+            if link.must_start_tracking() {
+                pipeline
+                    .cmd("CLIENT")
+                    .arg("TRACKING")
+                    .arg("ON")
+                    .arg("OPTIN");
+            }
+            pipeline.cmd("CLIENT").arg("CACHING").arg("YES");
+            pipeline.add_command(read.clone());
+        }
+        let preamble = pipeline.len() - before;
+        for command in &self.commands {
+            if importing {
+                pipeline.cmd("ASKING");
+            }
+            pipeline.add_command(command.clone());
+        }
+        preamble
+    }
+
+    /// Its own replies out of those to what was written.
+    fn read(&self, preamble: usize, replies: &mut impl Iterator<Item = Value>) -> Replies {
+        let refused = replies.take(preamble).find_map(|reply| refusal(&reply));
+        let importing = matches!(self.detour, Some((_, true)));
+        let own = replies
+            .take(self.commands.len() * if importing { 2 } else { 1 })
+            .enumerate()
+            .filter(|(at, _)| !importing || at % 2 == 1)
+            .map(|(_, reply)| reply)
+            .collect::<Vec<_>>();
+        match refused.or_else(|| own.iter().find_map(refusal)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(own),
+        }
+    }
+
+    /// The server does not know the script: send its text, which makes it known.
+    fn spell_out(&mut self) {
+        let Some((script, command)) = self.script.zip(self.commands.first_mut()) else {
+            return;
+        };
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(script.source);
+        for argument in command.args_iter().skip(2) {
+            if let Arg::Simple(argument) = argument {
+                eval.arg(argument);
+            }
+        }
+        *command = eval;
+    }
+}
+
+type Replies = Result<Vec<Value>, ServerError>;
+
+impl Router {
+    /// Sends one call.
+    ///
+    /// # Errors
+    /// The server's refusal of any of its commands, and what keeps it from being asked or from answering.
+    pub(crate) async fn ask(&self, call: Call) -> Result<Heard> {
+        let mut heard = self.exchange(vec![call]).await;
+        heard.pop().unwrap_or_else(|| Err(no_answer()))
+    }
+
+    /// Sends calls, those for one primary in one go. Each has an answer of its own, in the same order.
+    pub(crate) async fn exchange(&self, calls: Vec<Call>) -> Vec<Result<Heard>> {
+        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        let mut waiting: Group = calls.into_iter().enumerate().collect();
+        for round in 0..ROUNDS {
+            if round > 1 {
+                // A redirect that leads nowhere yet.
+                let pause = Duration::from_millis(10 << round);
+                self.dialer.clock().sleep(pause).await;
+            }
+            waiting = self.round(waiting, &mut answers).await;
+            if waiting.is_empty() {
+                break;
+            }
+        }
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(|| Err(no_answer())))
+            .collect()
+    }
+
+    /// Sends calls once. Returns those that must be sent again; the present answers to them stand until then.
+    async fn round(&self, calls: Group, answers: &mut [Option<Result<Heard>>]) -> Group {
+        let groups = self.groups(calls).await;
+        let sent = groups.into_iter().map(|group| self.send(group));
+        let mut again = Group::new();
+        for (group, outcome) in join_all(sent).await {
+            match outcome {
+                Err(error) => {
+                    for (at, _) in group {
+                        answers[at] = Some(Err(error.clone()));
+                    }
+                }
+                Ok((link, replies)) => {
+                    for ((at, mut call), replies) in group.into_iter().zip(replies) {
+                        answers[at] = Some(match replies {
+                            Ok(replies) => Ok(Heard {
+                                replies,
+                                link: Arc::clone(&link),
+                            }),
+                            Err(refusal) => {
+                                if self.follow(&mut call, &refusal, &link) {
+                                    again.push((at, call));
+                                }
+                                Err(error::of_reply(&refusal, &link.address))
+                            }
+                        });
+                    }
+                }
+            }
+        }
+        again
+    }
+
+    async fn send(&self, group: Group) -> (Group, Result<(Arc<Link>, Vec<Replies>)>) {
+        let outcome = self.send_group(&group).await;
+        (group, outcome)
+    }
+
+    async fn send_group(&self, group: &Group) -> Result<(Arc<Link>, Vec<Replies>)> {
+        let Some((_, first)) = group.first() else {
+            return Err(no_answer());
+        };
+        let link = match &first.detour {
+            Some((endpoint, _)) => self.link_at(endpoint).await?,
+            None => self.link(first.bucket).await?,
+        };
+        if let [(_, call)] = &**group
+            && let Some(command) = call.only_command()
+        {
+            let reply = link.send_one(command).await;
+            let reply = reply.inspect_err(|_| self.doubt(&link))?;
+            let replies = match refusal(&reply) {
+                Some(refusal) => Err(refusal),
+                None => Ok(vec![reply]),
+            };
+            return Ok((link, vec![replies]));
+        }
+        let mut pipeline = Pipeline::with_capacity(group.len());
+        let preambles: Vec<_> = group
+            .iter()
+            .map(|(_, call)| call.write(&mut pipeline, &link))
+            .collect();
+        let replies = link
+            .send(&pipeline)
+            .await
+            .inspect_err(|_| self.doubt(&link))?;
+        let mut replies = replies.into_iter();
+        let read = group
+            .iter()
+            .zip(preambles)
+            .map(|((_, call), preamble)| call.read(preamble, &mut replies))
+            .collect();
+        Ok((link, read))
+    }
+
+    /// Puts together what goes to one primary.
+    async fn groups(&self, calls: Group) -> Vec<Group> {
+        if !self.is_cluster() {
+            return vec![calls];
+        }
+        let mut groups: Vec<(Option<Endpoint>, Group)> = Vec::new();
+        for (at, call) in calls {
+            let place = match &call.detour {
+                Some((endpoint, _)) => Some(endpoint.clone()),
+                None => self.place(call.bucket).await,
+            };
+            match groups.iter_mut().find(|(known, group)| {
+                *known == place && group[0].1.detour.is_some() == call.detour.is_some()
+            }) {
+                Some((_, group)) => group.push((at, call)),
+                None => groups.push((place, vec![(at, call)])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    /// Whether to send a call again after this refusal, and where to.
+    fn follow(&self, call: &mut Call, refusal: &ServerError, link: &Link) -> bool {
+        let target = || {
+            let (_, address) = refusal.details()?.split_once(' ')?;
+            // A server may leave out the host: then it is its own.
+            let own_host = Endpoint::parse(&link.address, 0)?.host;
+            let endpoint = match address.strip_prefix(':') {
+                Some(port) => Endpoint::new(own_host, port.parse().ok()?),
+                None => Endpoint::parse(address, 0)?,
+            };
+            Some(endpoint)
+        };
+        call.detour = None;
+        match refusal.code() {
+            "NOSCRIPT" => {
+                call.spell_out();
+                true
+            }
+            "MOVED" if self.is_cluster() => {
+                self.doubt(link);
+                call.detour = target().map(|endpoint| (endpoint, false));
+                true
+            }
+            "ASK" if self.is_cluster() => {
+                call.detour = target().map(|endpoint| (endpoint, true));
+                true
+            }
+            "TRYAGAIN" => true,
+            "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => {
+                // It is not the primary any more, or not yet.
+                self.doubt(link);
+                false
+            }
+            "NOPERM" | "NOAUTH" => {
+                link.forget_tracking();
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+fn refusal(reply: &Value) -> Option<ServerError> {
+    match reply {
+        Value::ServerError(refusal) => Some(refusal.clone()),
+        _ => None,
+    }
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Internal, "a request was sent nowhere").on(BACKEND)
+}

@@ -1,0 +1,156 @@
+//! Which history of the server each bucket was last served by: what a lock that is gone was lost to.
+//!
+//! A restarted server, a promoted replica, a slot that moved: the answers come from another history then. A lock that is
+//! still there survived the change; one that is not there was lost to it, if it was granted before. Tokens tell which ones
+//! were, because they are counted on the server's clock.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use distlock_core::{Epoch, Lease, LossReason, OwnerId};
+
+use crate::names::{BUCKETS, Bucket};
+
+/// What this process knows of the server's histories. Shared by all handles of a store.
+#[derive(Debug)]
+pub(crate) struct Histories {
+    /// Every epoch that was seen, numbered from 1.
+    // A std mutex: it is held for a look at a short list only.
+    epochs: Mutex<Vec<Epoch>>,
+    buckets: Box<[Serving]>,
+    /// Owners that were granted their locks before a change and were seen to hold them after it.
+    survivors: Mutex<HashSet<OwnerId>>,
+    surviving: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Serving {
+    /// The epoch of the last answer; 0 = there was none.
+    epoch: AtomicU32,
+    /// Tokens below this are from an earlier history.
+    since: AtomicU64,
+}
+
+impl Histories {
+    pub(crate) fn new() -> Self {
+        Self {
+            epochs: Mutex::default(),
+            buckets: (0..BUCKETS).map(|_| Serving::default()).collect(),
+            survivors: Mutex::default(),
+            surviving: AtomicUsize::new(0),
+        }
+    }
+
+    /// The number of an epoch.
+    pub(crate) fn number(&self, epoch: &Epoch) -> u32 {
+        let mut epochs = lock(&self.epochs);
+        let at = epochs.iter().position(|known| known == epoch);
+        let at = at.unwrap_or_else(|| {
+            epochs.push(epoch.clone());
+            epochs.len() - 1
+        });
+        u32::try_from(at).unwrap_or(u32::MAX - 1) + 1
+    }
+
+    /// A bucket was served by this epoch; `now` reads the server's clock, in case that it is news.
+    pub(crate) fn served(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> u64) {
+        let serving = &self.buckets[bucket.index()];
+        if serving.epoch.load(Ordering::Acquire) == epoch {
+            return;
+        }
+        // Rare, and the list's mutex keeps two handles that notice at once apart.
+        let _one_at_a_time = lock(&self.epochs);
+        let before = serving.epoch.load(Ordering::Acquire);
+        if before != epoch {
+            if before != 0 {
+                serving.since.store(now(), Ordering::Release);
+            }
+            serving.epoch.store(epoch, Ordering::Release);
+        }
+    }
+
+    /// A lease was found to hold its lock.
+    pub(crate) fn confirmed(&self, bucket: Bucket, lease: &Lease) {
+        if self.is_from_before(bucket, lease) && lock(&self.survivors).insert(lease.owner) {
+            self.surviving.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A lease is over; why its holder is told so.
+    pub(crate) fn reason(&self, bucket: Bucket, lease: &Lease, seen: LossReason) -> LossReason {
+        let before = self.is_from_before(bucket, lease);
+        if before && !self.forget(lease.owner) {
+            LossReason::HistoryChanged
+        } else {
+            seen
+        }
+    }
+
+    /// A lease is over. Whether it had survived a change.
+    pub(crate) fn forget(&self, owner: OwnerId) -> bool {
+        if self.surviving.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let survived = lock(&self.survivors).remove(&owner);
+        if survived {
+            self.surviving.fetch_sub(1, Ordering::AcqRel);
+        }
+        survived
+    }
+
+    fn is_from_before(&self, bucket: Bucket, lease: &Lease) -> bool {
+        let since = self.buckets[bucket.index()].since.load(Ordering::Acquire);
+        lease.token.is_some_and(|token| token.get() < since)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::{FencingToken, LockName};
+
+    use super::*;
+
+    fn lease(name: &str, token: u64) -> Lease {
+        let name = LockName::new(name).unwrap();
+        Lease::new(name, OwnerId::new(), FencingToken::new(token).ok())
+    }
+
+    #[test]
+    fn what_was_granted_before_a_change_was_lost_to_it_unless_it_was_seen_after() {
+        let histories = Histories::new();
+        let (one, two) = (
+            histories.number(&Epoch::new("one")),
+            histories.number(&Epoch::new("two")),
+        );
+        assert_eq!(one, histories.number(&Epoch::new("one")));
+        assert_ne!(one, two);
+        let bucket = Bucket::of("a");
+        let (lost, survives) = (lease("a", 100), lease("a", 101));
+        histories.served(bucket, one, || unreachable!("the first is no news"));
+        histories.served(bucket, one, || unreachable!());
+        let seen = LossReason::Removed;
+        assert_eq!(histories.reason(bucket, &lost, seen), seen);
+
+        histories.served(bucket, two, || 500);
+        assert_eq!(
+            histories.reason(bucket, &lost, seen),
+            LossReason::HistoryChanged
+        );
+        histories.confirmed(bucket, &survives);
+        histories.confirmed(bucket, &survives);
+        assert_eq!(histories.reason(bucket, &survives, seen), seen);
+        assert_eq!(histories.reason(bucket, &lease("a", 500), seen), seen);
+        // Another bucket has not changed.
+        assert_eq!(histories.reason(Bucket::of("b"), &lost, seen), seen);
+        assert_eq!(histories.surviving.load(Ordering::Acquire), 0);
+    }
+}

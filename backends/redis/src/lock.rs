@@ -1,0 +1,277 @@
+//! Locks: a key per held lock.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
+    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed,
+    Result, Wakeup,
+};
+use redis::Value;
+
+use crate::{
+    doctor,
+    error::BACKEND,
+    exchange::{Call, Heard},
+    names::Target,
+    op::{Answer, What},
+    store::Store,
+    value,
+    wait::RedisContender,
+};
+
+/// How many keys one step of a scan looks at.
+const SCAN_COUNT: u32 = 1000;
+
+/// The locks of a Redis store.
+#[derive(Debug)]
+pub(crate) struct RedisLock {
+    store: Arc<Store>,
+    capabilities: Capabilities,
+    closed: AtomicBool,
+}
+
+impl RedisLock {
+    pub(crate) fn new(store: Arc<Store>, capabilities: Capabilities) -> Self {
+        Self {
+            store,
+            capabilities,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn open(&self) -> Result<&Arc<Store>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(BACKEND));
+        }
+        Ok(&self.store)
+    }
+
+    async fn submit(&self, what: What) -> Result<Answer> {
+        self.open()?.submit(what).await
+    }
+
+    /// Names of locks, as their keys say, in byte order: the first `limit` after `after`.
+    ///
+    /// It looks at every key of the servers, in small steps: it is for people and repair tools.
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<LockName>> {
+        let ways = self.store.ways();
+        let pattern = ways.names.locks_like(prefix);
+        let mut first = BTreeSet::new();
+        for link in ways.router.links().await? {
+            let mut cursor = String::from("0");
+            loop {
+                let mut step = redis::cmd("SCAN");
+                step.arg(&cursor)
+                    .arg("MATCH")
+                    .arg(&pattern)
+                    .arg("COUNT")
+                    .arg(SCAN_COUNT);
+                let keys: Vec<String>;
+                (cursor, keys) = link.query(&step).await?;
+                for name in keys.iter().filter_map(|key| ways.names.lock_of(key)) {
+                    if after.is_none_or(|after| name > *after) && name.as_str().starts_with(prefix)
+                    {
+                        first.insert(name);
+                        if first.len() > limit {
+                            first.pop_last();
+                        }
+                    }
+                }
+                if cursor == "0" {
+                    break;
+                }
+            }
+        }
+        Ok(first.into_iter().collect())
+    }
+
+    /// Looks at several locks.
+    async fn look(&self, names: &[LockName]) -> Result<Vec<LockInfo>> {
+        let ways = self.store.ways();
+        let calls = names.iter().map(|name| {
+            let Target { key, bucket } = ways.names.lock(name);
+            let (mut get, mut left) = (redis::cmd("GET"), redis::cmd("PTTL"));
+            get.arg(&key);
+            left.arg(&key);
+            Call::plain(bucket, vec![get, left])
+        });
+        let heard = ways.router.exchange(calls.collect()).await;
+        names
+            .iter()
+            .zip(heard)
+            .map(|(name, heard)| {
+                let heard = heard?;
+                let epoch = ways.router.epoch(&heard.link);
+                let mut info = seen(name, heard)?;
+                info.epoch = Some(epoch);
+                Ok(info)
+            })
+            .collect()
+    }
+}
+
+/// What the replies to `GET` and `PTTL` say.
+fn seen(name: &LockName, heard: Heard) -> Result<LockInfo> {
+    let mut replies = heard.replies.into_iter();
+    let (found, left) = (replies.next(), replies.next());
+    let left = match left {
+        Some(Value::Int(left)) => left,
+        _ => -2,
+    };
+    Ok(match found {
+        // Gone between the two: it has just ended.
+        Some(Value::BulkString(found)) if left != -2 => {
+            LockInfo::held(name.clone(), value::holder(name, &found, left)?)
+        }
+        _ => LockInfo::free(name.clone()),
+    })
+}
+
+#[async_trait]
+impl DistLock for RedisLock {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        let store = self.open()?.reopen().await;
+        let store = store.map_err(|error| error.on(BACKEND).during("reopen"))?;
+        Ok(Arc::new(Self::new(store, self.capabilities.clone())))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        match self.submit(What::Acquire(request.clone())).await? {
+            Answer::Acquired(attempt) => Ok(attempt),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        let store = Arc::clone(self.open()?);
+        Ok(Box::new(
+            RedisContender::join(store, request.clone()).await?,
+        ))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        match self.submit(What::Renew(lease.clone(), *renewal)).await? {
+            Answer::Renewed(renewed) => Ok(renewed),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let store = self.open()?;
+        // Only after hand-overs does anybody want to know who else waits.
+        let op = if store.ways().runs.ended(lease.owner) {
+            What::ReleaseAndLook(lease.clone())
+        } else {
+            What::Release(lease.clone())
+        };
+        match store.submit(op).await? {
+            Answer::Released(outcome) => Ok(outcome),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        let store = self.open()?;
+        if lease.name != next.name {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "lock {:?} cannot be handed over as {:?}",
+                    lease.name, next.name
+                ),
+            )
+            .on(BACKEND));
+        }
+        let op = What::HandOver(lease.clone(), next.clone());
+        match store.submit(op).await? {
+            Answer::HandedOver(handed) => {
+                if let HandOver::Done(_) = &handed {
+                    store.ways().runs.passed(lease.owner, next.owner);
+                }
+                Ok(handed)
+            }
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.open()?;
+        let looked = self.look(std::slice::from_ref(name)).await;
+        let mut infos = looked.map_err(|error| error.on(BACKEND).during("inspect").about(name))?;
+        Ok(infos.pop().unwrap_or_else(|| LockInfo::free(name.clone())))
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.open()?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut held = Vec::new();
+        let mut after = after.cloned();
+        // A page must be full unless it is the last, and what the scan saw may be free by now.
+        while held.len() < limit {
+            let listed = async {
+                let names = self.scan(prefix, after.as_ref(), limit).await?;
+                let infos = self.look(&names).await?;
+                Ok((names, infos))
+            };
+            let (names, infos) = listed
+                .await
+                .map_err(|error: Error| error.on(BACKEND).during("list"))?;
+            held.extend(infos.into_iter().filter(|info| info.held.is_some()));
+            if names.len() < limit {
+                break;
+            }
+            after = names.last().cloned();
+        }
+        held.truncate(limit);
+        Ok(held)
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        match self.submit(What::Force(name.clone(), expected)).await? {
+            Answer::Forced(forced) => Ok(forced),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let router = &self.open()?.ways().router;
+        let examined = doctor::examine(router).await;
+        examined.map_err(|error| error.on(BACKEND).during("health"))
+    }
+
+    async fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.store.close_part().await;
+        }
+    }
+}
+
+/// What this backend promises; whether locks survive a restart is up to the server.
+pub(crate) fn capabilities(survives_restart: bool) -> Capabilities {
+    let mut capabilities = Capabilities::new(BACKEND);
+    capabilities.wakeup = Wakeup::Push;
+    capabilities.survives_restart = survives_restart;
+    capabilities
+}

@@ -1,0 +1,249 @@
+//! From names to keys and back.
+//!
+//! Every key starts with the prefix and a hash tag: names hash to [`BUCKETS`] buckets, and the tag puts all keys of one
+//! bucket into one slot of a cluster. No byte of a name reaches a key unless it is plain, so a name can neither choose its
+//! slot nor act as a glob.
+//!
+//! | key | what it is |
+//! |---|---|
+//! | `{b017}:c` | the bucket's counter: the last token or version it gave; never expires |
+//! | `{b017}:l:NAME` | a held lock |
+//! | `{b017}:w:NAME` | somebody waits for this lock in another process |
+//! | `{b017}:r:KEY` | a record |
+//! | `{b017}:i` | the keys of the bucket's records, in order |
+
+use distlock_core::{LockName, RecordKey, decode, encode};
+
+/// How many buckets there are. Part of the format: clients that disagree would not exclude each other.
+pub(crate) const BUCKETS: u16 = 1024;
+
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16384;
+
+/// One of [`BUCKETS`] groups of names that share a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Bucket(u16);
+
+impl Bucket {
+    /// Where a name belongs: FNV-1a over its bytes, folded. Part of the format.
+    pub(crate) fn of(name: &str) -> Self {
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let folded = (hash >> 32) ^ hash;
+        // The remainder is below 1024.
+        Self(u16::try_from(folded % u64::from(BUCKETS)).unwrap_or(0))
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..BUCKETS).map(Self)
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The slot of a cluster that its keys are in.
+    pub(crate) fn slot(self) -> u16 {
+        crc16(format!("b{:03x}", self.0).as_bytes()) % SLOTS
+    }
+}
+
+/// The key of a lock or a record, and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) key: String,
+    pub(crate) bucket: Bucket,
+}
+
+/// The keys of one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    /// The prefix and the opening of the tag: `distlock:{b`.
+    head: Box<str>,
+}
+
+impl Names {
+    pub(crate) fn new(prefix: &str) -> Self {
+        Self {
+            head: format!("{prefix}{{b").into(),
+        }
+    }
+
+    pub(crate) fn lock(&self, name: &LockName) -> Target {
+        self.named('l', name.as_str())
+    }
+
+    pub(crate) fn record(&self, key: &RecordKey) -> Target {
+        self.named('r', key.as_str())
+    }
+
+    /// Writes the key that marks a waiter for a lock.
+    pub(crate) fn waiting(&self, lock: &Target, key: &mut String) {
+        let kind = self.head.len() + "000}:".len();
+        key.clear();
+        key.push_str(&lock.key[..kind]);
+        key.push('w');
+        key.push_str(&lock.key[kind + 1..]);
+    }
+
+    pub(crate) fn counter(&self, bucket: Bucket) -> String {
+        self.of_bucket(bucket, 'c')
+    }
+
+    pub(crate) fn index(&self, bucket: Bucket) -> String {
+        self.of_bucket(bucket, 'i')
+    }
+
+    /// A glob that matches the keys of all locks whose names start with `prefix`, and nothing of another store.
+    ///
+    /// Neither the store's prefix nor an encoded name holds a sign that a glob treats specially.
+    pub(crate) fn locks_like(&self, prefix: &str) -> String {
+        format!("{}???}}:l:{}*", self.head, encode(prefix))
+    }
+
+    /// The lock's name, if this is the key of a lock of this store in the bucket it belongs to.
+    pub(crate) fn lock_of(&self, key: &str) -> Option<LockName> {
+        let rest = key.strip_prefix(&*self.head)?;
+        let (bucket, rest) = rest.split_at_checked(3)?;
+        let name = LockName::new(decode(rest.strip_prefix("}:l:")?)?).ok()?;
+        (u16::from_str_radix(bucket, 16).ok()? == Bucket::of(name.as_str()).0).then_some(name)
+    }
+
+    fn named(&self, kind: char, name: &str) -> Target {
+        let bucket = Bucket::of(name);
+        let mut key = String::with_capacity(self.head.len() + 7 + name.len() + 16);
+        self.open(&mut key, bucket, kind);
+        key.push(':');
+        push_encoded(&mut key, name);
+        Target { key, bucket }
+    }
+
+    fn of_bucket(&self, bucket: Bucket, kind: char) -> String {
+        let mut key = String::with_capacity(self.head.len() + 6);
+        self.open(&mut key, bucket, kind);
+        key
+    }
+
+    fn open(&self, key: &mut String, bucket: Bucket, kind: char) {
+        key.push_str(&self.head);
+        for shift in [8, 4, 0] {
+            key.push(hex(bucket.0 >> shift));
+        }
+        key.push_str("}:");
+        key.push(kind);
+    }
+}
+
+/// As [`encode`], without a string of its own: every operation passes here.
+fn push_encoded(key: &mut String, name: &str) {
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {
+            key.push(char::from(byte));
+        } else {
+            key.push('~');
+            key.push(hex(u16::from(byte >> 4)));
+            key.push(hex(u16::from(byte)));
+        }
+    }
+}
+
+fn hex(digit: u16) -> char {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    char::from(DIGITS[usize::from(digit & 15)])
+}
+
+/// CRC-16/XMODEM, as the cluster specification asks for.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                crc << 1 ^ 0x1021
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use redis::cluster_routing::Slot;
+
+    use super::*;
+
+    fn names() -> Names {
+        Names::new("distlock:")
+    }
+
+    #[test]
+    fn keys_are_as_documented() {
+        let name = LockName::new("order:42").unwrap();
+        // Part of the format: a changed hash would let two versions hold one lock.
+        let lock = names().lock(&name);
+        assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
+        let mut mark = String::from("something else");
+        names().waiting(&lock, &mut mark);
+        assert_eq!(mark, "distlock:{b137}:w:order~3a42");
+        assert_eq!(names().counter(Bucket::of("order:42")), "distlock:{b137}:c");
+        assert_eq!(names().index(Bucket(0x3ff)), "distlock:{b3ff}:i");
+        assert_eq!(names().locks_like("order:"), "distlock:{b???}:l:order~3a*");
+    }
+
+    #[test]
+    fn foreign_keys_are_no_locks() {
+        for key in [
+            "",
+            "distlock:{b137}:l:",
+            "distlock:{b137}:r:order~3a42",
+            "distlock:{b138}:l:order~3a42",
+            "distlock:{b137}:l:order:42",
+            "distlock:{bé}:l:a",
+            "other:{b137}:l:order~3a42",
+        ] {
+            assert_eq!(names().lock_of(key), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn buckets_share_the_work() {
+        let buckets: BTreeSet<_> = (0..4096)
+            .map(|n| Bucket::of(&format!("order:{n}")))
+            .collect();
+        assert!(buckets.len() > 950, "{} of 1024", buckets.len());
+        let slots: BTreeSet<_> = Bucket::all().map(Bucket::slot).collect();
+        assert!(slots.len() > 950, "{} slots", slots.len());
+        let first_third = slots.iter().filter(|slot| **slot < 5461).count();
+        assert!((250..450).contains(&first_third), "{first_third}");
+    }
+
+    #[test]
+    fn all_keys_of_a_bucket_are_in_one_slot() {
+        let name = LockName::new("{user}:*").unwrap();
+        let bucket = Bucket::of(name.as_str());
+        for key in [
+            names().lock(&name).key,
+            names().counter(bucket),
+            names().index(bucket),
+            names().record(&RecordKey::new(name.as_str()).unwrap()).key,
+        ] {
+            assert_eq!(Some(Slot::for_key(&key)), Slot::new(bucket.slot()), "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_special_sign_of_a_name_reaches_a_key(name in "[ -~é\u{1F512}]{1,60}") {
+            let name = LockName::new(name).unwrap();
+            let key = names().lock(&name).key;
+            prop_assert!(key.ends_with(&encode(name.as_str())));
+            let tail = key.strip_prefix("distlock:{b").unwrap();
+            let tail = tail[3..].strip_prefix("}:l:").unwrap();
+            prop_assert!(tail.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-~".contains(&b)));
+            prop_assert_eq!(names().lock_of(&key), Some(name));
+        }
+    }
+}

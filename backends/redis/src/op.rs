@@ -1,0 +1,299 @@
+//! The operations that change something: what a batch is made of, and what comes of it.
+
+use distlock_core::{
+    AcquireRequest, Attempt, Deleted, Epoch, Error, ErrorKind, Expect, FencingToken, Forced, Grant,
+    HandOver, Lease, LockName, LossFeed, LossReason, RecordKey, ReleaseOutcome, Renewal, Renewed,
+    Result, Version, Written,
+};
+use redis::Value;
+
+use crate::{
+    error::BACKEND,
+    names::{Names, Target},
+    value,
+};
+
+/// What can share a script. Renewals are urgent: a late one is a lost lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    Renew,
+    Release,
+    /// As `Release`, and says whether another process waits.
+    ReleaseAndLook,
+    HandOver,
+    Acquire,
+    /// As `Acquire`; the server tells when a lock that was found held changes.
+    Contend,
+    Force,
+    Put,
+    Delete,
+}
+
+impl Kind {
+    /// As shown in errors.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Renew => "renew",
+            Self::Release | Self::ReleaseAndLook => "release",
+            Self::HandOver => "hand_over",
+            Self::Acquire | Self::Contend => "acquire",
+            Self::Force => "force_release",
+            Self::Put => "put",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// One operation on one key.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) target: Target,
+    pub(crate) what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Renew(Lease, Renewal),
+    Release(Lease),
+    ReleaseAndLook(Lease),
+    HandOver(Lease, AcquireRequest),
+    Acquire(AcquireRequest),
+    Contend(AcquireRequest),
+    Force(LockName, FencingToken),
+    Put(RecordKey, Vec<u8>, Expect),
+    Delete(RecordKey, Version),
+}
+
+impl Op {
+    pub(crate) fn new(names: &Names, what: What) -> Self {
+        let target = match &what {
+            What::Put(key, ..) | What::Delete(key, _) => names.record(key),
+            What::Renew(lease, _)
+            | What::Release(lease)
+            | What::ReleaseAndLook(lease)
+            | What::HandOver(lease, _) => names.lock(&lease.name),
+            What::Acquire(request) | What::Contend(request) => names.lock(&request.name),
+            What::Force(name, _) => names.lock(name),
+        };
+        Self { target, what }
+    }
+
+    pub(crate) const fn kind(&self) -> Kind {
+        match self.what {
+            What::Renew(..) => Kind::Renew,
+            What::Release(_) => Kind::Release,
+            What::ReleaseAndLook(_) => Kind::ReleaseAndLook,
+            What::HandOver(..) => Kind::HandOver,
+            What::Acquire(_) => Kind::Acquire,
+            What::Contend(_) => Kind::Contend,
+            What::Force(..) => Kind::Force,
+            What::Put(..) => Kind::Put,
+            What::Delete(..) => Kind::Delete,
+        }
+    }
+
+    pub(crate) const fn lock(&self) -> Option<&LockName> {
+        match &self.what {
+            What::Renew(lease, _)
+            | What::Release(lease)
+            | What::ReleaseAndLook(lease)
+            | What::HandOver(lease, _) => Some(&lease.name),
+            What::Acquire(request) | What::Contend(request) => Some(&request.name),
+            What::Force(name, _) => Some(name),
+            What::Put(..) | What::Delete(..) => None,
+        }
+    }
+
+    /// About how many bytes it adds to a request.
+    pub(crate) fn bytes(&self) -> usize {
+        let more = match &self.what {
+            What::Acquire(request) | What::Contend(request) | What::HandOver(_, request) => {
+                96 + request.meta.as_ref().map_or(0, |meta| meta.as_str().len())
+            }
+            What::Put(key, value, _) => 64 + key.as_str().len() + value.len(),
+            _ => 64,
+        };
+        self.target.key.len() + more
+    }
+
+    /// What takes `answer` back.
+    pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
+        let ((
+            What::Acquire(request) | What::Contend(request),
+            Answer::Acquired(Attempt::Acquired(grant)),
+        )
+        | (What::HandOver(_, request), Answer::HandedOver(HandOver::Done(grant)))) =
+            (&self.what, answer)
+        else {
+            return None;
+        };
+        let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
+        Some(Self {
+            target: self.target.clone(),
+            what: What::Release(lease),
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Renewed(Renewed),
+    Released(ReleaseOutcome),
+    HandedOver(HandOver),
+    Acquired(Attempt<Grant>),
+    Forced(Forced),
+    Written(Written),
+    Deleted(Deleted),
+}
+
+impl Answer {
+    /// An answer to another kind of question than was asked.
+    pub(crate) fn unexpected(&self) -> Error {
+        Error::new(
+            ErrorKind::Internal,
+            format!("an answer of the wrong kind came back: {self:?}"),
+        )
+        .on(BACKEND)
+    }
+}
+
+/// What is known of the server that a reply came from.
+pub(crate) struct Heard<'a> {
+    /// The store's history.
+    pub(crate) epoch: &'a Epoch,
+    /// Turns what became of a lock into the reason its holder is told.
+    pub(crate) reason: &'a dyn Fn(&Lease, LossReason) -> LossReason,
+}
+
+/// A reply to one operation: tokens and versions come as texts of 16 digits, everything else as a small number.
+enum Reply {
+    Number(u64),
+    Code(i64),
+    Held(Vec<u8>, i64),
+}
+
+/// Reads a script's reply to one operation.
+///
+/// # Errors
+/// For a lock or record that is not as this library writes it, and for a counter that is used up.
+pub(crate) fn answer(op: &Op, reply: Value, heard: &Heard<'_>) -> Result<Answer> {
+    let reply = match reply {
+        Value::BulkString(digits) => {
+            Reply::Number(value::read_number(&digits).ok_or_else(|| {
+                corrupt(op, "the store holds something else where a token should be")
+            })?)
+        }
+        Value::Int(code) => Reply::Code(code),
+        other => match redis::from_redis_value::<(Vec<u8>, i64)>(other) {
+            Ok((value, left)) => Reply::Held(value, left),
+            Err(_) => return Err(no_answer()),
+        },
+    };
+    let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
+        let token = token(op, number)?;
+        Ok(Grant::new(
+            token,
+            heard.epoch.clone(),
+            request.ttl.duration(),
+        ))
+    };
+    let gone = |code: i64, lease: &Lease| {
+        let reason = match code {
+            0 => LossReason::Removed,
+            -2 => LossReason::Expired,
+            _ => LossReason::TakenOver,
+        };
+        (heard.reason)(lease, reason)
+    };
+    Ok(match (&op.what, reply) {
+        (What::Acquire(request) | What::Contend(request), Reply::Number(number)) => {
+            Answer::Acquired(Attempt::Acquired(grant(number, request)?))
+        }
+        (What::Acquire(request) | What::Contend(request), Reply::Held(value, left)) => {
+            let holder = value::holder(&request.name, &value, left)?;
+            Answer::Acquired(Attempt::Busy(Some(holder)))
+        }
+        (What::Renew(_, renewal), Reply::Number(number)) => Answer::Renewed(Renewed::Extended {
+            valid_for: renewal.ttl.duration(),
+            epoch: heard.epoch.clone(),
+            token: token(op, number)?,
+            loss: LossFeed::silent(),
+        }),
+        (What::Renew(lease, _), Reply::Code(code)) => {
+            Answer::Renewed(Renewed::NotHeld(gone(code, lease)))
+        }
+        (What::Release(_) | What::ReleaseAndLook(_), Reply::Code(0)) => {
+            Answer::Released(ReleaseOutcome::NotHeld)
+        }
+        (What::Release(_) | What::ReleaseAndLook(_), Reply::Code(code)) => {
+            Answer::Released(ReleaseOutcome::Released {
+                others_waiting: match code {
+                    2 => Some(false),
+                    3 => Some(true),
+                    _ => None,
+                },
+            })
+        }
+        (What::HandOver(_, request), Reply::Number(number)) => {
+            Answer::HandedOver(HandOver::Done(grant(number, request)?))
+        }
+        (What::HandOver(lease, _), Reply::Code(code @ -2..=0)) => {
+            Answer::HandedOver(HandOver::NotHeld(gone(code, lease)))
+        }
+        (What::Force(..), Reply::Code(0)) => Answer::Forced(Forced::NotHeld),
+        (What::Force(..), Reply::Code(1)) => Answer::Forced(Forced::Released),
+        (What::Force(..), Reply::Number(number)) => {
+            Answer::Forced(Forced::OtherToken(token(op, number)?))
+        }
+        (What::Put(..), Reply::Number(number)) => {
+            Answer::Written(Written::Stored(Version::new(number)))
+        }
+        (What::Put(..), Reply::Code(0)) => Answer::Written(Written::Conflict),
+        (What::Delete(..), Reply::Code(0)) => Answer::Deleted(Deleted::Conflict),
+        (What::Delete(..), Reply::Code(1)) => Answer::Deleted(Deleted::Done),
+        (_, Reply::Code(-1)) => {
+            return Err(corrupt(
+                op,
+                "the store holds something under this key that this library did not write",
+            ));
+        }
+        (What::Acquire(_) | What::Contend(_) | What::Put(..), Reply::Code(-2))
+        | (What::HandOver(..), Reply::Code(-3)) => return Err(used_up(op)),
+        _ => return Err(no_answer()),
+    })
+}
+
+fn token(op: &Op, number: u64) -> Result<FencingToken> {
+    FencingToken::new(number)
+        .map_err(|_| corrupt(op, "the store holds a number that can be no token"))
+}
+
+fn corrupt(op: &Op, what: &str) -> Error {
+    let error = Error::new(ErrorKind::Corrupt, format!("{what}: {}", op.target.key)).on(BACKEND);
+    match op.lock() {
+        Some(name) => error.about(name),
+        None => error,
+    }
+}
+
+fn used_up(op: &Op) -> Error {
+    let bucket = op
+        .target
+        .key
+        .split_inclusive("}:")
+        .next()
+        .unwrap_or_default();
+    Error::new(
+        ErrorKind::LimitExceeded,
+        format!("the counter of tokens is used up: somebody has set {bucket}c, delete it"),
+    )
+    .on(BACKEND)
+}
+
+fn no_answer() -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        "a script answered with something it never says",
+    )
+    .on(BACKEND)
+}

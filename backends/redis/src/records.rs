@@ -1,0 +1,342 @@
+//! Records: a key per record, and an ordered index of each bucket's keys, so that a page costs the same however many other
+//! keys the server holds.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
+    check_value,
+};
+use redis::{Cmd, Value};
+
+use crate::{
+    error::BACKEND,
+    exchange::{Call, Heard},
+    names::{BUCKETS, Bucket},
+    op::{Answer, What},
+    store::Store,
+    value,
+};
+
+/// The records of a Redis store.
+#[derive(Debug)]
+pub(crate) struct RedisRecords {
+    store: Arc<Store>,
+    closed: AtomicBool,
+}
+
+impl RedisRecords {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self {
+            store,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn open(&self) -> Result<&Arc<Store>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(BACKEND));
+        }
+        Ok(&self.store)
+    }
+
+    async fn read(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let ways = self.open()?.ways();
+        // In a cluster one call for each key; otherwise all keys in one, which reads the clock once.
+        let each = if ways.router.is_cluster() { 1 } else { 128 };
+        let calls = keys.chunks(each).map(|keys| {
+            let mut commands = vec![redis::cmd("TIME")];
+            commands.extend(keys.iter().map(|key| {
+                let mut get = redis::cmd("GET");
+                get.arg(ways.names.record(key).key);
+                get
+            }));
+            let bucket = keys.first().map_or("", RecordKey::as_str);
+            Call::plain(Bucket::of(bucket), commands)
+        });
+        let heard = ways.router.exchange(calls.collect()).await;
+        let mut entries = Vec::with_capacity(keys.len());
+        for (keys, heard) in keys.chunks(each).zip(heard) {
+            let Heard { replies, .. } = heard?;
+            let mut replies = replies.into_iter();
+            let time = replies.next().unwrap_or(Value::Nil);
+            let (seconds, micros) = redis::from_redis_value::<(u64, u64)>(time).unwrap_or_default();
+            let now = seconds * 1_000_000 + micros;
+            for (key, reply) in keys.iter().zip(replies) {
+                entries.push(match reply {
+                    Value::BulkString(found) => Some(value::entry(key, &found, now)?),
+                    _ => None,
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The first `limit` keys after `after` that start with `prefix`, as the indexes have them.
+    async fn keys(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: usize,
+    ) -> Result<Vec<RecordKey>> {
+        let mut merge = Merge::new(prefix, after, limit);
+        loop {
+            let wanted: Vec<_> = merge.unfinished().collect();
+            if wanted.is_empty() {
+                return Ok(merge.into_keys());
+            }
+            let ways = self.open()?.ways();
+            let calls = wanted.iter().map(|bucket| {
+                let command = merge.command(*bucket, &ways.names.index(*bucket));
+                Call::plain(*bucket, vec![command])
+            });
+            let heard = ways.router.exchange(calls.collect()).await;
+            for (bucket, heard) in wanted.into_iter().zip(heard) {
+                let reply = heard?.replies.pop().unwrap_or(Value::Nil);
+                let found = redis::from_redis_value::<Vec<String>>(reply).map_err(|_| {
+                    Error::new(
+                        ErrorKind::Corrupt,
+                        "the index of records holds something that this library did not write",
+                    )
+                })?;
+                merge.found(bucket, found);
+            }
+        }
+    }
+}
+
+/// Ordered lists, one for each bucket, read in small pieces until the first so many of all are known.
+struct Merge {
+    /// The end of what starts with the prefix.
+    end: Vec<u8>,
+    limit: usize,
+    /// How much of a list is asked for at a time.
+    piece: usize,
+    /// Where each bucket's next piece begins; `None` = the list is over.
+    next: BTreeMap<Bucket, Option<Vec<u8>>>,
+    known: BTreeMap<String, Bucket>,
+}
+
+impl Merge {
+    fn new(prefix: &str, after: Option<&RecordKey>, limit: usize) -> Self {
+        let mut start = format!("[{prefix}").into_bytes();
+        if let Some(after) = after
+            && after.as_str() >= prefix
+        {
+            start = format!("({after}").into_bytes();
+        }
+        // No UTF-8 text holds this byte, so everything that starts with the prefix is below.
+        let end = if prefix.is_empty() {
+            b"+".to_vec()
+        } else {
+            [b"(", prefix.as_bytes(), b"\xff"].concat()
+        };
+        Self {
+            end,
+            limit,
+            piece: (2 * limit).div_ceil(usize::from(BUCKETS)) + 4,
+            next: Bucket::all()
+                .map(|bucket| (bucket, Some(start.clone())))
+                .collect(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Whose next piece may still hold one of the first.
+    fn unfinished(&self) -> impl Iterator<Item = Bucket> {
+        let last = (self.known.len() >= self.limit && self.limit > 0)
+            .then(|| self.known.keys().nth(self.limit - 1))
+            .flatten();
+        self.next.iter().filter_map(move |(bucket, next)| {
+            let next = next.as_ref()?;
+            let wanted = self.limit > 0
+                && last.is_none_or(|last| next.get(1..).is_some_and(|at| at < last.as_bytes()));
+            wanted.then_some(*bucket)
+        })
+    }
+
+    fn command(&self, bucket: Bucket, index: &str) -> Cmd {
+        let mut command = redis::cmd("ZRANGEBYLEX");
+        let start = self.next.get(&bucket).and_then(Option::as_deref);
+        command
+            .arg(index)
+            .arg(start.unwrap_or(b"+"))
+            .arg(&self.end)
+            .arg("LIMIT")
+            .arg(0)
+            .arg(self.piece);
+        command
+    }
+
+    fn found(&mut self, bucket: Bucket, keys: Vec<String>) {
+        let more = keys.len() >= self.piece;
+        let next = keys.last().filter(|_| more);
+        self.next
+            .insert(bucket, next.map(|last| format!("({last}").into_bytes()));
+        self.known.extend(keys.into_iter().map(|key| (key, bucket)));
+    }
+
+    fn into_keys(self) -> Vec<RecordKey> {
+        self.known
+            .into_keys()
+            .take(self.limit)
+            .filter_map(|key| RecordKey::new(key).ok())
+            .collect()
+    }
+}
+
+#[async_trait]
+impl Records for RedisRecords {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn tells_ages(&self) -> bool {
+        true
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        let store = self.open()?.reopen().await;
+        let store = store.map_err(|error| error.on(BACKEND).during("reopen"))?;
+        Ok(Arc::new(Self::new(store)))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        let read = self.read(std::slice::from_ref(key)).await;
+        let mut entries = read.map_err(|error| error.on(BACKEND).during("get"))?;
+        Ok(entries.pop().flatten())
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let read = self.read(keys).await;
+        read.map_err(|error| error.on(BACKEND).during("get_many"))
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        check_value(key, value).map_err(|error| error.on(BACKEND).during("put"))?;
+        let op = What::Put(key.clone(), value.to_vec(), expect);
+        match self.open()?.submit(op).await? {
+            Answer::Written(written) => Ok(written),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        let op = What::Delete(key.clone(), expect);
+        match self.open()?.submit(op).await? {
+            Answer::Deleted(deleted) => Ok(deleted),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut page = Vec::new();
+        let mut after = after.cloned();
+        // A page must be full unless it is the last, and what the indexes had may be deleted by now.
+        while page.len() < limit {
+            let scanned = async {
+                let keys = self.keys(prefix, after.as_ref(), limit).await?;
+                let entries = self.read(&keys).await?;
+                Ok((keys, entries))
+            };
+            let (keys, entries) = scanned
+                .await
+                .map_err(|error: Error| error.on(BACKEND).during("scan"))?;
+            let last = keys.len() < limit;
+            after = keys.last().cloned();
+            let present = keys.into_iter().zip(entries);
+            page.extend(present.filter_map(|(key, entry)| Some((key, entry?))));
+            if last {
+                break;
+            }
+        }
+        page.truncate(limit);
+        Ok(page)
+    }
+
+    async fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.store.close_part().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a server would answer.
+    fn range(index: &BTreeSet<String>, start: &[u8], end: &[u8], piece: usize) -> Vec<String> {
+        let inside = |key: &&String| {
+            let key = key.as_bytes();
+            let above = match start[0] {
+                b'[' => key >= &start[1..],
+                _ => key > &start[1..],
+            };
+            above && (end == b"+" || key < &end[1..])
+        };
+        index.iter().filter(inside).take(piece).cloned().collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_page_is_the_first_of_all_in_order(
+            keys in prop::collection::btree_set("[abé/~]{1,5}", 0..200),
+            prefix in "[aé/]{0,2}",
+            after in prop::option::of("[abé/]{1,4}"),
+            limit in 0usize..40,
+        ) {
+            let mut indexes: BTreeMap<Bucket, BTreeSet<String>> = BTreeMap::new();
+            for key in &keys {
+                indexes.entry(Bucket::of(key)).or_default().insert(key.clone());
+            }
+            let after = after.map(|after| RecordKey::new(after).unwrap());
+            let mut merge = Merge::new(&prefix, after.as_ref(), limit);
+            // The smallest pieces ask most often.
+            merge.piece = 1;
+            for round in 0.. {
+                prop_assert!(round < 1000, "endless");
+                let wanted: Vec<_> = merge.unfinished().collect();
+                if wanted.is_empty() {
+                    break;
+                }
+                for bucket in wanted {
+                    let start = merge.next[&bucket].clone().unwrap();
+                    let found = range(
+                        indexes.get(&bucket).unwrap_or(&BTreeSet::new()),
+                        &start,
+                        &merge.end,
+                        merge.piece,
+                    );
+                    merge.found(bucket, found);
+                }
+            }
+            let expected: Vec<_> = keys
+                .iter()
+                .filter(|key| key.starts_with(&prefix))
+                .filter(|key| after.as_ref().is_none_or(|after| key.as_str() > after.as_str()))
+                .take(limit)
+                .cloned()
+                .collect();
+            let found: Vec<_> = merge.into_keys().iter().map(|key| key.as_str().to_owned()).collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! How operations of one kind become one request for a script.
+
+use distlock_core::{AcquireRequest, Expect, OwnerId, TicketStep};
+use redis::{Cmd, Value};
+
+use crate::{
+    names::{Bucket, Names},
+    op::{Kind, Op, What},
+    scripts::{self, Script},
+    value,
+};
+
+/// The request for `ops`, which are all of this kind and in the order of their keys, so that those of one bucket are
+/// neighbours.
+pub(crate) fn request(names: &Names, kind: Kind, ops: &[Op]) -> (Cmd, &'static Script) {
+    let script = script(kind, ops.len());
+    let bytes = 128 + ops.iter().map(Op::bytes).sum::<usize>();
+    let mut command = Cmd::with_capacity(5 + ops.len() * 6, bytes);
+    command.arg("EVALSHA").arg(&script.sha);
+    let mut request = Request {
+        command,
+        names,
+        ops,
+        buckets: Vec::new(),
+    };
+    match kind {
+        Kind::Renew => request.renewals(),
+        Kind::Release => request.releases(false),
+        Kind::ReleaseAndLook => request.releases(true),
+        Kind::HandOver => request.hand_overs(),
+        Kind::Acquire | Kind::Contend if ops.len() == 1 => {
+            request.acquisition(kind == Kind::Contend);
+        }
+        Kind::Acquire => request.acquisitions(false),
+        Kind::Contend => request.acquisitions(true),
+        Kind::Force => request.forced(),
+        Kind::Put => request.puts(),
+        Kind::Delete => request.deletions(),
+    }
+    (request.command, script)
+}
+
+/// Takes a script's answer apart, one reply for each operation.
+pub(crate) fn replies(kind: Kind, operations: usize, reply: Value) -> Vec<Value> {
+    match reply {
+        Value::Array(replies) if !(answers_alone(kind) && operations == 1) => replies,
+        reply => vec![reply],
+    }
+}
+
+/// Whether there is a script of its own for one operation, which does not wrap its reply.
+const fn answers_alone(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Acquire | Kind::Contend | Kind::Release | Kind::ReleaseAndLook
+    )
+}
+
+fn script(kind: Kind, operations: usize) -> &'static Script {
+    let one = operations == 1;
+    match kind {
+        Kind::Renew => &scripts::RENEW,
+        Kind::Release | Kind::ReleaseAndLook if one => &scripts::RELEASE_ONE,
+        Kind::Release | Kind::ReleaseAndLook => &scripts::RELEASE,
+        Kind::HandOver => &scripts::HAND_OVER,
+        Kind::Acquire | Kind::Contend if one => &scripts::ACQUIRE_ONE,
+        Kind::Acquire | Kind::Contend => &scripts::ACQUIRE,
+        Kind::Force => &scripts::FORCE_RELEASE,
+        Kind::Put => &scripts::PUT,
+        Kind::Delete => &scripts::DELETE,
+    }
+}
+
+struct Request<'a> {
+    command: Cmd,
+    names: &'a Names,
+    ops: &'a [Op],
+    /// The buckets of the operations, each once.
+    buckets: Vec<Bucket>,
+}
+
+impl Request<'_> {
+    fn renewals(&mut self) {
+        self.keys(1);
+        self.targets();
+        let mut nonce = [0; value::OWNER];
+        for op in self.ops {
+            let What::Renew(lease, renewal) = &op.what else {
+                continue;
+            };
+            self.command
+                .arg(value::start(lease))
+                .arg(renewal.ttl.as_millis());
+            let (step, nonce) = match renewal.ticket {
+                TicketStep::Keep => ("K", ""),
+                TicketStep::Issue(id) => ("I", &*id.as_simple().encode_lower(&mut nonce)),
+                TicketStep::Redeem(id) => ("R", &*id.as_simple().encode_lower(&mut nonce)),
+            };
+            self.command.arg(step).arg(nonce);
+        }
+    }
+
+    fn releases(&mut self, look: bool) {
+        self.keys(if look { 2 } else { 1 });
+        self.targets();
+        if look {
+            self.marks();
+        }
+        for op in self.ops {
+            if let What::Release(lease) | What::ReleaseAndLook(lease) = &op.what {
+                self.command.arg(value::start(lease));
+            }
+        }
+    }
+
+    fn acquisition(&mut self, mark: bool) {
+        self.find_buckets();
+        self.command.arg(if mark { 3 } else { 2 });
+        self.targets();
+        self.counters();
+        if mark {
+            self.marks();
+        }
+        for op in self.ops {
+            if let What::Acquire(request) | What::Contend(request) = &op.what {
+                self.owner(request.owner);
+                self.terms(request);
+            }
+        }
+    }
+
+    /// Callers of one process mostly want locks on the same terms, which are then said once.
+    fn acquisitions(&mut self, mark: bool) {
+        self.find_buckets();
+        self.command
+            .arg(self.ops.len() * if mark { 2 } else { 1 } + self.buckets.len());
+        self.targets();
+        self.counters();
+        if mark {
+            self.marks();
+        }
+        let ops = self.ops;
+        let requests = || {
+            ops.iter().filter_map(|op| match &op.what {
+                What::Acquire(request) | What::Contend(request) => Some(request),
+                _ => None,
+            })
+        };
+        let first = requests().next();
+        let same = |request: &AcquireRequest| {
+            first.is_some_and(|first| {
+                (request.ttl, &request.holder, &request.meta)
+                    == (first.ttl, &first.holder, &first.meta)
+            })
+        };
+        let shared = requests().all(same);
+        self.command.arg(self.buckets.len());
+        match first.filter(|_| shared) {
+            Some(request) => self.terms(request),
+            None => {
+                self.command.arg("").arg("");
+            }
+        }
+        let mut at = Places::default();
+        for (op, request) in ops.iter().zip(requests()) {
+            self.owner(request.owner);
+            self.command.arg(at.of(op.target.bucket));
+            if !shared {
+                self.terms(request);
+            }
+        }
+    }
+
+    fn hand_overs(&mut self) {
+        self.find_buckets();
+        self.command.arg(self.ops.len() + self.buckets.len());
+        self.targets();
+        self.counters();
+        self.command.arg(self.buckets.len());
+        let mut at = Places::default();
+        for op in self.ops {
+            let What::HandOver(lease, next) = &op.what else {
+                continue;
+            };
+            self.command.arg(value::start(lease));
+            self.owner(next.owner);
+            self.terms(next);
+            self.command.arg(at.of(op.target.bucket));
+        }
+    }
+
+    fn forced(&mut self) {
+        self.keys(1);
+        self.targets();
+        for op in self.ops {
+            if let What::Force(_, expected) = &op.what {
+                self.command.arg(value::number(expected.get()));
+            }
+        }
+    }
+
+    fn puts(&mut self) {
+        self.find_buckets();
+        self.command.arg(self.ops.len() + 2 * self.buckets.len());
+        self.targets();
+        self.indexes();
+        self.counters();
+        self.command.arg(self.buckets.len());
+        let mut at = Places::default();
+        for op in self.ops {
+            let What::Put(key, bytes, expect) = &op.what else {
+                continue;
+            };
+            self.command.arg(key.as_str());
+            match expect {
+                Expect::Absent => self.command.arg(""),
+                Expect::Version(version) => self.command.arg(value::number(version.get())),
+            };
+            self.command
+                .arg(bytes.as_slice())
+                .arg(at.of(op.target.bucket));
+        }
+    }
+
+    fn deletions(&mut self) {
+        self.find_buckets();
+        self.command.arg(self.ops.len() + self.buckets.len());
+        self.targets();
+        self.indexes();
+        let mut at = Places::default();
+        for op in self.ops {
+            let What::Delete(key, version) = &op.what else {
+                continue;
+            };
+            self.command
+                .arg(key.as_str())
+                .arg(value::number(version.get()))
+                .arg(at.of(op.target.bucket));
+        }
+    }
+
+    /// How many keys there are, so many for each operation.
+    fn keys(&mut self, each: usize) {
+        self.command.arg(self.ops.len() * each);
+    }
+
+    fn targets(&mut self) {
+        for op in self.ops {
+            self.command.arg(&op.target.key);
+        }
+    }
+
+    fn marks(&mut self) {
+        let mut key = String::new();
+        for op in self.ops {
+            self.names.waiting(&op.target, &mut key);
+            self.command.arg(&key);
+        }
+    }
+
+    fn counters(&mut self) {
+        for bucket in &self.buckets {
+            self.command.arg(self.names.counter(*bucket));
+        }
+    }
+
+    fn indexes(&mut self) {
+        for bucket in &self.buckets {
+            self.command.arg(self.names.index(*bucket));
+        }
+    }
+
+    fn find_buckets(&mut self) {
+        self.buckets = self.ops.iter().map(|op| op.target.bucket).collect();
+        self.buckets.dedup();
+    }
+
+    fn owner(&mut self, owner: OwnerId) {
+        let mut buffer = [0; value::OWNER];
+        self.command.arg(value::owner(owner, &mut buffer));
+    }
+
+    /// TTL, and holder and meta.
+    fn terms(&mut self, request: &AcquireRequest) {
+        self.command.arg(request.ttl.as_millis());
+        match &request.meta {
+            None => self.command.arg(request.holder.as_str()),
+            Some(meta) => {
+                self.command
+                    .arg(format!("{}\n{}", request.holder.as_str(), meta.as_str()))
+            }
+        };
+    }
+}
+
+/// Counts the buckets of operations in order, from 1.
+#[derive(Default)]
+struct Places {
+    last: Option<Bucket>,
+    place: usize,
+}
+
+impl Places {
+    fn of(&mut self, bucket: Bucket) -> usize {
+        if self.last.replace(bucket) != Some(bucket) {
+            self.place += 1;
+        }
+        self.place
+    }
+}

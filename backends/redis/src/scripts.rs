@@ -1,0 +1,39 @@
+//! The steps that must happen at once, as scripts of the server. Their texts are constant: what users supply travels in
+//! `KEYS` and `ARGV` only.
+
+use std::sync::LazyLock;
+
+/// A script and the hash the server knows it by.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) source: &'static str,
+    pub(crate) sha: String,
+}
+
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua")));
+pub(crate) static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
+pub(crate) static ACQUIRE_ONE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/acquire_one.lua")));
+pub(crate) static RELEASE_ONE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/release_one.lua")));
+pub(crate) static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
+pub(crate) static HAND_OVER: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua")));
+pub(crate) static FORCE_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/force_release.lua")));
+pub(crate) static PUT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/put.lua")));
+pub(crate) static DELETE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/delete.lua")));
+
+impl Script {
+    fn new(source: &'static str) -> Self {
+        Self {
+            source,
+            sha: redis::Script::new(source).get_hash().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+-- Takes a free lock, in as few calls as it takes.
+-- KEYS: the lock; the counter of its bucket; for one who will wait, a mark that says so.
+-- ARGV: owner, TTL in ms, holder and meta.
+-- Answers as acquire.lua does for each lock.
+local time = redis.call('TIME')
+local now = time[1] .. string.sub('000000' .. time[2], -6)
+local rest = ' ' .. now .. ' - ' .. ARGV[3]
+-- The time is nearly always above the last token, so it is written first and looked at after.
+if redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. now .. rest, 'PX', ARGV[2], 'NX') then
+  local last = redis.pcall('SET', KEYS[2], now, 'GET')
+  if not last or (type(last) == 'string' and (last < now or #last ~= 16)) then return now end
+  if type(last) ~= 'string' or last >= '9007199254740991' then
+    redis.call('DEL', KEYS[1])
+    if type(last) == 'string' then redis.call('SET', KEYS[2], last) end
+    return -2
+  end
+  local token = string.format('%016.0f', last + 1)
+  redis.call('SET', KEYS[2], token)
+  redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token .. rest, 'PX', ARGV[2])
+  return token
+end
+local value = redis.pcall('GET', KEYS[1])
+if type(value) ~= 'string' then return -1 end
+if string.sub(value, 1, 32) == ARGV[1] then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return string.sub(value, 34, 49)
+end
+local left = redis.call('PTTL', KEYS[1])
+if KEYS[3] and left > 0 then
+  redis.call('SET', KEYS[3], 1, 'PX', left)
+end
+return {value, left}

@@ -1,0 +1,20 @@
+-- Deletes records that have the expected versions.
+-- KEYS: n records; the indexes of their buckets.
+-- ARGV: for each record its name, the expected version as it stands in the value, and the place of its index.
+-- Answers, one for each record: 1 gone; 0 not as expected; -1 for a key that holds no record of ours.
+local n = #ARGV / 3
+local answers = {}
+for i = 1, n do
+  local a = i * 3 - 2
+  local found = redis.pcall('GETRANGE', KEYS[i], 0, 15)
+  if type(found) == 'table' then
+    answers[i] = -1
+  elseif found == '' or found ~= ARGV[a + 1] then
+    answers[i] = 0
+  else
+    redis.call('DEL', KEYS[i])
+    redis.call('ZREM', KEYS[n + tonumber(ARGV[a + 2])], ARGV[a])
+    answers[i] = 1
+  end
+end
+return answers

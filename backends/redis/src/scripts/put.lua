@@ -1,0 +1,41 @@
+-- Writes records that are as expected.
+-- KEYS: n records; the m indexes of their buckets; the m counters of their buckets.
+-- ARGV: m; for each record its name, the expected version as it stands in the value ("" = absent), the value, and the
+-- place of its bucket among the m.
+-- Answers, one for each record: its new version; 0 not as expected; -1 for a key that holds no record of ours; -2 when the
+-- counter is used up.
+local m = tonumber(ARGV[1])
+local n = (#ARGV - 1) / 4
+local call = redis.call
+local time = call('TIME')
+local now = time[1] .. string.sub('000000' .. time[2], -6)
+local answers = {}
+for i = 1, n do
+  local a = i * 4 - 2
+  local expected, b = ARGV[a + 1], tonumber(ARGV[a + 3])
+  local found = redis.pcall('GETRANGE', KEYS[i], 0, 15)
+  if type(found) == 'table' or (found ~= '' and not tonumber(found)) then
+    answers[i] = -1
+  elseif found ~= expected then
+    answers[i] = 0
+  else
+    local counter = KEYS[n + m + b]
+    local version = call('GET', counter)
+    if not version or #version ~= 16 or version < now then
+      version = now
+    elseif version < '9007199254740991' then
+      version = string.format('%016.0f', version + 1)
+    else
+      version = nil
+    end
+    if version then
+      call('SET', counter, version)
+      call('SET', KEYS[i], version .. now .. ARGV[a + 2])
+      if expected == '' then
+        call('ZADD', KEYS[n + b], 0, ARGV[a])
+      end
+    end
+    answers[i] = version or -2
+  end
+end
+return answers

@@ -1,0 +1,285 @@
+//! One handle on a store: its batches, its waiters, and whether it is closed.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use distlock_core::{
+    Clock, Epoch, Error, ErrorKind, Lease, Renewed, Result,
+    batch::{Batcher, Executor, Failure, Limits, Reply},
+};
+
+use redis::Value;
+
+use crate::{
+    config::RedisConfig,
+    connection::{Dialer, Link},
+    error::BACKEND,
+    exchange::Call,
+    history::Histories,
+    names::{Names, SLOTS},
+    op::{self, Answer, Kind, Op, What},
+    request,
+    runs::Runs,
+    topology::Router,
+    waiters::Waiters,
+};
+
+/// How many lines of batches a cluster gets: with slots of their own each, so that a shard that is down keeps few others
+/// waiting.
+const LINES: u16 = 16;
+
+/// How many batches may be out at the same time: while the server works on one, the next is being put together and the
+/// answers to another are read. More would only be smaller.
+const IN_FLIGHT: usize = 4;
+
+/// What a handle's locks and records share. Connections close with the last of them.
+pub(crate) struct Store {
+    ways: Arc<Ways>,
+    lines: Box<[Batcher<Writer>]>,
+    survives_restart: bool,
+    /// Parts that are still open: locks and records.
+    parts: AtomicUsize,
+}
+
+/// How a handle finds and asks its servers.
+pub(crate) struct Ways {
+    pub(crate) router: Router,
+    pub(crate) names: Names,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) runs: Arc<Runs>,
+    histories: Arc<Histories>,
+}
+
+/// Which history an answer is from: the server's, and the store's.
+struct News {
+    history: u32,
+    epoch: Epoch,
+}
+
+/// The sending end of the batches.
+struct Writer(Arc<Ways>);
+
+impl Store {
+    /// A handle with `parts` that are closed one by one, connected to every primary.
+    pub(crate) async fn open(
+        config: RedisConfig,
+        clock: Arc<dyn Clock>,
+        parts: usize,
+    ) -> Result<Arc<Self>> {
+        let waiters = Arc::<Waiters>::default();
+        let dialer = Dialer::new(config, clock, Arc::clone(&waiters))?;
+        let memory = (Arc::default(), Arc::new(Histories::new()));
+        Self::connect(dialer, waiters, memory, parts).await
+    }
+
+    /// Another handle on the same store, with connections of its own that live on the calling runtime.
+    pub(crate) async fn reopen(&self) -> Result<Arc<Self>> {
+        let waiters = Arc::<Waiters>::default();
+        let dialer = self.ways.router.dialer.again(Arc::clone(&waiters));
+        let memory = (
+            Arc::clone(&self.ways.runs),
+            Arc::clone(&self.ways.histories),
+        );
+        Self::connect(dialer, waiters, memory, 1).await
+    }
+
+    async fn connect(
+        dialer: Dialer,
+        waiters: Arc<Waiters>,
+        (runs, histories): (Arc<Runs>, Arc<Histories>),
+        parts: usize,
+    ) -> Result<Arc<Self>> {
+        let names = Names::new(&dialer.config().prefix);
+        let router = Router::new(dialer)?;
+        let links = router.open().await?;
+        let appends = |link: &Arc<Link>| link.server.appends == Some(true);
+        let survives_restart = links.iter().all(appends);
+        let lines = if router.is_cluster() { LINES } else { 1 };
+        let ways = Arc::new(Ways {
+            router,
+            names,
+            waiters,
+            runs,
+            histories,
+        });
+        let mut limits = Limits::default();
+        limits.bytes = 1024 * 1024;
+        limits.in_flight = IN_FLIGHT;
+        let lines = (0..lines).map(|_| Batcher::new(Writer(Arc::clone(&ways)), limits));
+        Ok(Arc::new(Self {
+            lines: lines.collect(),
+            survives_restart,
+            ways,
+            parts: AtomicUsize::new(parts),
+        }))
+    }
+
+    pub(crate) fn ways(&self) -> &Ways {
+        &self.ways
+    }
+
+    /// Whether every primary kept its data in an append-only file when we connected.
+    pub(crate) const fn survives_restart(&self) -> bool {
+        self.survives_restart
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        self.ways.router.dialer.clock()
+    }
+
+    /// Sends an operation with the next batch.
+    pub(crate) async fn submit(&self, what: What) -> Result<Answer> {
+        let op = Op::new(&self.ways.names, what);
+        let operation = op.kind().name();
+        let name = op.lock().cloned();
+        let line = match &*self.lines {
+            [only] => only,
+            lines => {
+                let slots_each = usize::from(SLOTS / LINES);
+                &lines[usize::from(op.target.bucket.slot()) / slots_each % lines.len()]
+            }
+        };
+        line.submit(op).await.map_err(|error| {
+            let error = error.on(BACKEND).during(operation);
+            match &name {
+                Some(name) => error.about(name),
+                None => error,
+            }
+        })
+    }
+
+    /// Refuses when the handle was closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.parts.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(BACKEND))
+    }
+
+    /// Closes one part; the last one closes the connections.
+    pub(crate) async fn close_part(&self) {
+        if self.parts.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        for line in &self.lines {
+            line.close().await;
+        }
+        self.ways.router.hang_up();
+        self.ways.waiters.wake_all();
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ways.router.fmt(f)
+    }
+}
+
+impl Ways {
+    /// Sends operations of one kind, in the order of their keys, and answers each.
+    async fn run(&self, kind: Kind, ops: &[Op]) -> Vec<Result<Answer>> {
+        let calls = self.parts(ops).map(|part| {
+            let (command, script) = request::request(&self.names, kind, part);
+            let call = Call::script(part[0].target.bucket, command, script);
+            if kind == Kind::Contend {
+                call.tracking(part.iter().map(|op| &*op.target.key))
+            } else {
+                call
+            }
+        });
+        let heard = self.router.exchange(calls.collect()).await;
+        let mut answers = Vec::with_capacity(ops.len());
+        for (part, heard) in self.parts(ops).zip(heard) {
+            match heard {
+                Ok(mut heard) => {
+                    let reply = heard.replies.pop().unwrap_or(Value::Nil);
+                    let mut replies = request::replies(kind, part.len(), reply).into_iter();
+                    let news = self.news(&heard.link);
+                    answers.extend(part.iter().map(|op| {
+                        let reply = replies.next().unwrap_or(Value::Nil);
+                        self.read(op, reply, &heard.link, &news)
+                    }));
+                }
+                Err(error) => answers.extend(part.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        answers
+    }
+
+    /// What may share a request: everything, or in a cluster what is in one bucket. Keys are in the order of their buckets.
+    fn parts<'a>(&self, ops: &'a [Op]) -> impl Iterator<Item = &'a [Op]> {
+        let together = !self.router.is_cluster();
+        ops.chunk_by(move |a, b| together || a.target.bucket == b.target.bucket)
+    }
+
+    fn news(&self, link: &Link) -> News {
+        News {
+            history: self.histories.number(link.epoch()),
+            epoch: self.router.epoch(link),
+        }
+    }
+
+    /// Reads a script's reply to one operation, and notes which history it came from.
+    fn read(&self, op: &Op, reply: Value, link: &Link, news: &News) -> Result<Answer> {
+        let bucket = op.target.bucket;
+        let clock = &**self.router.dialer.clock();
+        let histories = &*self.histories;
+        histories.served(bucket, news.history, || link.server_micros(clock));
+        let reason = |lease: &Lease, seen| histories.reason(bucket, lease, seen);
+        let heard = op::Heard {
+            epoch: &news.epoch,
+            reason: &reason,
+        };
+        let answer = op::answer(op, reply, &heard)?;
+        match (&op.what, &answer) {
+            (What::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. })) => {
+                histories.confirmed(bucket, lease);
+            }
+            (What::Release(lease) | What::ReleaseAndLook(lease), _) => {
+                histories.forget(lease.owner);
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+}
+
+impl Executor for Writer {
+    type Kind = Kind;
+    type Op = Op;
+    type Answer = Answer;
+
+    fn kind(&self, op: &Op) -> Kind {
+        op.kind()
+    }
+
+    fn is_urgent(&self, kind: Kind) -> bool {
+        kind == Kind::Renew
+    }
+
+    fn key<'a>(&self, op: &'a Op) -> &'a str {
+        &op.target.key
+    }
+
+    fn bytes(&self, op: &Op) -> usize {
+        op.bytes()
+    }
+
+    async fn run(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let answers = self.0.run(kind, ops).await;
+        Ok(answers.into_iter().map(Reply::Done).collect())
+    }
+
+    fn undo(&self, op: &Op, answer: &Answer) -> Option<Op> {
+        op.undo(answer)
+    }
+
+    fn outlives_caller(&self, op: &Op) -> bool {
+        matches!(op.kind(), Kind::Release | Kind::ReleaseAndLook)
+    }
+}

@@ -1,0 +1,271 @@
+//! The way to the primary that serves a bucket: one server, what the sentinels say, or the slots of a cluster.
+//!
+//! The driver makes the connections and asks the sentinels. Slots, redirects and reconnecting are ours, because the
+//! driver's own cluster connection sends again by itself what may have happened already, and does not tell which server
+//! answered: a release that was sent twice would look like a lost lock, and a lost history like a kept one.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use distlock_core::{Epoch, Error, ErrorKind, Result};
+use redis::sentinel::SentinelClient;
+
+use crate::{
+    cluster::Cluster,
+    config::{Endpoint, Topology},
+    connection::{Dialer, Link},
+    error::{self, BACKEND},
+    names::Bucket,
+    node::Node,
+};
+
+/// How long an operation waits for a connection that broke: longer than a restart of a server takes, shorter than anybody
+/// waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The first pause between two tries to connect.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The way to every primary, of one handle.
+pub(crate) struct Router {
+    pub(crate) dialer: Dialer,
+    shape: Shape,
+}
+
+enum Shape {
+    Single(Arc<Node>),
+    Sentinel {
+        // A tokio mutex: the driver's client asks the sentinels in place.
+        sentinels: tokio::sync::Mutex<SentinelClient>,
+        primary: Arc<Node>,
+    },
+    Cluster(Cluster),
+}
+
+impl Router {
+    pub(crate) fn new(dialer: Dialer) -> Result<Self> {
+        let shape = match &dialer.config().topology {
+            Topology::Single(endpoint) => Shape::Single(Arc::new(Node::new(endpoint.clone()))),
+            Topology::Sentinel { sentinels, primary } => Shape::Sentinel {
+                sentinels: tokio::sync::Mutex::new(dialer.sentinels(sentinels, primary)?),
+                // Known by its name; where it is changes.
+                primary: Arc::new(Node::new(Endpoint::new(primary, 0))),
+            },
+            Topology::Cluster(seeds) => Shape::Cluster(Cluster::new(seeds.clone())),
+        };
+        Ok(Self { dialer, shape })
+    }
+
+    /// Whether keys of different buckets may not share a request.
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self.shape, Shape::Cluster(_))
+    }
+
+    /// The connection that leads to a bucket's primary, if there is no doubt about it.
+    pub(crate) fn only_link(&self) -> Option<Arc<Link>> {
+        match &self.shape {
+            Shape::Single(node) | Shape::Sentinel { primary: node, .. } => node.live(),
+            Shape::Cluster(_) => None,
+        }
+    }
+
+    /// A connection to the primary of a bucket. One that broke is made again, for as long as an operation can wait.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] and what else keeps a server from serving; nothing happened.
+    pub(crate) async fn link(&self, bucket: Bucket) -> Result<Arc<Link>> {
+        if let Some(link) = self.only_link() {
+            return Ok(link);
+        }
+        self.patiently(|| self.try_link(bucket)).await
+    }
+
+    /// Where the primary of a bucket is thought to be; `None` when nobody knows.
+    pub(crate) async fn place(&self, bucket: Bucket) -> Option<Endpoint> {
+        match &self.shape {
+            Shape::Single(node) | Shape::Sentinel { primary: node, .. } => {
+                Some(node.endpoint.clone())
+            }
+            Shape::Cluster(cluster) => {
+                let node = cluster.node(&self.dialer, bucket).await.ok()?;
+                Some(node.endpoint.clone())
+            }
+        }
+    }
+
+    /// A connection to a server that a redirect named.
+    pub(crate) async fn link_at(&self, endpoint: &Endpoint) -> Result<Arc<Link>> {
+        let Shape::Cluster(cluster) = &self.shape else {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!("a node of a cluster redirected to {endpoint}: use redis+cluster://"),
+            )
+            .on(BACKEND));
+        };
+        let node = cluster.node_at(endpoint);
+        self.patiently(|| node.connect(&self.dialer)).await
+    }
+
+    /// Connections to all primaries.
+    ///
+    /// # Errors
+    /// As [`Router::link`], when one of them cannot be reached.
+    pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
+        let Shape::Cluster(cluster) = &self.shape else {
+            // Any bucket will do: there is one primary.
+            let link = self.link(Bucket::of("")).await?;
+            return Ok(vec![link]);
+        };
+        self.patiently(|| async {
+            let map = cluster.map(&self.dialer).await?;
+            let links = map.primaries.iter().map(|node| node.connect(&self.dialer));
+            futures_util::future::try_join_all(links)
+                .await
+                .inspect_err(|_| cluster.doubt())
+        })
+        .await
+    }
+
+    /// Connects everywhere for the first time. It is tried once: whoever opens a store learns at once what is wrong.
+    ///
+    /// # Errors
+    /// Whatever keeps a server from serving; credentials that are refused are a wrong configuration here.
+    pub(crate) async fn open(&self) -> Result<Vec<Arc<Link>>> {
+        let opened = match &self.shape {
+            Shape::Cluster(cluster) => {
+                let map = cluster.map(&self.dialer).await?;
+                let links = map.primaries.iter().map(|node| node.connect(&self.dialer));
+                futures_util::future::try_join_all(links).await
+            }
+            Shape::Single(_) | Shape::Sentinel { .. } => {
+                self.try_link(Bucket::of("")).await.map(|link| vec![link])
+            }
+        };
+        let links = opened?;
+        for link in &links {
+            match (link.server.clustered, self.is_cluster()) {
+                (Some(true), false) => {
+                    return Err(invalid(format!(
+                        "{} is a node of a cluster: use redis+cluster:// instead of redis://",
+                        link.address
+                    )));
+                }
+                (Some(false), true) => {
+                    return Err(invalid(format!(
+                        "{} is not a node of a cluster: use redis:// instead of redis+cluster://",
+                        link.address
+                    )));
+                }
+                _ => {}
+            }
+        }
+        Ok(links)
+    }
+
+    /// The store's history, as a client of this link sees it.
+    pub(crate) fn epoch(&self, link: &Link) -> Epoch {
+        match &self.shape {
+            Shape::Single(_) | Shape::Sentinel { .. } => link.epoch().clone(),
+            Shape::Cluster(cluster) => cluster.epoch(),
+        }
+    }
+
+    /// A server said that it does not serve this any more: look again where to go.
+    pub(crate) fn doubt(&self, link: &Link) {
+        match &self.shape {
+            Shape::Single(_) | Shape::Sentinel { .. } => link.abandon(),
+            Shape::Cluster(cluster) => cluster.doubt(),
+        }
+    }
+
+    pub(crate) fn hang_up(&self) {
+        match &self.shape {
+            Shape::Single(node) | Shape::Sentinel { primary: node, .. } => node.hang_up(),
+            Shape::Cluster(cluster) => cluster.hang_up(),
+        }
+    }
+
+    async fn try_link(&self, bucket: Bucket) -> Result<Arc<Link>> {
+        match &self.shape {
+            Shape::Single(node) => node.connect(&self.dialer).await,
+            Shape::Sentinel { sentinels, primary } => {
+                primary.link(self.dial_primary(sentinels)).await
+            }
+            Shape::Cluster(cluster) => {
+                let node = cluster.node(&self.dialer, bucket).await?;
+                node.connect(&self.dialer)
+                    .await
+                    .inspect_err(|_| cluster.doubt())
+            }
+        }
+    }
+
+    async fn dial_primary(&self, sentinels: &tokio::sync::Mutex<SentinelClient>) -> Result<Link> {
+        let limit = self.dialer.patience();
+        let asking = async { sentinels.lock().await.async_get_client().await };
+        let names = self.dialer.config().topology.to_string();
+        let client = tokio::select! {
+            biased;
+            client = asking => client.map_err(|error| error::of_connecting(&error, &names))?,
+            () = self.dialer.clock().sleep(limit) => {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("{names}: no sentinel answered within {limit:?}"),
+                )
+                .on(BACKEND));
+            }
+        };
+        let address = client.get_connection_info().addr().to_string();
+        let client = self.dialer.adopt(&client)?;
+        self.dialer.dial(&client, &address).await
+    }
+
+    /// Tries until it works, time is over, or it is clear that trying does not help.
+    async fn patiently<T, F: Future<Output = Result<T>>>(
+        &self,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T> {
+        let clock = &**self.dialer.clock();
+        let until = clock.now() + PATIENCE;
+        let mut pause = PAUSE;
+        let mut last = None;
+        loop {
+            let left = until.since(clock.now());
+            tokio::select! {
+                biased;
+                answer = attempt() => match answer {
+                    Ok(value) => return Ok(value),
+                    Err(error) if !error.is_retryable() => return Err(error),
+                    Err(error) => last = Some(error),
+                },
+                () = clock.sleep(left) => {}
+            }
+            let left = until.since(clock.now());
+            if left.is_zero() {
+                return Err(last.unwrap_or_else(|| self.silent()));
+            }
+            clock.sleep(pause.min(left)).await;
+            pause *= 2;
+        }
+    }
+
+    fn silent(&self) -> Error {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "no connection to {} within {PATIENCE:?}",
+                self.dialer.config().topology
+            ),
+        )
+        .on(BACKEND)
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Router({})", self.dialer.config().topology)
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message).on(BACKEND)
+}

@@ -1,0 +1,197 @@
+//! What stands in the store: the value of a held lock, and of a record.
+//!
+//! A lock: `OWNER TOKEN MICROS TICKET HOLDER[\nMETA]`. The owner is 32 hexadecimal digits, the token and the time of the
+//! grant (microseconds since 1970, by the server's clock) 16 decimal digits each, the ticket a nonce of 32 hexadecimal
+//! digits or `-`. Scripts compare the start of it, so that a comparison of the owner, or of owner and token, is one.
+//!
+//! A record: version and time of writing, 16 decimal digits each, then the bytes.
+
+use std::time::{Duration, SystemTime};
+
+use distlock_core::{
+    Entry, Error, ErrorKind, FencingToken, HolderInfo, Lease, LockName, OwnerId, RecordKey, Result,
+    Version,
+};
+
+/// The owner's digits.
+pub(crate) const OWNER: usize = 32;
+/// The digits of a token, a version or a time.
+pub(crate) const NUMBER: usize = 16;
+
+/// The owner as it stands in a value.
+pub(crate) fn owner(owner: OwnerId, buffer: &mut [u8; OWNER]) -> &str {
+    owner.as_uuid().as_simple().encode_lower(buffer)
+}
+
+/// A number as it stands in a value.
+pub(crate) fn number(number: u64) -> String {
+    format!("{number:016}")
+}
+
+/// A number as a script answers with it.
+pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
+    digits(str::from_utf8(text).ok()?)
+}
+
+/// What the value of this lease's lock starts with.
+pub(crate) fn start(lease: &Lease) -> String {
+    let mut buffer = [0; OWNER];
+    let mut text = String::with_capacity(OWNER + 1 + NUMBER);
+    text.push_str(owner(lease.owner, &mut buffer));
+    if let Some(token) = lease.token {
+        text.push(' ');
+        text.push_str(&number(token.get()));
+    }
+    text
+}
+
+/// Reads the value of a lock. `left` is what `PTTL` said.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] for what this library never writes.
+pub(crate) fn holder(name: &LockName, value: &[u8], left: i64) -> Result<HolderInfo> {
+    parse_holder(value, left).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Corrupt,
+            "the store holds something under the lock's key that this library did not write",
+        )
+        .about(name)
+    })
+}
+
+fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
+    let text = str::from_utf8(value).ok()?;
+    let mut parts = text.splitn(5, ' ');
+    let owner = parts.next()?;
+    let (token, micros) = (digits(parts.next()?)?, digits(parts.next()?)?);
+    let ticket = parts.next()?;
+    let is_hex = |text: &str| text.len() == OWNER && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if !is_hex(owner) || !(ticket == "-" || is_hex(ticket)) {
+        return None;
+    }
+    let label = parts.next()?;
+    let (holder, meta) = match label.split_once('\n') {
+        Some((holder, meta)) => (holder, Some(meta.to_owned())),
+        None => (label, None),
+    };
+    let mut info = HolderInfo::new(holder);
+    info.meta = meta;
+    info.token = Some(FencingToken::new(token).ok()?);
+    info.acquired_at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
+    // -1 is a key without a TTL: somebody has meddled with it, and it will not end by itself.
+    info.expires_in = u64::try_from(left).ok().map(Duration::from_millis);
+    Some(info)
+}
+
+/// Reads the value of a record. `now` is the server's clock, in microseconds since 1970.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] for what this library never writes.
+pub(crate) fn entry(key: &RecordKey, value: &[u8], now: u64) -> Result<Entry> {
+    let parsed = value.split_at_checked(2 * NUMBER).and_then(|(head, rest)| {
+        let head = str::from_utf8(head).ok()?;
+        let (version, written) = head.split_at_checked(NUMBER)?;
+        let (version, written) = (digits(version)?, digits(written)?);
+        let age = Duration::from_micros(now.saturating_sub(written));
+        Some(Entry::new(Version::new(version), rest.to_vec(), Some(age)))
+    });
+    parsed.ok_or_else(|| corrupt_record(key))
+}
+
+pub(crate) fn corrupt_record(key: &RecordKey) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "the store holds something under the key of record {key:?} that this library did not write"
+        ),
+    )
+}
+
+fn digits(text: &str) -> Option<u64> {
+    let plain = text.len() == NUMBER && text.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER_TEXT: &str = "00112233445566778899aabbccddeeff";
+
+    fn name() -> LockName {
+        LockName::new("order:42").unwrap()
+    }
+
+    fn read(value: &str) -> Result<HolderInfo> {
+        holder(&name(), value.as_bytes(), 1500)
+    }
+
+    #[test]
+    fn a_value_is_read_as_it_was_written() {
+        let head = format!("{OWNER_TEXT} 0000000000000007 1760000000000001");
+        let info = read(&format!("{head} - ci@host:1 with spaces")).unwrap();
+        assert_eq!(info.holder, "ci@host:1 with spaces");
+        assert_eq!(info.meta, None);
+        assert_eq!(info.token.map(FencingToken::get), Some(7));
+        assert_eq!(info.expires_in, Some(Duration::from_millis(1500)));
+        assert_eq!(
+            info.acquired_at,
+            Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_760_000_000_000_001))
+        );
+        let info = read(&format!("{head} {OWNER_TEXT} -\n")).unwrap();
+        assert_eq!((&*info.holder, info.meta.as_deref()), ("-", Some("")));
+        let info = read(&format!("{head} - a - b\nline\nline")).unwrap();
+        assert_eq!(
+            (&*info.holder, info.meta.as_deref()),
+            ("a - b", Some("line\nline"))
+        );
+        let info = read(&format!("{head} - a - b")).unwrap();
+        assert_eq!(&*info.holder, "a - b");
+    }
+
+    #[test]
+    fn what_was_not_written_here_is_corrupt() {
+        for value in [
+            "",
+            "1",
+            OWNER_TEXT,
+            &format!("{OWNER_TEXT} 7 1760000000000001 - a"),
+            &format!("{OWNER_TEXT} 0000000000000000 1760000000000001 - a"),
+            &format!("{OWNER_TEXT} 0000000000000007 1760000000000001"),
+            &format!("{OWNER_TEXT} 0000000000000007 1760000000000001 x a"),
+            &format!("{} 0000000000000007 1760000000000001 - a", "z".repeat(32)),
+        ] {
+            assert_eq!(
+                read(value).unwrap_err().kind(),
+                ErrorKind::Corrupt,
+                "{value}"
+            );
+        }
+        assert!(holder(&name(), &[0xff; 80], 1).is_err());
+    }
+
+    #[test]
+    fn records() {
+        let key = RecordKey::new("k").unwrap();
+        let read = entry(&key, b"00000000000000070000000000001000\0bytes", 1500).unwrap();
+        assert_eq!(
+            read,
+            Entry::new(
+                Version::new(7),
+                b"\0bytes".to_vec(),
+                Some(Duration::from_micros(500))
+            )
+        );
+        for value in [
+            &b""[..],
+            b"7",
+            b"000000000000000x0000000000001000",
+            &[0xff; 40],
+        ] {
+            assert_eq!(
+                entry(&key, value, 0).unwrap_err().kind(),
+                ErrorKind::Corrupt
+            );
+        }
+    }
+}

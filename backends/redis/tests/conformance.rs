@@ -1,0 +1,48 @@
+//! The conformance suite, as far as one process can ask it, on every kind of server.
+
+mod common;
+
+use common::{conforms, open, over_records};
+use distlock_conformance::Subject;
+use distlock_harness::servers::redis::{RedisCluster, RedisSentinels, RedisServer};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server() {
+    let server = RedisServer::start().unwrap();
+    let url = server.url();
+    let subject = Subject::connect("redis", move || open(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_over_records() {
+    let server = RedisServer::start().unwrap();
+    let url = server.url();
+    let subject = Subject::connect("redis_records", move || over_records(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels() {
+    let servers = RedisSentinels::start().unwrap();
+    let url = servers.url();
+    let subject = Subject::connect("redis_sentinel", move || open(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let url = servers.url();
+    let subject = Subject::connect("redis_cluster", move || open(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_over_records_of_a_cluster() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let url = servers.url();
+    let subject =
+        Subject::connect("redis_cluster_records", move || over_records(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}

@@ -1,0 +1,471 @@
+//! What happens to holders, waiters and callers when the server, or the way to it, breaks.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server lives in real time"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{SOON, locker, pause, redis, request, take, within};
+use distlock_core::{ErrorKind, Guard, Lease, LockName, Locker, LossReason, Released};
+use distlock_harness::{
+    Direction, FaultProxy, Signal, eventually_async, servers::redis::RedisServer,
+};
+
+const TTL: Duration = Duration::from_millis(1500);
+
+async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
+    locker.lock(name).ttl(ttl).acquire().await.unwrap()
+}
+
+/// A server behind a proxy, and a URL that leads through it.
+async fn behind_a_proxy() -> (RedisServer, FaultProxy, String) {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let url = format!("redis://{}", proxy.address());
+    (server, proxy, url)
+}
+
+fn locks(server: &RedisServer) -> Vec<String> {
+    let keys = server.command(&["KEYS", "*:l:*"]).unwrap();
+    keys.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_that_keeps_the_data_changes_the_epoch_and_nothing_else() {
+    let mut server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL * 4).await;
+    let (epoch, token) = (guard.epoch(), guard.token());
+    // Every write is on disk before it is answered, or a second later.
+    server
+        .command(&["CONFIG", "SET", "appendfsync", "always"])
+        .unwrap();
+    server.restart().unwrap();
+    eventually_async("the new epoch is noted", SOON, || async {
+        (guard.epoch() != epoch).then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(guard.token(), token);
+    assert_eq!(
+        locker.inspect("a").await.unwrap().epoch,
+        Some(guard.epoch())
+    );
+    // What is removed by hand after the change was not lost to it.
+    server.command(&["DEL", &locks(&server)[0]]).unwrap();
+    let reason = within(SOON, "told", guard.lost()).await;
+    assert_eq!(reason, LossReason::Removed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
+    let mut server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL * 4).await;
+    let start = Instant::now();
+    server.restart_empty().unwrap();
+    let reason = within(SOON, "told", guard.lost()).await;
+    assert_eq!(reason, LossReason::HistoryChanged);
+    assert!(start.elapsed() < TTL * 4, "not only when the lease ends");
+    let next = hold(&locker, "a", TTL).await;
+    assert!(
+        next.token() > guard.token(),
+        "the counter was lost, the clock was not"
+    );
+    assert_ne!(next.epoch(), guard.epoch());
+    drop(guard);
+    // What was granted after the change is lost to something else.
+    server.command(&["FLUSHALL"]).unwrap();
+    let reason = within(SOON, "told", next.lost()).await;
+    assert_eq!(reason, LossReason::Removed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_is_told_at_the_next_renewal() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL).await;
+    server.command(&["FLUSHALL"]).unwrap();
+    assert_eq!(within(TTL, "told", guard.lost()).await, LossReason::Removed);
+    let next = hold(&locker, "a", TTL).await;
+    assert!(next.token() > guard.token());
+    assert!(next.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flushed_scripts_are_sent_again() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    for _ in 0..2 {
+        let guard = hold(&locker, "a", TTL).await;
+        assert_eq!(server.command(&["SCRIPT", "FLUSH"]).unwrap(), "OK");
+        guard.extend(TTL * 2).await.unwrap();
+        server.command(&["SCRIPT", "FLUSH"]).unwrap();
+        assert!(guard.release().await.is_clean());
+        server.command(&["SCRIPT", "FLUSH"]).unwrap();
+    }
+    // Several in one request.
+    let guards = locker.lock_all(["a", "b", "c"]).acquire().await.unwrap();
+    for (name, released) in guards.release().await {
+        assert!(released.is_clean(), "{name:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_connections_are_made_again() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL).await;
+    let until = Instant::now() + TTL * 2;
+    while Instant::now() < until {
+        server
+            .command(&["CLIENT", "KILL", "TYPE", "normal"])
+            .unwrap();
+        pause(TTL / 5).await;
+    }
+    assert!(guard.is_valid(), "every renewal found its way");
+    assert!(matches!(
+        guard.release().await,
+        Released::Clean | Released::Unconfirmed(_)
+    ));
+    eventually_async("released all the same", SOON, || async {
+        locks(&server).is_empty().then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_of_a_third_of_the_lease_is_survived() {
+    let (_server, proxy, url) = behind_a_proxy().await;
+    let locker = locker(&url).await;
+    let ttl = Duration::from_secs(3);
+    let guard = hold(&locker, "a", ttl).await;
+    proxy.stop(Direction::ToServer);
+    proxy.stop(Direction::ToClient);
+    pause(ttl / 3).await;
+    proxy.pass();
+    pause(ttl).await;
+    assert!(guard.is_valid());
+    assert!(guard.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
+    for black_hole in [false, true] {
+        let (server, proxy, url) = behind_a_proxy().await;
+        let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
+        let guard = hold(&cut, "a", TTL).await;
+        let token = guard.token();
+        if black_hole {
+            proxy.black_hole();
+        } else {
+            proxy.stop(Direction::ToServer);
+            proxy.stop(Direction::ToClient);
+        }
+        let start = Instant::now();
+        // Somebody else waits for it on a line that works: the holder must be told before.
+        let other = tokio::spawn(async move {
+            let guard = direct.lock("a").wait(SOON).acquire().await.unwrap();
+            (Instant::now(), guard)
+        });
+        let reason = within(SOON, "told", guard.lost()).await;
+        let told = Instant::now();
+        assert_eq!(reason, LossReason::Unreachable);
+        assert!(told - start < TTL + Duration::from_millis(250));
+        let (granted, next) = within(SOON, "taken over", other).await.unwrap();
+        assert!(
+            told <= granted,
+            "told {:?} after the next was granted",
+            told - granted
+        );
+        assert!(next.token() > token);
+        proxy.pass();
+        // What was held back in the line, and whatever the old holder still does, changes nothing.
+        assert!(!guard.release().await.is_clean());
+        next.extend(TTL).await.unwrap();
+        assert!(next.release().await.is_clean());
+        let again = within(SOON, "the line is mended", cut.lock("a").acquire()).await;
+        assert!(again.unwrap().release().await.is_clean());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_server_loses_the_guard_but_not_the_exclusion() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL).await;
+    server.signal(Signal::STOP).unwrap();
+    let start = Instant::now();
+    let refused = locker.lock("b").wait(Duration::ZERO).acquire().await;
+    assert!(refused.unwrap_err().is_retryable());
+    assert!(start.elapsed() < SOON, "ends within a bound");
+    assert_eq!(
+        within(SOON, "told", guard.lost()).await,
+        LossReason::Unreachable
+    );
+    server.signal(Signal::CONT).unwrap();
+    for name in ["a", "b"] {
+        let again = within(SOON, name, locker.lock(name).acquire()).await;
+        assert!(again.unwrap().release().await.is_clean());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_whose_reply_was_lost_is_recognised() {
+    let (server, proxy, url) = behind_a_proxy().await;
+    let locker = locker(&url).await;
+    // The scripts are loaded, so that the reply that is lost is the grant's.
+    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    for round in 0..5 {
+        proxy.swallow_one_reply();
+        let ttl = Duration::from_secs(30);
+        let guard = within(SOON, "granted", hold(&locker, "a", ttl)).await;
+        assert_eq!(locks(&server).len(), 1, "round {round}");
+        let shown = locker.inspect("a").await.unwrap();
+        assert_eq!(shown.last_token, Some(guard.token()));
+        assert!(guard.release().await.is_clean());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_reply_was_lost_happened_once() {
+    let (server, proxy, url) = behind_a_proxy().await;
+    let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
+    // The scripts are loaded, so that the reply that is lost is the release's.
+    assert!(hold(&cut, "a", TTL).await.release().await.is_clean());
+    let guard = hold(&cut, "a", Duration::from_secs(30)).await;
+    proxy.swallow_one_reply();
+    assert!(matches!(guard.release().await, Released::Unconfirmed(_)));
+    assert!(locks(&server).is_empty(), "it was applied");
+    // The release that goes on in the background does not touch whoever comes next.
+    let next = hold(&direct, "a", Duration::from_secs(30)).await;
+    cut.close().await;
+    assert!(next.is_valid());
+    next.extend(Duration::from_secs(30)).await.unwrap();
+    assert!(next.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL * 4).await;
+    let epoch = guard.epoch();
+    // A replica of nobody keeps its data and refuses writes.
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+    let refused = locker
+        .lock("b")
+        .wait(Duration::ZERO)
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.to_string().contains("replica"), "{refused}");
+    server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    let other = within(SOON, "serves", hold(&locker, "b", TTL)).await;
+    assert_ne!(other.epoch(), epoch, "a promotion begins a history");
+    eventually_async("the new epoch is noted", SOON, || async {
+        (guard.epoch() == other.epoch()).then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(guard.release().await.is_clean());
+    assert!(other.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_refuses_did_not_happen_and_says_why() {
+    let server = RedisServer::with(&["appendonly no", "enable-protected-configs yes"]).unwrap();
+    let locker = locker(&server.url()).await;
+    let held = hold(&locker, "held", Duration::from_secs(60)).await;
+    let set = |name: &str, value: &str| {
+        assert_eq!(
+            server.command(&["CONFIG", "SET", name, value]).unwrap(),
+            "OK"
+        );
+    };
+    let refused = || async {
+        let error = locker.lock("a").wait(Duration::ZERO).acquire().await;
+        let error = error.unwrap_err();
+        assert!(error.did_not_happen(), "{error}");
+        error
+    };
+
+    set("min-replicas-to-write", "1");
+    let error = refused().await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("NOREPLICAS"), "{error}");
+    set("min-replicas-to-write", "0");
+
+    set("maxmemory", "1");
+    let error = refused().await;
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    set("maxmemory", "0");
+
+    // A snapshot that fails makes the server refuse writes.
+    set("save", "3600 1");
+    set("dbfilename", "no-such-folder");
+    let folder = server.folder().join("no-such-folder");
+    std::fs::create_dir_all(folder.join("full")).unwrap();
+    server.command(&["BGSAVE"]).unwrap();
+    eventually_async("the snapshot failed", SOON, || async {
+        (server.info("rdb_last_bgsave_status").unwrap() == "err").then_some(())
+    })
+    .await
+    .unwrap();
+    let error = refused().await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("MISCONF"), "{error}");
+    set("save", "");
+
+    set("busy-reply-threshold", "50");
+    let busy = std::thread::spawn({
+        let server = server.address();
+        move || {
+            use std::io::Write as _;
+            let mut stream = std::net::TcpStream::connect(server).unwrap();
+            stream
+                .write_all(b"EVAL \"while true do end\" 0\r\n")
+                .unwrap();
+            stream
+        }
+    });
+    let _stream = busy.join().unwrap();
+    let error = eventually_async("busy", SOON, || async {
+        let error = locker.lock("a").wait(Duration::ZERO).acquire().await;
+        error
+            .err()
+            .filter(|error| error.to_string().contains("BUSY"))
+    })
+    .await
+    .unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    server.command(&["SCRIPT", "KILL"]).unwrap();
+
+    let again = within(SOON, "serves again", hold(&locker, "a", TTL)).await;
+    assert!(again.release().await.is_clean());
+    assert!(held.is_valid());
+    assert!(held.release().await.is_clean());
+    assert!(locks(&server).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_room_for_a_connection_says_so() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL).await;
+    server
+        .command(&["CONFIG", "SET", "maxclients", "1"])
+        .unwrap();
+    let start = Instant::now();
+    let error = redis(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    assert!(
+        error.to_string().contains("max number of clients"),
+        "{error}"
+    );
+    assert!(start.elapsed() < SOON);
+    // Who is connected goes on.
+    guard.extend(TTL).await.unwrap();
+    assert!(guard.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let mut last = None;
+    for sabotage in [
+        None,
+        Some("1"),
+        Some("0000000000000001"),
+        Some("nonsense"),
+        None,
+    ] {
+        let guard = hold(&locker, "a", TTL).await;
+        assert!(last < Some(guard.token()), "{sabotage:?}");
+        last = Some(guard.token());
+        let counter = server.command(&["KEYS", "*:c"]).unwrap();
+        match sabotage {
+            Some(value) => server.command(&["SET", &counter, value]).unwrap(),
+            None => server.command(&["DEL", &counter]).unwrap(),
+        };
+        assert!(guard.release().await.is_clean());
+    }
+    // One that was set to the end of all tokens is an error, and grants nothing.
+    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    let counter = server.command(&["KEYS", "*:c"]).unwrap();
+    server
+        .command(&["SET", &counter, "9007199254740991"])
+        .unwrap();
+    let error = locker.lock("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    assert!(locks(&server).is_empty());
+    server.command(&["DEL", &counter]).unwrap();
+    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_else_wrote_is_neither_free_nor_overwritten() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    let counter = server.command(&["KEYS", "*:c"]).unwrap();
+    let key = counter.replace("}:c", "}:l:a");
+    for (write, kind) in [
+        (vec!["SET", &key, "not a lock"], "string"),
+        (vec!["SET", &key, "not a lock", "PX", "60000"], "string"),
+        (vec!["RPUSH", &key, "not a lock"], "list"),
+    ] {
+        server.command(&write).unwrap();
+        let error = locker.lock("a").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        // In one request with a lock that can be had.
+        let error = locker.lock_all(["a", "b"]).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(server.command(&["TYPE", &key]).unwrap(), kind);
+        assert_eq!(server.command(&["DEL", &key]).unwrap(), "1");
+    }
+    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_lease_is_neither_renewed_nor_released_nor_revived() {
+    let server = RedisServer::start().unwrap();
+    let store = redis(&server.url()).await.unwrap();
+    let lock = store.lock();
+    let first = request("a", Duration::from_millis(100));
+    let grant = take(&*lock, &first).await;
+    pause(Duration::from_millis(250)).await;
+    let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
+    let renewal = distlock_core::Renewal::plain(first.ttl);
+    let renewed = lock.renew(&lease, &renewal).await.unwrap();
+    assert!(
+        matches!(renewed, distlock_core::Renewed::NotHeld(_)),
+        "{renewed:?}"
+    );
+    assert!(locks(&server).is_empty());
+    // The same owner again is another lease: the old one is over.
+    let second = take(&*lock, &first).await;
+    assert!(second.token > grant.token);
+    let renewed = lock.renew(&lease, &renewal).await.unwrap();
+    assert!(matches!(
+        renewed,
+        distlock_core::Renewed::NotHeld(LossReason::Expired)
+    ));
+    assert_eq!(
+        lock.release(&lease).await.unwrap(),
+        distlock_core::ReleaseOutcome::NotHeld
+    );
+    let name = LockName::new("a").unwrap();
+    assert_eq!(
+        lock.inspect(&name).await.unwrap().last_token,
+        Some(second.token)
+    );
+}

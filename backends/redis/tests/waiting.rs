@@ -1,0 +1,172 @@
+//! What waiting costs, and that it ends at once when the lock is free.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server lives in real time"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{SOON, locker, redis, request, take, within};
+use distlock_core::{ErrorKind, Lease, Locker};
+use distlock_harness::{eventually_async, servers::redis::RedisServer};
+use tokio::task::JoinSet;
+
+const NAME: &str = "waited-for";
+
+/// Waiting tasks that must not get the lock.
+fn wait(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration) {
+    for _ in 0..waiters {
+        let locker = locker.clone();
+        tasks.spawn(async move {
+            let refused = locker.lock(NAME).wait(time).acquire().await;
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
+    let server = RedisServer::start().unwrap();
+    let holder = locker(&server.url()).await;
+    let guard = holder
+        .lock(NAME)
+        .ttl(Duration::from_secs(30))
+        .acquire()
+        .await
+        .unwrap();
+    let monitor = server.monitor().unwrap();
+    // Everything counts: connecting, joining, the holder's renewal and what it causes.
+    let store = redis(&server.url()).await.unwrap();
+    let waiting = Locker::new(store.lock());
+    waiting.ready().await.unwrap();
+    let mut tasks = JoinSet::new();
+    wait(&mut tasks, &waiting, 50, Duration::from_secs(10));
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let commands = monitor.commands();
+    assert!(guard.is_valid());
+    assert!(commands.len() <= 60, "{}: {commands:#?}", commands.len());
+    // The count that the store keeps itself is of these.
+    let counted = usize::try_from(store.commands()).unwrap();
+    assert!(counted > 5 && counted <= commands.len(), "{counted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_waiters_of_each_of_ten_clients_cost_a_few_commands_each() {
+    let server = RedisServer::start().unwrap();
+    let holder = locker(&server.url()).await;
+    let guard = holder
+        .lock(NAME)
+        .ttl(Duration::from_secs(30))
+        .acquire()
+        .await
+        .unwrap();
+    let monitor = server.monitor().unwrap();
+    let mut tasks = JoinSet::new();
+    // Clients share nothing, as processes do not.
+    for _ in 0..10 {
+        wait(
+            &mut tasks,
+            &locker(&server.url()).await,
+            5,
+            Duration::from_secs(10),
+        );
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let commands = monitor.commands();
+    assert!(guard.is_valid());
+    assert!(commands.len() <= 300, "{}: {commands:#?}", commands.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_ends() {
+    let server = RedisServer::start().unwrap();
+    let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);
+    let name = distlock_core::LockName::new(NAME).unwrap();
+    for way in ["release", "delete", "flush"] {
+        let guard = holder
+            .lock(NAME)
+            .ttl(Duration::from_secs(600))
+            .acquire()
+            .await
+            .unwrap();
+        let token = guard.token();
+        let waiting = tokio::spawn({
+            let waiter = waiter.clone();
+            async move { waiter.lock(NAME).wait(SOON).acquire().await }
+        });
+        // Armed: the server says that it remembers a key for somebody.
+        eventually_async("the waiter is armed", SOON, || async {
+            (server.info("tracking_total_keys").unwrap() == "1").then_some(())
+        })
+        .await
+        .unwrap();
+        let start = Instant::now();
+        match way {
+            "release" => assert!(guard.release().await.is_clean()),
+            "delete" => {
+                let keys = server.command(&["KEYS", "*:l:*"]).unwrap();
+                assert_eq!(server.command(&["DEL", &keys]).unwrap(), "1");
+            }
+            _ => assert_eq!(server.command(&["FLUSHALL"]).unwrap(), "OK"),
+        }
+        let taken = within(SOON, way, waiting).await.unwrap().unwrap();
+        assert!(taken.token() > token, "{way}");
+        assert!(start.elapsed() < Duration::from_secs(5), "{way}");
+        assert_eq!(
+            waiter.inspect(&name).await.unwrap().last_token,
+            Some(taken.token())
+        );
+        assert!(taken.release().await.is_clean());
+    }
+}
+
+/// The server pushes an expiry late when it has other things to expire, so the waiter's own timer must end the wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expiry_ends_a_wait_on_a_server_full_of_expiring_keys() {
+    let server = RedisServer::with(&["appendonly no", "hz 1"]).unwrap();
+    let fill = "for i = 1, 200000 do redis.call('SET', 'filler:' .. i, '', 'PX', 3600000) end return 'full'";
+    assert_eq!(server.command(&["EVAL", fill, "0"]).unwrap(), "full");
+    let store = redis(&server.url()).await.unwrap();
+    let ttl = Duration::from_millis(1500);
+    // Granted and forgotten: nobody renews or releases it.
+    take(&*store.lock(), &request(NAME, ttl)).await;
+    let granted = Instant::now();
+    let waiter = locker(&server.url()).await;
+    let guard = waiter.lock(NAME).wait(SOON).acquire().await.unwrap();
+    let waited = granted.elapsed();
+    assert!(waited < ttl + Duration::from_secs(1), "{waited:?}");
+    assert!(guard.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_survives_the_loss_of_its_connection() {
+    let server = RedisServer::start().unwrap();
+    let holder = redis(&server.url()).await.unwrap();
+    let first = request(NAME, Duration::from_secs(600));
+    let grant = take(&*holder.lock(), &first).await;
+    let waiter = locker(&server.url()).await;
+    let waiting = tokio::spawn(async move { waiter.lock(NAME).wait(SOON * 3).acquire().await });
+    let armed = || async { (server.info("tracking_total_keys").unwrap() == "1").then_some(()) };
+    eventually_async("armed", SOON, armed).await.unwrap();
+    // What was armed goes with the connection; nobody else's is tracking.
+    server
+        .command(&["CLIENT", "KILL", "TYPE", "normal"])
+        .unwrap();
+    eventually_async("armed again", SOON, armed).await.unwrap();
+    let start = Instant::now();
+    let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
+    eventually_async("released", SOON, || async {
+        holder.lock().release(&lease).await.ok()
+    })
+    .await
+    .unwrap();
+    let guard = within(SOON, "woken", waiting).await.unwrap().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(guard.release().await.is_clean());
+}

@@ -1,0 +1,270 @@
+//! Options of a SQLite store, checked once.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use distlock_core::{Error, ErrorKind, Result};
+
+/// Where the file is and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SqliteConfig {
+    /// The database file. It is created, readable by its owner only, when it is absent.
+    pub path: PathBuf,
+    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h unless told otherwise.
+    pub reap_after: Duration,
+    /// Whether connecting creates what is absent. It never changes what is there.
+    pub migrate: bool,
+    /// Put before the tables' names; nothing unless told otherwise.
+    pub table_prefix: String,
+    /// How long a statement waits for another process that writes; 1 ms to 1 s, 1 s unless told otherwise.
+    pub busy_timeout: Duration,
+    /// Use the file although it is on a network file system, where locks cannot be relied on.
+    pub force: bool,
+}
+
+impl SqliteConfig {
+    /// The names of the options, as in a URL.
+    pub const OPTIONS: [&'static str; 5] = [
+        "busy_timeout",
+        "force",
+        "migrate",
+        "reap_after",
+        "table_prefix",
+    ];
+
+    /// A file with everything else as it is unless told otherwise.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            reap_after: Duration::from_secs(3600),
+            migrate: true,
+            table_prefix: String::new(),
+            busy_timeout: Duration::from_secs(1),
+            force: false,
+        }
+    }
+
+    /// From the parts of a URL `sqlite:PATH?option=value&..`, already percent-decoded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known name.
+    pub fn from_url_parts(path: &str, options: &[(String, String)]) -> Result<Self> {
+        let mut config = Self::new(path);
+        for (name, value) in options {
+            match name.as_str() {
+                "busy_timeout" => config.busy_timeout = duration(name, value)?,
+                "force" => config.force = flag(name, value)?,
+                "migrate" => config.migrate = flag(name, value)?,
+                "reap_after" => config.reap_after = duration(name, value)?,
+                "table_prefix" => config.table_prefix.clone_from(value),
+                _ => return Err(unknown(name)),
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks every option against its range.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the option.
+    pub fn check(&self) -> Result<()> {
+        let path = &self.path;
+        if path.as_os_str().is_empty() {
+            return Err(invalid("the path of the SQLite file is empty"));
+        }
+        if path.to_str().is_none_or(|path| path.contains('\0')) {
+            return Err(invalid(format!(
+                "the path of the SQLite file is not UTF-8 or holds a NUL: {path:?}"
+            )));
+        }
+        if path == Path::new(":memory:") {
+            return Err(invalid(
+                "`:memory:` is no file that processes could share: use the backend `memory:`",
+            ));
+        }
+        let range = |option: &str, value: Duration, min: Duration, max: Duration| {
+            if (min..=max).contains(&value) {
+                return Ok(());
+            }
+            Err(invalid(format!(
+                "option `{option}`: {value:?} is outside {min:?} to {max:?}"
+            )))
+        };
+        range(
+            "busy_timeout",
+            self.busy_timeout,
+            Duration::from_millis(1),
+            Duration::from_secs(1),
+        )?;
+        range(
+            "reap_after",
+            self.reap_after,
+            Duration::from_secs(1),
+            Duration::from_secs(365 * 24 * 3600),
+        )?;
+        let mut prefix = self.table_prefix.bytes();
+        let is_prefix = prefix
+            .next()
+            .is_none_or(|first| first == b'_' || first.is_ascii_lowercase())
+            && prefix
+                .all(|byte| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            && self.table_prefix.len() <= 32;
+        if !is_prefix {
+            return Err(invalid(format!(
+                "option `table_prefix`: {:?} is not a lower-case letter or `_`, followed by at most 31 lower-case letters, \
+                 digits or `_`",
+                self.table_prefix
+            )));
+        }
+        Ok(())
+    }
+
+    /// The URL that means this configuration, with `migrate` left out.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let standard = Self::new(&self.path);
+        let mut url = format!("sqlite:{}", escape(&self.path.to_string_lossy()));
+        let mut separator = '?';
+        let mut add = |option: &str, value: &str| {
+            let _ = write!(url, "{separator}{option}={value}");
+            separator = '&';
+        };
+        if self.busy_timeout != standard.busy_timeout {
+            add(
+                "busy_timeout",
+                &format!("{}ms", self.busy_timeout.as_millis()),
+            );
+        }
+        if self.force {
+            add("force", "true");
+        }
+        if self.reap_after != standard.reap_after {
+            add("reap_after", &format!("{}ms", self.reap_after.as_millis()));
+        }
+        if self.table_prefix != standard.table_prefix {
+            add("table_prefix", &self.table_prefix);
+        }
+        url
+    }
+}
+
+/// Escapes what would end the path part of a URL, or be taken for an escape.
+fn escape(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-~+@,:=".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+fn flag(option: &str, value: &str) -> Result<bool> {
+    value.parse().map_err(|_| {
+        invalid(format!(
+            "option `{option}`: {value:?} is neither `true` nor `false`"
+        ))
+    })
+}
+
+fn duration(option: &str, value: &str) -> Result<Duration> {
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let millis = match &value[digits.len()..] {
+        "ms" => Some(1),
+        "s" => Some(1000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        "d" => Some(86_400_000),
+        _ => None,
+    };
+    millis
+        .and_then(|unit: u64| digits.parse::<u64>().ok()?.checked_mul(unit))
+        .map(Duration::from_millis)
+        .ok_or_else(|| {
+            invalid(format!(
+                "option `{option}`: {value:?} is no duration such as `500ms`, `30s`, `15m`, `1h` or `7d`"
+            ))
+        })
+}
+
+fn unknown(name: &str) -> Error {
+    let nearest = SqliteConfig::OPTIONS
+        .into_iter()
+        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
+        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
+    let hint = match nearest {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => format!("known are {}", SqliteConfig::OPTIONS.join(", ")),
+    };
+    invalid(format!("unknown option {name:?} for sqlite: {hint}"))
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message).on("sqlite")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(options: &[(&str, &str)]) -> Result<SqliteConfig> {
+        let options: Vec<_> = options
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        SqliteConfig::from_url_parts("/tmp/a b.db", &options)
+    }
+
+    #[test]
+    fn options_are_read_and_written_back() {
+        assert_eq!(parse(&[]).unwrap(), SqliteConfig::new("/tmp/a b.db"));
+        let config = parse(&[
+            ("busy_timeout", "250ms"),
+            ("force", "true"),
+            ("migrate", "false"),
+            ("reap_after", "2h"),
+            ("table_prefix", "app_"),
+        ])
+        .unwrap();
+        assert_eq!(config.reap_after, Duration::from_secs(7200));
+        assert!(!config.migrate && config.force);
+        assert_eq!(
+            config.url(),
+            "sqlite:/tmp/a%20b.db?busy_timeout=250ms&force=true&reap_after=7200000ms&table_prefix=app_"
+        );
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        let long = "p".repeat(33);
+        for (name, value, says) in [
+            ("reap_afer", "1h", "did you mean `reap_after`?"),
+            ("zzz", "1", "known are busy_timeout, force"),
+            ("reap_after", "1", "`reap_after`: \"1\" is no duration"),
+            ("reap_after", "-1s", "no duration"),
+            ("reap_after", "99999999999999999999h", "no duration"),
+            ("reap_after", "10ms", "outside 1s"),
+            ("busy_timeout", "2s", "outside 1ms to 1s"),
+            ("migrate", "yes", "`migrate`: \"yes\""),
+            ("table_prefix", "1a", "`table_prefix`"),
+            ("table_prefix", "A", "`table_prefix`"),
+            ("table_prefix", "a;drop table x", "`table_prefix`"),
+            ("table_prefix", &long, "`table_prefix`"),
+        ] {
+            let error = parse(&[(name, value)]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}={value}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        for path in ["", ":memory:", "a\0b"] {
+            let error = SqliteConfig::from_url_parts(path, &[]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What differs between databases, behind one private trait.
+
+pub(crate) mod sqlite;
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, LockName, OwnerId, RecordKey, Result,
+    batch::{Failure, Reply},
+};
+
+use crate::{
+    op::{Answer, Kind, Op},
+    wait::Group,
+};
+
+/// One database, with connections of its own.
+pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
+    /// The backend's short name.
+    const NAME: &'static str;
+
+    fn capabilities() -> Capabilities;
+
+    fn clock(&self) -> &Arc<dyn Clock>;
+
+    /// What this process knows about who waits at this store.
+    fn group(&self) -> &Arc<Group>;
+
+    fn reap_after(&self) -> Duration;
+
+    /// A second one whose connections are opened on the calling runtime.
+    fn reopen(&self) -> impl Future<Output = Result<Self>> + Send;
+
+    /// One conditional statement for a whole batch, and at most one read to tell the refused ones why.
+    fn write(
+        &self,
+        kind: Kind,
+        ops: &[Op],
+    ) -> impl Future<Output = Result<Vec<Reply<Answer>>, Failure>> + Send;
+
+    /// The rows of these names, in any order; a name without a row is left out.
+    fn look(
+        &self,
+        names: &[LockName],
+    ) -> impl Future<Output = Result<Vec<(LockName, Result<LockRow>)>>> + Send;
+
+    /// Marks held rows as wanted by this process for a while.
+    fn want(&self, names: &[LockName], time: Duration) -> impl Future<Output = Result<()>> + Send;
+
+    /// Held locks in byte order of their names.
+    fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<(LockName, LockRow)>>> + Send;
+
+    /// The name of the store's present history.
+    fn epoch(&self) -> impl Future<Output = Result<Epoch>> + Send;
+
+    fn get(&self, keys: &[RecordKey]) -> impl Future<Output = Result<Vec<Option<Entry>>>> + Send;
+
+    fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<(RecordKey, Entry)>>> + Send;
+
+    /// Whether it is this process's turn to reap; then no other gets a turn for `every`.
+    fn claim_reaping(&self, every: Duration) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Walks one page of a table and removes what is idle. `None` at the end.
+    fn reap_page(
+        &self,
+        table: Reaped,
+        after: Option<String>,
+    ) -> impl Future<Output = Result<ReapedPage>> + Send;
+
+    fn health(&self) -> impl Future<Output = Result<Health>> + Send;
+
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// A row of the lock table, as of now.
+#[derive(Clone, Debug)]
+pub(crate) struct LockRow {
+    /// Who stands in it, also when the lease is over.
+    pub(crate) owner: Option<OwnerId>,
+    /// Whom it holds back now.
+    pub(crate) held: Option<HolderInfo>,
+    pub(crate) last_token: distlock_core::FencingToken,
+    /// When the lease ends, or when it was freed, as the row says it; `None` when that was before this boot.
+    pub(crate) until: Option<i64>,
+    /// How long the mark of a waiting process still stands, and whether it is ours.
+    pub(crate) wanted: Option<(Duration, bool)>,
+}
+
+impl LockRow {
+    /// When it becomes free unless it is renewed; zero when it is free.
+    pub(crate) fn free_in(&self) -> Duration {
+        match &self.held {
+            Some(holder) => holder.expires_in.unwrap_or(Duration::MAX),
+            None => Duration::ZERO,
+        }
+    }
+}
+
+/// A table whose idle rows are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    Locks,
+    Records,
+}
+
+/// What one step of the reaper did.
+#[derive(Debug, Default)]
+pub(crate) struct ReapedPage {
+    pub(crate) removed: u64,
+    /// Where the next page starts; `None` at the end of the table.
+    pub(crate) next: Option<String>,
+}
+
+/// The smallest text that is above every text that starts with `prefix`; `None` when there is none.
+pub(crate) fn above_prefix(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        let next = match last {
+            // The next code point would be a surrogate.
+            '\u{d7ff}' => Some('\u{e000}'),
+            last => char::from_u32(u32::from(last) + 1),
+        };
+        if let Some(next) = next {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_prefix_bounds_exactly_its_texts(prefix in any::<String>(), text in any::<String>(), tail in any::<String>()) {
+            let above = above_prefix(&prefix);
+            let within = |text: &str| text >= prefix.as_str() && above.as_deref().is_none_or(|above| text < above);
+            let longer = format!("{prefix}{tail}");
+            prop_assert!(within(&longer));
+            prop_assert_eq!(within(&text), text.starts_with(&prefix));
+        }
+    }
+
+    #[test]
+    fn the_last_code_points_are_carried() {
+        assert_eq!(above_prefix("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(above_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
+        assert_eq!(above_prefix("\u{10ffff}"), None);
+        assert_eq!(above_prefix(""), None);
+    }
+}

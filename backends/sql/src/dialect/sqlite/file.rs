@@ -1,0 +1,199 @@
+//! The database file itself: what must be true of it before SQLite opens it.
+
+use std::{
+    fs,
+    io::{self, ErrorKind as Io},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use distlock_core::{Error, ErrorKind, Result};
+use rustix::fs::Access;
+
+use crate::config::SqliteConfig;
+
+/// Which file it is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// The file that the path leads to now, if any.
+    pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(Some(Self::from(&metadata))),
+            Err(error) if error.kind() == Io::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl From<&fs::Metadata> for FileId {
+    fn from(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+/// The path with the present folder put before it, so that a later change of folder does not matter and SQLite never takes
+/// it for a URI.
+pub(super) fn absolute(config: &SqliteConfig) -> Result<PathBuf> {
+    config.check()?;
+    std::path::absolute(&config.path)
+        .map_err(|error| wrong(&config.path, "cannot be resolved").caused_by(error))
+}
+
+/// Checks the file and its folder, and creates the file when it is absent and may be created. Changes nothing else.
+pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
+    // Closing a descriptor drops every lock of the process on that file, also those of other connections. `create` closes
+    // one, so nobody in this process may have gone on to let SQLite open the file meanwhile.
+    static PREPARING: Mutex<()> = Mutex::new(());
+    let _preparing = PREPARING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let folder = path.parent().unwrap_or(path);
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(wrong(folder, "is not a folder")),
+        Err(error) => return Err(wrong(folder, "the folder cannot be used").caused_by(error)),
+    }
+    if !config.force
+        && let Some(kind) = network_file_system(folder)
+    {
+        return Err(wrong(
+            path,
+            format!(
+                "is on {kind}, where SQLite's locks cannot be relied on: use a local disk, or add `force=true` if the \
+                 file is never shared between hosts and its locks work"
+            ),
+        ));
+    }
+    match fs::metadata(path) {
+        Ok(metadata) => check_existing(path, folder, &metadata),
+        Err(error) if error.kind() == Io::NotFound && !config.migrate => Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "{} does not exist, and `migrate=false` forbids to create it: run `distlock migrate --backend {}`",
+                path.display(),
+                quoted(&config.url())
+            ),
+        )),
+        Err(error) if error.kind() == Io::NotFound => create(path),
+        Err(error) => Err(wrong(path, "cannot be used").caused_by(error)),
+    }
+}
+
+fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result<()> {
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        return Err(wrong(path, "is a folder, not a file"));
+    }
+    if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
+        return Err(wrong(path, "is not an ordinary file"));
+    }
+    // Not by opening it: closing any descriptor of the file would drop the locks that this process holds on it.
+    rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| {
+        wrong(path, "cannot be read and written").caused_by(io::Error::from(error))
+    })?;
+    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
+        wrong(
+            folder,
+            "the folder cannot be written, and SQLite keeps its log beside the file",
+        )
+        .caused_by(io::Error::from(error))
+    })
+}
+
+/// Creates an empty file that only its owner can read.
+fn create(path: &Path) -> Result<()> {
+    let created = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    match created {
+        Ok(file) => {
+            drop(file);
+            Ok(())
+        }
+        Err(error) if error.kind() == Io::AlreadyExists => Ok(()),
+        Err(error) => Err(wrong(path, "cannot be created").caused_by(error)),
+    }
+}
+
+/// What kind of network file system a folder is on, if it is on one.
+#[cfg(target_os = "linux")]
+fn network_file_system(folder: &Path) -> Option<&'static str> {
+    // From statfs(2). FUSE is among them because most of its file systems are remote and few of them lock.
+    const KINDS: [(u32, &str); 14] = [
+        (0x0102_1997, "a 9P file system"),
+        (0x5346_414f, "AFS"),
+        (0x00c3_6400, "Ceph"),
+        (0xff53_4d42, "CIFS"),
+        (0x7375_7245, "Coda"),
+        (0x6573_5546, "a FUSE file system"),
+        (0x0116_1970, "GFS2"),
+        (0x4750_4653, "GPFS"),
+        (0x0bd0_0bd0, "Lustre"),
+        (0x0000_564c, "NCP"),
+        (0x0000_6969, "NFS"),
+        (0x7461_636f, "OCFS2"),
+        (0xfe53_4d42, "SMB2"),
+        (0x0000_517b, "SMB"),
+    ];
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the field's width and sign differ by architecture; the numbers have 32 bits"
+    )]
+    let magic = i64::from(rustix::fs::statfs(folder).ok()?.f_type) & 0xffff_ffff;
+    KINDS
+        .into_iter()
+        .find(|(known, _)| i64::from(*known) == magic)
+        .map(|(_, kind)| kind)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network_file_system(_: &Path) -> Option<&'static str> {
+    None
+}
+
+/// A word for a shell.
+pub(super) fn quoted(word: &str) -> String {
+    if word
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte))
+    {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+pub(super) fn wrong(path: &Path, problem: impl std::fmt::Display) -> Error {
+    Error::new(
+        ErrorKind::InvalidConfig,
+        format!("{}: {problem}", path.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disk_under_the_tests_is_local() {
+        assert_eq!(network_file_system(Path::new("/")), None);
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("sqlite:/a/b.db"), "sqlite:/a/b.db");
+        assert_eq!(quoted("a?b=c&d"), "'a?b=c&d'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+}

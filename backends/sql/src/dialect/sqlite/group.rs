@@ -1,0 +1,24 @@
+//! The handles of this process that are on one file.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+};
+
+use super::{SqliteDialect, file::FileId};
+use crate::{dialect::Dialect as _, wait::Group};
+
+/// The group of a file's tables, the same for every handle in this process that is opened on it.
+pub(super) fn of(file: FileId, prefix: &str) -> Arc<Group> {
+    type Groups = HashMap<(FileId, String), Weak<Group>>;
+    static GROUPS: LazyLock<Mutex<Groups>> = LazyLock::new(Mutex::default);
+    let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+    groups.retain(|_, group| group.strong_count() > 0);
+    let key = (file, prefix.to_owned());
+    if let Some(group) = groups.get(&key).and_then(Weak::upgrade) {
+        return group;
+    }
+    let group = Group::new(SqliteDialect::NAME);
+    groups.insert(key, Arc::downgrade(&group));
+    group
+}

@@ -1,0 +1,431 @@
+//! SQLite: one file, processes of one host.
+
+mod batches;
+mod file;
+mod group;
+mod link;
+mod rows;
+mod statements;
+mod write;
+
+use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Error, ErrorKind, ExpiryClock, FencingToken, Health,
+    LockName, Reach, RecordKey, Result,
+    batch::{Failure, Reply},
+    micros, unix_time,
+};
+use sqlx::{Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
+use tokio::sync::Mutex;
+
+use self::{
+    batches::json,
+    file::FileId,
+    link::Link,
+    statements::{Sql, Statements},
+};
+use super::{Dialect, LockRow, Reaped, ReapedPage, above_prefix};
+use crate::{
+    config::SqliteConfig,
+    doctor,
+    error::{Access, Failed},
+    migrate::TablesStatus,
+    op::{Answer, Kind, Op},
+    wait::Group,
+};
+
+/// Rows that one step of the reaper walks.
+const PAGE: i64 = 1000;
+
+/// A SQLite file, with one connection that writes and one that reads.
+pub(crate) struct SqliteDialect {
+    shared: Arc<Shared>,
+    writer: Mutex<Link>,
+    reader: Mutex<Link>,
+}
+
+/// What the handles of one opened file share.
+pub(crate) struct Shared {
+    pub(crate) config: SqliteConfig,
+    pub(crate) path: PathBuf,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) group: Arc<Group>,
+    boot: [u8; 16],
+    statements: Statements,
+}
+
+/// The two clocks, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    boot: i64,
+    wall: i64,
+}
+
+impl Shared {
+    fn new(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let path = file::absolute(&config)?;
+        Ok(Self {
+            statements: Statements::new(&config.table_prefix),
+            boot: boot_id()?,
+            group: Group::new(SqliteDialect::NAME),
+            config,
+            path,
+            clock,
+        })
+    }
+
+    fn now(&self) -> Now {
+        let since_boot = self.clock.now().since_boot().as_micros();
+        let wall = micros(unix_time(&*self.clock)).clamp(1, FencingToken::LIMIT - 1);
+        Now {
+            boot: i64::try_from(since_boot).unwrap_or(i64::MAX),
+            wall: i64::try_from(wall).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+impl SqliteDialect {
+    /// Opens the file, and creates it and its tables where that is allowed.
+    pub(crate) async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let mut shared = Shared::new(config, clock)?;
+        let mut writer = Link::default();
+        writer.ready(&shared).await?;
+        if let Ok(Some(file)) = FileId::of(&shared.path) {
+            shared.group = group::of(file, &shared.config.table_prefix);
+        }
+        Ok(Self::with(Arc::new(shared), writer))
+    }
+
+    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    pub(crate) async fn migrate(
+        mut config: SqliteConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        config.migrate = true;
+        let shared = Shared::new(config, clock)?;
+        let version = link::migrate(&shared).await?;
+        Ok(TablesStatus::at(version))
+    }
+
+    /// How the tables stand. Changes nothing.
+    pub(crate) async fn status(
+        config: SqliteConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let version = link::version(&shared).await?;
+        Ok(TablesStatus::at(version))
+    }
+
+    fn with(shared: Arc<Shared>, writer: Link) -> Self {
+        Self {
+            shared,
+            writer: Mutex::new(writer),
+            reader: Mutex::new(Link::default()),
+        }
+    }
+
+    /// Reads all rows of a statement.
+    async fn read(
+        &self,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl FnOnce(Statement) -> Statement + Send,
+    ) -> Result<Vec<SqliteRow>> {
+        let mut link = self.reader.lock().await;
+        let open = link.ready(&self.shared).await?;
+        self.shared.group.count(operation);
+        bind(sqlx::query(sql.text()))
+            .fetch_all(&mut open.connection)
+            .await
+            .map_err(|error| {
+                link.failed(Failed::sqlite(error, Access::Read))
+                    .into_error()
+            })
+    }
+
+    /// Changes rows outside of any batch.
+    async fn change(
+        &self,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl FnOnce(Statement) -> Statement + Send,
+    ) -> Result<Changed> {
+        let mut link = self.writer.lock().await;
+        let open = link.ready(&self.shared).await?;
+        self.shared.group.count(operation);
+        bind(sqlx::query(sql.text()))
+            .execute(&mut open.connection)
+            .await
+            .map(|result| result.rows_affected())
+            .map_err(|error| {
+                link.failed(Failed::sqlite(error, Access::Write))
+                    .into_error()
+            })
+    }
+}
+
+/// How many rows.
+type Changed = u64;
+
+type Statement = Query<'static, Sqlite, SqliteArguments>;
+
+impl Dialect for SqliteDialect {
+    const NAME: &'static str = "sqlite";
+
+    fn capabilities() -> Capabilities {
+        let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.expiry_clock = ExpiryClock::Host;
+        capabilities.reach = Reach::Host;
+        capabilities
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    fn group(&self) -> &Arc<Group> {
+        &self.shared.group
+    }
+
+    fn reap_after(&self) -> Duration {
+        self.shared.config.reap_after
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        let mut writer = Link::default();
+        writer.ready(&self.shared).await?;
+        Ok(Self::with(Arc::clone(&self.shared), writer))
+    }
+
+    async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let mut link = self.writer.lock().await;
+        let open = link.ready(&self.shared).await.map_err(Failure::Whole)?;
+        let batch = write::Batch {
+            ops,
+            shared: &self.shared,
+            open,
+            // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
+            now: self.shared.now(),
+        };
+        let answers = batch.send(kind).await;
+        answers.map_err(|failed| link.failed(failed).into_failure())
+    }
+
+    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+        let mut link = self.reader.lock().await;
+        let open = link.ready(&self.shared).await?;
+        let names: Vec<_> = names.iter().collect();
+        look(
+            &mut open.connection,
+            &self.shared,
+            &names,
+            self.shared.now(),
+        )
+        .await
+        .map_err(|failed| link.failed(failed).into_error())
+    }
+
+    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+        let names: Vec<_> = names.iter().map(LockName::as_str).collect();
+        let now = self.shared.now().boot;
+        let until = now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
+        let mark = self.shared.group.mark();
+        self.change("want", &self.shared.statements.want, |query| {
+            query.bind(json(&names)).bind(mark).bind(until).bind(now)
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<(LockName, LockRow)>> {
+        let now = self.shared.now();
+        let after = after.map(LockName::as_str);
+        let rows = self
+            .read("list", &self.shared.statements.list, |query| {
+                query
+                    .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
+                    .bind(after.map(str::to_owned))
+                    .bind(self.shared.boot.to_vec())
+                    .bind(now.boot)
+                    .bind(above_prefix(prefix))
+                    .bind(limit)
+            })
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let (name, row) = rows::lock(row, &self.shared, now)?;
+                Ok((name, row?))
+            })
+            .collect()
+    }
+
+    async fn epoch(&self) -> Result<Epoch> {
+        let mut link = self.reader.lock().await;
+        Ok(link.ready(&self.shared).await?.epoch.clone())
+    }
+
+    async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let names: Vec<_> = keys.iter().map(RecordKey::as_str).collect();
+        let now = self.shared.now();
+        let rows = self
+            .read("get_records", &self.shared.statements.get, |query| {
+                query.bind(json(&names))
+            })
+            .await?;
+        let found = rows
+            .iter()
+            .map(|row| rows::record(row, &self.shared, now))
+            .collect::<Result<HashMap<_, _>>>()?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let now = self.shared.now();
+        let after = after.map(RecordKey::as_str);
+        let rows = self
+            .read("scan_records", &self.shared.statements.scan, |query| {
+                query
+                    .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
+                    .bind(after.map(str::to_owned))
+                    .bind(above_prefix(prefix))
+                    .bind(limit)
+            })
+            .await?;
+        rows.iter()
+            .map(|row| rows::record(row, &self.shared, now))
+            .collect()
+    }
+
+    async fn claim_reaping(&self, every: Duration) -> Result<bool> {
+        let now = self.shared.now();
+        let every = i64::try_from(every.as_micros()).unwrap_or(i64::MAX);
+        let boot = self.shared.boot.to_vec();
+        self.change(
+            "claim_reaping",
+            &self.shared.statements.claim_reaping,
+            |query| query.bind(every).bind(0).bind(boot).bind(now.boot),
+        )
+        .await
+        .map(|changed| changed > 0)
+    }
+
+    async fn reap_page(&self, table: Reaped, after: Option<String>) -> Result<ReapedPage> {
+        let shared = &self.shared;
+        let statements = &shared.statements;
+        let (idle, reap) = match table {
+            Reaped::Locks => (&statements.idle_locks, &statements.reap_locks),
+            Reaped::Records => (&statements.idle_records, &statements.reap_records),
+        };
+        let now = shared.now();
+        let reap_after = i64::try_from(shared.config.reap_after.as_micros()).unwrap_or(i64::MAX);
+        let rest = |query: Statement| {
+            query
+                .bind(shared.boot.to_vec())
+                .bind(now.boot)
+                .bind(now.wall)
+                .bind(reap_after)
+        };
+        let rows = self
+            .read("reap_look", idle, |query| {
+                rest(query.bind(after.unwrap_or_default()).bind(PAGE))
+            })
+            .await?;
+        let mut page = ReapedPage::default();
+        let mut names = Vec::new();
+        for row in &rows {
+            let name: String = rows::column(row, 0)?;
+            if rows::column(row, 1)? {
+                names.push(name.clone());
+            }
+            page.next = Some(name);
+        }
+        if i64::try_from(rows.len()).unwrap_or(i64::MAX) < PAGE {
+            page.next = None;
+        }
+        if !names.is_empty() {
+            page.removed = self
+                .change("reap", reap, |query| rest(query.bind(json(&names)).bind(0)))
+                .await?;
+        }
+        Ok(page)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        // Not the one that writes: a check of a large file takes long, and renewals must not wait for it.
+        let mut link = self.reader.lock().await;
+        let open = link.ready(&self.shared).await?;
+        let now = self.shared.now();
+        let stock = sqlx::query(self.shared.statements.stocktaking.text())
+            .bind(0)
+            .bind(0)
+            .bind(self.shared.boot.to_vec())
+            .bind(now.boot);
+        let epoch = open.epoch.clone();
+        let examined = doctor::sqlite(&mut open.connection, &self.shared, stock).await;
+        let mut health = examined.map_err(|error| {
+            link.failed(Failed::sqlite(error, Access::Read))
+                .into_error()
+        })?;
+        health.epoch = Some(epoch);
+        Ok(health)
+    }
+
+    async fn close(&self) {
+        self.writer.lock().await.close().await;
+        self.reader.lock().await.close().await;
+    }
+}
+
+impl fmt::Debug for SqliteDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite")
+            .field("path", &self.shared.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the rows of these names on a connection.
+async fn look(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+    names: &[&LockName],
+    now: Now,
+) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
+    let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
+    shared.group.count("look");
+    let rows = sqlx::query(shared.statements.look.text())
+        .bind(json(&names))
+        .fetch_all(connection)
+        .await
+        .map_err(|error| Failed::sqlite(error, Access::Read))?;
+    rows.iter()
+        .map(|row| rows::lock(row, shared, now).map_err(Failed::corrupt))
+        .collect()
+}
+
+/// Which boot of the machine this is: times since boot mean something only together with it.
+fn boot_id() -> Result<[u8; 16]> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let wrong = |problem: String| {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("cannot tell one boot of this machine from another: {problem}"),
+        )
+    };
+    let text = std::fs::read_to_string(PATH).map_err(|error| wrong(format!("{PATH}: {error}")))?;
+    uuid::Uuid::try_parse(text.trim())
+        .map(uuid::Uuid::into_bytes)
+        .map_err(|error| wrong(format!("{PATH}: {error}")))
+}

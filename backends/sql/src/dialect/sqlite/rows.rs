@@ -1,0 +1,115 @@
+//! From rows to values. What cannot be read is corrupt, never free.
+
+use std::time::{Duration, SystemTime};
+
+use distlock_core::{
+    Entry, Error, ErrorKind, FencingToken, HolderInfo, LockName, OwnerId, RecordKey, Result,
+    Version,
+};
+use sqlx::{Row as _, sqlite::SqliteRow};
+use uuid::Uuid;
+
+use super::{Now, Shared};
+use crate::{
+    dialect::LockRow,
+    error::{Access, Failed},
+};
+
+/// How old a record of an earlier boot is said to be. Its true age cannot be known, and its writer is gone.
+const BEFORE_BOOT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// One column.
+pub(super) fn column<'r, T>(row: &'r SqliteRow, index: usize) -> Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    row.try_get(index)
+        .map_err(|error| Failed::sqlite(error, Access::Read).into_error())
+}
+
+/// A token or version.
+pub(super) fn token(row: &SqliteRow, index: usize) -> Result<FencingToken> {
+    let number: i64 = column(row, index)?;
+    u64::try_from(number)
+        .ok()
+        .and_then(|number| FencingToken::new(number).ok())
+        .ok_or_else(|| corrupt(format!("token {number} is out of range")))
+}
+
+pub(super) fn version(row: &SqliteRow, index: usize) -> Result<Version> {
+    Ok(Version::new(token(row, index)?.get()))
+}
+
+/// The name of a row of the lock table, and the rest of it.
+pub(super) fn lock(
+    row: &SqliteRow,
+    shared: &Shared,
+    now: Now,
+) -> Result<(LockName, Result<LockRow>)> {
+    let name: String = column(row, 0)?;
+    let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
+    let read = lock_row(row, shared, now).map_err(|error| error.about(&name));
+    Ok((name, read))
+}
+
+fn lock_row(row: &SqliteRow, shared: &Shared, now: Now) -> Result<LockRow> {
+    let owner: Option<&[u8]> = column(row, 1)?;
+    let owner = owner
+        .map(|bytes| Uuid::from_slice(bytes).map(OwnerId::from_uuid))
+        .transpose()
+        .map_err(|_| corrupt("its holder's identity does not have 16 bytes"))?;
+    let token = token(row, 2)?;
+    let boot: &[u8] = column(row, 3)?;
+    if boot.len() != 16 {
+        return Err(corrupt("its boot id does not have 16 bytes"));
+    }
+    let this_boot = boot == shared.boot;
+    let until: i64 = column(row, 4)?;
+    let expires_in = after(now.boot, until);
+    let held = match owner {
+        Some(_) if this_boot && !expires_in.is_zero() => {
+            let mut holder = HolderInfo::new(column::<String>(row, 6)?);
+            holder.meta = column(row, 7)?;
+            holder.token = Some(token);
+            let acquired = after(0, column(row, 5)?);
+            holder.acquired_at = SystemTime::UNIX_EPOCH.checked_add(acquired);
+            holder.expires_in = Some(expires_in);
+            Some(holder)
+        }
+        _ => None,
+    };
+    let wanted_for = after(now.boot, column(row, 9)?);
+    let wanted_by: i64 = column(row, 8)?;
+    Ok(LockRow {
+        owner,
+        held,
+        last_token: token,
+        until: this_boot.then_some(until),
+        wanted: (this_boot && !wanted_for.is_zero())
+            .then(|| (wanted_for, wanted_by == shared.group.mark())),
+    })
+}
+
+/// A row of the record table.
+pub(super) fn record(row: &SqliteRow, shared: &Shared, now: Now) -> Result<(RecordKey, Entry)> {
+    let key: String = column(row, 0)?;
+    let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
+    let boot: &[u8] = column(row, 3)?;
+    let age = if boot == shared.boot {
+        after(column(row, 4)?, now.boot)
+    } else {
+        BEFORE_BOOT
+    };
+    let entry = Entry::new(version(row, 1)?, column(row, 2)?, Some(age));
+    Ok((key, entry))
+}
+
+/// From one time in microseconds to a later one; zero when it is not later.
+fn after(earlier: i64, later: i64) -> Duration {
+    let micros = later.saturating_sub(earlier);
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+pub(super) fn corrupt(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, problem)
+}

@@ -1,0 +1,141 @@
+//! Taking locks.
+
+use std::collections::HashMap;
+
+use distlock_core::{AcquireRequest, Attempt, FencingToken, Grant, Result, batch::Reply};
+
+use super::{Answers, Batch, unknown};
+use crate::{
+    dialect::{
+        LockRow,
+        sqlite::batches::{self, Ids, json},
+    },
+    error::Failed,
+    op::{Answer, Kind, Op},
+};
+
+impl Batch<'_> {
+    pub(super) async fn acquire(mut self) -> Answers {
+        let requests: Vec<_> = self
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Acquire(request) => Some(request),
+                _ => None,
+            })
+            .collect();
+        let taken = self.take(&requests).await?;
+        if taken == requests.len() {
+            let token = FencingToken::new(self.now.wall.unsigned_abs());
+            let answers = requests.iter().map(|request| {
+                let token = token.clone()?;
+                Ok(Answer::Acquired(Attempt::Acquired(
+                    self.grant(token, request),
+                )))
+            });
+            return Ok(answers.map(Reply::Done).collect());
+        }
+        let mut looks = self
+            .looks(self.ops.iter().filter_map(Op::lock).collect())
+            .await;
+        // Left over: what is ours already, and what is free but has a token that the wall clock has not reached.
+        let open_to_us = |request: &&&AcquireRequest| match looks
+            .as_ref()
+            .map(|looks| looks.get(&request.name))
+        {
+            Ok(Some(Ok(row))) => {
+                !self.took(row, request) && (row.held.is_none() || row.owner == Some(request.owner))
+            }
+            _ => false,
+        };
+        let again: Vec<_> = requests.iter().filter(open_to_us).copied().collect();
+        let mut granted = match self.acquire_again(&again).await {
+            Ok(granted) => granted,
+            Err(failed) if taken == 0 => return Err(failed),
+            Err(failed) => {
+                let error = failed.into_error();
+                let failed = again
+                    .iter()
+                    .map(|request| (request.name.as_str().to_owned(), Err(error.clone())));
+                failed.collect()
+            }
+        };
+        let answers = requests.into_iter().map(|request| {
+            if let Some(token) = granted.remove(request.name.as_str()) {
+                return Ok(Attempt::Acquired(self.grant(token?, request)));
+            }
+            match looks.as_mut().map(|looks| looks.remove(&request.name)) {
+                Ok(Some(Ok(row))) if self.took(&row, request) => {
+                    Ok(Attempt::Acquired(self.grant(row.last_token, request)))
+                }
+                Ok(Some(Ok(row))) => Ok(Attempt::Busy(row.held)),
+                Ok(Some(Err(error))) => Err(error),
+                // Reaped or removed meanwhile: it was held when we asked.
+                Ok(None) => Ok(Attempt::Busy(None)),
+                // Some were granted, but which is not known: each asks again as the same owner.
+                Err(error) if taken > 0 => Err(unknown(error)),
+                Err(error) => Err(error.clone()),
+            }
+        });
+        Ok(answers
+            .map(|answer| Reply::Done(answer.map(Answer::Acquired)))
+            .collect())
+    }
+
+    /// Takes what is free, and says how many that were.
+    async fn take(&mut self, requests: &[&AcquireRequest]) -> Result<usize, Failed> {
+        let mark = self.shared.group.mark();
+        if let [request] = requests {
+            let (name, ttl, holder, meta) = batches::request(request);
+            let (name, holder) = (name.to_owned(), holder.to_owned());
+            let meta = meta.map(str::to_owned);
+            let owner = request.owner.as_uuid().into_bytes().to_vec();
+            let ttl = ttl.cast_signed();
+            return self
+                .changes(Kind::Acquire, &self.shared.statements.take_one, |query| {
+                    query
+                        .bind_first(name, owner)
+                        .bind(mark)
+                        .bind(ttl)
+                        .bind(holder)
+                        .bind(meta)
+                })
+                .await;
+        }
+        let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
+        let owners = Ids::of(requests.iter().map(|request| &request.owner));
+        self.changes(Kind::Acquire, &self.shared.statements.take, |query| {
+            query.bind_first(json(&rows), owners).bind(mark)
+        })
+        .await
+    }
+
+    /// Takes what only the full statement can judge.
+    async fn acquire_again(
+        &mut self,
+        requests: &[&AcquireRequest],
+    ) -> Result<HashMap<String, Result<FencingToken>>, Failed> {
+        if requests.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
+        let owners = Ids::of(requests.iter().map(|request| &request.owner));
+        let mark = self.shared.group.mark();
+        self.tokens(Kind::Acquire, |query| {
+            query.bind_first(json(&rows), owners).bind(mark)
+        })
+        .await
+    }
+
+    /// Whether the row is what taking it just now has made of it.
+    fn took(&self, row: &LockRow, request: &AcquireRequest) -> bool {
+        let until = self.now.boot + (request.ttl.as_millis() * 1000).cast_signed();
+        row.owner == Some(request.owner)
+            && row.until == Some(until)
+            && row.last_token.get() == self.now.wall.unsigned_abs()
+    }
+
+    fn grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
+        Grant::new(token, self.open.epoch.clone(), request.ttl.duration())
+    }
+}

@@ -1,0 +1,159 @@
+//! Batches that change something: one conditional statement each, and one read to tell the refused ones why.
+
+mod acquire;
+mod records;
+mod release;
+mod renew;
+
+use std::collections::HashMap;
+
+use distlock_core::{Error, ErrorKind, FencingToken, LockName, Result, batch::Reply};
+use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
+
+use super::{Now, Shared, link::Open, rows, statements::Sql};
+use crate::{
+    dialect::LockRow,
+    error::{Access, Failed},
+    op::{Answer, Kind, Op},
+};
+
+/// One batch on its way.
+pub(super) struct Batch<'a> {
+    pub(super) ops: &'a [Op],
+    pub(super) shared: &'a Shared,
+    pub(super) open: &'a mut Open,
+    pub(super) now: Now,
+}
+
+type Answers = Result<Vec<Reply<Answer>>, Failed>;
+
+/// What stands in the rows of the refused, by name.
+type Looks = HashMap<LockName, Result<LockRow>>;
+
+impl Batch<'_> {
+    pub(super) async fn send(self, kind: Kind) -> Answers {
+        match kind {
+            Kind::Renew => self.renew().await,
+            Kind::Release => self.release().await,
+            Kind::HandOver => self.hand_over().await,
+            Kind::Acquire => self.acquire().await,
+            Kind::Force => self.force().await,
+            Kind::Create | Kind::Replace => self.put(kind).await,
+            Kind::Delete => self.delete().await,
+        }
+    }
+
+    /// Sends the statement and reads the changed rows' names and tokens.
+    async fn tokens(
+        &mut self,
+        kind: Kind,
+        bind: impl FnOnce(Common<'_>) -> Statement,
+    ) -> Result<HashMap<String, Result<FencingToken>>, Failed> {
+        let rows = self.rows(kind, bind).await?;
+        let mut tokens = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let name: String = rows::column(row, 0).map_err(Failed::corrupt)?;
+            tokens.insert(name, rows::token(row, 1));
+        }
+        Ok(tokens)
+    }
+
+    /// Sends the statement and reads to its end: it is committed only there, and an error of the commit shows only there.
+    async fn rows(
+        &mut self,
+        kind: Kind,
+        bind: impl FnOnce(Common<'_>) -> Statement,
+    ) -> Result<Vec<SqliteRow>, Failed> {
+        let shared = self.shared;
+        shared.group.count(kind.name());
+        bind(Common {
+            sql: statement(shared, kind),
+            shared,
+            now: self.now,
+        })
+        .fetch_all(&mut self.open.connection)
+        .await
+        .map_err(|error| Failed::sqlite(error, Access::Write))
+    }
+
+    /// Sends a statement that answers with nothing but a number of rows.
+    async fn changes(
+        &mut self,
+        kind: Kind,
+        sql: &Sql,
+        bind: impl FnOnce(Common<'_>) -> Statement,
+    ) -> Result<usize, Failed> {
+        let shared = self.shared;
+        shared.group.count(kind.name());
+        let changed = bind(Common {
+            sql,
+            shared,
+            now: self.now,
+        })
+        .execute(&mut self.open.connection)
+        .await
+        .map_err(|error| Failed::sqlite(error, Access::Write))?;
+        Ok(usize::try_from(changed.rows_affected()).unwrap_or(usize::MAX))
+    }
+
+    async fn looks(&mut self, names: Vec<&LockName>) -> Result<Looks> {
+        if names.is_empty() {
+            return Ok(Looks::new());
+        }
+        let found = super::look(&mut self.open.connection, self.shared, &names, self.now)
+            .await
+            .map_err(Failed::into_error)?;
+        Ok(found.into_iter().collect())
+    }
+}
+
+type Statement = Query<'static, Sqlite, SqliteArguments>;
+
+/// The parameters that all statements share.
+struct Common<'a> {
+    sql: &'a Sql,
+    shared: &'a Shared,
+    now: Now,
+}
+
+impl Common<'_> {
+    fn bind_first(self, rows: String, bytes: Vec<u8>) -> Statement {
+        sqlx::query(self.sql.text())
+            .bind(rows)
+            .bind(bytes)
+            .bind(self.shared.boot.to_vec())
+            .bind(self.now.boot)
+            .bind(self.now.wall)
+    }
+}
+
+fn statement(shared: &Shared, kind: Kind) -> &Sql {
+    let statements = &shared.statements;
+    match kind {
+        Kind::Renew => &statements.renew,
+        Kind::Release => &statements.release,
+        Kind::HandOver => &statements.hand_over,
+        Kind::Acquire => &statements.acquire,
+        Kind::Force => &statements.force,
+        Kind::Create => &statements.create,
+        Kind::Replace => &statements.replace,
+        Kind::Delete => &statements.delete,
+    }
+}
+
+/// The locks that are not among the changed ones.
+fn names<'a, T>(ops: &'a [Op], changed: &HashMap<String, T>) -> Vec<&'a LockName> {
+    ops.iter()
+        .filter_map(Op::lock)
+        .filter(|name| !changed.contains_key(name.as_str()))
+        .collect()
+}
+
+/// The statement was carried out, but not for whom.
+fn unknown(error: &Error) -> Error {
+    Error::new(
+        ErrorKind::OutcomeUnknown,
+        "the rows could not be read after they were written",
+    )
+    .caused_by(error.clone())
+}

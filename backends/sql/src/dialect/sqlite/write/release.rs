@@ -1,0 +1,154 @@
+//! Freeing locks: by their holders, and by force.
+
+use std::collections::HashMap;
+
+use distlock_core::{Forced, Lease, ReleaseOutcome, Result, batch::Reply};
+
+use super::{Answers, Batch, Looks, names, unknown};
+use crate::{
+    dialect::sqlite::{
+        batches::{self, Ids, json},
+        rows,
+    },
+    error::Failed,
+    op::{Answer, Kind, Op},
+};
+
+impl Batch<'_> {
+    pub(super) async fn release(mut self) -> Answers {
+        let leases: Vec<_> = self
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Release(lease) => Some(lease),
+                _ => None,
+            })
+            .collect();
+        let freed = self.free(&leases).await?;
+        if freed == leases.len() {
+            let released = || ReleaseOutcome::Released {
+                others_waiting: Some(false),
+            };
+            let answers = leases.iter().map(|_| Ok(Answer::Released(released())));
+            return Ok(answers.map(Reply::Done).collect());
+        }
+        // What is left is wanted by others, or is not ours.
+        let wanted = self
+            .release_wanted(&leases)
+            .await
+            .map_err(|failed| failed.after(freed > 0))?;
+        // Those not among the wanted ones: all freed before, or none, or some; only then their rows must tell.
+        let rest = leases.len() - wanted.len();
+        let looks = if freed == 0 || freed == rest {
+            Ok(Looks::new())
+        } else {
+            self.looks(names(self.ops, &wanted)).await
+        };
+        let answers = leases.into_iter().map(|lease| {
+            let others_waiting = match wanted.get(lease.name.as_str()) {
+                Some(others) => Some(*others),
+                None if freed == 0 => None,
+                None if freed == rest => Some(false),
+                None => match looks.as_ref().map_err(unknown)?.get(&lease.name) {
+                    Some(Ok(row)) if row.owner.is_none() && row.until == Some(self.now.boot) => {
+                        Some(false)
+                    }
+                    _ => None,
+                },
+            };
+            Ok(match others_waiting {
+                Some(_) => ReleaseOutcome::Released { others_waiting },
+                None => ReleaseOutcome::NotHeld,
+            })
+        });
+        Ok(answers
+            .map(|answer| Reply::Done(answer.map(Answer::Released)))
+            .collect())
+    }
+
+    /// Frees what nobody else waits for, and says how many that were.
+    async fn free(&mut self, leases: &[&Lease]) -> Result<usize, Failed> {
+        let mark = self.shared.group.mark();
+        if let [lease] = leases {
+            let name = lease.name.as_str().to_owned();
+            let owner = lease.owner.as_uuid().into_bytes().to_vec();
+            let token = batches::token(lease.token).map(u64::cast_signed);
+            return self
+                .changes(Kind::Release, &self.shared.statements.free_one, |query| {
+                    query.bind_first(name, owner).bind(mark).bind(token)
+                })
+                .await;
+        }
+        let (rows, owners) = lease_rows(leases);
+        self.changes(Kind::Release, &self.shared.statements.free, |query| {
+            query.bind_first(rows, owners).bind(mark)
+        })
+        .await
+    }
+
+    /// Frees what is still ours, and says by name whether others wait for it.
+    async fn release_wanted(&mut self, leases: &[&Lease]) -> Result<HashMap<String, bool>, Failed> {
+        let (rows, owners) = lease_rows(leases);
+        let mark = self.shared.group.mark();
+        let rows = self
+            .rows(Kind::Release, |query| {
+                query.bind_first(rows, owners).bind(mark)
+            })
+            .await?;
+        rows.iter()
+            .map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?)))
+            .collect::<Result<_>>()
+            .map_err(Failed::corrupt)
+    }
+
+    pub(super) async fn force(mut self) -> Answers {
+        let expected: Vec<_> = self
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Force(name, token) => Some((name, *token)),
+                _ => None,
+            })
+            .collect();
+        let rows: Vec<_> = expected
+            .iter()
+            .map(|(name, token)| (name.as_str(), token.get()))
+            .collect();
+        let freed = self
+            .rows(Kind::Force, |query| {
+                query.bind_first(json(&rows), Vec::new())
+            })
+            .await?;
+        let mut freed_names = HashMap::with_capacity(freed.len());
+        for row in &freed {
+            let name: String = rows::column(row, 0).map_err(Failed::corrupt)?;
+            freed_names.insert(name, ());
+        }
+        let looks = self.looks(names(self.ops, &freed_names)).await;
+        let answers = expected.into_iter().map(|(name, _)| {
+            if freed_names.contains_key(name.as_str()) {
+                return Ok(Forced::Released);
+            }
+            let looks = looks.as_ref().map_err(Clone::clone)?;
+            match looks.get(name) {
+                Some(Err(error)) => Err(error.clone()),
+                Some(Ok(row)) if row.held.is_some() => Ok(Forced::OtherToken(row.last_token)),
+                Some(Ok(_)) | None => Ok(Forced::NotHeld),
+            }
+        });
+        Ok(answers
+            .map(|answer| Reply::Done(answer.map(Answer::Forced)))
+            .collect())
+    }
+}
+
+fn lease_rows(leases: &[&Lease]) -> (String, Vec<u8>) {
+    let rows: Vec<_> = leases
+        .iter()
+        .map(|lease| (lease.name.as_str(), batches::token(lease.token)))
+        .collect();
+    (
+        json(&rows),
+        Ids::of(leases.iter().map(|lease| &lease.owner)),
+    )
+}

@@ -1,0 +1,122 @@
+//! Keeping locks, and passing them on.
+
+use distlock_core::{
+    Grant, HandOver, Lease, LossFeed, LossReason, Renewed, Result, TicketStep, batch::Reply,
+};
+use uuid::Uuid;
+
+use super::{Answers, Batch, Looks, names};
+use crate::{
+    dialect::sqlite::batches::{self, Ids, json},
+    op::{Answer, Kind, Op},
+};
+
+impl Batch<'_> {
+    pub(super) async fn renew(mut self) -> Answers {
+        let renewals: Vec<_> = self
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Renew(lease, renewal) => Some((lease, renewal)),
+                _ => None,
+            })
+            .collect();
+        let step = |step: TicketStep| match step {
+            TicketStep::Keep => (0, Uuid::nil()),
+            TicketStep::Issue(nonce) => (1, nonce),
+            TicketStep::Redeem(nonce) => (2, nonce),
+        };
+        let rows: Vec<_> = renewals
+            .iter()
+            .map(|(lease, renewal)| {
+                (
+                    lease.name.as_str(),
+                    renewal.ttl.as_millis() * 1000,
+                    batches::token(lease.token),
+                    step(renewal.ticket).0,
+                )
+            })
+            .collect();
+        let owners = Ids::of(renewals.iter().map(|(lease, _)| &lease.owner));
+        let nonces = Ids::of_uuids(renewals.iter().map(|(_, renewal)| step(renewal.ticket).1));
+        let mut renewed = self
+            .tokens(Kind::Renew, |query| {
+                query.bind_first(json(&rows), owners).bind(nonces)
+            })
+            .await?;
+        let looks = self.looks(names(self.ops, &renewed)).await;
+        let epoch = &self.open.epoch;
+        let answers = renewals.into_iter().map(|(lease, renewal)| {
+            match renewed.remove(lease.name.as_str()) {
+                Some(token) => Ok(Renewed::Extended {
+                    valid_for: renewal.ttl.duration(),
+                    epoch: epoch.clone(),
+                    token: token?,
+                    loss: LossFeed::silent(),
+                }),
+                None => self.why_lost(lease, &looks).map(Renewed::NotHeld),
+            }
+        });
+        Ok(answers
+            .map(|answer| Reply::Done(answer.map(Answer::Renewed)))
+            .collect())
+    }
+
+    pub(super) async fn hand_over(mut self) -> Answers {
+        let pairs: Vec<_> = self
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::HandOver(lease, next) => Some((lease, next)),
+                _ => None,
+            })
+            .collect();
+        let rows: Vec<_> = pairs
+            .iter()
+            .map(|(lease, next)| {
+                let (name, ttl, holder, meta) = batches::request(next);
+                (name, ttl, holder, meta, batches::token(lease.token))
+            })
+            .collect();
+        let owners = Ids::of(pairs.iter().map(|(lease, _)| &lease.owner));
+        let next_owners = Ids::of(pairs.iter().map(|(_, next)| &next.owner));
+        let mut handed = self
+            .tokens(Kind::HandOver, |query| {
+                query.bind_first(json(&rows), owners).bind(next_owners)
+            })
+            .await?;
+        let looks = self.looks(names(self.ops, &handed)).await;
+        let answers =
+            pairs
+                .into_iter()
+                .map(|(lease, next)| match handed.remove(lease.name.as_str()) {
+                    Some(token) => Ok(HandOver::Done(Grant::new(
+                        token?,
+                        self.open.epoch.clone(),
+                        next.ttl.duration(),
+                    ))),
+                    None => self.why_lost(lease, &looks).map(HandOver::NotHeld),
+                });
+        Ok(answers
+            .map(|answer| Reply::Done(answer.map(Answer::HandedOver)))
+            .collect())
+    }
+
+    fn why_lost(&self, lease: &Lease, looks: &Result<Looks>) -> Result<LossReason> {
+        let looks = looks.as_ref().map_err(Clone::clone)?;
+        let Some(row) = looks.get(&lease.name) else {
+            return Ok(if self.open.history_changed {
+                LossReason::HistoryChanged
+            } else {
+                LossReason::Removed
+            });
+        };
+        let row = row.as_ref().map_err(Clone::clone)?;
+        Ok(match row.owner {
+            None => LossReason::Removed,
+            Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
+            // Also our own identity under another token, or with a ticket that was redeemed already.
+            Some(_) => LossReason::TakenOver,
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! Looks at every setting that a promise rests on.
+
+use std::{os::unix::fs::PermissionsExt as _, time::Duration};
+
+use distlock_core::{Health, Verdict};
+use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
+
+use crate::dialect::sqlite::Shared;
+
+/// Less free space than this will soon be too little.
+const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
+
+/// Examines a SQLite file over a connection; `stock` is the query that counts rows.
+pub(crate) async fn sqlite(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+    stock: Query<'static, Sqlite, SqliteArguments>,
+) -> Result<Health, sqlx::Error> {
+    let version = text(connection, shared, "SELECT sqlite_version()").await?;
+    let mut health = Health::new(format!("SQLite {version}"));
+
+    let journal = text(connection, shared, "PRAGMA journal_mode").await?;
+    if journal == "wal" {
+        health.found("journal mode", Verdict::Pass, "wal");
+    } else {
+        health.found(
+            "journal mode",
+            Verdict::Warn,
+            format!("{journal}: readers and writers hold each other up; set it with `PRAGMA journal_mode = WAL`"),
+        );
+    }
+
+    let synchronous = number(connection, shared, "PRAGMA synchronous").await?;
+    if synchronous >= 2 {
+        health.found(
+            "synchronous",
+            Verdict::Pass,
+            "a commit is on the disk before it is answered",
+        );
+    } else {
+        health.found(
+            "synchronous",
+            Verdict::Fail,
+            format!("{synchronous}: a power cut may take back granted locks and their tokens"),
+        );
+    }
+
+    let encoding = text(connection, shared, "PRAGMA encoding").await?;
+    if encoding == "UTF-8" {
+        health.found("encoding", Verdict::Pass, encoding);
+    } else {
+        health.found(
+            "encoding",
+            Verdict::Warn,
+            format!("{encoding}: lists are not in byte order of the names; use a file of its own"),
+        );
+    }
+
+    let damage = text(connection, shared, "PRAGMA quick_check(1)").await?;
+    if damage == "ok" {
+        health.found("integrity", Verdict::Pass, "quick check found nothing");
+    } else {
+        health.found("integrity", Verdict::Fail, damage);
+    }
+
+    file(&mut health, shared);
+    time_namespace(&mut health);
+
+    shared.group.count("doctor");
+    let row = stock.fetch_one(connection).await?;
+    let (held, free, stale): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let oldest: Option<i64> = row.try_get(3)?;
+    let (records, tombstones): (i64, i64) = (row.try_get(4)?, row.try_get(5)?);
+    let oldest = oldest.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+    let detail = format!(
+        "{held} held, {free} free, {stale} stale{}; {records} records, {tombstones} tombstones",
+        oldest.map_or_else(String::new, |age| format!(" (the oldest for {age:.0?})"))
+    );
+    // Twice, because a turn comes four times in that period, and a machine may have been asleep.
+    let overdue = oldest.is_some_and(|age| age > shared.config.reap_after * 2);
+    health.found(
+        "rows",
+        if overdue {
+            Verdict::Warn
+        } else {
+            Verdict::Pass
+        },
+        detail,
+    );
+    Ok(health)
+}
+
+/// Who can read the file, and whether there is room.
+fn file(health: &mut Health, shared: &Shared) {
+    match std::fs::metadata(&shared.path) {
+        Ok(metadata) => {
+            let mode = metadata.permissions().mode() & 0o777;
+            let detail = format!("{mode:03o} on {}", shared.path.display());
+            if mode & 0o077 == 0 {
+                health.found("file mode", Verdict::Pass, detail);
+            } else {
+                health.found(
+                    "file mode",
+                    Verdict::Warn,
+                    format!(
+                        "{detail}: others can read or change locks; `chmod 600` unless they must"
+                    ),
+                );
+            }
+        }
+        Err(error) => health.found("file mode", Verdict::Unknown, error.to_string()),
+    }
+    match rustix::fs::statvfs(&shared.path) {
+        Ok(space) => {
+            let free = space.f_bavail.saturating_mul(space.f_frsize);
+            let detail = format!("{} MiB free", free / (1024 * 1024));
+            let enough = free >= ENOUGH_SPACE;
+            health.found(
+                "disk space",
+                if enough { Verdict::Pass } else { Verdict::Warn },
+                detail,
+            );
+        }
+        Err(error) => health.found("disk space", Verdict::Unknown, error.to_string()),
+    }
+}
+
+/// Leases compare times since boot, which a time namespace shifts.
+fn time_namespace(health: &mut Health) {
+    const PATH: &str = "/proc/self/timens_offsets";
+    let Ok(offsets) = std::fs::read_to_string(PATH) else {
+        health.found("boot clock", Verdict::Pass, "no time namespaces");
+        return;
+    };
+    let shifted = offsets
+        .lines()
+        .filter_map(|line| line.strip_prefix("boottime"))
+        .any(|offset| offset.split_whitespace().any(|number| number != "0"));
+    if shifted {
+        health.found(
+            "boot clock",
+            Verdict::Fail,
+            format!(
+                "this process is in a time namespace of its own ({PATH}): processes outside of it see other leases; \
+                 use one namespace for all"
+            ),
+        );
+    } else {
+        health.found(
+            "boot clock",
+            Verdict::Pass,
+            "not shifted by a time namespace",
+        );
+    }
+}
+
+async fn text(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+    sql: &'static str,
+) -> Result<String, sqlx::Error> {
+    shared.group.count("doctor");
+    sqlx::query_scalar(sql).fetch_one(connection).await
+}
+
+async fn number(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+    sql: &'static str,
+) -> Result<i64, sqlx::Error> {
+    shared.group.count("doctor");
+    sqlx::query_scalar(sql).fetch_one(connection).await
+}

@@ -1,0 +1,287 @@
+//! What a driver's error means: did it happen, did it not, or is that unknown; and is the store or one row at fault.
+
+use distlock_core::{Error, ErrorKind, batch::Failure};
+
+/// What a failed statement meant to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// What an error means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meaning {
+    pub(crate) kind: ErrorKind,
+    /// One row of a batch may be the cause: sent singly, the others may succeed.
+    pub(crate) one_row: bool,
+    /// The connection is of no more use.
+    pub(crate) reconnect: bool,
+    what: &'static str,
+}
+
+impl Meaning {
+    const fn of(kind: ErrorKind, what: &'static str) -> Self {
+        Self {
+            kind,
+            one_row: false,
+            reconnect: false,
+            what,
+        }
+    }
+
+    const fn one_row(mut self) -> Self {
+        self.one_row = true;
+        self
+    }
+
+    const fn reconnect(mut self) -> Self {
+        self.reconnect = true;
+        self
+    }
+}
+
+/// A failed statement.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) meaning: Meaning,
+    source: sqlx::Error,
+}
+
+impl Failed {
+    /// Reads SQLite's answer.
+    pub(crate) fn sqlite(source: sqlx::Error, access: Access) -> Self {
+        Self {
+            meaning: sqlite(&source, access),
+            source,
+        }
+    }
+
+    /// An answer that cannot be read, although the statement was carried out.
+    pub(crate) fn corrupt(error: Error) -> Self {
+        Self {
+            meaning: Meaning::of(error.kind(), "the answer cannot be read"),
+            source: sqlx::Error::Decode(Box::new(error)),
+        }
+    }
+
+    /// The same when an earlier statement of the batch has done a part already.
+    pub(crate) fn after(mut self, partly_done: bool) -> Self {
+        if partly_done {
+            self.meaning.kind = ErrorKind::OutcomeUnknown;
+        }
+        self
+    }
+
+    pub(crate) fn into_error(self) -> Error {
+        Error::new(self.meaning.kind, self.meaning.what).caused_by(self.source)
+    }
+
+    pub(crate) fn into_failure(self) -> Failure {
+        let one_row = self.meaning.one_row;
+        let error = self.into_error();
+        if one_row {
+            Failure::Split(error)
+        } else {
+            Failure::Whole(error)
+        }
+    }
+}
+
+/// The code SQLite answered with, if it was SQLite.
+pub(crate) fn sqlite_code(error: &sqlx::Error) -> Option<i32> {
+    match error {
+        sqlx::Error::Database(database) => database.code()?.parse().ok(),
+        _ => None,
+    }
+}
+
+fn sqlite(error: &sqlx::Error, access: Access) -> Meaning {
+    let unknown_if_write = match access {
+        Access::Read => ErrorKind::Unavailable,
+        Access::Write => ErrorKind::OutcomeUnknown,
+    };
+    if let Some(code) = sqlite_code(error) {
+        return sqlite_meaning(code, unknown_if_write);
+    }
+    match error {
+        sqlx::Error::WorkerCrashed => Meaning::of(
+            unknown_if_write,
+            "the connection's thread ended before the answer came",
+        )
+        .reconnect(),
+        sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
+            Meaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
+        }
+        sqlx::Error::Io(_) => Meaning::of(ErrorKind::Unavailable, "the file cannot be opened"),
+        _ => Meaning::of(ErrorKind::Internal, "the driver failed"),
+    }
+}
+
+/// By result code; extended codes first, then the primary code in the low byte.
+fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
+    use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, Unavailable};
+    match code {
+        // SQLITE_READONLY_DBMOVED
+        1032 => {
+            return Meaning::of(Unavailable, "the file was moved or replaced").reconnect();
+        }
+        // SQLITE_READONLY_RECOVERY, _CANTLOCK: the write-ahead log cannot be opened by us.
+        264 | 520 => return Meaning::of(Unavailable, "the write-ahead log cannot be used"),
+        // SQLITE_IOERR_NOMEM
+        3082 => return Meaning::of(LimitExceeded, "out of memory").reconnect(),
+        _ => {}
+    }
+    match code & 0xff {
+        // SQLITE_ERROR: a statement that SQLite refuses, so a table is missing or another program's.
+        1 => Meaning::of(
+            InvalidConfig,
+            "the tables are not as expected: run `distlock doctor`, or `distlock migrate`",
+        ),
+        3 | 23 => Meaning::of(AccessDenied, "access was refused"),
+        5 => Meaning::of(
+            Unavailable,
+            "another process is writing to the file for too long",
+        ),
+        6 => Meaning::of(Unavailable, "a table of the file is locked"),
+        7 => Meaning::of(LimitExceeded, "out of memory").reconnect(),
+        8 => Meaning::of(AccessDenied, "the file is read-only"),
+        9 => Meaning::of(Unavailable, "the statement was interrupted"),
+        10 => Meaning::of(unknown_if_write, "the disk failed").reconnect(),
+        11 => Meaning::of(Corrupt, "the file is damaged")
+            .one_row()
+            .reconnect(),
+        13 => Meaning::of(LimitExceeded, "the disk is full"),
+        14 => Meaning::of(Unavailable, "the file cannot be opened").reconnect(),
+        15 => Meaning::of(Unavailable, "the file's locks are contended").reconnect(),
+        17 => Meaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
+        18 => Meaning::of(LimitExceeded, "a value is too large").one_row(),
+        19 | 20 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
+        26 => Meaning::of(InvalidConfig, "the file is not a SQLite database").reconnect(),
+        _ => Meaning::of(Internal, "the database failed").reconnect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use sqlx::error::DatabaseError;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Coded(i32);
+
+    impl std::fmt::Display for Coded {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "(code: {})", self.0)
+        }
+    }
+
+    impl std::error::Error for Coded {}
+
+    impl DatabaseError for Coded {
+        fn message(&self) -> &'static str {
+            "scripted"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.to_string().into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new connection.
+    const TABLE: &[(&str, i32, ErrorKind, ErrorKind, bool, bool)] = {
+        use ErrorKind::{
+            AccessDenied as Denied, Corrupt, Internal, InvalidConfig as Config,
+            LimitExceeded as Limit, OutcomeUnknown as Unknown, Unavailable as Down,
+        };
+        &[
+            ("ERROR", 1, Config, Config, false, false),
+            ("INTERNAL", 2, Internal, Internal, false, true),
+            ("PERM", 3, Denied, Denied, false, false),
+            ("BUSY", 5, Down, Down, false, false),
+            ("BUSY_RECOVERY", 261, Down, Down, false, false),
+            ("BUSY_SNAPSHOT", 517, Down, Down, false, false),
+            ("BUSY_TIMEOUT", 773, Down, Down, false, false),
+            ("LOCKED", 6, Down, Down, false, false),
+            ("LOCKED_SHAREDCACHE", 262, Down, Down, false, false),
+            ("NOMEM", 7, Limit, Limit, false, true),
+            ("READONLY", 8, Denied, Denied, false, false),
+            ("READONLY_RECOVERY", 264, Down, Down, false, false),
+            ("READONLY_CANTLOCK", 520, Down, Down, false, false),
+            ("READONLY_DBMOVED", 1032, Down, Down, false, true),
+            ("READONLY_DIRECTORY", 1544, Denied, Denied, false, false),
+            ("INTERRUPT", 9, Down, Down, false, false),
+            ("IOERR", 10, Down, Unknown, false, true),
+            ("IOERR_READ", 266, Down, Unknown, false, true),
+            ("IOERR_WRITE", 778, Down, Unknown, false, true),
+            ("IOERR_FSYNC", 1034, Down, Unknown, false, true),
+            ("IOERR_NOMEM", 3082, Limit, Limit, false, true),
+            ("CORRUPT", 11, Corrupt, Corrupt, true, true),
+            ("FULL", 13, Limit, Limit, false, false),
+            ("CANTOPEN", 14, Down, Down, false, true),
+            ("PROTOCOL", 15, Down, Down, false, true),
+            ("SCHEMA", 17, Down, Down, false, true),
+            ("TOOBIG", 18, Limit, Limit, true, false),
+            ("CONSTRAINT", 19, Corrupt, Corrupt, true, false),
+            ("CONSTRAINT_CHECK", 275, Corrupt, Corrupt, true, false),
+            ("CONSTRAINT_DATATYPE", 3091, Corrupt, Corrupt, true, false),
+            ("MISMATCH", 20, Corrupt, Corrupt, true, false),
+            ("AUTH", 23, Denied, Denied, false, false),
+            ("NOTADB", 26, Config, Config, false, true),
+        ]
+    };
+
+    #[test]
+    fn every_code_has_its_meaning() {
+        for &(name, code, read, write, one_row, reconnect) in TABLE {
+            for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
+                let error = sqlx::Error::Database(Box::new(Coded(code)));
+                let failed = Failed::sqlite(error, access);
+                assert_eq!(failed.meaning.kind, kind, "{name} on {access:?}");
+                assert_eq!(failed.meaning.one_row, one_row, "{name}");
+                assert_eq!(failed.meaning.reconnect, reconnect, "{name}");
+                let split = matches!(failed.into_failure(), Failure::Split(_));
+                assert_eq!(split, one_row, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_driver_that_died_leaves_a_write_unknown() {
+        let meaning = |access| Failed::sqlite(sqlx::Error::WorkerCrashed, access).meaning;
+        assert_eq!(meaning(Access::Write).kind, ErrorKind::OutcomeUnknown);
+        assert_eq!(meaning(Access::Read).kind, ErrorKind::Unavailable);
+        assert!(meaning(Access::Read).reconnect);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_decoded_is_corrupt() {
+        let error = sqlx::Error::Decode("not a number".into());
+        assert_eq!(
+            Failed::sqlite(error, Access::Read).meaning.kind,
+            ErrorKind::Corrupt
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The checking half of fencing, in the caller's own transaction.
+//!
+//! The bar is a row of a small table in the caller's database. [`admit`] raises it or refuses; the caller changes its data in
+//! the same transaction, so that no earlier holder can write in between or afterwards.
+//!
+//! ```no_run
+//! use distlock_core::Fence;
+//! use sqlx::{Connection, SqliteConnection};
+//!
+//! async fn pay(database: &mut SqliteConnection, fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut transaction = database.begin_with("BEGIN IMMEDIATE").await?;
+//!     distlock_sql::fence::admit(&mut transaction, "account:42", fence).await?;
+//!     sqlx::query("UPDATE account SET balance = balance - 1 WHERE id = 42")
+//!         .execute(&mut *transaction)
+//!         .await?;
+//!     transaction.commit().await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A row that carries its own bar in two columns needs no second table: see
+//! [`FenceGuard::SQL_CONDITION`].
+
+use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard, FenceState};
+use sqlx::SqliteConnection;
+
+use crate::error::{Access, Failed};
+
+/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
+pub const CREATE_TABLE: &str = "
+CREATE TABLE IF NOT EXISTS distributed_fence (
+    resource TEXT NOT NULL PRIMARY KEY,
+    state    TEXT NOT NULL
+) STRICT";
+
+/// Touches the row, so that the transaction holds the write lock before the bar is read.
+const READ: &str = "
+INSERT INTO distributed_fence (resource, state) VALUES (?1, ?2)
+ON CONFLICT (resource) DO UPDATE SET state = state
+RETURNING state";
+
+const WRITE: &str = "UPDATE distributed_fence SET state = ?2 WHERE resource = ?1";
+
+/// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
+///
+/// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
+/// After a refusal, roll back.
+///
+/// # Errors
+/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be used, with
+/// [`ErrorKind::Corrupt`] when what it holds cannot be read.
+///
+/// # Cancel safety
+/// Dropping it may leave the bar raised inside the open transaction: roll back.
+pub async fn admit(
+    connection: &mut SqliteConnection,
+    resource: &str,
+    fence: &Fence,
+) -> Result<(), FenceError> {
+    let unseen = text(FenceGuard::new().state())?;
+    let rows: Vec<(String,)> = sqlx::query_as(READ)
+        .bind(resource.to_owned())
+        .bind(unseen)
+        // To the end: the statement has run only then.
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(failed)?;
+    let state = rows.into_iter().next().map(|(state,)| state);
+    let state: FenceState = serde_json::from_str(&state.unwrap_or_default()).map_err(|error| {
+        let problem = format!("the fence of {resource:?} cannot be read");
+        FenceError::Failed(Error::new(ErrorKind::Corrupt, problem).caused_by(error))
+    })?;
+    let mut guard = FenceGuard::from_state(state);
+    guard.check(fence).map_err(FenceError::Refused)?;
+    sqlx::query(WRITE)
+        .bind(resource.to_owned())
+        .bind(text(guard.state())?)
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
+fn text(state: &FenceState) -> Result<String, FenceError> {
+    serde_json::to_string(state).map_err(|error| {
+        FenceError::Failed(
+            Error::new(ErrorKind::Internal, "a fence cannot be written").caused_by(error),
+        )
+    })
+}
+
+fn failed(error: sqlx::Error) -> FenceError {
+    FenceError::Failed(
+        Failed::sqlite(error, Access::Write)
+            .into_error()
+            .on("sqlite"),
+    )
+}

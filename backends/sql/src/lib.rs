@@ -1,0 +1,70 @@
+//! SQL tables behind the distlock contract: a `distributed_lock` row per name, one conditional statement per batch.
+//!
+//! ```no_run
+//! # #[cfg(feature = "sqlite")]
+//! # async fn example() -> distlock_core::Result<()> {
+//! use std::sync::Arc;
+//!
+//! use distlock_core::{Locker, SystemClock};
+//! use distlock_sql::{Sqlite, SqliteConfig};
+//!
+//! let store = Sqlite::open(SqliteConfig::new("/var/lib/app/locks.db"), Arc::new(SystemClock)).await?;
+//! let locker = Locker::new(store.lock());
+//! let guard = locker.lock("order:42").acquire().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Map
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `config` | options, checked once |
+//! | `store` | gathers operations into batches, owns the helpers |
+//! | `lock`, `wait` | [`DistLock`](distlock_core::DistLock): operations, and one poller per process for all who wait |
+//! | `records` | [`Records`](distlock_core::Records): versioned values |
+//! | `reaper` | removes rows nobody has used for long |
+//! | `doctor`, `migrate` | health, and the tables' versions |
+//! | `fence` | the checking half of fencing, for a row in the caller's own transaction |
+//! | `dialect` | what differs between databases: statements, connections, error codes |
+//!
+//! # Guarantees
+//! A lock is granted by one conditional statement, so that at most one owner holds a name; its token rises with every grant,
+//! also after release, expiry and reaping. SQLite: leases live on the boot-time clock of the host together with the boot's
+//! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
+//!
+//! # Features
+//! `sqlite`: the SQLite dialect, with SQLite itself built in. None by default.
+
+#[cfg(feature = "sqlite")]
+mod config;
+#[cfg(feature = "sqlite")]
+mod dialect;
+#[cfg(feature = "sqlite")]
+mod doctor;
+#[cfg(feature = "sqlite")]
+mod error;
+#[cfg(feature = "sqlite")]
+pub mod fence;
+#[cfg(feature = "sqlite")]
+mod lock;
+#[cfg(feature = "sqlite")]
+mod migrate;
+#[cfg(feature = "sqlite")]
+mod op;
+#[cfg(feature = "sqlite")]
+mod reaper;
+#[cfg(feature = "sqlite")]
+mod records;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "sqlite")]
+mod store;
+#[cfg(feature = "sqlite")]
+mod wait;
+
+#[cfg(feature = "sqlite")]
+pub use config::SqliteConfig;
+#[cfg(feature = "sqlite")]
+pub use migrate::{Migration, TablesStatus};
+#[cfg(feature = "sqlite")]
+pub use sqlite::Sqlite;

@@ -1,0 +1,166 @@
+//! Locks: a row per name.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, ErrorKind,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome,
+    Renewal, Renewed, Result,
+};
+
+use crate::{
+    dialect::{Dialect, LockRow},
+    op::{Answer, Op},
+    store::Store,
+    wait::SqlContender,
+};
+
+pub(crate) struct SqlLock<D: Dialect> {
+    store: Arc<Store<D>>,
+    capabilities: Capabilities,
+    closed: AtomicBool,
+}
+
+impl<D: Dialect> SqlLock<D> {
+    pub(crate) fn new(store: Arc<Store<D>>) -> Self {
+        Self {
+            store,
+            capabilities: D::capabilities(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn open(&self) -> Result<&Arc<Store<D>>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(D::NAME));
+        }
+        Ok(&self.store)
+    }
+
+    async fn submit(&self, op: Op) -> Result<Answer> {
+        self.open()?.submit(op).await
+    }
+}
+
+fn info(name: LockName, row: Option<LockRow>, epoch: Epoch) -> LockInfo {
+    let mut info = match row {
+        Some(LockRow {
+            held: Some(holder), ..
+        }) => LockInfo::held(name, holder),
+        Some(row) => {
+            let mut info = LockInfo::free(name);
+            info.last_token = Some(row.last_token);
+            info
+        }
+        None => LockInfo::free(name),
+    };
+    info.epoch = Some(epoch);
+    info
+}
+
+#[async_trait]
+impl<D: Dialect> DistLock for SqlLock<D> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        let dialect = self.open()?.dialect().reopen().await;
+        let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
+        Ok(Arc::new(Self::new(Store::new(dialect, 1))))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        match self.submit(Op::Acquire(request.clone())).await? {
+            Answer::Acquired(attempt) => Ok(attempt),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        let store = Arc::clone(self.open()?);
+        Ok(Box::new(SqlContender::new(store, request.clone())))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        match self.submit(Op::Renew(lease.clone(), *renewal)).await? {
+            Answer::Renewed(renewed) => Ok(renewed),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        match self.submit(Op::Release(lease.clone())).await? {
+            Answer::Released(outcome) => Ok(outcome),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        let op = Op::HandOver(lease.clone(), next.clone());
+        match self.submit(op).await? {
+            Answer::HandedOver(handed) => Ok(handed),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let wrap = |error: Error| error.on(D::NAME).during("inspect").about(name);
+        let rows = self
+            .open()?
+            .dialect()
+            .look(std::slice::from_ref(name))
+            .await
+            .map_err(wrap)?;
+        let row = rows.into_iter().next().map(|(_, row)| row).transpose();
+        let epoch = self.store.dialect().epoch().await.map_err(wrap)?;
+        Ok(info(name.clone(), row.map_err(wrap)?, epoch))
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        let wrap = |error: Error| error.on(D::NAME).during("list");
+        let dialect = self.open()?.dialect();
+        let rows = dialect.list(prefix, after, limit).await.map_err(wrap)?;
+        let epoch = dialect.epoch().await.map_err(wrap)?;
+        let rows = rows.into_iter();
+        Ok(rows
+            .map(|(name, row)| info(name, Some(row), epoch.clone()))
+            .collect())
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        match self.submit(Op::Force(name.clone(), expected)).await? {
+            Answer::Forced(forced) => Ok(forced),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let health = self.open()?.dialect().health().await;
+        health.map_err(|error| error.on(D::NAME).during("health"))
+    }
+
+    async fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.store.close_part().await;
+        }
+    }
+}
+
+impl<D: Dialect> fmt::Debug for SqlLock<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}

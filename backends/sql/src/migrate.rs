@@ -1,0 +1,61 @@
+//! The tables' versions: which migrations there are, and which of them a store has.
+
+/// One step from a version of the tables to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Migration {
+    /// The version of the tables afterwards.
+    pub version: i64,
+    /// What it does, in a word or two.
+    pub name: &'static str,
+    /// Its statements.
+    pub sql: &'static str,
+}
+
+/// How a store's tables stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TablesStatus {
+    /// The version of the tables; 0 = there are none.
+    pub version: i64,
+    /// What is to be applied, or was applied just now.
+    pub migrations: Vec<Migration>,
+}
+
+impl TablesStatus {
+    pub(crate) fn at(version: i64) -> Self {
+        let migrations = MIGRATIONS
+            .into_iter()
+            .filter(|migration| migration.version > version)
+            .collect();
+        Self {
+            version,
+            migrations,
+        }
+    }
+}
+
+/// For SQLite, in order.
+pub(crate) const MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "locks and records",
+    sql: include_str!("../../../migrations/sqlite/0001_locks_and_records.sql"),
+}];
+
+/// The version that this program works with.
+pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbered_without_gaps() {
+        for (number, migration) in (1..).zip(&MIGRATIONS) {
+            assert_eq!(migration.version, number);
+        }
+        assert_eq!(LATEST, 1);
+        assert_eq!(TablesStatus::at(0).migrations.len(), MIGRATIONS.len());
+        assert!(TablesStatus::at(LATEST).migrations.is_empty());
+    }
+}

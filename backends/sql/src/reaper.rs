@@ -1,0 +1,59 @@
+//! Removes rows that nobody has used for long, in pages, so that what is left behind is bounded.
+
+use std::{sync::Weak, time::Duration};
+
+use distlock_core::Result;
+
+use crate::{
+    dialect::{Dialect, Reaped},
+    store::Store,
+};
+
+/// The first turn: soon after opening, at a time of its own.
+const FIRST: std::ops::Range<u64> = 200..1500;
+
+/// Between two pages, so that waiting writers get their turn.
+const BETWEEN_PAGES: Duration = Duration::from_millis(10);
+
+/// Reaps soon after opening, and then four times in `reap_after`, unless another process did.
+pub(crate) async fn reap_now_and_then<D: Dialect>(store: Weak<Store<D>>) {
+    let mut pause = Duration::from_millis(fastrand::u64(FIRST));
+    loop {
+        let sleep = match store.upgrade() {
+            Some(store) => store.dialect().clock().sleep(pause),
+            None => return,
+        };
+        sleep.await;
+        let Some(store) = store.upgrade() else { return };
+        let every = store.dialect().reap_after() / 4;
+        // A little sooner or later each time, so that processes started together part.
+        pause = every.mul_f64(0.75 + fastrand::f64() / 2.0);
+        match reap(store.dialect(), every).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!(removed, "idle rows were removed"),
+            Err(error) => tracing::debug!(%error, "idle rows were not removed; the next turn will"),
+        }
+    }
+}
+
+/// One turn, unless another process had it within `every`. Says how many rows were removed.
+pub(crate) async fn reap<D: Dialect>(dialect: &D, every: Duration) -> Result<u64> {
+    // Half of it, so that a turn that comes a little early is not refused for a whole round.
+    if !dialect.claim_reaping(every / 2).await? {
+        return Ok(0);
+    }
+    let mut removed = 0;
+    for table in [Reaped::Locks, Reaped::Records] {
+        let mut after = None;
+        loop {
+            let page = dialect.reap_page(table, after).await?;
+            removed += page.removed;
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+            dialect.clock().sleep(BETWEEN_PAGES).await;
+        }
+    }
+    Ok(removed)
+}

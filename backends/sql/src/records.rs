@@ -1,0 +1,114 @@
+//! Records: small values under keys, with versions that strictly rise.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
+    check_value,
+};
+
+use crate::{
+    dialect::Dialect,
+    op::{Answer, Op},
+    store::Store,
+};
+
+pub(crate) struct SqlRecords<D: Dialect> {
+    store: Arc<Store<D>>,
+    closed: AtomicBool,
+}
+
+impl<D: Dialect> SqlRecords<D> {
+    pub(crate) fn new(store: Arc<Store<D>>) -> Self {
+        Self {
+            store,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn open(&self) -> Result<&Arc<Store<D>>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(D::NAME));
+        }
+        Ok(&self.store)
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Records for SqlRecords<D> {
+    fn backend(&self) -> &'static str {
+        D::NAME
+    }
+
+    fn tells_ages(&self) -> bool {
+        true
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        let dialect = self.open()?.dialect().reopen().await;
+        let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
+        Ok(Arc::new(Self::new(Store::new(dialect, 1))))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        let mut found = self.get_many(std::slice::from_ref(key)).await?;
+        Ok(found.pop().flatten())
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let dialect = self.open()?.dialect();
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found = dialect.get(keys).await;
+        found.map_err(|error| error.on(D::NAME).during("get"))
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        check_value(key, value).map_err(|error| error.on(D::NAME).during("put"))?;
+        let op = match expect {
+            Expect::Absent => Op::Create(key.clone(), value.to_vec()),
+            Expect::Version(version) => Op::Replace(key.clone(), value.to_vec(), version),
+        };
+        match self.open()?.submit(op).await? {
+            Answer::Written(written) => Ok(written),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        match self.open()?.submit(Op::Delete(key.clone(), expect)).await? {
+            Answer::Deleted(deleted) => Ok(deleted),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let found = self.open()?.dialect().scan(prefix, after, limit).await;
+        found.map_err(|error| error.on(D::NAME).during("scan"))
+    }
+
+    async fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.store.close_part().await;
+        }
+    }
+}
+
+impl<D: Dialect> fmt::Debug for SqlRecords<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}

@@ -1,0 +1,112 @@
+//! The way in: a SQLite file as a store of locks and records.
+
+use std::sync::Arc;
+
+use distlock_core::{Clock, DistLock, Records, Result};
+
+use crate::{
+    config::SqliteConfig,
+    dialect::{Dialect as _, sqlite::SqliteDialect},
+    lock::SqlLock,
+    migrate::TablesStatus,
+    records::SqlRecords,
+    store::Store,
+};
+
+/// An opened SQLite file.
+///
+/// Its locks and its records share two connections, one that writes and one that reads, which close when both are closed or
+/// dropped. Any number of processes of one host may open the same file.
+#[derive(Clone, Debug)]
+pub struct Sqlite {
+    store: Arc<Store<SqliteDialect>>,
+    lock: Arc<SqlLock<SqliteDialect>>,
+    records: Arc<SqlRecords<SqliteDialect>>,
+}
+
+impl Sqlite {
+    /// Opens the file. Creates it, readable by its owner only, and its tables where they are absent, unless
+    /// [`SqliteConfig::migrate`] is false. Never changes tables that are there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for an option, path or file that cannot be right (a folder, not a database, not
+    /// writable, on a network file system, tables of another version); then nothing was changed.
+    /// [`ErrorKind::Unavailable`] when other processes keep the file busy.
+    ///
+    /// # Cancel safety
+    /// Safe: what was created stays, and is what the next call needs.
+    ///
+    /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
+    /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
+    pub async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let dialect = SqliteDialect::open(config, clock)
+            .await
+            .map_err(|error| error.on(SqliteDialect::NAME).during("open"))?;
+        let store = Store::new(dialect, 2);
+        store.reap();
+        Ok(Self {
+            lock: Arc::new(SqlLock::new(Arc::clone(&store))),
+            records: Arc::new(SqlRecords::new(Arc::clone(&store))),
+            store,
+        })
+    }
+
+    /// Its locks.
+    #[must_use]
+    pub fn lock(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock) as Arc<dyn DistLock>
+    }
+
+    /// Its records.
+    #[must_use]
+    pub fn records(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.records) as Arc<dyn Records>
+    }
+
+    /// How many statements this process has sent to the file so far, with all its handles.
+    #[must_use]
+    pub fn statements(&self) -> u64 {
+        self.store.dialect().group().statements()
+    }
+
+    /// Removes rows that are idle for longer than [`SqliteConfig::reap_after`] now, and says how many. This also happens by
+    /// itself, a few times in that period.
+    ///
+    /// # Errors
+    /// Failures of the store; what was removed until then stays removed.
+    ///
+    /// # Cancel safety
+    /// Safe: each page is removed as a whole or not at all.
+    pub async fn reap(&self) -> Result<u64> {
+        crate::reaper::reap(self.store.dialect(), std::time::Duration::ZERO)
+            .await
+            .map_err(|error| error.on(SqliteDialect::NAME).during("reap"))
+    }
+
+    /// Brings the tables of a file up to date, creating the file and the tables where they are absent. The answer says from
+    /// which version it went and what was applied.
+    ///
+    /// # Errors
+    /// As [`Sqlite::open`].
+    ///
+    /// # Cancel safety
+    /// Safe: all migrations are applied in one transaction.
+    pub async fn migrate(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
+        SqliteDialect::migrate(config, clock)
+            .await
+            .map_err(|error| error.on(SqliteDialect::NAME).during("migrate"))
+    }
+
+    /// How the tables of a file stand, and what [`Sqlite::migrate`] would apply. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Sqlite::open`].
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn status(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
+        SqliteDialect::status(config, clock)
+            .await
+            .map_err(|error| error.on(SqliteDialect::NAME).during("migrate"))
+    }
+}

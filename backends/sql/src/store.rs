@@ -1,0 +1,168 @@
+//! One handle on a database: its batches, its helpers, and whether it is closed.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use distlock_core::{
+    Error, ErrorKind, Result,
+    batch::{Batcher, Executor, Failure, Limits, Reply},
+};
+use tokio::task::AbortHandle;
+
+use crate::{
+    dialect::Dialect,
+    op::{Answer, Kind, Op},
+    reaper, wait,
+};
+
+/// What a handle's locks and records share. Connections close with the last of them.
+pub(crate) struct Store<D: Dialect> {
+    batcher: Batcher<Writer<D>>,
+    /// Waiters of this handle that sleep. Changed under the group's mutex only.
+    pub(crate) asleep: AtomicUsize,
+    pub(crate) polling: AtomicBool,
+    /// Parts that are still open: locks and records.
+    parts: AtomicUsize,
+    // A std mutex: held to look and to swap only.
+    helpers: Mutex<Vec<AbortHandle>>,
+}
+
+/// The sending end of the batches.
+#[derive(Debug)]
+pub(crate) struct Writer<D>(D);
+
+impl<D: Dialect> Store<D> {
+    /// A handle with `parts` that are closed one by one.
+    pub(crate) fn new(dialect: D, parts: usize) -> Arc<Self> {
+        Arc::new(Self {
+            batcher: Batcher::new(Writer(dialect), Limits::default()),
+            asleep: AtomicUsize::new(0),
+            polling: AtomicBool::new(false),
+            parts: AtomicUsize::new(parts),
+            helpers: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn dialect(&self) -> &D {
+        &self.batcher.executor().0
+    }
+
+    /// Sends an operation with the next batch.
+    pub(crate) async fn submit(&self, op: Op) -> Result<Answer> {
+        let operation = op.kind().name();
+        let name = op.lock().cloned();
+        self.batcher.submit(op).await.map_err(|error| {
+            let error = error.on(D::NAME).during(operation);
+            match &name {
+                Some(name) => error.about(name),
+                None => error,
+            }
+        })
+    }
+
+    /// Sees to it that somebody polls for those who wait with this handle.
+    pub(crate) fn poll(self: &Arc<Self>) {
+        if self.polling.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.keep(tokio::spawn(wait::poll(Arc::clone(self))).abort_handle());
+    }
+
+    /// Starts removing idle rows now and then.
+    pub(crate) fn reap(self: &Arc<Self>) {
+        let task = reaper::reap_now_and_then(Arc::downgrade(self));
+        self.keep(tokio::spawn(task).abort_handle());
+    }
+
+    /// Closes one part; the last one closes the connections.
+    pub(crate) async fn close_part(&self) {
+        if self.parts.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        self.stop_helpers();
+        self.batcher.close().await;
+        self.dialect().close().await;
+    }
+
+    fn keep(&self, helper: AbortHandle) {
+        let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
+        helpers.retain(|helper| !helper.is_finished());
+        helpers.push(helper);
+    }
+
+    fn stop_helpers(&self) {
+        let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
+        for helper in helpers.drain(..) {
+            helper.abort();
+        }
+    }
+}
+
+impl<D: Dialect> Drop for Store<D> {
+    fn drop(&mut self) {
+        self.stop_helpers();
+    }
+}
+
+impl<D: Dialect> fmt::Debug for Store<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.dialect().fmt(f)
+    }
+}
+
+impl<D: Dialect> Executor for Writer<D> {
+    type Kind = Kind;
+    type Op = Op;
+    type Answer = Answer;
+
+    fn kind(&self, op: &Op) -> Kind {
+        op.kind()
+    }
+
+    fn is_urgent(&self, kind: Kind) -> bool {
+        kind == Kind::Renew
+    }
+
+    fn key<'a>(&self, op: &'a Op) -> &'a str {
+        op.key()
+    }
+
+    fn bytes(&self, op: &Op) -> usize {
+        op.bytes()
+    }
+
+    async fn run(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let replies = self.0.write(kind, ops).await?;
+        for (op, reply) in ops.iter().zip(&replies) {
+            if let (Some(name), Reply::Done(Ok(answer))) = (op.lock(), reply)
+                && answer.freed()
+            {
+                self.0.group().freed(name);
+            }
+        }
+        Ok(replies)
+    }
+
+    fn undo(&self, op: &Op, answer: &Answer) -> Option<Op> {
+        op.undo(answer)
+    }
+
+    fn outlives_caller(&self, op: &Op) -> bool {
+        matches!(op, Op::Release(_) | Op::HandOver(..))
+    }
+}
+
+impl Answer {
+    /// An answer to another kind of question than was asked.
+    pub(crate) fn unexpected(&self) -> Error {
+        Error::new(
+            ErrorKind::Internal,
+            format!("an answer of the wrong kind came back: {self:?}"),
+        )
+    }
+}

@@ -1,0 +1,326 @@
+//! Waiting: one poller per process for all who wait, and an immediate wake-up inside the process.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, LockName, Moment, Result};
+use tokio::sync::Notify;
+
+use crate::{
+    dialect::{Dialect, LockRow},
+    op::{Answer, Op},
+    store::Store,
+};
+
+/// From one poll to the next: 16 a second on average, in step with no other process.
+const EVERY: std::ops::Range<u64> = 57_000..68_000;
+
+/// No poll follows another sooner than this, also when a lease ends: 19 a second at most.
+const AT_LEAST: Duration = Duration::from_micros(52_500);
+
+/// After a poll that failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// How long a held row is marked as wanted, and how little may be left before the mark is renewed: one write in 4 s.
+const WANTED_FOR: Duration = Duration::from_secs(5);
+const RENEW_WANTED: Duration = Duration::from_secs(1);
+
+/// Longest sleep of one wait. Waking without a reason is allowed; a duration near the largest one overflows clocks.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// All handles of this process on one store: who waits, when the store was last asked, how much it was asked.
+pub(crate) struct Group {
+    backend: &'static str,
+    /// Tells this process's marks from others'.
+    mark: i64,
+    statements: AtomicU64,
+    // A std mutex: held for map operations only.
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    by_name: HashMap<LockName, Vec<Arc<Waiter>>>,
+    next_poll: Option<Moment>,
+}
+
+/// One contender.
+struct Waiter {
+    signal: Notify,
+    /// Whether it sleeps now. Changed under the group's mutex only.
+    asleep: AtomicBool,
+}
+
+impl Group {
+    pub(crate) fn new(backend: &'static str) -> Arc<Self> {
+        Arc::new(Self {
+            backend,
+            mark: fastrand::i64(1..),
+            statements: AtomicU64::new(0),
+            waiting: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn mark(&self) -> i64 {
+        self.mark
+    }
+
+    /// Counts a statement.
+    pub(crate) fn count(&self, operation: &'static str) {
+        self.statements.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("distlock_store_operations_total", "backend" => self.backend, "operation" => operation)
+            .increment(1);
+    }
+
+    /// Statements sent so far by all handles of this process.
+    pub(crate) fn statements(&self) -> u64 {
+        self.statements.load(Ordering::Relaxed)
+    }
+
+    /// Wakes those who wait for a lock that was freed in this process.
+    pub(crate) fn freed(&self, name: &LockName) {
+        self.waiting().wake(name);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn join(&self, name: &LockName) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter {
+            signal: Notify::new(),
+            asleep: AtomicBool::new(false),
+        });
+        self.waiting()
+            .by_name
+            .entry(name.clone())
+            .or_default()
+            .push(Arc::clone(&waiter));
+        waiter
+    }
+
+    fn leave(&self, name: &LockName, waiter: &Arc<Waiter>) {
+        let mut waiting = self.waiting();
+        if let Some(waiters) = waiting.by_name.get_mut(name) {
+            waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+            if waiters.is_empty() {
+                waiting.by_name.remove(name);
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// How long until the store may be asked again.
+    fn pause(&mut self, now: Moment) -> Duration {
+        // A group may be shared by handles with different clocks, in tests: a time far off is another clock's.
+        match self.next_poll.map(|next| next.since(now)) {
+            Some(pause) if pause <= AFTER_FAILURE => pause,
+            _ => {
+                let pause = every();
+                self.next_poll = Some(now + pause);
+                pause
+            }
+        }
+    }
+
+    /// Takes the poll that is due, and the names to ask for. `None` when another handle took it.
+    fn claim(&mut self, now: Moment) -> Option<Vec<LockName>> {
+        if self.next_poll.is_some_and(|next| next > now) {
+            return None;
+        }
+        self.next_poll = Some(now + every());
+        let awaited = self.by_name.iter();
+        Some(
+            awaited
+                .filter(|(_, waiters)| waiters.iter().any(|waiter| waiter.is_asleep()))
+                .map(|(name, _)| name.clone())
+                .collect(),
+        )
+    }
+
+    /// Wakes those whose lock is free, and says which held rows should be marked as wanted.
+    fn report(
+        &mut self,
+        polled: Moment,
+        names: Vec<LockName>,
+        mut rows: HashMap<LockName, Result<LockRow>>,
+    ) -> Vec<LockName> {
+        let mut unmarked = Vec::new();
+        let mut earliest = Duration::MAX;
+        for name in names {
+            match rows.remove(&name) {
+                Some(Ok(row)) if row.held.is_some() => {
+                    earliest = earliest.min(row.free_in());
+                    // The mark of another process that waits is as good: it goes before it is ours to step aside for.
+                    let marked = row
+                        .wanted
+                        .is_some_and(|(left, ours)| !ours || left > RENEW_WANTED);
+                    if !marked {
+                        unmarked.push(name);
+                    }
+                }
+                // Free, or gone, or unreadable: its next attempt will tell.
+                _ => self.wake(&name),
+            }
+        }
+        if let Some(next) = self.next_poll {
+            let expiry = polled + earliest;
+            self.next_poll = Some(next.min(expiry).max(polled + AT_LEAST));
+        }
+        unmarked
+    }
+
+    fn wake(&self, name: &LockName) {
+        for waiter in self.by_name.get(name).into_iter().flatten() {
+            waiter.signal.notify_one();
+        }
+    }
+}
+
+impl Waiter {
+    fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("names", &self.waiting().by_name.len())
+            .field("statements", &self.statements())
+            .finish_non_exhaustive()
+    }
+}
+
+fn every() -> Duration {
+    Duration::from_micros(fastrand::u64(EVERY))
+}
+
+/// A place among those who wait for a lock of a store that does not push.
+pub(crate) struct SqlContender<D: Dialect> {
+    store: Arc<Store<D>>,
+    request: AcquireRequest,
+    waiter: Arc<Waiter>,
+}
+
+impl<D: Dialect> SqlContender<D> {
+    pub(crate) fn new(store: Arc<Store<D>>, request: AcquireRequest) -> Self {
+        let waiter = store.dialect().group().join(&request.name);
+        Self {
+            store,
+            request,
+            waiter,
+        }
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Contender for SqlContender<D> {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        match self.store.submit(Op::Acquire(self.request.clone())).await? {
+            Answer::Acquired(attempt) => Ok(attempt),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        let _asleep = Asleep::new(&self.store, &self.waiter);
+        self.store.poll();
+        let clock = self.store.dialect().clock();
+        tokio::select! {
+            () = self.waiter.signal.notified() => {}
+            () = clock.sleep(at_most.min(LONGEST)) => {}
+        }
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<D: Dialect> Drop for SqlContender<D> {
+    fn drop(&mut self) {
+        let group = self.store.dialect().group();
+        group.leave(&self.request.name, &self.waiter);
+    }
+}
+
+/// While a waiter sleeps.
+struct Asleep<'a, D: Dialect> {
+    store: &'a Store<D>,
+    waiter: &'a Waiter,
+}
+
+impl<'a, D: Dialect> Asleep<'a, D> {
+    fn new(store: &'a Store<D>, waiter: &'a Waiter) -> Self {
+        let _waiting = store.dialect().group().waiting();
+        waiter.asleep.store(true, Ordering::Relaxed);
+        store.asleep.fetch_add(1, Ordering::Relaxed);
+        Self { store, waiter }
+    }
+}
+
+impl<D: Dialect> Drop for Asleep<'_, D> {
+    fn drop(&mut self) {
+        let _waiting = self.store.dialect().group().waiting();
+        self.waiter.asleep.store(false, Ordering::Relaxed);
+        self.store.asleep.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Asks the store for all names that anybody in this process waits for, until nobody waits with this handle any more.
+pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>) {
+    let dialect = store.dialect();
+    let (clock, group) = (dialect.clock(), dialect.group());
+    let polling = Polling(&store.polling);
+    loop {
+        let pause = group.waiting().pause(clock.now());
+        clock.sleep(pause).await;
+        let names = {
+            let mut waiting = group.waiting();
+            if store.asleep.load(Ordering::Relaxed) == 0 {
+                // Under the mutex, so that whoever falls asleep next sees that nobody polls.
+                drop(polling);
+                return;
+            }
+            match waiting.claim(clock.now()) {
+                Some(names) if !names.is_empty() => names,
+                _ => continue,
+            }
+        };
+        let polled = clock.now();
+        match dialect.look(&names).await {
+            Ok(rows) => {
+                let rows = rows.into_iter().collect();
+                let unmarked = group.waiting().report(polled, names, rows);
+                if !unmarked.is_empty()
+                    && let Err(error) = dialect.want(&unmarked, WANTED_FOR).await
+                {
+                    tracing::debug!(%error, "rows were not marked as wanted");
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, waiters = names.len(), "polling failed");
+                group.waiting().next_poll = Some(clock.now() + AFTER_FAILURE);
+            }
+        }
+    }
+}
+
+/// Notes the end of a poller, also when its runtime is shut down.
+struct Polling<'a>(&'a AtomicBool);
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,435 @@
+//! Taking, renewing, releasing.
+
+use distlock_core::{
+    ErrorKind, Forced, HandOver, LossReason, Meta, ReleaseOutcome, Renewal, Renewed, TicketStep,
+};
+use sqlx::Connection as _;
+
+use super::*;
+
+const FREED: ReleaseOutcome = ReleaseOutcome::Released {
+    others_waiting: Some(false),
+};
+
+fn plain(request: &AcquireRequest) -> Renewal {
+    Renewal::plain(request.ttl)
+}
+
+#[tokio::test]
+async fn two_handles_exclude_each_other() {
+    let place = Place::new();
+    let (one, two) = (place.open().await.lock(), place.open().await.lock());
+    let mut first = request("a");
+    first.meta = Some(Meta::new("job 7 \"quoted\" \u{1f512}").unwrap());
+    let grant = take(&one, &first).await;
+    let seen = refused(&two, &request("a")).await;
+    assert_eq!(seen.holder, "tester");
+    assert_eq!(seen.meta.as_deref(), Some("job 7 \"quoted\" \u{1f512}"));
+    assert_eq!(seen.token, Some(grant.token));
+    assert!(seen.expires_in.unwrap() <= first.ttl.duration());
+    assert!(seen.acquired_at.unwrap() <= SystemClock.wall());
+
+    assert_eq!(one.release(&lease(&first, &grant)).await.unwrap(), FREED);
+    assert_eq!(
+        one.release(&lease(&first, &grant)).await.unwrap(),
+        ReleaseOutcome::NotHeld
+    );
+    let second = request("a");
+    let next = take(&two, &second).await;
+    assert!(next.token > grant.token);
+    assert_eq!(next.epoch, grant.epoch);
+    // The former holder can do nothing any more.
+    assert_eq!(
+        one.release(&lease(&first, &grant)).await.unwrap(),
+        ReleaseOutcome::NotHeld
+    );
+    let renewed = one.renew(&lease(&first, &grant), &plain(&first)).await;
+    assert!(matches!(
+        renewed.unwrap(),
+        Renewed::NotHeld(LossReason::TakenOver)
+    ));
+    let handed = one.hand_over(&lease(&first, &grant), &request("a")).await;
+    assert!(matches!(
+        handed.unwrap(),
+        HandOver::NotHeld(LossReason::TakenOver)
+    ));
+    assert_eq!(refused(&one, &request("a")).await.token, Some(next.token));
+}
+
+#[tokio::test]
+async fn the_same_owner_gets_the_same_token_and_a_fresh_lease() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let lock = place.open_at(shared).await.lock();
+    let mine = request("a");
+    let grant = take(&lock, &mine).await;
+    clock.advance(Duration::from_secs(9));
+    let again = take(&lock, &mine).await;
+    assert_eq!(again.token, grant.token);
+    clock.advance(Duration::from_secs(9));
+    let seen = refused(&lock, &request("a")).await;
+    assert_eq!(seen.expires_in, Some(Duration::from_secs(1)));
+    // Once it has expired it is a new grant.
+    clock.advance(Duration::from_secs(1));
+    assert!(take(&lock, &mine).await.token > grant.token);
+}
+
+#[tokio::test]
+async fn a_stale_lock_is_taken_over_and_its_holder_learns_why() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let lock = place.open_at(shared).await.lock();
+    let first = request("a");
+    let grant = take(&lock, &first).await;
+    let held = lease(&first, &grant);
+    clock.advance(Duration::from_secs(5));
+    let renewed = lock.renew(&held, &plain(&first)).await.unwrap();
+    assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
+    clock.advance(first.ttl.duration() - Duration::from_micros(1));
+    refused(&lock, &request("a")).await;
+    clock.advance(Duration::from_micros(1));
+    let renewed = lock.renew(&held, &plain(&first)).await.unwrap();
+    assert!(matches!(renewed, Renewed::NotHeld(LossReason::Expired)));
+    let info = lock.inspect(&name("a")).await.unwrap();
+    assert_eq!((info.held, info.last_token), (None, Some(grant.token)));
+
+    let next = take(&lock, &request("a")).await;
+    assert!(next.token > grant.token);
+    let renewed = lock.renew(&held, &plain(&first)).await.unwrap();
+    assert!(matches!(renewed, Renewed::NotHeld(LossReason::TakenOver)));
+    assert_eq!(lock.release(&held).await.unwrap(), ReleaseOutcome::NotHeld);
+    place.sql("DELETE FROM distributed_lock").await;
+    let renewed = lock.renew(&held, &plain(&first)).await.unwrap();
+    assert!(matches!(renewed, Renewed::NotHeld(LossReason::Removed)));
+}
+
+#[tokio::test]
+async fn a_lock_of_another_boot_is_free() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let first = request("a");
+    let grant = take(&lock, &first).await;
+    place
+        .sql("UPDATE distributed_lock SET boot_id = randomblob(16), expires_at = 9000000000000000")
+        .await;
+    assert_eq!(lock.list("", None, 10).await.unwrap(), []);
+    let renewed = lock.renew(&lease(&first, &grant), &plain(&first)).await;
+    assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
+    let next = take(&lock, &request("a")).await;
+    assert!(next.token > grant.token);
+    refused(&lock, &request("a")).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_across_restarts_and_a_clock_set_back() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    clock.advance(Duration::from_secs(3600));
+    let store = place.open_at(shared).await;
+    let first = request("a");
+    let grant = take(&store.lock(), &first).await;
+    store.lock().release(&lease(&first, &grant)).await.unwrap();
+    close(&store).await;
+
+    // An hour earlier by both clocks.
+    let (_, shared) = manual();
+    let lock = place.open_at(shared).await.lock();
+    let next = take(&lock, &request("a")).await;
+    assert_eq!(next.token.get(), grant.token.get() + 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_corrupt_and_never_free() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    take(&lock, &request("a")).await;
+    for damage in [
+        "token = -1",
+        "holder_id = x'00'",
+        "boot_id = x'00'",
+        "token = 9007199254740992",
+    ] {
+        place
+            .sql(&format!(
+                "PRAGMA ignore_check_constraints = ON; UPDATE distributed_lock SET {damage} WHERE lock_name = 'a'"
+            ))
+            .await;
+        let corrupt = |error: distlock_core::Error| {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{damage}: {error}");
+            assert!(error.to_string().contains("\"a\""), "{error}");
+        };
+        corrupt(lock.try_acquire(&request("a")).await.unwrap_err());
+        corrupt(lock.inspect(&name("a")).await.unwrap_err());
+        // Neighbours in a batch do not suffer.
+        let (damaged, sound) = (request("a"), request("b"));
+        let (bad, good) = tokio::join!(lock.try_acquire(&damaged), take(&lock, &sound));
+        corrupt(bad.unwrap_err());
+        lock.release(&lease(&sound, &good)).await.unwrap();
+        place
+            .sql("DELETE FROM distributed_lock WHERE lock_name = 'a'")
+            .await;
+        take(&lock, &request("a")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_passes_on_in_one_step() {
+    let place = Place::new();
+    let store = place.open().await;
+    let lock = store.lock();
+    let (first, second) = (request("a"), request("a"));
+    let grant = take(&lock, &first).await;
+    let before = store.statements();
+    let handed = lock.hand_over(&lease(&first, &grant), &second).await;
+    assert_eq!(store.statements() - before, 1);
+    let HandOver::Done(next) = handed.unwrap() else {
+        panic!("not handed over")
+    };
+    assert!(next.token > grant.token);
+    let renewed = lock.renew(&lease(&first, &grant), &plain(&first)).await;
+    assert!(matches!(
+        renewed.unwrap(),
+        Renewed::NotHeld(LossReason::TakenOver)
+    ));
+    assert_eq!(take(&lock, &second).await.token, next.token);
+    assert_eq!(lock.release(&lease(&second, &next)).await.unwrap(), FREED);
+}
+
+#[tokio::test]
+async fn a_ticket_is_redeemed_once() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let mine = request("a");
+    let grant = take(&lock, &mine).await;
+    let held = lease(&mine, &grant);
+    let (nonce, other) = (*OwnerId::new().as_uuid(), *OwnerId::new().as_uuid());
+    let step = |ticket| {
+        let mut renewal = plain(&mine);
+        renewal.ticket = ticket;
+        renewal
+    };
+    let renewed = lock.renew(&held, &step(TicketStep::Redeem(nonce))).await;
+    assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
+    lock.renew(&held, &step(TicketStep::Issue(nonce)))
+        .await
+        .unwrap();
+    lock.renew(&held, &step(TicketStep::Keep)).await.unwrap();
+    let renewed = lock.renew(&held, &step(TicketStep::Redeem(other))).await;
+    assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
+    let without_token = Lease::new(held.name.clone(), held.owner, None);
+    let renewed = lock
+        .renew(&without_token, &step(TicketStep::Redeem(nonce)))
+        .await
+        .unwrap();
+    assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
+    let renewed = lock.renew(&held, &step(TicketStep::Redeem(nonce))).await;
+    assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
+    // The lock itself is still held.
+    refused(&lock, &request("a")).await;
+}
+
+#[tokio::test]
+async fn force_needs_the_right_token() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let mine = request("a");
+    assert_eq!(
+        lock.force_release(&name("a"), distlock_core::FencingToken::new(1).unwrap())
+            .await
+            .unwrap(),
+        Forced::NotHeld
+    );
+    let grant = take(&lock, &mine).await;
+    let wrong = distlock_core::FencingToken::new(grant.token.get() - 1).unwrap();
+    assert_eq!(
+        lock.force_release(&name("a"), wrong).await.unwrap(),
+        Forced::OtherToken(grant.token)
+    );
+    assert_eq!(
+        lock.force_release(&name("a"), grant.token).await.unwrap(),
+        Forced::Released
+    );
+    assert_eq!(
+        lock.force_release(&name("a"), grant.token).await.unwrap(),
+        Forced::NotHeld
+    );
+    let renewed = lock.renew(&lease(&mine, &grant), &plain(&mine)).await;
+    assert!(matches!(
+        renewed.unwrap(),
+        Renewed::NotHeld(LossReason::Removed)
+    ));
+}
+
+#[tokio::test]
+async fn a_release_tells_whether_another_process_waits() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let waiting = ReleaseOutcome::Released {
+        others_waiting: Some(true),
+    };
+    let requests: Vec<_> = (0..4).map(|id| request(&format!("n{id}"))).collect();
+    let mut leases = Vec::new();
+    for request in &requests {
+        leases.push(lease(request, &take(&lock, request).await));
+    }
+    place
+        .sql(
+            "UPDATE distributed_lock SET wanted_by = -1, wanted_until = expires_at WHERE lock_name IN ('n1', 'n3')",
+        )
+        .await;
+    assert_eq!(lock.release(&leases[3]).await.unwrap(), waiting);
+    // As one batch: wanted, not wanted, not held.
+    let all = leases.iter().map(|lease| lock.release(lease));
+    let mut outcomes = Vec::new();
+    for outcome in join_all(all).await {
+        outcomes.push(outcome.unwrap());
+    }
+    assert_eq!(outcomes, [FREED, waiting, FREED, ReleaseOutcome::NotHeld]);
+}
+
+#[tokio::test]
+async fn names_are_compared_byte_for_byte() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let names = [
+        "a",
+        "A",
+        "a ",
+        " a",
+        "ä",
+        "a\u{308}",
+        "%",
+        "_",
+        "'",
+        "\"",
+        "\\",
+        "/",
+        ".",
+        "..",
+        "*",
+        "[a]",
+        "{}",
+        "null",
+        "1",
+        "[\"a\"]",
+        "\u{1f512}",
+        "\u{10ffff}",
+    ];
+    for text in names {
+        take(&lock, &request(text)).await;
+    }
+    let listed = lock.list("", None, 100).await.unwrap();
+    let mut sorted = names;
+    sorted.sort_unstable();
+    let listed: Vec<_> = listed.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(listed, sorted);
+    for text in names {
+        refused(&lock, &request(text)).await;
+    }
+}
+
+#[tokio::test]
+async fn lists_are_paged_and_prefixes_are_plain_text() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    for text in ["a%1", "a%2", "a_3", "ab", "b"] {
+        take(&lock, &request(text)).await;
+    }
+    let names = |infos: Vec<distlock_core::LockInfo>| -> Vec<String> {
+        infos.iter().map(|info| info.name.to_string()).collect()
+    };
+    assert_eq!(
+        names(lock.list("a%", None, 9).await.unwrap()),
+        ["a%1", "a%2"]
+    );
+    assert_eq!(
+        names(lock.list("a", None, 2).await.unwrap()),
+        ["a%1", "a%2"]
+    );
+    assert_eq!(
+        names(lock.list("a", Some(&name("a%2")), 2).await.unwrap()),
+        ["a_3", "ab"]
+    );
+    assert_eq!(
+        names(lock.list("b", Some(&name("a%2")), 9).await.unwrap()),
+        ["b"]
+    );
+    assert!(
+        lock.list("a", Some(&name("b")), 9)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_busy_file_is_unavailable_and_not_held() {
+    let place = Place::new();
+    let mut config = place.config();
+    config.busy_timeout = Duration::from_millis(50);
+    let lock = Sqlite::open(config, Arc::new(SystemClock))
+        .await
+        .unwrap()
+        .lock();
+    let mut raw = place.raw().await;
+    let transaction = raw.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let mine = request("a");
+    let error = lock.try_acquire(&mine).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.is_retryable() && error.did_not_happen(), "{error}");
+    // Readers do not mind.
+    assert_eq!(lock.inspect(&name("a")).await.unwrap().held, None);
+    transaction.rollback().await.unwrap();
+    take(&lock, &mine).await;
+}
+
+#[tokio::test]
+async fn a_dropped_acquisition_leaves_nothing_behind() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    for round in 0..50 {
+        let lost = request("a");
+        let attempt = tokio::spawn({
+            let (lock, lost) = (Arc::clone(&lock), lost.clone());
+            async move { lock.try_acquire(&lost).await.is_ok() }
+        });
+        for _ in 0..round % 5 {
+            tokio::task::yield_now().await;
+        }
+        attempt.abort();
+        let answered = attempt.await.is_ok();
+        let next = request("a");
+        if answered {
+            lock.release(&Lease::new(lost.name, lost.owner, None))
+                .await
+                .unwrap();
+        }
+        let grant = take(&lock, &next).await;
+        lock.release(&lease(&next, &grant)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn closed_handles_say_so() {
+    let place = Place::new();
+    let store = place.open().await;
+    let (lock, records) = (store.lock(), store.records());
+    let reopened = lock.reopen().await.unwrap();
+    lock.close().await;
+    lock.close().await;
+    let error = lock.try_acquire(&request("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    // The records are another part, and the reopened handle another handle.
+    let key = distlock_core::RecordKey::new("k").unwrap();
+    assert_eq!(records.get(&key).await.unwrap(), None);
+    take(&reopened, &request("a")).await;
+    records.close().await;
+    assert_eq!(
+        records.get(&key).await.unwrap_err().kind(),
+        ErrorKind::Closed
+    );
+    assert!(matches!(
+        store.reap().await.unwrap_err().kind(),
+        ErrorKind::Closed
+    ));
+}

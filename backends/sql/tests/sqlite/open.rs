@@ -1,0 +1,248 @@
+//! Opening, creating, and refusing what cannot be right.
+
+use std::{os::unix::fs::PermissionsExt as _, process::Command};
+
+use distlock_core::{ErrorKind, LossReason, Renewal, Renewed, Verdict};
+
+use super::*;
+
+const CHILD_PATH: &str = "DISTLOCK_SQL_TEST_PATH";
+
+#[tokio::test]
+async fn a_new_file_is_private_and_logs_ahead() {
+    let place = Place::new();
+    let store = place.open().await;
+    let mode = std::fs::metadata(&place.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let health = store.lock().health().await.unwrap();
+    assert!(health.server.starts_with("SQLite 3."), "{}", health.server);
+    for finding in &health.findings {
+        assert_eq!(finding.verdict, Verdict::Pass, "{finding:?}");
+    }
+    let epoch = health.epoch.unwrap();
+    close(&store).await;
+    let again = place.open().await.lock().health().await.unwrap();
+    assert_eq!(again.epoch.unwrap(), epoch);
+}
+
+#[test]
+fn eight_threads_open_a_new_file_at_once() {
+    let place = Place::new();
+    let barrier = std::sync::Barrier::new(8);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    epoch_of(&place.path)
+                })
+            })
+            .collect();
+        let epochs: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect();
+        assert!(
+            epochs.windows(2).all(|pair| pair[0] == pair[1]),
+            "{epochs:?}"
+        );
+    });
+}
+
+#[test]
+fn eight_processes_open_a_new_file_at_once() {
+    let place = Place::new();
+    let children: Vec<_> = (0..8)
+        .map(|_| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["open::child_process", "--exact", "--ignored", "--nocapture"])
+                .env(CHILD_PATH, &place.path)
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let expected = format!("epoch={}", epoch_of(&place.path));
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && said.contains(&expected),
+            "{said}"
+        );
+    }
+}
+
+/// One of the processes of the test above.
+#[test]
+#[ignore = "started by another test"]
+#[expect(clippy::print_stdout, reason = "this is how it answers")]
+fn child_process() {
+    let path = std::env::var_os(CHILD_PATH).expect("set by the test that starts it");
+    println!("epoch={}", epoch_of(Path::new(&path)));
+}
+
+fn epoch_of(path: &Path) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let store = Sqlite::open(SqliteConfig::new(path), Arc::new(SystemClock))
+            .await
+            .unwrap();
+        let grant = take(
+            &store.lock(),
+            &request(&format!("{:?}", OwnerId::new().tag())),
+        )
+        .await;
+        close(&store).await;
+        grant.epoch.as_str().to_owned()
+    })
+}
+
+async fn error_of(config: SqliteConfig) -> distlock_core::Error {
+    Sqlite::open(config, Arc::new(SystemClock))
+        .await
+        .expect_err("refused")
+}
+
+#[tokio::test]
+async fn without_leave_to_migrate_nothing_is_created() {
+    let place = Place::new();
+    let mut config = place.config();
+    config.migrate = false;
+    let command = format!(
+        "`distlock migrate --backend sqlite:{}`",
+        place.path.display()
+    );
+
+    let error = error_of(config.clone()).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains(&command), "{error}");
+    assert!(!place.path.exists());
+
+    // A database without the tables.
+    let empty = SqliteConnectOptions::new()
+        .filename(&place.path)
+        .create_if_missing(true);
+    let mut other = empty.connect().await.unwrap();
+    sqlx::raw_sql("CREATE TABLE other (id INTEGER)")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let before = bytes(&place.path);
+    let error = error_of(config.clone()).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains(&command), "{error}");
+    assert_eq!(bytes(&place.path), before);
+
+    // The command does what it is named for, and then it opens, also without leave.
+    let clock = || Arc::new(SystemClock);
+    assert_eq!(
+        Sqlite::status(config.clone(), clock())
+            .await
+            .unwrap()
+            .version,
+        0
+    );
+    let done = Sqlite::migrate(config.clone(), clock()).await.unwrap();
+    assert_eq!((done.version, done.migrations.len()), (0, 1));
+    let status = Sqlite::status(config.clone(), clock()).await.unwrap();
+    assert_eq!((status.version, status.migrations.len()), (1, 0));
+    Sqlite::open(config, clock()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_stays_as_it_is() {
+    for content in ["hello, I am a letter\n".to_owned(), "x".repeat(10_000)] {
+        let place = Place::new();
+        std::fs::write(&place.path, &content).unwrap();
+        let error = error_of(place.config()).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        assert!(error.to_string().contains("not a"), "{error}");
+        assert!(
+            error.to_string().contains(&*place.path.to_string_lossy()),
+            "{error}"
+        );
+        assert_eq!(bytes(&place.path), content.as_bytes());
+        let files = std::fs::read_dir(place.path.parent().unwrap()).unwrap();
+        assert_eq!(files.count(), 1, "nothing beside it");
+    }
+}
+
+#[tokio::test]
+async fn paths_that_cannot_be_used_are_refused() {
+    let place = Place::new();
+    let folder = place.path.parent().unwrap().to_owned();
+    std::fs::write(folder.join("file"), "").unwrap();
+    // `/proc` refuses new files even to root, whom the modes of a folder would not stop.
+    for path in [
+        folder.clone(),
+        folder.join("absent/locks.db"),
+        folder.join("file/locks.db"),
+        PathBuf::from("/proc/locks.db"),
+        PathBuf::from("/dev/null"),
+    ] {
+        let error = error_of(SqliteConfig::new(&path)).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{path:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn tables_of_another_version_or_program_are_refused() {
+    let place = Place::new();
+    close(&place.open().await).await;
+    place
+        .sql("UPDATE distributed_meta SET schema_version = 99")
+        .await;
+    let error = error_of(place.config()).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("version 99"), "{error}");
+
+    place
+        .sql("UPDATE distributed_meta SET schema_version = 0")
+        .await;
+    let error = error_of(place.config()).await;
+    assert!(error.to_string().contains("distlock migrate"), "{error}");
+
+    place.sql("DROP TABLE distributed_meta").await;
+    let error = error_of(place.config()).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("only some"), "{error}");
+}
+
+#[tokio::test]
+async fn prefixes_share_a_file_and_nothing_else() {
+    let place = Place::new();
+    let plain = place.open().await;
+    let mut config = place.config();
+    config.table_prefix = "app_".into();
+    let prefixed = Sqlite::open(config, Arc::new(SystemClock)).await.unwrap();
+    take(&plain.lock(), &request("a")).await;
+    take(&prefixed.lock(), &request("a")).await;
+    refused(&prefixed.lock(), &request("a")).await;
+}
+
+#[tokio::test]
+async fn a_replaced_file_is_another_history() {
+    let place = Place::new();
+    let store = place.open().await;
+    let lock = store.lock();
+    let first = request("a");
+    let grant = take(&lock, &first).await;
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{suffix}", place.path.display())).unwrap();
+    }
+    let renewal = Renewal::plain(first.ttl);
+    let renewed = lock.renew(&lease(&first, &grant), &renewal).await.unwrap();
+    assert!(
+        matches!(renewed, Renewed::NotHeld(LossReason::HistoryChanged)),
+        "{renewed:?}"
+    );
+    let other = take(&place.open().await.lock(), &request("a")).await;
+    assert_ne!(other.epoch, grant.epoch);
+    assert!(other.token > grant.token);
+    // Both handles are on the same file again.
+    assert_eq!(refused(&lock, &request("a")).await.token, Some(other.token));
+}

@@ -1,0 +1,156 @@
+//! What nobody uses any more goes away, and nothing else.
+
+use distlock_core::{Expect, RecordKey, Written};
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn rows(place: &Place, table: &str) -> i64 {
+    let mut raw = place.raw().await;
+    let sql = format!("SELECT count(*) FROM {table}");
+    sqlx::query_scalar(AssertSqlSafe(sql))
+        .fetch_one(&mut raw)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn idle_rows_go_and_used_ones_stay() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let store = place.open_at(shared).await;
+    let lock = store.lock();
+    // Released, expired, renewed lately, and more than a page of released ones.
+    for text in ["released", "expired"] {
+        let request = request(text);
+        let grant = take(&lock, &request).await;
+        if text == "released" {
+            lock.release(&lease(&request, &grant)).await.unwrap();
+        }
+    }
+    let many: Vec<_> = (0..2500).map(|id| request(&format!("many{id}"))).collect();
+    let grants = join_all(many.iter().map(|request| take(&lock, request))).await;
+    let leases: Vec<_> = many
+        .iter()
+        .zip(&grants)
+        .map(|(request, grant)| lease(request, grant))
+        .collect();
+    join_all(leases.iter().map(|lease| lock.release(lease))).await;
+
+    clock.advance(HOUR - Duration::from_secs(1));
+    reap(&store, &clock).await;
+    assert_eq!(rows(&place, "distributed_lock").await, 2502);
+    let late = request("late");
+    take(&lock, &late).await;
+    clock.advance(Duration::from_secs(2));
+    reap(&store, &clock).await;
+    // The expired one has been idle since its lease ended.
+    assert_eq!(rows(&place, "distributed_lock").await, 2);
+    clock.advance(Duration::from_secs(30));
+    reap(&store, &clock).await;
+    assert_eq!(rows(&place, "distributed_lock").await, 1);
+    assert!(take(&lock, &many[0]).await.token > grants[0].token);
+}
+
+/// Reaps while the clock moves a little, as its pauses between pages need. The store's own reaper may do a part of it.
+async fn reap(store: &Sqlite, clock: &ManualClock) {
+    let store = store.clone();
+    let reaping = tokio::spawn(async move { store.reap().await.unwrap() });
+    while !reaping.is_finished() {
+        clock.advance(Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    reaping.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_token_ahead_of_the_clock_is_never_forgotten() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let store = place.open_at(shared).await;
+    let lock = store.lock();
+    let mine = request("a");
+    let grant = take(&lock, &mine).await;
+    lock.release(&lease(&mine, &grant)).await.unwrap();
+    // As after the wall clock was set back by three hours.
+    let ahead = i64::try_from(3 * HOUR.as_micros()).unwrap();
+    place
+        .sql(&format!(
+            "UPDATE distributed_lock SET token = token + {ahead}"
+        ))
+        .await;
+    clock.advance(2 * HOUR);
+    reap(&store, &clock).await;
+    assert_eq!(rows(&place, "distributed_lock").await, 1);
+    let next = take(&lock, &request("a")).await;
+    assert_eq!(
+        next.token.get(),
+        grant.token.get() + ahead.unsigned_abs() + 1
+    );
+    clock.advance(3 * HOUR);
+    reap(&store, &clock).await;
+    assert_eq!(rows(&place, "distributed_lock").await, 0);
+    assert!(take(&lock, &request("a")).await.token > next.token);
+}
+
+#[tokio::test]
+async fn rows_of_an_earlier_boot_go_when_this_boot_is_old_enough() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let store = place.open_at(shared).await;
+    take(&store.lock(), &request("a")).await;
+    place
+        .sql("UPDATE distributed_lock SET boot_id = randomblob(16), expires_at = 9000000000000000")
+        .await;
+    // A manual clock starts one hour after boot: as long as rows stay.
+    clock.advance(Duration::from_millis(1));
+    reap(&store, &clock).await;
+    assert_eq!(rows(&place, "distributed_lock").await, 0);
+}
+
+#[tokio::test]
+async fn tombstones_go_and_records_stay() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let store = place.open_at(shared).await;
+    let records = store.records();
+    let (gone, kept) = (
+        RecordKey::new("gone").unwrap(),
+        RecordKey::new("kept").unwrap(),
+    );
+    let Written::Stored(version) = records.put(&gone, b"1", Expect::Absent).await.unwrap() else {
+        panic!("not stored")
+    };
+    records.put(&kept, b"1", Expect::Absent).await.unwrap();
+    records.delete(&gone, version).await.unwrap();
+    assert_eq!(rows(&place, "distributed_record").await, 2);
+    clock.advance(2 * HOUR);
+    reap(&store, &clock).await;
+    assert_eq!(rows(&place, "distributed_record").await, 1);
+    assert!(records.get(&kept).await.unwrap().is_some());
+    let Written::Stored(next) = records.put(&gone, b"2", Expect::Absent).await.unwrap() else {
+        panic!("not stored")
+    };
+    assert!(next > version);
+}
+
+#[tokio::test]
+async fn it_happens_by_itself_and_once_for_all_handles() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let stores = [
+        place.open_at(Arc::clone(&shared)).await,
+        place.open_at(Arc::clone(&shared)).await,
+        place.open_at(shared).await,
+    ];
+    let lock = stores[0].lock();
+    let mine = request("a");
+    let grant = take(&lock, &mine).await;
+    lock.release(&lease(&mine, &grant)).await.unwrap();
+    until("the idle row is removed", async || {
+        clock.advance(Duration::from_secs(60));
+        rows(&place, "distributed_lock").await == 0
+    })
+    .await;
+}

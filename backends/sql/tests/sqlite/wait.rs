@@ -1,0 +1,197 @@
+//! Waiting for a lock that another holds.
+
+use distlock_core::Contender;
+
+use super::*;
+
+/// Waits until the contender has the lock.
+async fn win(contender: &mut Box<dyn Contender>) -> Grant {
+    loop {
+        if let Attempt::Acquired(grant) = contender.attempt().await.unwrap() {
+            return grant;
+        }
+        contender.wait(Duration::from_secs(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_in_this_process_wakes_without_a_poll() {
+    let place = Place::new();
+    // A clock that stands: no poll is ever due.
+    let (_, shared) = manual();
+    let store = place.open_at(Arc::clone(&shared)).await;
+    // Through another handle of the same file.
+    let releasing = place.open_at(shared).await.lock();
+    let first = request("a");
+    let grant = take(&releasing, &first).await;
+    let lock = store.lock();
+    let mut contender = lock.contend(&request("a")).await.unwrap();
+    let waiting = tokio::spawn(async move { win(&mut contender).await });
+    until("it waits", async || waits(&releasing, &store).await).await;
+    releasing.release(&lease(&first, &grant)).await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+    assert!(next.unwrap().unwrap().token > grant.token);
+}
+
+/// Whether the contender's first attempt was refused: its statements and nothing else were sent.
+async fn waits(lock: &Arc<dyn DistLock>, store: &Sqlite) -> bool {
+    let before = store.statements();
+    lock.inspect(&name("a")).await.unwrap();
+    tokio::task::yield_now().await;
+    store.statements() == before + 1
+}
+
+#[tokio::test]
+async fn a_release_by_another_process_is_noticed() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let grant = take(&lock, &request("a")).await;
+    let mut contender = lock.contend(&request("a")).await.unwrap();
+    assert!(contender.attempt().await.unwrap().acquired().is_none());
+    let waiting = tokio::spawn(async move { win(&mut contender).await });
+    // It is marked as wanted, so that a release in the other process would tell.
+    let mut raw = place.raw().await;
+    until("the row is marked", async || {
+        let wanted: i64 =
+            sqlx::query_scalar("SELECT wanted_by FROM distributed_lock WHERE wanted_until > 0")
+                .fetch_optional(&mut raw)
+                .await
+                .unwrap()
+                .unwrap_or(0);
+        wanted != 0
+    })
+    .await;
+    place
+        .sql("UPDATE distributed_lock SET holder_id = NULL")
+        .await;
+    let next = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+    assert!(next.unwrap().unwrap().token > grant.token);
+}
+
+#[tokio::test]
+async fn the_end_of_a_lease_is_noticed() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let mut short = request("a");
+    short.ttl = Ttl::from_millis(300).unwrap();
+    let grant = take(&lock, &short).await;
+    let mut contender = lock.contend(&request("a")).await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(20), win(&mut contender)).await;
+    assert!(next.unwrap().token > grant.token);
+}
+
+#[tokio::test]
+async fn a_waiting_second_costs_at_most_twenty_statements_however_many_wait() {
+    let place = Place::new();
+    let store = place.open().await;
+    let other = place.open().await;
+    let mut contenders = Vec::new();
+    for id in 0..100 {
+        let text = format!("n{}", id % 40);
+        let holder = request(&text);
+        // Held for much longer than the test waits; the first of each name is granted.
+        store.lock().try_acquire(&holder).await.unwrap();
+        let lock = if id % 2 == 0 {
+            store.lock()
+        } else {
+            other.lock()
+        };
+        let mut contender = lock.contend(&request(&text)).await.unwrap();
+        assert!(contender.attempt().await.unwrap().acquired().is_none());
+        contenders.push(contender);
+    }
+    let before = store.statements();
+    let started = Instant::now();
+    let waiting: Vec<_> = contenders
+        .into_iter()
+        .map(|mut contender| {
+            tokio::spawn(async move {
+                contender.wait(Duration::from_secs(3)).await;
+                contender.leave().await
+            })
+        })
+        .collect();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
+    }
+    let spent = store.statements() - before;
+    let budget = 20.0 * started.elapsed().as_secs_f64();
+    // The handles' reapers may have had a turn meanwhile: three statements for each.
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let spent = spent as f64 - 6.0;
+    assert!(spent <= budget, "{spent} statements, {budget} allowed");
+    assert!(spent >= 20.0, "{spent} statements: nobody polled");
+}
+
+#[tokio::test]
+async fn nobody_polls_when_nobody_waits() {
+    let place = Place::new();
+    let (clock, shared) = manual();
+    let store = place.open_at(shared).await;
+    let lock = store.lock();
+    take(&lock, &request("a")).await;
+    let mut contender = lock.contend(&request("a")).await.unwrap();
+    contender.attempt().await.unwrap();
+    let waiting = tokio::spawn(async move {
+        contender.wait(Duration::from_millis(500)).await;
+    });
+    // The reaper sleeps too.
+    until("it polls", async || clock.sleepers() >= 3).await;
+    while !waiting.is_finished() {
+        clock.advance(Duration::from_millis(60));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    until("the poller stops", async || {
+        clock.advance(Duration::from_millis(60));
+        clock.sleepers() <= 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wake_up_that_nobody_received_is_kept() {
+    let place = Place::new();
+    let (_, shared) = manual();
+    let lock = place.open_at(shared).await.lock();
+    let first = request("a");
+    let grant = take(&lock, &first).await;
+    let mut contender = lock.contend(&request("a")).await.unwrap();
+    assert!(contender.attempt().await.unwrap().acquired().is_none());
+    lock.release(&lease(&first, &grant)).await.unwrap();
+    tokio::time::timeout(
+        Duration::from_secs(20),
+        contender.wait(Duration::from_secs(100)),
+    )
+    .await
+    .unwrap();
+    assert!(contender.attempt().await.unwrap().acquired().is_some());
+}
+
+#[test]
+fn a_poller_whose_runtime_went_away_is_replaced() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (gone, here) = (runtime(), runtime());
+    let place = Place::new();
+    let (lock, grant) = gone.block_on(async {
+        let lock = place.open().await.lock();
+        let grant = take(&lock, &request("a")).await;
+        let mut contender = lock.contend(&request("a")).await.unwrap();
+        contender.wait(Duration::from_millis(10)).await;
+        (lock, grant)
+    });
+    drop(gone);
+    here.block_on(async {
+        let mut contender = lock.contend(&request("a")).await.unwrap();
+        let waiting = tokio::spawn(async move { win(&mut contender).await });
+        place
+            .sql("UPDATE distributed_lock SET holder_id = NULL")
+            .await;
+        let next = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+        assert!(next.unwrap().unwrap().token > grant.token);
+    });
+}

@@ -1,0 +1,115 @@
+//! Opening a session.
+
+use std::sync::Arc;
+
+use distlock_core::{Epoch, Error, Result};
+use zookeeper_client as zk;
+
+use crate::{
+    config::{Mechanism, ZooKeeperConfig},
+    ensemble::Ensemble,
+    error::{Access, meaning, session_ended},
+    names::Layout,
+    session::{Session, acls, probe},
+};
+
+/// One try: connects, makes sure that the nodes everything hangs on are there, and that we may write.
+pub(crate) async fn connect(ensemble: &Arc<Ensemble>) -> Result<Arc<Session>> {
+    let config = &ensemble.config;
+    let client = dial(config).await?;
+    let states = client.state_watcher();
+    let acls = acls(config.acl);
+    let refused = |error| meaning(error, Access::Read).during("connect");
+    let parents = zk::CreateMode::Persistent.with_acls(acls);
+    let layout = &ensemble.layout;
+    client
+        .mkdir(&layout.records, &parents)
+        .await
+        .map_err(refused)?;
+    let epoch = history(&client, layout, acls).await.map_err(refused)?;
+    let at = ensemble.clock.now();
+    if probe(&client, layout, acls).await.map_err(refused)? != client.session_id().0 {
+        return Err(session_ended());
+    }
+    let session = Session::start(ensemble, client, states, epoch, at);
+    tracing::debug!(?session, "session open");
+    Ok(session)
+}
+
+/// Names the ensemble's history by the birth of the node that all locks are under, which is made when it is absent: an
+/// ensemble that was built anew, or whose tree was removed, has another one.
+pub(crate) async fn history(
+    client: &zk::Client,
+    layout: &Layout,
+    acls: zk::Acls<'_>,
+) -> Result<Epoch, zk::Error> {
+    let parents = zk::CreateMode::Persistent.with_acls(acls);
+    loop {
+        client.mkdir(&layout.locks, &parents).await?;
+        if let Some(stat) = client.check_stat(&layout.locks).await? {
+            return Ok(Epoch::new(format!("{:x}-{:x}", stat.czxid, stat.ctime)));
+        }
+    }
+}
+
+async fn dial(config: &ZooKeeperConfig) -> Result<zk::Client> {
+    let mut connector = zk::Client::connector()
+        .with_session_timeout(config.session_timeout)
+        // Another server must be found well before two thirds of the session timeout are over.
+        .with_connection_timeout(config.session_timeout / 4)
+        .with_fail_eagerly();
+    if let Some(credentials) = &config.credentials {
+        let password = credentials.password.expose();
+        connector = match credentials.mechanism {
+            Mechanism::Digest => connector.with_auth(
+                "digest",
+                format!("{}:{password}", credentials.user).as_bytes(),
+            ),
+            Mechanism::SaslDigestMd5 => {
+                #[cfg(feature = "sasl")]
+                {
+                    connector.with_sasl(zk::SaslOptions::digest_md5(
+                        credentials.user.clone(),
+                        password.to_owned(),
+                    ))
+                }
+                // Refused when the configuration was checked.
+                #[cfg(not(feature = "sasl"))]
+                connector
+            }
+        };
+    }
+    let servers = config.servers.join(",");
+    let dialled = match &config.tls {
+        None => connector.connect(&servers).await,
+        #[cfg(feature = "tls")]
+        Some(files) => {
+            connector
+                .with_tls(tls_options(files)?)
+                .secure_connect(&servers)
+                .await
+        }
+        #[cfg(not(feature = "tls"))]
+        Some(_) => Err(zk::Error::Unimplemented),
+    };
+    dialled.map_err(|error| -> Error { meaning(error, Access::Read).during("connect") })
+}
+
+#[cfg(feature = "tls")]
+fn tls_options(files: &crate::config::TlsFiles) -> Result<zk::TlsOptions> {
+    use crate::config::invalid;
+    let read = |option: &str, path: &std::path::Path| {
+        // Small, and read once per session.
+        std::fs::read_to_string(path)
+            .map_err(|error| invalid(format!("option `{option}`: cannot read {path:?}: {error}")))
+    };
+    let bad = |error: zk::Error| invalid(format!("the TLS certificates cannot be used: {error}"));
+    let ca = zk::TlsCa::from_pem(&read("tls_ca", &files.ca)?).map_err(bad)?;
+    let mut certs = zk::TlsCerts::builder().with_ca(ca);
+    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
+        let identity = zk::TlsIdentity::from_pem(&read("tls_cert", cert)?, &read("tls_key", key)?)
+            .map_err(bad)?;
+        certs = certs.with_identity(identity);
+    }
+    Ok(zk::TlsOptions::new().with_certs(certs.build().map_err(bad)?))
+}

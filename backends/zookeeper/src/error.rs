@@ -1,0 +1,189 @@
+//! What the client's errors mean: did it happen, did it not, or is that unknown.
+
+use distlock_core::{Error, ErrorKind};
+use zookeeper_client as zk;
+
+/// What a failed request meant to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Read something.
+    Read,
+    /// Change something: without an answer nobody knows whether it did.
+    Write,
+}
+
+/// Reads a client's error. Answers that a caller expects (no such node, another version) are handled before.
+pub(crate) fn meaning(error: zk::Error, access: Access) -> Error {
+    let (kind, what) = kind(&error, access);
+    Error::new(kind, what).on("zookeeper").caused_by(error)
+}
+
+/// A request to which no answer came in time.
+pub(crate) fn no_answer(access: Access) -> Error {
+    let (kind, what) = match access {
+        Access::Read => (
+            ErrorKind::Unavailable,
+            "the ensemble did not answer in time",
+        ),
+        Access::Write => (
+            ErrorKind::OutcomeUnknown,
+            "the ensemble did not answer in time",
+        ),
+    };
+    Error::new(kind, what).on("zookeeper")
+}
+
+/// The connection is gone and nothing was sent.
+pub(crate) fn not_connected() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "not connected to the ensemble (no server reachable, or no quorum)",
+    )
+    .on("zookeeper")
+}
+
+/// The session that an operation depended on has ended.
+pub(crate) fn session_ended() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the session with the ensemble has ended; a new one is being opened",
+    )
+    .on("zookeeper")
+}
+
+/// Every handle was closed.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the ZooKeeper backend was closed").on("zookeeper")
+}
+
+fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
+    use zk::Error as E;
+    let unanswered = match access {
+        Access::Read => ErrorKind::Unavailable,
+        Access::Write => ErrorKind::OutcomeUnknown,
+    };
+    match error {
+        // The request was on its way when the connection or the session ended.
+        E::ConnectionLoss | E::ClientClosed | E::SessionExpired | E::Timeout => {
+            (unanswered, "the connection was lost before the answer came")
+        }
+        E::NoHosts => (ErrorKind::Unavailable, "no server can be reached"),
+        E::SessionMoved | E::Throttled | E::NotReadOnly => {
+            (ErrorKind::Unavailable, "the server cannot serve this now")
+        }
+        E::NoAuth => (
+            ErrorKind::AccessDenied,
+            "these credentials may not do this here",
+        ),
+        E::AuthFailed => (ErrorKind::AccessDenied, "the credentials were refused"),
+        E::InvalidAcl => (
+            ErrorKind::AccessDenied,
+            "the server refused the access list: `acl=creator` needs credentials",
+        ),
+        E::QuotaExceeded => (
+            ErrorKind::LimitExceeded,
+            "a quota of the ensemble is used up",
+        ),
+        E::Unimplemented => (
+            ErrorKind::Unsupported,
+            "the server is too old for this (3.6 or later is needed)",
+        ),
+        // A client that fails in another way has lost its connection; everything else of the server's answers is a refusal.
+        E::Custom(_) => (unanswered, "the connection failed"),
+        E::UnexpectedError(_) | E::UnmarshalError { .. } => {
+            (unanswered, "the answer cannot be understood")
+        }
+        E::NoNode | E::NodeExists | E::BadVersion | E::NotEmpty | E::NoChildrenForEphemerals => (
+            ErrorKind::Corrupt,
+            "the tree is not as it was left: somebody else changes it",
+        ),
+        _ => (ErrorKind::Internal, "the server refused the request"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_says_whether_it_happened() {
+        use zk::Error as E;
+        let table = [
+            (
+                E::ConnectionLoss,
+                ErrorKind::Unavailable,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                E::ClientClosed,
+                ErrorKind::Unavailable,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                E::SessionExpired,
+                ErrorKind::Unavailable,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                E::Timeout,
+                ErrorKind::Unavailable,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                E::UnexpectedError("x".into()),
+                ErrorKind::Unavailable,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (E::NoHosts, ErrorKind::Unavailable, ErrorKind::Unavailable),
+            (
+                E::SessionMoved,
+                ErrorKind::Unavailable,
+                ErrorKind::Unavailable,
+            ),
+            (
+                E::NotReadOnly,
+                ErrorKind::Unavailable,
+                ErrorKind::Unavailable,
+            ),
+            (E::Throttled, ErrorKind::Unavailable, ErrorKind::Unavailable),
+            (E::NoAuth, ErrorKind::AccessDenied, ErrorKind::AccessDenied),
+            (
+                E::AuthFailed,
+                ErrorKind::AccessDenied,
+                ErrorKind::AccessDenied,
+            ),
+            (
+                E::InvalidAcl,
+                ErrorKind::AccessDenied,
+                ErrorKind::AccessDenied,
+            ),
+            (
+                E::QuotaExceeded,
+                ErrorKind::LimitExceeded,
+                ErrorKind::LimitExceeded,
+            ),
+            (
+                E::Unimplemented,
+                ErrorKind::Unsupported,
+                ErrorKind::Unsupported,
+            ),
+            (E::NodeExists, ErrorKind::Corrupt, ErrorKind::Corrupt),
+            (
+                E::UnexpectedErrorCode(-125),
+                ErrorKind::Internal,
+                ErrorKind::Internal,
+            ),
+        ];
+        for (error, read, write) in table {
+            assert_eq!(meaning(error.clone(), Access::Read).kind(), read, "{error}");
+            assert_eq!(
+                meaning(error.clone(), Access::Write).kind(),
+                write,
+                "{error}"
+            );
+        }
+        assert!(no_answer(Access::Read).did_not_happen());
+        assert!(!no_answer(Access::Write).did_not_happen());
+        assert!(not_connected().is_retryable() && session_ended().is_retryable());
+    }
+}

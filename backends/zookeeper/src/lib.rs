@@ -1,0 +1,106 @@
+//! ZooKeeper ensembles behind the distlock contract: a queue of ephemeral nodes per lock, in the form other recipes know.
+//!
+//! ```no_run
+//! # async fn example() -> distlock_core::Result<()> {
+//! use std::sync::Arc;
+//!
+//! use distlock_core::{Locker, SystemClock};
+//! use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
+//!
+//! let config = ZooKeeperConfig::new(["zk1:2181", "zk2:2181", "zk3:2181"]);
+//! let store = ZooKeeper::open(config, Arc::new(SystemClock)).await?;
+//! let locker = Locker::new(store.lock());
+//! let guard = locker.lock("order:42").acquire().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Map
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `config` | options, checked once |
+//! | `ensemble`, `connect` | the backend's own thread, and one session after the other on it |
+//! | `session` | the proof that a session lives, reconnects, its end |
+//! | `names`, `sequence` | where things are in the tree; the order of a queue, also across the counter's wrap-around |
+//! | `recipe` | the queue's steps: line up, look who is ahead, leave; what is done when an answer was lost |
+//! | `nodes`, `warden` | what became of each node: held, left, removed by others, run out |
+//! | `lock`, `wait`, `look`, `holder` | [`DistLock`]: operations, waiting, looking |
+//! | `records` | [`Records`]: versioned values |
+//! | `doctor` | health |
+//!
+//! # Guarantees
+//! Those who wait are served in the order in which they lined up, across processes. The fencing token is the transaction
+//! that created the holder's node (`czxid`): it rises over all locks of the ensemble, and is the same for everybody who
+//! looks. A holder trusts its lock until two thirds of the session timeout after it sent the last request that the leader
+//! answered, by its own clock; the ensemble gives the lock away a whole session timeout after it heard the last of it.
+//! A removed node is noticed at once, by its holder and by those who wait.
+//!
+//! A session is shared by all locks of one [`ZooKeeper`] and its handles. When it is lost, all of them are; the next
+//! request is served by a new one.
+//!
+//! # Features
+//! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None by default; ZooKeeper's own digest authentication is always there.
+
+mod config;
+mod connect;
+mod doctor;
+mod ensemble;
+mod error;
+mod holder;
+mod lock;
+mod look;
+mod names;
+mod nodes;
+mod recipe;
+mod records;
+mod runs;
+mod sequence;
+mod session;
+mod wait;
+mod warden;
+
+use std::sync::Arc;
+
+use distlock_core::{Clock, DistLock, Records, Result};
+
+pub use config::{AclPolicy, Credentials, Mechanism, Secret, TlsFiles, ZooKeeperConfig};
+
+/// An open ZooKeeper store: its locks and its records, on one session.
+#[derive(Debug)]
+pub struct ZooKeeper {
+    lock: Arc<lock::Locks>,
+    records: Arc<records::Values>,
+}
+
+impl ZooKeeper {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an option out of its range;
+    /// [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when no server has given a session within the
+    /// `connect_timeout`, with how each of them answered: unreachable, no quorum, read-only;
+    /// [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied) when the credentials are refused or may not
+    /// write under the root.
+    ///
+    /// # Cancel safety
+    /// Safe: a session that was being opened is closed.
+    pub async fn open(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let handle = ensemble::Ensemble::open(config, clock).await?;
+        let (session, _) = handle.session().await?;
+        let records = Arc::new(records::Values::new(handle.again()));
+        let lock = Arc::new(lock::Locks::new(handle, session.timeout()));
+        Ok(Self { lock, records })
+    }
+
+    /// Its locks.
+    #[must_use]
+    pub fn lock(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock) as Arc<dyn DistLock>
+    }
+
+    /// Its records.
+    #[must_use]
+    pub fn records(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.records) as Arc<dyn Records>
+    }
+}

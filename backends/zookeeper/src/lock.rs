@@ -1,0 +1,299 @@
+//! The lock operations.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, ExpiryClock,
+    Fairness, FencingScope, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease,
+    LeaseKind, LockInfo, LockName, LossReason, Moment, Reach, ReleaseOutcome, Renewal, Renewed,
+    Result, TicketStep, Ttl, Wakeup,
+};
+
+use crate::{
+    doctor,
+    ensemble::Handle,
+    look,
+    nodes::{Node, Status},
+    recipe::{self, Deletion, Known, Place},
+    runs,
+    session::Session,
+    wait::Queued,
+};
+
+/// The locks under one root.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    handle: Handle,
+    capabilities: Capabilities,
+}
+
+impl Locks {
+    pub(crate) fn new(handle: Handle, session_timeout: Duration) -> Self {
+        Self {
+            handle,
+            capabilities: capabilities(session_timeout),
+        }
+    }
+}
+
+fn capabilities(session_timeout: Duration) -> Capabilities {
+    let mut capabilities = Capabilities::new("zookeeper");
+    capabilities.fencing = FencingScope::Global;
+    capabilities.fairness = Fairness::Fifo;
+    capabilities.wakeup = Wakeup::Push;
+    capabilities.lease = LeaseKind::Session;
+    // What a crashed holder leaves behind lasts as long as its session: half as long again.
+    capabilities.max_lease = Some(session_timeout * 2 / 3);
+    capabilities.survives_restart = true;
+    capabilities.expiry_clock = ExpiryClock::Server;
+    capabilities.reach = Reach::Network;
+    capabilities.tickets = false;
+    capabilities.hand_over = false;
+    capabilities
+}
+
+#[async_trait]
+impl DistLock for Locks {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        self.handle.ensemble()?;
+        Ok(Arc::new(Self {
+            handle: self.handle.again(),
+            capabilities: self.capabilities.clone(),
+        }))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let asked = self.handle.ensemble()?.clock.now();
+        let (session, until) = self.handle.session().await?;
+        if let Some(node) = session.nodes.of(request.owner) {
+            match node.status() {
+                Status::Held => {
+                    return grant(&session, &node, asked, request.ttl, until)
+                        .await
+                        .map(Attempt::Acquired);
+                }
+                // Left, and asked for again: the old node goes first.
+                Status::Leaving => {
+                    recipe::delete(&session, &node, until).await?;
+                }
+                Status::Waiting => {
+                    let ahead = recipe::ahead(&session, &node, until).await?;
+                    return decide(&session, &node, &ahead, asked, request.ttl, until).await;
+                }
+                Status::Gone(_) => {}
+            }
+        }
+        let (place, known) = recipe::enter(&session, request, until).await?;
+        // When it is busy, dropping the place leaves the queue.
+        let (node, ttl) = (&place.node, request.ttl);
+        let ahead = match known {
+            Known::Ours(ours) => match ours.iter().find(|node| !node.is_out()) {
+                Some(holder) => return Ok(Attempt::Busy(Some(holder.holder.clone()))),
+                None => Vec::new(),
+            },
+            Known::Ahead(ahead) => ahead,
+            Known::Nothing => recipe::ahead(&session, node, until).await?,
+        };
+        decide(&session, node, &ahead, asked, ttl, until).await
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        let ensemble = self.handle.ensemble()?;
+        let (session, until) = self.handle.session().await?;
+        let queued = match session.nodes.of(request.owner) {
+            // An earlier attempt got in without being told.
+            Some(node) if !node.is_out() => {
+                let place = Place {
+                    session: Arc::clone(&session),
+                    node,
+                };
+                Queued::again(ensemble, request, place)
+            }
+            _ => {
+                let (place, known) = recipe::enter(&session, request, until).await?;
+                Queued::new(ensemble, request, place, known)
+            }
+        };
+        Ok(Box::new(queued))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        if renewal.ticket != TicketStep::Keep {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a lock that hangs on a session cannot become a ticket",
+            ));
+        }
+        let ensemble = self.handle.ensemble()?;
+        let asked = ensemble.clock.now();
+        if let Some(reason) = ensemble.grave(lease.owner) {
+            return Ok(Renewed::NotHeld(reason));
+        }
+        let (session, until) = self.handle.session().await?;
+        let Some(node) = session.nodes.of(lease.owner) else {
+            let reason = ensemble.grave(lease.owner);
+            return Ok(Renewed::NotHeld(reason.unwrap_or(LossReason::SessionLost)));
+        };
+        if lease.token.is_some_and(|token| token != node.token) {
+            return Ok(Renewed::NotHeld(LossReason::TakenOver));
+        }
+        if node.status() == Status::Held {
+            match grant(&session, &node, asked, renewal.ttl, until).await {
+                Ok(grant) => {
+                    return Ok(Renewed::Extended {
+                        valid_for: grant.valid_for,
+                        epoch: grant.epoch,
+                        token: grant.token,
+                        loss: grant.loss,
+                    });
+                }
+                Err(error) if node.status() == Status::Held => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(Renewed::NotHeld(match node.status() {
+            Status::Gone(reason) => reason,
+            _ => LossReason::Removed,
+        }))
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let ensemble = self.handle.ensemble()?;
+        if ensemble.grave(lease.owner).is_some() {
+            return Ok(ReleaseOutcome::NotHeld);
+        }
+        let (session, until) = self.handle.session().await?;
+        let released = if let Some(node) = session.nodes.of(lease.owner) {
+            if lease.token.is_some_and(|token| token != node.token) {
+                return Ok(ReleaseOutcome::NotHeld);
+            }
+            node.leave();
+            recipe::delete(&session, &node, until).await? == Deletion::Done
+        } else if recipe::undo_lost(&session, lease.owner, until).await? {
+            true
+        } else {
+            look::remove_of_owner(&session, lease, until).await?
+        };
+        Ok(if released {
+            ReleaseOutcome::Released {
+                others_waiting: None,
+            }
+        } else {
+            ReleaseOutcome::NotHeld
+        })
+    }
+
+    async fn hand_over(&self, _lease: &Lease, _next: &AcquireRequest) -> Result<HandOver> {
+        // A node belongs to its owner and its creation is the token. The next contender of this process has lined up
+        // already, and is let through without asking the ensemble as soon as this one lets go.
+        Ok(HandOver::Unsupported)
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let (session, until) = self.handle.session().await?;
+        look::inspect(&session, name, until).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        let (session, until) = self.handle.session().await?;
+        look::list(&session, prefix, after, limit, until).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        let (session, until) = self.handle.session().await?;
+        look::force_release(&session, name, expected, until).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let ensemble = self.handle.ensemble()?;
+        let (session, until) = self.handle.session().await?;
+        doctor::health(ensemble, &session, until).await
+    }
+
+    async fn close(&self) {
+        self.handle.close().await;
+    }
+}
+
+/// Grants the lock if nobody is ahead who has not let go.
+async fn decide(
+    session: &Arc<Session>,
+    node: &Arc<Node>,
+    ahead: &[String],
+    asked: Moment,
+    ttl: Ttl,
+    until: Moment,
+) -> Result<Attempt<Grant>> {
+    let ours = session.nodes.at(&node.parent, ahead);
+    let in_the_way = ours
+        .iter()
+        .position(|node| !node.as_ref().is_some_and(|node| node.is_out()));
+    match in_the_way {
+        None => grant(session, node, asked, ttl, until)
+            .await
+            .map(Attempt::Acquired),
+        Some(first) => {
+            let holder = match &ours[first] {
+                Some(node) => Some(node.holder.clone()),
+                None => holder_at(session, &node.parent, &ahead[first], until).await,
+            };
+            Ok(Attempt::Busy(holder))
+        }
+    }
+}
+
+/// Who holds it, for people; not worth failing for.
+pub(crate) async fn holder_at(
+    session: &Session,
+    parent: &str,
+    child: &str,
+    until: Moment,
+) -> Option<HolderInfo> {
+    let path = format!("{parent}/{child}");
+    crate::holder::ask(session, &path, until)
+        .await
+        .ok()
+        .flatten()
+}
+
+/// Grants or extends the lock of a node that is first, counted from `asked`.
+pub(crate) async fn grant(
+    session: &Arc<Session>,
+    node: &Arc<Node>,
+    asked: Moment,
+    ttl: Ttl,
+    until: Moment,
+) -> Result<Grant> {
+    // A proof that is a little old costs a little of the lease; a new one costs a round trip.
+    session.prove(asked - session.timeout() / 12, until).await?;
+    let valid_for = session
+        .trusted_until()
+        .since(asked)
+        .min(session.trust())
+        .min(ttl.duration());
+    let expires = asked + valid_for;
+    let was_held = node.status() == Status::Held;
+    if !node.hold(expires) {
+        return Err(match node.status() {
+            Status::Gone(LossReason::SessionLost) => crate::error::session_ended(),
+            _ => recipe::out_of_line(),
+        });
+    }
+    session.nodes.expires(expires);
+    if !was_held && session.runs.granted(node, session.generation()) {
+        runs::watch(session, &node.parent);
+    }
+    let mut grant = Grant::new(node.token, session.epoch(), valid_for);
+    grant.loss = node.loss();
+    Ok(grant)
+}

@@ -1,0 +1,216 @@
+//! Looking at queues and intervening, whoever's they are.
+
+use std::sync::Arc;
+
+use distlock_core::{FencingToken, Forced, Lease, LockInfo, LockName, Moment, Result};
+use zookeeper_client as zk;
+
+use crate::{
+    error::{Access, meaning},
+    holder,
+    names::lock_name,
+    recipe,
+    sequence::in_order,
+    session::Session,
+};
+
+/// How many containers are asked for at once.
+const AT_ONCE: usize = 64;
+
+/// Who holds a lock and how many wait, as the leader knows it.
+pub(crate) async fn inspect(
+    session: &Arc<Session>,
+    name: &LockName,
+    until: Moment,
+) -> Result<LockInfo> {
+    let parent = session.layout().container(name);
+    loop {
+        session.connected(until).await?;
+        let client = session.client()?;
+        drop(client.sync(&session.layout().root));
+        let listed = client.list_children(&parent);
+        let children = match session.answer(Access::Read, until, listed).await? {
+            Ok(children) => children,
+            Err(zk::Error::NoNode) => Vec::new(),
+            Err(error) => return Err(meaning(error, Access::Read)),
+        };
+        if let Some(info) = first_of(session, name, &parent, children, until).await? {
+            return Ok(info);
+        }
+    }
+}
+
+/// Held locks in the order of their names.
+pub(crate) async fn list(
+    session: &Arc<Session>,
+    prefix: &str,
+    after: Option<&LockName>,
+    limit: u32,
+    until: Moment,
+) -> Result<Vec<LockInfo>> {
+    session.connected(until).await?;
+    let client = session.client()?;
+    let locks = &session.layout().locks;
+    drop(client.sync(&session.layout().root));
+    let listed = client.list_children(locks);
+    let children = match session.answer(Access::Read, until, listed).await? {
+        Ok(children) => children,
+        Err(zk::Error::NoNode) => Vec::new(),
+        Err(error) => return Err(meaning(error, Access::Read)),
+    };
+    let mut names: Vec<_> = children
+        .iter()
+        .filter_map(|child| lock_name(child))
+        .filter(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after))
+        .collect();
+    names.sort_unstable();
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut found = Vec::new();
+    for chunk in names.chunks(AT_ONCE) {
+        if found.len() >= limit {
+            break;
+        }
+        let parents: Vec<_> = chunk
+            .iter()
+            .map(|name| session.layout().container(name))
+            .collect();
+        // All are on their way before the first is waited for.
+        let asked: Vec<_> = parents
+            .iter()
+            .map(|parent| client.list_children(parent))
+            .collect();
+        let mut contended = Vec::new();
+        for ((name, parent), asked) in chunk.iter().zip(&parents).zip(asked) {
+            match session.answer(Access::Read, until, asked).await? {
+                Ok(children) if children.is_empty() => {}
+                Ok(children) => contended.push((name, parent, children)),
+                Err(zk::Error::NoNode) => {}
+                Err(error) => return Err(meaning(error, Access::Read)),
+            }
+        }
+        for (name, parent, children) in contended {
+            if found.len() >= limit {
+                break;
+            }
+            let info = match first_of(session, name, parent, children, until).await? {
+                Some(info) => info,
+                // The first has gone in between.
+                None => inspect(session, name, until).await?,
+            };
+            if info.held.is_some() {
+                found.push(info);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Deletes the first node of a queue, if its token is the expected one.
+pub(crate) async fn force_release(
+    session: &Arc<Session>,
+    name: &LockName,
+    expected: FencingToken,
+    until: Moment,
+) -> Result<Forced> {
+    let parent = session.layout().container(name);
+    loop {
+        let Some(child) = first_child(session, &parent, until).await? else {
+            return Ok(Forced::NotHeld);
+        };
+        let path = format!("{parent}/{child}");
+        let Some(holder) = holder::ask(session, &path, until).await? else {
+            continue;
+        };
+        match holder.token {
+            Some(token) if token == expected => {}
+            Some(token) => return Ok(Forced::OtherToken(token)),
+            None => continue,
+        }
+        let client = session.client()?;
+        match session
+            .answer(Access::Write, until, client.delete(&path, None))
+            .await?
+        {
+            Ok(()) => return Ok(Forced::Released),
+            // Released just before: somebody else may hold it now.
+            Err(zk::Error::NoNode) => {}
+            Err(error) => return Err(meaning(error, Access::Write)),
+        }
+    }
+}
+
+/// Removes the node of an owner that is not of this session. `true` = there was one.
+pub(crate) async fn remove_of_owner(
+    session: &Arc<Session>,
+    lease: &Lease,
+    until: Moment,
+) -> Result<bool> {
+    let parent = session.layout().container(&lease.name);
+    for child in recipe::children(session, &parent, until).await? {
+        let path = format!("{parent}/{child}");
+        session.connected(until).await?;
+        let client = session.client()?;
+        let (data, stat) = match session
+            .answer(Access::Read, until, client.get_data(&path))
+            .await?
+        {
+            Ok(found) => found,
+            Err(zk::Error::NoNode) => continue,
+            Err(error) => return Err(meaning(error, Access::Read)),
+        };
+        let is_it = holder::names(&data, lease.owner);
+        let token = recipe::token(stat.czxid)?;
+        if !is_it || lease.token.is_some_and(|expected| expected != token) {
+            continue;
+        }
+        return match session
+            .answer(Access::Write, until, client.delete(&path, None))
+            .await?
+        {
+            Ok(()) => Ok(true),
+            Err(zk::Error::NoNode) => Ok(false),
+            Err(error) => Err(meaning(error, Access::Write)),
+        };
+    }
+    Ok(false)
+}
+
+async fn first_child(
+    session: &Arc<Session>,
+    parent: &str,
+    until: Moment,
+) -> Result<Option<String>> {
+    session.connected(until).await?;
+    let client = session.client()?;
+    drop(client.sync(&session.layout().root));
+    let children = recipe::children(session, parent, until).await?;
+    Ok(in_order(children)
+        .into_iter()
+        .next()
+        .map(|(_, child)| child))
+}
+
+/// What the children of a container say; `None` when the first of them has gone in between.
+async fn first_of(
+    session: &Arc<Session>,
+    name: &LockName,
+    parent: &str,
+    children: Vec<String>,
+    until: Moment,
+) -> Result<Option<LockInfo>> {
+    let contenders = in_order(children);
+    let waiters = u32::try_from(contenders.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    let mut info = match contenders.first() {
+        None => LockInfo::free(name.clone()),
+        Some((_, child)) => {
+            let path = format!("{parent}/{child}");
+            let Some(holder) = holder::ask(session, &path, until).await? else {
+                return Ok(None);
+            };
+            LockInfo::held(name.clone(), holder)
+        }
+    };
+    info.waiters = Some(waiters);
+    info.epoch = Some(session.epoch());
+    Ok(Some(info))
+}

@@ -1,0 +1,94 @@
+//! Where things are in the tree, and what they are called.
+//!
+//! ```text
+//! ROOT/locks/NAME/_c_ATTEMPT-SESSION-lock-SEQUENCE   one ephemeral node per contender; the first holds the lock
+//! ROOT/records/KEY                                   one persistent node per record
+//! ROOT/probe-SEQUENCE                                for a moment, after a reconnect
+//! ```
+//!
+//! Names and keys are encoded reversibly, so that every name that is allowed can be one node.
+
+use std::sync::Arc;
+
+use distlock_core::{LockName, RecordKey, decode, encode};
+use uuid::Uuid;
+
+/// The paths under one root.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) root: String,
+    pub(crate) locks: String,
+    pub(crate) records: String,
+    pub(crate) probe: String,
+}
+
+impl Layout {
+    pub(crate) fn new(root: &str) -> Self {
+        Self {
+            root: root.to_owned(),
+            locks: format!("{root}/locks"),
+            records: format!("{root}/records"),
+            probe: format!("{root}/probe-"),
+        }
+    }
+
+    /// The container of a lock's contenders.
+    pub(crate) fn container(&self, name: &LockName) -> Arc<str> {
+        format!("{}/{}", self.locks, encode(name.as_str())).into()
+    }
+
+    /// The node of a record.
+    pub(crate) fn record(&self, key: &RecordKey) -> String {
+        format!("{}/{}", self.records, encode(key.as_str()))
+    }
+}
+
+/// The lock a container belongs to; `None` for a node that is none of ours.
+pub(crate) fn lock_name(container: &str) -> Option<LockName> {
+    LockName::new(decode(container)?).ok()
+}
+
+/// The key a record's node belongs to.
+pub(crate) fn record_key(node: &str) -> Option<RecordKey> {
+    RecordKey::new(decode(node)?).ok()
+}
+
+/// How the node of one attempt starts: in Curator's protected form, so that other recipes take part in the same queue, and
+/// with the session's id, so that a node of an older session is never taken for one of ours.
+pub(crate) fn contender(attempt: Uuid, session: i64) -> String {
+    format!("_c_{attempt}-{session:016x}-lock-")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sequence::Sequence;
+
+    proptest! {
+        #[test]
+        fn every_name_is_one_node_and_comes_back(name in "[^\\p{Cc}]{1,60}") {
+            let layout = Layout::new("/app");
+            let name = LockName::new(name).unwrap();
+            let container = layout.container(&name);
+            let node = container.strip_prefix("/app/locks/").unwrap();
+            prop_assert!(!node.contains('/') && node != "." && node != "..");
+            prop_assert_eq!(lock_name(node), Some(name));
+        }
+
+        #[test]
+        fn a_contender_is_read_as_one(attempt in any::<u128>(), session in any::<i64>(), number in any::<i32>()) {
+            let child = format!("{}{number:010}", contender(Uuid::from_u128(attempt), session));
+            prop_assert_eq!(Sequence::of(&child), Some(Sequence::new(i64::from(number))));
+            prop_assert!(child.starts_with("_c_") && child.contains("-lock-"));
+        }
+    }
+
+    #[test]
+    fn foreign_nodes_are_no_names() {
+        assert_eq!(lock_name("~zz"), None);
+        assert_eq!(lock_name("a b"), None);
+        assert_eq!(record_key("x.y"), None);
+    }
+}

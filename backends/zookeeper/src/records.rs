@@ -1,0 +1,329 @@
+//! Versioned records.
+//!
+//! A record is a persistent node; its version is the transaction that wrote it (`mzxid`), which the ensemble never gives out
+//! twice. A write names the node's own data version, read together with that transaction, so it happens only to the very
+//! state that was read. A deleted record leaves its node behind with a mark instead of a value: a node that is created
+//! anew counts from zero again, and a write that was meant for the old one would fit. The mark is removed when nobody has
+//! written there for [`reap_after`](crate::ZooKeeperConfig::reap_after).
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    Deleted, Entry, Error, ErrorKind, Expect, Moment, RecordKey, Records, Result, Version, Written,
+    check_value,
+};
+use zookeeper_client as zk;
+
+use crate::{
+    ensemble::Handle,
+    error::{Access, meaning},
+    names::record_key,
+    session::Session,
+};
+
+/// How many nodes are asked for at once.
+const AT_ONCE: usize = 64;
+
+/// The first byte of a node's data.
+const MARK_OF_DELETED: u8 = 0;
+const MARK_OF_LIVE: u8 = 1;
+
+/// The records under one root.
+#[derive(Debug)]
+pub(crate) struct Values {
+    handle: Handle,
+    /// The newest time of the ensemble's clock that an answer of it has carried, in milliseconds since 1970.
+    server_time: AtomicI64,
+}
+
+/// A node as it was read.
+struct Found {
+    /// `None` = deleted.
+    value: Option<Vec<u8>>,
+    version: Version,
+    /// The node's own count, for the condition of a write.
+    data_version: i32,
+    written: i64,
+}
+
+impl Values {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self {
+            handle,
+            server_time: AtomicI64::new(0),
+        }
+    }
+
+    fn written(&self, stat: &zk::Stat) -> Result<Written> {
+        self.server_time.fetch_max(stat.mtime, Ordering::Relaxed);
+        Ok(Written::Stored(version(stat)?))
+    }
+
+    /// Creates the node of a record. `None` when it exists.
+    async fn create(
+        &self,
+        session: &Arc<Session>,
+        path: &str,
+        data: &[u8],
+        until: Moment,
+    ) -> Result<Option<Written>> {
+        let client = session.client()?;
+        let options = zk::CreateMode::Persistent.with_acls(session.acls());
+        loop {
+            let created = client.create(path, data, &options);
+            match session.answer(Access::Write, until, created).await? {
+                Ok((stat, _)) => return self.written(&stat).map(Some),
+                Err(zk::Error::NodeExists) => return Ok(None),
+                // Somebody removed the whole tree.
+                Err(zk::Error::NoNode) => {
+                    let parents = zk::CreateMode::Persistent.with_acls(session.acls());
+                    let made = client.mkdir(&session.layout().records, &parents);
+                    if let Err(error) = session.answer(Access::Write, until, made).await? {
+                        return Err(meaning(error, Access::Write));
+                    }
+                }
+                Err(error) => return Err(meaning(error, Access::Write)),
+            }
+        }
+    }
+
+    /// Writes over the very state that was read.
+    async fn replace(
+        &self,
+        session: &Arc<Session>,
+        path: &str,
+        data: &[u8],
+        over: &Found,
+        until: Moment,
+    ) -> Result<Written> {
+        let client = session.client()?;
+        let set = client.set_data(path, data, Some(over.data_version));
+        match session.answer(Access::Write, until, set).await? {
+            Ok(stat) => self.written(&stat),
+            Err(zk::Error::BadVersion | zk::Error::NoNode) => Ok(Written::Conflict),
+            Err(error) => Err(meaning(error, Access::Write)),
+        }
+    }
+
+    /// Removes marks that are old by the ensemble's own clock. Nobody waits for it; one that was written over in the
+    /// meantime has another version and stays.
+    fn reap(&self, session: &Session, marks: Vec<(String, Found)>) {
+        let Ok(client) = session.client() else { return };
+        let Ok(ensemble) = self.handle.ensemble() else {
+            return;
+        };
+        let now = self.server_time.load(Ordering::Relaxed);
+        for (path, mark) in marks {
+            let idle = u64::try_from(now - mark.written).unwrap_or(0);
+            if Duration::from_millis(idle) >= ensemble.config.reap_after {
+                drop(client.delete(&path, Some(mark.data_version)));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Records for Values {
+    fn backend(&self) -> &'static str {
+        "zookeeper"
+    }
+
+    /// The servers stamp writes, but do not tell what time it is now.
+    fn tells_ages(&self) -> bool {
+        false
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        self.handle.ensemble()?;
+        Ok(Arc::new(Self::new(self.handle.again())))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        let (session, until) = self.handle.session().await?;
+        session.connected(until).await?;
+        let path = session.layout().record(key);
+        Ok(read(&session, &path, until).await?.and_then(Found::entry))
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let (session, until) = self.handle.session().await?;
+        session.connected(until).await?;
+        let client = session.client()?;
+        drop(client.sync(&session.layout().root));
+        let mut entries = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(AT_ONCE) {
+            let paths: Vec<_> = keys
+                .iter()
+                .map(|key| session.layout().record(key))
+                .collect();
+            let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
+            for asked in asked {
+                let answer = session.answer(Access::Read, until, asked).await?;
+                entries.push(found(answer)?.and_then(Found::entry));
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        check_value(key, value)?;
+        let (session, until) = self.handle.session().await?;
+        session.connected(until).await?;
+        let path = session.layout().record(key);
+        let mut data = Vec::with_capacity(value.len() + 1);
+        data.push(MARK_OF_LIVE);
+        data.extend_from_slice(value);
+        if expect == Expect::Absent
+            && let Some(written) = self.create(&session, &path, &data, until).await?
+        {
+            return Ok(written);
+        }
+        let Some(present) = read(&session, &path, until).await? else {
+            return Ok(Written::Conflict);
+        };
+        let fits = match expect {
+            Expect::Absent => present.value.is_none(),
+            Expect::Version(version) => present.value.is_some() && present.version == version,
+        };
+        if !fits {
+            return Ok(Written::Conflict);
+        }
+        self.replace(&session, &path, &data, &present, until).await
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        let (session, until) = self.handle.session().await?;
+        session.connected(until).await?;
+        let path = session.layout().record(key);
+        let Some(present) = read(&session, &path, until)
+            .await?
+            .filter(|found| found.value.is_some() && found.version == expect)
+        else {
+            return Ok(Deleted::Conflict);
+        };
+        let mark = [MARK_OF_DELETED];
+        Ok(
+            match self
+                .replace(&session, &path, &mark, &present, until)
+                .await?
+            {
+                Written::Stored(_) => Deleted::Done,
+                Written::Conflict => Deleted::Conflict,
+            },
+        )
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let (session, until) = self.handle.session().await?;
+        session.connected(until).await?;
+        let client = session.client()?;
+        drop(client.sync(&session.layout().root));
+        let listed = client.list_children(&session.layout().records);
+        let children = match session.answer(Access::Read, until, listed).await? {
+            Ok(children) => children,
+            Err(zk::Error::NoNode) => Vec::new(),
+            Err(error) => return Err(meaning(error, Access::Read)),
+        };
+        let mut keys: Vec<_> = children
+            .iter()
+            .filter_map(|child| record_key(child))
+            .filter(|key| key.as_str().starts_with(prefix) && after.is_none_or(|after| key > after))
+            .collect();
+        keys.sort_unstable();
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let (mut entries, mut marks) = (Vec::new(), Vec::new());
+        for keys in keys.chunks(AT_ONCE) {
+            if entries.len() >= limit {
+                break;
+            }
+            let paths: Vec<_> = keys
+                .iter()
+                .map(|key| session.layout().record(key))
+                .collect();
+            let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
+            for ((key, path), asked) in keys.iter().zip(&paths).zip(asked) {
+                let answer = session.answer(Access::Read, until, asked).await?;
+                match found(answer)? {
+                    Some(mark) if mark.value.is_none() => marks.push((path.clone(), mark)),
+                    Some(live) => entries.extend(live.entry().map(|entry| (key.clone(), entry))),
+                    None => {}
+                }
+            }
+        }
+        entries.truncate(limit);
+        self.reap(&session, marks);
+        Ok(entries)
+    }
+
+    async fn close(&self) {
+        self.handle.close().await;
+    }
+}
+
+impl Found {
+    fn entry(self) -> Option<Entry> {
+        Some(Entry::new(self.version, self.value?, None))
+    }
+}
+
+/// Reads a node as the leader knows it.
+async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<Found>> {
+    let client = session.client()?;
+    // Sent together; the read waits behind it at the server.
+    drop(client.sync(&session.layout().root));
+    found(
+        session
+            .answer(Access::Read, until, client.get_data(path))
+            .await?,
+    )
+}
+
+fn found(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<Found>> {
+    let (mut data, stat) = match answer {
+        Ok(found) => found,
+        Err(zk::Error::NoNode) => return Ok(None),
+        Err(error) => return Err(meaning(error, Access::Read)),
+    };
+    let value = match data.first() {
+        Some(&MARK_OF_LIVE) => {
+            data.remove(0);
+            Some(data)
+        }
+        Some(&MARK_OF_DELETED) if data.len() == 1 => None,
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "a node among the records was not written by distlock",
+            )
+            .on("zookeeper"));
+        }
+    };
+    Ok(Some(Found {
+        value,
+        version: version(&stat)?,
+        data_version: stat.version,
+        written: stat.mtime,
+    }))
+}
+
+fn version(stat: &zk::Stat) -> Result<Version> {
+    u64::try_from(stat.mzxid).map(Version::new).map_err(|_| {
+        Error::new(
+            ErrorKind::Corrupt,
+            "the server gave no transaction for a write",
+        )
+        .on("zookeeper")
+    })
+}

@@ -1,0 +1,177 @@
+//! The order of contenders: the sequence number a server appends to a node's name, and its wrap-around.
+
+use std::cmp::Ordering;
+
+/// What ends the name of a contender's node, before the sequence number: ours, Curator's and this client's own recipe's,
+/// and kazoo's.
+const SEPARATORS: [&str; 2] = ["lock-", "__lock__"];
+
+/// The number at the end of a sequential node's name.
+///
+/// Servers count in 32 bits and print `%010d`, so after 2,147,483,647 the numbers are negative and start with a minus
+/// sign. Newer servers may count in 64 bits and print 19 digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sequence(i64);
+
+impl Sequence {
+    #[cfg(test)]
+    pub(crate) const fn new(number: i64) -> Self {
+        Self(number)
+    }
+
+    /// Of a child's name; `None` when it is no contender's.
+    pub(crate) fn of(child: &str) -> Option<Self> {
+        let known = SEPARATORS
+            .iter()
+            .filter_map(|separator| Some(child.rfind(separator)? + separator.len()))
+            .max();
+        let digits = match known {
+            Some(at) => &child[at..],
+            // Somebody else's recipe: all sequential nodes end with at least ten digits.
+            None => {
+                let digits = child.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+                if digits.len() < 10 {
+                    return None;
+                }
+                digits
+            }
+        };
+        let unsigned = digits.strip_prefix('-').unwrap_or(digits);
+        if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        digits.parse().ok().map(Self)
+    }
+
+    /// Whether this is the number right after another one.
+    pub(crate) fn follows(self, other: Self) -> bool {
+        match (i32::try_from(self.0), i32::try_from(other.0)) {
+            (Ok(this), Ok(other)) => this == other.wrapping_add(1),
+            _ => other.0.checked_add(1) == Some(self.0),
+        }
+    }
+
+    /// Whether this one lined up before the other. Two contenders that wait at the same time are never 2^31 apart.
+    pub(crate) fn is_before(self, other: Self) -> bool {
+        match (i32::try_from(self.0), i32::try_from(other.0)) {
+            (Ok(this), Ok(other)) => this.wrapping_sub(other) < 0,
+            _ => self.0 < other.0,
+        }
+    }
+}
+
+/// The contenders among a container's children, first come first.
+///
+/// The order is taken relative to `reference`, any of them: it is right for all that are within 2^31 of it.
+pub(crate) fn in_order(children: Vec<String>) -> Vec<(Sequence, String)> {
+    let mut contenders: Vec<_> = children
+        .into_iter()
+        .filter_map(|child| Some((Sequence::of(&child)?, child)))
+        .collect();
+    contenders.sort_unstable_by(|(a, a_name), (b, b_name)| {
+        if a == b {
+            // Two recipes that count apart cannot be told apart by number; any order will do, if all agree on it.
+            a_name.cmp(b_name)
+        } else if a.is_before(*b) {
+            Ordering::Less
+        } else {
+            Ordering::Greater
+        }
+    });
+    contenders
+}
+
+/// Those before `own`, first come first; `None` when `own` is not there.
+pub(crate) fn ahead_of(own: &str, children: Vec<String>) -> Option<Vec<String>> {
+    let mut ordered = in_order(children);
+    let at = ordered.iter().position(|(_, child)| child == own)?;
+    ordered.truncate(at);
+    Some(ordered.into_iter().map(|(_, child)| child).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As a server prints it.
+    fn printed(number: i32) -> String {
+        format!("{number:010}")
+    }
+
+    #[test]
+    fn names_of_every_recipe() {
+        for (child, number) in [
+            (
+                "_c_1b4e28ba-2fa1-11d2-883f-0016d3cca427-0000000100a1b2c3-lock-0000000007",
+                7,
+            ),
+            ("_c_1b4e28ba-2fa1-11d2-883f-0016d3cca427-lock-0000000007", 7),
+            ("_c_x-lock--2147483648", i64::from(i32::MIN)),
+            ("_c_x-lock--000000005", -5),
+            ("5f1f1e0d6e0c4d0f8f__lock__0000000012", 12),
+            (
+                "5f1f1e0d6e0c4d0f8f__lock__-2147483647",
+                i64::from(i32::MIN) + 1,
+            ),
+            ("n-0000000003", 3),
+            ("lock-0009223372036854775", 9_223_372_036_854_775),
+        ] {
+            assert_eq!(Sequence::of(child), Some(Sequence(number)), "{child}");
+        }
+        for child in [
+            "", "lock-", "lock-x", "config", "lock-12a", "12345", "lock--", "é",
+        ] {
+            assert_eq!(Sequence::of(child), None, "{child}");
+        }
+    }
+
+    #[test]
+    fn own_place() {
+        let children = [
+            "b-lock-0000000002",
+            "config",
+            "a-lock-0000000003",
+            "c-lock-0000000001",
+        ]
+        .map(String::from)
+        .to_vec();
+        assert_eq!(
+            ahead_of("a-lock-0000000003", children.clone()).unwrap(),
+            ["c-lock-0000000001", "b-lock-0000000002"]
+        );
+        assert_eq!(ahead_of("gone-lock-0000000000", children), None);
+    }
+
+    proptest! {
+        /// Wherever the counter stands, also across its wrap, nodes made one after the other are served in that order.
+        #[test]
+        fn first_come_first_across_the_wrap(start in any::<i32>(), steps in prop::collection::vec(1u32..50_000, 1..40), seed in any::<u64>()) {
+            let mut number = start;
+            let mut made = vec![format!("x-lock-{}", printed(number))];
+            for step in steps {
+                number = number.wrapping_add_unsigned(step);
+                made.push(format!("x-lock-{}", printed(number)));
+            }
+            let mut shuffled = made.clone();
+            fastrand::Rng::with_seed(seed).shuffle(&mut shuffled);
+            let ordered: Vec<_> = in_order(shuffled.clone()).into_iter().map(|(_, child)| child).collect();
+            prop_assert_eq!(&ordered, &made);
+            for (at, own) in made.iter().enumerate() {
+                prop_assert_eq!(ahead_of(own, shuffled.clone()).unwrap(), &made[..at]);
+            }
+        }
+
+        #[test]
+        fn what_a_server_prints_is_read_back(number in any::<i32>(), prefix in "[a-z0-9-]{0,20}") {
+            let child = format!("{prefix}-lock-{}", printed(number));
+            prop_assert_eq!(Sequence::of(&child), Some(Sequence(i64::from(number))));
+        }
+
+        #[test]
+        fn any_name_is_read_without_panic(name in "\\PC{0,60}") {
+            let _ = Sequence::of(&name);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Waiting in the queue: woken when the one just ahead goes, and by nobody else.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LossReason, Moment, Result,
+};
+use tokio::{sync::watch, task::AbortHandle};
+use zookeeper_client as zk;
+
+use crate::{
+    ensemble::Ensemble,
+    error::{Access, meaning},
+    lock::{grant, holder_at},
+    nodes::{Node, Status},
+    recipe::{self, Known, Place},
+    session::Session,
+};
+
+/// One caller's place.
+pub(crate) struct Queued {
+    ensemble: Arc<Ensemble>,
+    request: AcquireRequest,
+    place: Option<Place>,
+    /// Who was ahead when we looked last. Nobody can get in before us, so this only shrinks.
+    ahead: Vec<Ahead>,
+    /// Whether `ahead` is worth looking at without asking again.
+    fresh: bool,
+    wake: Option<Wake>,
+}
+
+struct Ahead {
+    child: String,
+    /// When it is one of this session.
+    ours: Option<Arc<Node>>,
+}
+
+/// What tells that the one just ahead has gone.
+enum Wake {
+    /// It is of this session: no need to ask the ensemble.
+    Ours(watch::Receiver<Status>),
+    /// The ensemble tells.
+    Theirs(watch::Receiver<bool>, AbortHandle),
+}
+
+impl Queued {
+    pub(crate) fn new(
+        ensemble: &Arc<Ensemble>,
+        request: &AcquireRequest,
+        place: Place,
+        known: Known,
+    ) -> Self {
+        let mut queued = Self::again(ensemble, request, place);
+        queued.learn(known);
+        queued
+    }
+
+    /// A place that was there already.
+    pub(crate) fn again(ensemble: &Arc<Ensemble>, request: &AcquireRequest, place: Place) -> Self {
+        Self {
+            ensemble: Arc::clone(ensemble),
+            request: request.clone(),
+            place: Some(place),
+            ahead: Vec::new(),
+            fresh: false,
+            wake: None,
+        }
+    }
+
+    fn learn(&mut self, known: Known) {
+        let Some(place) = &self.place else { return };
+        self.ahead = match known {
+            Known::Nothing => return,
+            Known::Ahead(children) => {
+                let ours = place.session.nodes.at(&place.node.parent, &children);
+                children
+                    .into_iter()
+                    .zip(ours)
+                    .map(|(child, ours)| Ahead { child, ours })
+                    .collect()
+            }
+            Known::Ours(nodes) => nodes
+                .into_iter()
+                .map(|node| Ahead {
+                    child: node.child.clone(),
+                    ours: Some(node),
+                })
+                .collect(),
+        };
+        self.fresh = true;
+    }
+
+    /// Lines up in the present session; a place in an older one is worth nothing.
+    async fn line_up(&mut self, until: Moment) -> Result<(Arc<Session>, Arc<Node>)> {
+        if let Some(place) = &self.place {
+            match (place.session.ended(), place.node.status()) {
+                (None, Status::Waiting | Status::Held) => {
+                    return Ok((Arc::clone(&place.session), Arc::clone(&place.node)));
+                }
+                (None, Status::Gone(LossReason::Removed) | Status::Leaving) => {
+                    self.place = None;
+                    return Err(recipe::out_of_line());
+                }
+                _ => self.place = None,
+            }
+        }
+        self.fresh = false;
+        self.wake = None;
+        let session = self.ensemble.session(until).await?;
+        let (place, known) = recipe::enter(&session, &self.request, until).await?;
+        let node = Arc::clone(&place.node);
+        self.place = Some(place);
+        self.learn(known);
+        Ok((session, node))
+    }
+
+    /// Whether everybody ahead is of this session and has let go.
+    fn is_our_turn(&self) -> bool {
+        self.ahead
+            .iter()
+            .all(|ahead| ahead.ours.as_ref().is_some_and(|node| node.is_out()))
+    }
+
+    /// Arms the wake-up. `false` when the one just ahead has gone in the meantime.
+    async fn arm(&mut self, session: &Arc<Session>, parent: &str, until: Moment) -> Result<bool> {
+        let Some(just_ahead) = self.ahead.last() else {
+            return Ok(false);
+        };
+        if let Some(node) = &just_ahead.ours {
+            self.wake = Some(Wake::Ours(node.follow()));
+            return Ok(true);
+        }
+        let path = format!("{parent}/{}", just_ahead.child);
+        session.connected(until).await?;
+        let client = session.client()?;
+        let asked = session.answer(Access::Read, until, client.get_and_watch_data(&path));
+        let watcher = match asked.await? {
+            Ok((_, _, watcher)) => watcher,
+            Err(zk::Error::NoNode) => return Ok(false),
+            Err(error) => return Err(meaning(error, Access::Read)),
+        };
+        let (told, wake) = watch::channel(false);
+        // On the backend's own thread: a watcher must not be polled when its connection's task is gone.
+        let pump = self.ensemble.runtime.spawn(async move {
+            watcher.changed().await;
+            told.send_replace(true);
+        });
+        self.wake = Some(Wake::Theirs(wake, pump.abort_handle()));
+        Ok(true)
+    }
+
+    async fn holder(&self, session: &Session, parent: &str, until: Moment) -> Option<HolderInfo> {
+        let first = self
+            .ahead
+            .iter()
+            .find(|ahead| !ahead.ours.as_ref().is_some_and(|node| node.is_out()))?;
+        match &first.ours {
+            Some(node) => Some(node.holder.clone()),
+            None => holder_at(session, parent, &first.child, until).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Contender for Queued {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let asked = self.ensemble.clock.now();
+        let until = self.ensemble.limit();
+        let (session, node) = self.line_up(until).await?;
+        let ttl = self.request.ttl;
+        loop {
+            // A look that found somebody in the way may be used again: they can only have let go since.
+            let known = self.fresh || !self.ahead.is_empty();
+            if node.status() == Status::Held || (known && self.is_our_turn()) {
+                return grant(&session, &node, asked, ttl, until)
+                    .await
+                    .map(Attempt::Acquired);
+            }
+            if !std::mem::take(&mut self.fresh) {
+                let ahead = recipe::ahead(&session, &node, until).await?;
+                self.learn(Known::Ahead(ahead));
+                continue;
+            }
+            if self.arm(&session, &node.parent, until).await? {
+                let holder = self.holder(&session, &node.parent, until).await;
+                return Ok(Attempt::Busy(holder));
+            }
+        }
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        let Some(place) = &self.place else { return };
+        let mut own = place.node.follow();
+        let session = Arc::clone(&place.session);
+        let ahead_goes = async {
+            match &mut self.wake {
+                Some(Wake::Ours(status)) => {
+                    let out = |status: &Status| matches!(status, Status::Leaving | Status::Gone(_));
+                    let _ = status.wait_for(out).await;
+                }
+                Some(Wake::Theirs(told, _)) => {
+                    let _ = told.wait_for(|told| *told).await;
+                }
+                None => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            () = ahead_goes => {}
+            _ = own.wait_for(|status| *status != Status::Waiting) => {}
+            _ = session.wait_for_end() => {}
+            () = self.ensemble.clock.sleep(at_most) => {}
+        }
+    }
+
+    async fn leave(mut self: Box<Self>) -> Result<()> {
+        let Some(place) = self.place.take() else {
+            return Ok(());
+        };
+        if place.node.status() == Status::Held || !place.node.leave() {
+            return Ok(());
+        }
+        let until = self.ensemble.limit();
+        // When it fails it goes on in the background, for as long as the session lives.
+        recipe::delete(&place.session, &place.node, until).await?;
+        Ok(())
+    }
+}
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        if let Self::Theirs(_, pump) = self {
+            pump.abort();
+        }
+    }
+}

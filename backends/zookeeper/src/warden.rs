@@ -1,0 +1,86 @@
+//! The warden of a session: watches over its nodes, and ends leases that were not renewed.
+//!
+//! The ensemble keeps an ephemeral node as long as the session lives. A lock whose holder stopped renewing must not live
+//! on with it, so its node is deleted when its lease has run out by our own clock, which is later than the holder's own
+//! deadline.
+
+use std::sync::Arc;
+
+use distlock_core::LossReason;
+use tokio::task::JoinSet;
+use zookeeper_client::{self as zk, EventType};
+
+use crate::{
+    nodes::{Node, Status},
+    recipe,
+    session::Session,
+};
+
+/// Runs as long as the session lives.
+pub(crate) async fn watch_over(session: Arc<Session>) {
+    let mut watches = JoinSet::new();
+    loop {
+        let round = session.nodes.round(session.clock().now());
+        for node in round.arm {
+            watches.spawn(watch(Arc::clone(&session), node));
+        }
+        for node in round.expired {
+            if node.gone(LossReason::Expired) {
+                tracing::debug!(path = node.path(), "lease ran out, deleting its node");
+                session.ensemble().bury(node.owner, LossReason::Expired);
+                recipe::delete_at_length(&session, node);
+            }
+        }
+        let pause = async {
+            match round.pause {
+                Some(pause) => session.clock().sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = session.wait_for_end() => return,
+            () = session.nodes.look.notified() => {}
+            () = pause => {}
+            Some(_) = watches.join_next() => {}
+        }
+    }
+}
+
+/// Notices when a node of ours is deleted behind our back.
+async fn watch(session: Arc<Session>, node: Arc<Node>) {
+    let path = node.path();
+    let far = session.clock().now() + std::time::Duration::from_secs(24 * 3600);
+    while !node.is_out() {
+        if session.connected(far).await.is_err() {
+            return;
+        }
+        let Ok(client) = session.client() else { return };
+        match client.check_and_watch_stat(&path).await {
+            Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,
+            Ok((Some(_), watcher)) => {
+                drop(client);
+                match watcher.changed().await.event_type {
+                    EventType::NodeDeleted => break,
+                    EventType::Session => return,
+                    _ => {}
+                }
+            }
+            Ok((None, _)) => break,
+            Err(zk::Error::ConnectionLoss) => {}
+            Err(error) => {
+                tracing::debug!(%error, path, "cannot watch our own node");
+                return;
+            }
+        }
+    }
+    let was = node.status();
+    if node.gone(LossReason::Removed) {
+        tracing::warn!(
+            path,
+            held = (was == Status::Held),
+            "our node was removed by somebody else"
+        );
+        session.ensemble().bury(node.owner, LossReason::Removed);
+        session.nodes.remove(&node);
+    }
+}

@@ -1,0 +1,232 @@
+//! The bench workloads the plain way and ours, interleaved in one run, so that what is compared ran on the same machine in
+//! the same minute.
+//!
+//! ```sh
+//! cargo run --release -p distlock-peers -- sqlite --workload independent --concurrency 64 --seconds 5
+//! cargo run --release -p distlock-peers -- memory --workload uncontended
+//! cargo run --release -p distlock-peers -- redis --workload independent --concurrency 256
+//! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
+//! cargo run --release -p distlock-peers -- waiting --waiters 64
+//! cargo run --release -p distlock-peers -- rows --rows 1000000
+//! ```
+//!
+//! The first arm is the plain one; ratios are ours over it. `--json` gives the samples as `distlock bench --json` does.
+#![expect(
+    clippy::print_stdout,
+    reason = "a command-line tool: its results go to stdout"
+)]
+
+mod memory;
+mod plain_sqlite;
+mod raw_redis;
+mod redis;
+mod rows;
+mod rslock;
+mod sqlite;
+mod waiting;
+mod zookeeper;
+
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser};
+use distlock_report::{Options, Report, Workload};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+/// Runs the bench workloads the plain way and ours, interleaved in one run.
+#[derive(Debug, Parser)]
+enum Command {
+    /// One INSERT and one DELETE per cycle, beside distlock on SQLite.
+    Sqlite(SqliteArgs),
+    /// The raw lock table, beside a locker and its guards over it.
+    Memory(Measure),
+    /// What waiting costs: statements that reach SQLite while many tasks wait for one lock.
+    Waiting(WaitingArgs),
+    /// Raw `SET NX PX` and `DEL`, and the `rslock` crate, beside distlock on Redis.
+    Redis(RedisArgs),
+    /// Creation, listing and deletion one by one, and the `zookeeper-client` crate's recipe, beside distlock on ZooKeeper.
+    #[command(name = "zookeeper")]
+    ZooKeeper(ZooKeeperArgs),
+    /// Resident memory of many held rows in the lock table.
+    Rows {
+        /// How many locks are held, with names of 32 bytes.
+        #[arg(long, default_value_t = 1_000_000)]
+        rows: u32,
+    },
+    /// Holds the lock that `waiting` waits for, until its input ends.
+    #[command(hide = true)]
+    Hold {
+        /// The database.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Measure {
+    /// uncontended, independent, contended or handoff.
+    #[arg(long, default_value_t = Workload::Uncontended)]
+    workload: Workload,
+    /// Concurrent callers [default: 1, 64, 16, 2, by workload].
+    #[arg(long)]
+    concurrency: Option<u32>,
+    /// How long each arm is measured, over all rounds together.
+    #[arg(long, default_value = "5", value_parser = seconds)]
+    seconds: Duration,
+    /// How often the arms take turns.
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// How long each arm runs uncounted before each of its rounds. Many short rounds with a short one compare best where
+    /// others use the disk.
+    #[arg(long, default_value = "0.2", value_parser = seconds)]
+    warmup: Duration,
+    /// Threads of the runtime [default: 1 for uncontended, else one per core].
+    #[arg(long)]
+    threads: Option<NonZeroUsize>,
+    /// Prints figures and samples as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct SqliteArgs {
+    #[command(flatten)]
+    measure: Measure,
+    /// Connections of a further plain arm that uses a pool; SQLite still has one writer at a time.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pool: Option<u32>,
+    /// Where the databases are made [default: the system's folder for temporary files].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct RedisArgs {
+    #[command(flatten)]
+    measure: Measure,
+    /// The server [default: a private redis-server without persistence].
+    #[arg(long)]
+    url: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct ZooKeeperArgs {
+    #[command(flatten)]
+    measure: Measure,
+    /// The ensemble, `host:port,host:port` [default: three private servers].
+    #[arg(long)]
+    servers: Option<String>,
+    /// Where private servers keep their data [default: the system's folder for temporary files].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// How long each lock is kept, in seconds.
+    #[arg(long, default_value = "0", value_parser = hold)]
+    hold: Duration,
+}
+
+#[derive(Debug, Args)]
+struct WaitingArgs {
+    /// Tasks that wait.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    waiters: u32,
+    /// For how long.
+    #[arg(long, default_value = "5", value_parser = seconds)]
+    seconds: Duration,
+    /// Where the database is made [default: the system's folder for temporary files].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Prints the figures as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Measure {
+    fn options(&self) -> Options {
+        let mut options = Options::default()
+            .duration(self.seconds)
+            .rounds(self.rounds)
+            .warmup(self.warmup);
+        options.concurrency = self.concurrency;
+        options
+    }
+
+    fn runtime(&self) -> std::io::Result<Runtime> {
+        let threads = match self.threads {
+            Some(threads) => threads.get(),
+            None if self.workload == Workload::Uncontended => 1,
+            None => std::thread::available_parallelism()?.get(),
+        };
+        Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build()
+    }
+
+    fn print(&self, report: &Report) -> serde_json::Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string(report)?);
+        } else {
+            print!("{report}");
+        }
+        Ok(())
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse() {
+        Command::Sqlite(args) => {
+            let dir = folder(args.dir.as_ref())?;
+            let (measure, path) = (&args.measure, dir.path());
+            let (workload, options) = (measure.workload, measure.options());
+            let run = sqlite::run(workload, options, args.pool, path);
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Command::Memory(measure) => {
+            let run = memory::run(measure.workload, measure.options());
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Command::Redis(args) => {
+            let server = redis::Server::new(args.url)?;
+            let measure = &args.measure;
+            let run = redis::run(measure.workload, measure.options(), &server);
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Command::ZooKeeper(args) => {
+            let ensemble = zookeeper::Ensemble::new(args.servers, args.dir)?;
+            let measure = &args.measure;
+            let run = zookeeper::run(measure.workload, measure.options(), &ensemble, args.hold);
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Command::Waiting(args) => {
+            let dir = folder(args.dir.as_ref())?;
+            let run = waiting::run(args.waiters, args.seconds, dir.path());
+            let cost = Runtime::new()?.block_on(run)?;
+            if args.json {
+                println!("{}", cost.json());
+            } else {
+                print!("{cost}");
+            }
+        }
+        Command::Hold { file } => Runtime::new()?.block_on(waiting::hold(&file))?,
+        Command::Rows { rows } => print!("{}", rows::run(rows)?),
+    }
+    Ok(())
+}
+
+fn folder(parent: Option<&PathBuf>) -> std::io::Result<TempDir> {
+    parent.map_or_else(tempfile::tempdir, tempfile::tempdir_in)
+}
+
+fn hold(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" => Ok(Duration::ZERO),
+        text => seconds(text),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|time| *time >= Duration::from_millis(1))
+        .ok_or_else(|| "not a number of seconds of at least 0.001".into())
+}

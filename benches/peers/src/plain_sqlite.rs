@@ -1,0 +1,132 @@
+//! The plain way on SQLite: a row is the lock, one INSERT takes it, one DELETE frees it.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use distlock_report::{Counters, Subject};
+use sqlx::{
+    ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool,
+    sqlite::{
+        SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteQueryResult,
+        SqliteSynchronous,
+    },
+};
+use tokio::sync::Mutex;
+
+const CREATE: &str = "CREATE TABLE plain_lock (
+    lock_name TEXT PRIMARY KEY,
+    holder_id BLOB NOT NULL
+) WITHOUT ROWID";
+const TAKE: &str = "INSERT INTO plain_lock (lock_name, holder_id) VALUES (?, ?)";
+const FREE: &str = "DELETE FROM plain_lock WHERE lock_name = ? AND holder_id = ?";
+
+/// How often a waiting caller asks again; the plain way has nothing that would wake it.
+const POLL: Duration = Duration::from_millis(5);
+
+/// The plain way, with no lease, no token and no loss notice.
+#[derive(Debug)]
+pub(crate) struct PlainSqlite {
+    connections: Connections,
+    next_holder: AtomicU64,
+    statements: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Connections {
+    /// One, and callers queue for it.
+    One(Mutex<SqliteConnection>),
+    /// A pool; SQLite still lets one of them write at a time.
+    Pool(SqlitePool),
+}
+
+impl PlainSqlite {
+    /// Creates the file and its table; `connections` = 1 shares one connection, more make a pool.
+    pub(crate) async fn create(file: &Path, connections: u32) -> anyhow::Result<Self> {
+        // The durability of a lock store: what it has granted must survive a power cut.
+        let options = SqliteConnectOptions::new()
+            .filename(file)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(Duration::from_secs(5))
+            .disable_statement_logging();
+        let mut first = options.connect().await?;
+        sqlx::query(CREATE).execute(&mut first).await?;
+        let connections = if connections == 1 {
+            Connections::One(Mutex::new(first))
+        } else {
+            first.close().await?;
+            Connections::Pool(
+                SqlitePoolOptions::new()
+                    .max_connections(connections)
+                    .min_connections(connections)
+                    .acquire_timeout(Duration::from_secs(60))
+                    .connect_with(options)
+                    .await?,
+            )
+        };
+        Ok(Self {
+            connections,
+            next_holder: AtomicU64::new(0),
+            statements: AtomicU64::new(0),
+        })
+    }
+
+    async fn execute(
+        &self,
+        statement: &'static str,
+        name: &str,
+        holder: [u8; 16],
+    ) -> Result<SqliteQueryResult, sqlx::Error> {
+        self.statements.fetch_add(1, Ordering::Relaxed);
+        let query = sqlx::query(statement).bind(name).bind(holder.to_vec());
+        match &self.connections {
+            Connections::One(connection) => query.execute(&mut *connection.lock().await).await,
+            Connections::Pool(pool) => query.execute(pool).await,
+        }
+    }
+}
+
+impl Subject for PlainSqlite {
+    type Held = (String, [u8; 16]);
+    type Error = sqlx::Error;
+
+    async fn acquire(&self, name: &str) -> Result<Self::Held, sqlx::Error> {
+        let mut holder = [0; 16];
+        let number = self.next_holder.fetch_add(1, Ordering::Relaxed);
+        holder[..8].copy_from_slice(&number.to_le_bytes());
+        loop {
+            match self.execute(TAKE, name, holder).await {
+                Ok(_) => return Ok((name.to_owned(), holder)),
+                Err(sqlx::Error::Database(error)) if error.is_unique_violation() => poll().await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn release(&self, (name, holder): Self::Held) -> Result<(), sqlx::Error> {
+        match self.execute(FREE, &name, holder).await?.rows_affected() {
+            1 => Ok(()),
+            _ => Err(sqlx::Error::RowNotFound),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let statements = Some(self.statements.load(Ordering::Relaxed));
+        Counters {
+            operations: statements,
+            statements,
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the plain way polls in real time, and that is what is measured"
+)]
+async fn poll() {
+    tokio::time::sleep(POLL).await;
+}

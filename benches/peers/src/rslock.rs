@@ -1,0 +1,33 @@
+//! Another library: `rslock`, with one server and its connection as it makes it.
+
+use std::time::Duration;
+
+use ::rslock::{LockError, LockGuard, LockManager};
+use distlock_report::Subject;
+
+/// `rslock`, which has no token and no renewal.
+#[derive(Debug)]
+pub(crate) struct Rslock(LockManager);
+
+impl Rslock {
+    pub(crate) fn connect(url: &str) -> ::redis::RedisResult<Self> {
+        let mut manager = LockManager::from_clients(vec![::redis::Client::open(url)?]);
+        // It asks again after up to this long; the least it takes.
+        manager.set_retry(3, Duration::from_millis(5));
+        Ok(Self(manager))
+    }
+}
+
+impl Subject for Rslock {
+    type Held = LockGuard;
+    type Error = LockError;
+
+    async fn acquire(&self, name: &str) -> Result<LockGuard, LockError> {
+        self.0.acquire(name, Duration::from_secs(10)).await
+    }
+
+    async fn release(&self, guard: LockGuard) -> Result<(), LockError> {
+        guard.release().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! SQLite: the plain way beside ours.
+
+use std::{path::Path, sync::Arc};
+
+use distlock_core::SystemClock;
+use distlock_report::{Arm, LockerSubject, Options, Report, Workload, measure};
+use distlock_sql::{Sqlite, SqliteConfig};
+
+use crate::plain_sqlite::PlainSqlite;
+
+/// Each arm has a file of its own in `folder`.
+pub(crate) async fn run(
+    workload: Workload,
+    options: Options,
+    pool: Option<u32>,
+    folder: &Path,
+) -> anyhow::Result<Report> {
+    options.callers(workload)?;
+    let plain = PlainSqlite::create(&folder.join("plain.db"), 1).await?;
+    let mut arms = vec![Arm::new("sqlite-plain", plain)];
+    if let Some(connections) = pool {
+        let pooled = PlainSqlite::create(&folder.join("pool.db"), connections).await?;
+        arms.push(Arm::new(format!("sqlite-plain-pool-{connections}"), pooled));
+    }
+    let store = open(&folder.join("ours.db")).await?;
+    let statements = store.clone();
+    let subject =
+        LockerSubject::new(store.lock()).count_statements(move || statements.statements());
+    let locker = subject.locker().clone();
+    locker.ready().await?;
+    arms.push(Arm::new("distlock-sqlite", subject));
+    let report = measure(&arms, workload, &options).await?;
+    locker.close().await;
+    Ok(report)
+}
+
+/// Our store on a file, opened directly, because it tells how many statements it has sent.
+pub(crate) async fn open(file: &Path) -> distlock_core::Result<Sqlite> {
+    Sqlite::open(SqliteConfig::new(file), Arc::new(SystemClock)).await
+}

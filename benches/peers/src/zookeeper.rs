@@ -1,0 +1,166 @@
+//! ZooKeeper: the operations awaited one by one, and the client crate's own recipe, beside ours, all on one ensemble.
+
+use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use distlock_core::SystemClock;
+use distlock_harness::servers::zookeeper as servers;
+use distlock_report::{Arm, Counters, LockerSubject, Options, Report, Subject, Workload, measure};
+use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
+use zookeeper_client::{self as zk, Acls, Client, CreateMode, LockClient, LockOptions, LockPrefix};
+
+/// The ensemble that everything is measured against.
+#[derive(Debug)]
+pub(crate) enum Ensemble {
+    /// Somebody else's: `host:port,host:port`.
+    Given(String),
+    /// Our own three servers.
+    Private(servers::ZooKeeper),
+}
+
+impl Ensemble {
+    pub(crate) fn new(given: Option<String>, folder: Option<PathBuf>) -> anyhow::Result<Self> {
+        Ok(match given {
+            Some(servers) => Self::Given(servers),
+            None => Self::Private(servers::ZooKeeper::start_with(&servers::Setup {
+                // As fast as the virtual machine makes them; the tests' servers start faster instead.
+                optimised: true,
+                folder,
+                ..servers::Setup::default()
+            })?),
+        })
+    }
+
+    fn servers(&self) -> String {
+        match self {
+            Self::Given(servers) => servers.clone(),
+            Self::Private(ensemble) => ensemble.servers(),
+        }
+    }
+}
+
+pub(crate) async fn run(
+    workload: Workload,
+    options: Options,
+    ensemble: &Ensemble,
+    hold: Duration,
+) -> anyhow::Result<Report> {
+    options.callers(workload)?;
+    let servers = ensemble.servers();
+    let mut arms = Vec::new();
+    if !workload.shares_one_name() {
+        let plain = OneByOne(client(&servers).await?);
+        arms.push(Arm::new("zookeeper-one-by-one", Holding(plain, hold)));
+    }
+    let recipe = Recipe(client(&servers).await?);
+    arms.push(Arm::new("zookeeper-client", Holding(recipe, hold)));
+    let mut config = ZooKeeperConfig::new(servers.split(','));
+    config.root = "/distlock-bench".into();
+    config.session_timeout = Duration::from_secs(5);
+    let store = ZooKeeper::open(config, Arc::new(SystemClock)).await?;
+    let subject = LockerSubject::new(store.lock());
+    let locker = subject.locker().clone();
+    locker.ready().await?;
+    arms.push(Arm::new("distlock-zookeeper", Holding(subject, hold)));
+    let report = measure(&arms, workload, &options).await?;
+    locker.close().await;
+    Ok(report)
+}
+
+async fn client(servers: &str) -> anyhow::Result<&'static Client> {
+    let client = Client::connector()
+        .with_session_timeout(Duration::from_secs(5))
+        .connect(servers)
+        .await
+        .context("connect")?;
+    // Held locks borrow their client; it lives as long as the measurement.
+    Ok(Box::leak(Box::new(client)))
+}
+
+const ROOT: &str = "/peers";
+
+fn container(name: &str) -> String {
+    format!("{ROOT}/{}", distlock_core::encode(name))
+}
+
+/// Creation, listing and deletion, each awaited before the next is sent. It has no queue: only for names nobody else wants.
+#[derive(Debug)]
+struct OneByOne(&'static Client);
+
+impl Subject for OneByOne {
+    type Held = String;
+    type Error = zk::Error;
+
+    async fn acquire(&self, name: &str) -> Result<String, zk::Error> {
+        let container = container(name);
+        let path = format!("{container}/n-");
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let sequence = loop {
+            match self.0.create(&path, b"peer", &options).await {
+                Ok((_, sequence)) => break sequence,
+                Err(zk::Error::NoNode) => {
+                    let parents = CreateMode::Container.with_acls(Acls::anyone_all());
+                    self.0.mkdir(&container, &parents).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let children = self.0.list_children(&container).await?;
+        assert_eq!(children.len(), 1, "somebody else wants {name}");
+        Ok(format!("{path}{sequence}"))
+    }
+
+    async fn release(&self, held: String) -> Result<(), zk::Error> {
+        self.0.delete(&held, None).await
+    }
+}
+
+/// The client crate's own recipe, with its deletion awaited.
+#[derive(Debug)]
+struct Recipe(&'static Client);
+
+impl Subject for Recipe {
+    // Its own drop would delete a second time, in the background.
+    type Held = ManuallyDrop<LockClient<'static>>;
+    type Error = zk::Error;
+
+    async fn acquire(&self, name: &str) -> Result<Self::Held, zk::Error> {
+        let container = container(name);
+        let prefix = LockPrefix::new_curator(&container, "lock-")?;
+        let options = LockOptions::new(Acls::anyone_all())
+            .with_ancestor_options(CreateMode::Container.with_acls(Acls::anyone_all()))?;
+        self.0
+            .lock(prefix, b"peer", options)
+            .await
+            .map(ManuallyDrop::new)
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), zk::Error> {
+        self.0.delete(held.lock_path(), None).await
+    }
+}
+
+/// Keeps each lock for a while.
+struct Holding<S>(S, Duration);
+
+impl<S: Subject> Subject for Holding<S> {
+    type Held = S::Held;
+    type Error = S::Error;
+
+    async fn acquire(&self, name: &str) -> Result<S::Held, S::Error> {
+        let held = self.0.acquire(name).await?;
+        if !self.1.is_zero() {
+            // Tokio's timers would make a millisecond two.
+            async_io::Timer::after(self.1).await;
+        }
+        Ok(held)
+    }
+
+    async fn release(&self, held: S::Held) -> Result<(), S::Error> {
+        self.0.release(held).await
+    }
+
+    fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+}

@@ -1,0 +1,208 @@
+//! The command line: global flags, the commands, and how a mistake in it is answered.
+
+use std::{io::Write as _, path::PathBuf};
+
+use clap::{CommandFactory as _, Parser, Subcommand, error::ErrorKind};
+
+use crate::{
+    commands,
+    context::Context,
+    exit::{Failure, Outcome, code},
+    logging::{self, LogFormat},
+};
+
+/// One distributed lock, many stores.
+#[derive(Debug, Parser)]
+#[command(
+    name = "distlock",
+    version,
+    about = "One distributed lock, many stores: run commands under a lock, look at locks, run kick-out gateways",
+    after_help = AFTER_HELP,
+    max_term_width = 100,
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Backends:
+  sqlite:PATH   a file shared by the processes of one host
+  memory:       the tasks of one process (bench, conformance)
+
+  Without --backend, DISTLOCK_BACKEND and a configuration file, locks live in
+  $XDG_STATE_HOME/distlock/distlock.db (~/.local/state/distlock/distlock.db).
+
+Exit codes:
+  0 done   1 a verdict failed   64 bad usage, name or TTL   69 backend unavailable   70 bug
+  75 busy or timed out   76 lock lost   77 access denied   78 bad configuration
+
+Environment:
+  DISTLOCK_BACKEND, DISTLOCK_CONFIG   as --backend and --config
+  DISTLOCK_LOG                        log filter, as in distlock=debug
+
+Examples:
+  distlock run nightly -- ./backup.sh
+  distlock list --json
+  distlock demo";
+
+/// Flags of every command.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Global {
+    /// Store that arbitrates, as in sqlite:/var/lib/distlock/distlock.db
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
+    pub(crate) backend: Option<String>,
+    /// Configuration file (distlock.toml)
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    pub(crate) config: Option<PathBuf>,
+    /// Print results as JSON
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Form of the log lines on standard error: text or json
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) log_format: LogFormat,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Demo(commands::demo::Demo),
+    Run(commands::run::Run),
+    Acquire(commands::acquire::Acquire),
+    Renew(commands::renew::Renew),
+    Release(commands::release::Release),
+    Inspect(commands::inspect::Inspect),
+    List(commands::list::List),
+    ForceRelease(commands::force_release::ForceRelease),
+    Gateway(commands::gateway::Gateway),
+    Conformance(commands::conformance::Conformance),
+    Bench(commands::bench::Bench),
+    Doctor(commands::doctor::Doctor),
+    Migrate(commands::migrate::Migrate),
+    Completions(commands::completions::Completions),
+    Man(commands::man::Man),
+}
+
+/// Reads the command line and does what it says.
+pub(crate) fn run() -> Outcome {
+    let mut words = std::env::args_os().skip(1);
+    if words
+        .next()
+        .is_some_and(|word| word == commands::conformance_worker::NAME)
+    {
+        // Not known to clap, so that no help, completion or manual offers it.
+        return on_runtime(commands::conformance_worker::execute());
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return answer(&error),
+    };
+    // A node runs alone, so its log is all there is. The other commands tell their user themselves what matters, and the
+    // suite loses locks on purpose.
+    let level = match cli.command {
+        Command::Gateway(_) => "warn",
+        _ => "error",
+    };
+    logging::start(cli.global.log_format, level)?;
+    let context = Context::new(cli.global);
+    on_runtime(Box::pin(dispatch(cli.command, context)))
+}
+
+fn on_runtime(work: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let outcome = runtime.block_on(work);
+    // A read of standard input cannot be interrupted and must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn dispatch(command: Command, context: Context) -> Outcome {
+    match command {
+        Command::Demo(it) => Box::pin(it.execute(&context)).await,
+        Command::Run(it) => Box::pin(it.execute(&context)).await,
+        Command::Acquire(it) => Box::pin(it.execute(&context)).await,
+        Command::Renew(it) => Box::pin(it.execute(&context)).await,
+        Command::Release(it) => Box::pin(it.execute(&context)).await,
+        Command::Inspect(it) => Box::pin(it.execute(&context)).await,
+        Command::List(it) => Box::pin(it.execute(&context)).await,
+        Command::ForceRelease(it) => Box::pin(it.execute(&context)).await,
+        Command::Gateway(it) => Box::pin(it.execute(&context)).await,
+        Command::Conformance(it) => Box::pin(it.execute(&context)).await,
+        Command::Bench(it) => Box::pin(it.execute(&context)).await,
+        Command::Doctor(it) => Box::pin(it.execute(&context)).await,
+        Command::Migrate(it) => Box::pin(it.execute(&context)).await,
+        Command::Completions(it) => it.execute(Cli::command()),
+        Command::Man(it) => it.execute(Cli::command()),
+    }
+}
+
+/// Help and version are results; everything else clap says is bad usage.
+fn answer(error: &clap::Error) -> Outcome {
+    let text = error.render();
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        write!(std::io::stdout().lock(), "{text}")?;
+        return Ok(code::OK);
+    }
+    let text = text.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    Err(Failure::usage(without_secrets(text.trim_end())))
+}
+
+/// Clap quotes arguments it does not understand, and one may be a URL with a password.
+fn without_secrets(text: &str) -> String {
+    text.split_inclusive(char::is_whitespace)
+        .map(|word| {
+            if word.contains("://") || word.contains('?') {
+                distlock::config::mask(word)
+            } else {
+                word.to_owned()
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn quoted_urls_lose_their_password() {
+        let said =
+            without_secrets("unexpected argument '--bakend=redis://bob:hunter2@h?a=1' found");
+        assert_eq!(
+            said,
+            "unexpected argument '--bakend=redis://bob:***@h?a=1' found"
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! `distlock acquire`: take a lock and leave it held, with a ticket to renew and release it.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Outcome, code},
+    output::{self, millis},
+    values,
+};
+
+/// Take a lock for a script and print the ticket that renews and releases it.
+///
+/// Nothing renews the lock by itself: it ends after its TTL unless `distlock renew` is called in time.
+/// The ticket is a secret: whoever has it can release the lock.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Acquire {
+    /// The lock
+    #[arg(value_name = "NAME")]
+    name: OsString,
+    /// How long the lock lasts without a renewal
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    ttl: Duration,
+    /// How long to wait while it is busy; 0 tries once
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::wait)]
+    wait: Duration,
+    /// Label that others see [default: user@host:pid]
+    #[arg(long, value_name = "LABEL")]
+    holder: Option<String>,
+    /// Free text kept beside the lock
+    #[arg(long, value_name = "TEXT")]
+    meta: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  DISTLOCK_TICKET=$(distlock acquire deploy --ttl 5m) || exit
+  export DISTLOCK_TICKET
+  ...
+  distlock renew
+  ...
+  distlock release
+
+  distlock acquire deploy --ttl 30s --wait 0 --json";
+
+impl Acquire {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let name = values::lock_name(&self.name)?;
+        let store = context.open(Sharing::Required).await?;
+        let locker = store.locker();
+        let mut request = locker.lock(&name).ttl(self.ttl).wait(self.wait);
+        if let Some(holder) = self.holder {
+            request = request.holder(holder);
+        }
+        if let Some(meta) = self.meta {
+            request = request.meta(meta);
+        }
+        let guard = request.acquire().await?;
+        let (token, epoch) = (guard.token(), guard.epoch());
+        let ticket = guard.into_ticket().await?;
+        let printed = if context.json() {
+            output::json(&json!({
+                "name": name.as_str(),
+                "token": token,
+                "epoch": epoch.as_str(),
+                "ttl_ms": millis(self.ttl),
+                "ticket": ticket.to_string(),
+            }))
+        } else {
+            output::line(&ticket)
+        };
+        if let Err(failure) = printed {
+            // Nobody will ever know the ticket.
+            let _ = locker.release_ticket(&ticket).await;
+            store.close().await;
+            return Err(failure);
+        }
+        store.close().await;
+        Ok(code::OK)
+    }
+}

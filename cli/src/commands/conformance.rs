@@ -1,0 +1,203 @@
+//! `distlock conformance`: put every promise to the test against your own server.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use clap::Args;
+use comfy_table::{ContentArrangement, Table, presets};
+use distlock::{KvLock, Reach, Store, Target};
+use distlock_conformance::{CaseResult, Options, Status, Subject, Workers, cases, run_with};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+    output::{self, millis},
+};
+
+/// Run the conformance suite against a store.
+///
+/// It may run on a store in use: every case takes locks and records with names of its own that start with conformance-,
+/// and removes what it left. Exit code 1 says that a promise was broken.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Conformance {
+    /// Only cases whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Test the locks that distlock builds on the store's records instead of the store's own
+    #[arg(long)]
+    over_records: bool,
+    /// Only name the cases
+    #[arg(long)]
+    list: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  distlock conformance --backend sqlite:/var/lib/distlock/distlock.db
+  distlock conformance --backend memory: --filter fencing::
+  distlock conformance --json | jq -c 'select(.status == \"failed\")'";
+
+impl Conformance {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let target = context.target(Sharing::Optional)?;
+        let subject = self.subject(&target).await?;
+        let filter = self.filter.as_deref();
+        let chosen: Vec<_> = cases(&subject)
+            .into_iter()
+            .filter(|case| filter.is_none_or(|text| case.name.contains(text)))
+            .collect();
+        if chosen.is_empty() {
+            return Err(Failure::usage(format!(
+                "no case has \"{}\" in its name: --list names them all",
+                filter.unwrap_or_default().escape_debug()
+            )));
+        }
+        if self.list {
+            for case in chosen {
+                if context.json() {
+                    output::json(
+                        &json!({"name": case.name, "property": case.property, "promise": case.promise}),
+                    )?;
+                } else {
+                    output::line(format!("{}: {}", case.name, case.promise))?;
+                }
+            }
+            return Ok(code::OK);
+        }
+        let bar = progress(chosen.len());
+        let options = Options::default().filter(filter);
+        let results = run_with(&subject, &options, |result| {
+            bar.inc(1);
+            bar.set_message(result.name);
+        })
+        .await;
+        bar.finish_and_clear();
+        if context.json() {
+            for result in &results {
+                output::json(&json!({
+                    "name": result.name,
+                    "property": result.property,
+                    "promise": result.promise,
+                    "status": result.status,
+                    "duration_ms": millis(result.duration),
+                    "detail": result.detail,
+                }))?;
+            }
+        } else {
+            output::line(table(&results).trim_fmt())?;
+        }
+        let count = |status| {
+            results
+                .iter()
+                .filter(|result| result.status == status)
+                .count()
+        };
+        let failed = count(Status::Failed);
+        output::tell(format_args!(
+            "{} on {}: {} passed, {failed} failed, {} not applicable",
+            subject.name(),
+            target.masked_url(),
+            count(Status::Passed),
+            count(Status::NotApplicable)
+        ));
+        // A case that never ran must not look like one that passed.
+        if failed > 0 || results.len() != chosen.len() {
+            return Ok(code::FAILED);
+        }
+        Ok(code::OK)
+    }
+
+    async fn subject(&self, target: &Target) -> Outcome<Subject> {
+        let first = distlock::open(target).await?;
+        let (capabilities, over_records) = (first.lock().capabilities().clone(), self.over_records);
+        let within_process = capabilities.reach == Reach::Process;
+        let name = if over_records {
+            format!("{}-records", capabilities.backend)
+        } else {
+            capabilities.backend.to_owned()
+        };
+        // Opening such a store again would give another, empty one.
+        let shared = if within_process {
+            Some(first)
+        } else {
+            first.close().await;
+            None
+        };
+        let workers = Workers::new(
+            std::env::current_exe()?,
+            [super::conformance_worker::NAME],
+            target.reveal_url(),
+        );
+        let target = target.clone();
+        let subject = Subject::connect(name, move || {
+            client(target.clone(), shared.clone(), over_records)
+        })
+        .await?;
+        if within_process {
+            return Ok(subject);
+        }
+        Ok(subject.with_workers(if over_records {
+            workers.over_records()
+        } else {
+            workers
+        }))
+    }
+}
+
+type Opening = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
+
+/// One more independent client of the store.
+fn client(target: Target, shared: Option<Store>, over_records: bool) -> Opening {
+    Box::pin(async move {
+        let store = match shared {
+            Some(store) => Store::new(
+                store.lock().reopen().await?,
+                store.records().reopen().await?,
+            ),
+            None => distlock::open(target).await?,
+        };
+        if !over_records {
+            return Ok(store);
+        }
+        let records = store.records();
+        Ok(Store::new(
+            Arc::new(KvLock::new(Arc::clone(&records))?),
+            records,
+        ))
+    })
+}
+
+/// On standard error, and only where a person looks at it.
+fn progress(cases: usize) -> ProgressBar {
+    let bar = ProgressBar::new(u64::try_from(cases).unwrap_or(u64::MAX));
+    if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+fn table(results: &[CaseResult]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(["CASE", "RESULT", "TIME", "DETAIL"]);
+    for result in results {
+        let status = match result.status {
+            Status::Passed => "passed",
+            Status::NotApplicable => "n/a",
+            // `Failed`, and whatever is added later: never to be read as a pass.
+            _ => "FAILED",
+        };
+        table.add_row([
+            result.name,
+            status,
+            &format!("{:.2}s", result.duration.as_secs_f64()),
+            result.detail.as_deref().unwrap_or_default(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,58 @@
+//! `distlock demo`: watch the main job being done.
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+};
+
+/// Watch two gateway nodes arbitrate one account: six scenes, a timeline, and a verdict on each.
+///
+/// It starts two real gateway processes on free ports over a SQLite file in a temporary folder (or over --backend) and
+/// connects real WebSocket clients to them. Nothing is left behind. Exit code 0 says that every invariant held.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Demo {}
+
+const EXAMPLES: &str = "\
+Examples:
+  distlock demo
+  distlock demo --json | jq -c 'select(.event == \"verdict\")'
+  distlock demo --backend sqlite:/tmp/demo.db";
+
+impl Demo {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        // Only an explicit --backend: a store that is configured for other work is nothing to play on.
+        let backend = if context.backend_is_flag() {
+            Some(context.target(Sharing::Required)?)
+        } else {
+            None
+        };
+        let play = Box::pin(crate::demo::play(backend, context.json()));
+        let signal = tokio::select! {
+            played = play => return verdict(played),
+            _ = terminate.recv() => SignalKind::terminate(),
+            _ = interrupt.recv() => SignalKind::interrupt(),
+            _ = hangup.recv() => SignalKind::hangup(),
+        };
+        // The play was dropped: its nodes are killed, its folder is gone.
+        let number = u8::try_from(signal.as_raw_value()).unwrap_or_default();
+        Ok(code::SIGNALLED + number)
+    }
+}
+
+fn verdict(played: anyhow::Result<bool>) -> Outcome {
+    match played {
+        Ok(true) => Ok(code::OK),
+        Ok(false) => Ok(code::FAILED),
+        Err(error) => match error.downcast::<distlock::Error>() {
+            Ok(error) => Err(error.into()),
+            Err(error) => Err(Failure::new(code::FAILED, format!("{error:#}"))),
+        },
+    }
+}

@@ -1,0 +1,71 @@
+//! `distlock doctor`: is this store fit to arbitrate?
+
+use clap::Args;
+use comfy_table::{ContentArrangement, Table, presets};
+use distlock::Verdict;
+use serde_json::json;
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Outcome, code},
+    output,
+};
+
+/// Connect, check the store's health and every setting a promise rests on, and say what to fix.
+///
+/// Exit code 1 says that a promise does not hold as the store is configured now.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Doctor {}
+
+const EXAMPLES: &str = "\
+Examples:
+  distlock doctor
+  distlock doctor --backend sqlite:/var/lib/distlock/distlock.db --json";
+
+impl Doctor {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let target = context.target(Sharing::Optional)?;
+        let store = distlock::open(&target).await?;
+        let health = store.locker().health().await?;
+        let capabilities = store.locker().capabilities().clone();
+        store.close().await;
+        let worst = health.findings.iter().map(|finding| finding.verdict).max();
+        let verdict = worst.unwrap_or(Verdict::Pass);
+        if context.json() {
+            output::json(&json!({
+                "backend": target.masked_url(),
+                "server": health.server,
+                "epoch": health.epoch,
+                "verdict": verdict,
+                "findings": health.findings,
+                "capabilities": capabilities,
+            }))?;
+        } else {
+            output::line(format!("{} at {}", health.server, target.masked_url()))?;
+            let mut table = Table::new();
+            table
+                .load_style(presets::NOTHING)
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_header(["VERDICT", "CHECK", "DETAIL"]);
+            for finding in &health.findings {
+                table.add_row([word(finding.verdict), finding.check, &finding.detail]);
+            }
+            output::line(table.trim_fmt())?;
+        }
+        Ok(if verdict == Verdict::Fail {
+            code::FAILED
+        } else {
+            code::OK
+        })
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Pass => "pass",
+        Verdict::Unknown => "unknown",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    }
+}

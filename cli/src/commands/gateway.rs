@@ -1,0 +1,232 @@
+//! `distlock gateway`: one kick-out gateway node, and tokens to log in with.
+
+use std::{io::Read as _, time::Duration};
+
+use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand};
+use distlock_gateway::{GatewayConfig, Uid, mint};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Outcome, code},
+    output::{self, millis},
+    values,
+};
+
+/// Run a kick-out gateway node, or mint a login token.
+#[derive(Args, Debug)]
+pub(crate) struct Gateway {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Run(Box<Node>),
+    Token(Token),
+}
+
+impl Gateway {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        match self.action {
+            Action::Run(node) => Box::pin(node.execute(context)).await,
+            Action::Token(token) => token.execute(context),
+        }
+    }
+}
+
+/// Run one node: clients connect by WebSocket, and every account has one session over all nodes of the same store.
+///
+/// Settings come from the [gateway] table of the configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden
+/// by flags. When it is ready it prints one JSON line on standard output with the addresses it is bound to. TERM and INT end
+/// it in an orderly way.
+#[derive(Args, Debug)]
+#[command(after_help = RUN_EXAMPLES)]
+struct Node {
+    #[command(flatten)]
+    settings: Settings,
+    /// Print every transition (granted, kicked, closed, ..) as one JSON line on standard output
+    #[arg(long)]
+    events: bool,
+    /// End when standard input ends, as it does when the process that started this one dies
+    #[arg(long, hide = true)]
+    exit_with_stdin: bool,
+}
+
+const RUN_EXAMPLES: &str = "\
+Secrets:
+  token_key and admin_token are read from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY
+  and DISTLOCK_GATEWAY_ADMIN_TOKEN: flags can be seen by everybody on the host
+
+Examples:
+  export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
+  distlock gateway run --node n1
+  distlock gateway run --node n2 --listen 127.0.0.1:0 --peer-listen 127.0.0.1:0 \\
+      --admin-listen 127.0.0.1:0
+  distlock gateway run --config /etc/distlock.toml";
+
+/// Mint a login token, for trying things out.
+///
+/// The key is `token_key` of the configuration file's [gateway] table, or DISTLOCK_GATEWAY_TOKEN_KEY.
+#[derive(Args, Debug)]
+#[command(after_help = TOKEN_EXAMPLES)]
+struct Token {
+    /// The account
+    #[arg(long, value_name = "UID")]
+    uid: String,
+    /// How long the token is valid, up to 24h
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = values::duration)]
+    ttl: Duration,
+}
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  distlock gateway token --uid alice
+  distlock gateway token --uid alice --ttl 10m --json";
+
+impl Node {
+    async fn execute(self: Box<Self>, context: &Context) -> Outcome {
+        let mut config = configured(context)?;
+        for (key, value) in &self.settings.given {
+            config.set(key, value)?;
+        }
+        config.validate()?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let parent = self.exit_with_stdin.then(stdin_ends);
+        let shutdown = async move {
+            let parent = async {
+                match parent {
+                    Some(ended) => drop(ended.await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = parent => {}
+            }
+        };
+        distlock_gateway::install_metrics();
+        let store = context.open(Sharing::Optional).await?;
+        let gateway = distlock_gateway::Gateway::start(config, store.clone()).await?;
+        let mut events = gateway.events();
+        output::json(gateway.ready())?;
+        if self.events {
+            tokio::spawn(async move {
+                use tokio::sync::broadcast::error::RecvError;
+                loop {
+                    match events.recv().await {
+                        // Whoever read our output may go away; the node serves on.
+                        Ok(event) => drop(output::json(&event)),
+                        Err(RecvError::Lagged(missed)) => {
+                            tracing::warn!(
+                                missed,
+                                "events were not printed: the output is too slow"
+                            );
+                        }
+                        Err(RecvError::Closed) => return,
+                    }
+                }
+            });
+        }
+        gateway.run(shutdown).await?;
+        store.close().await;
+        Ok(code::OK)
+    }
+}
+
+impl Token {
+    fn execute(self, context: &Context) -> Outcome {
+        let key = configured(context)?.key()?;
+        let token = mint(&key, &Uid::new(&self.uid)?, self.ttl)?;
+        if context.json() {
+            output::json(
+                &json!({"uid": self.uid, "token": token, "expires_in_ms": millis(self.ttl)}),
+            )?;
+        } else {
+            output::line(token)?;
+        }
+        Ok(code::OK)
+    }
+}
+
+/// The `[gateway]` table with the two secrets of the environment.
+fn configured(context: &Context) -> Outcome<GatewayConfig> {
+    let mut config: GatewayConfig = context.config()?.gateway()?.unwrap_or_default();
+    for key in SECRETS {
+        if let Ok(value) = std::env::var(variable(key))
+            && !value.is_empty()
+        {
+            config.set(key, &value)?;
+        }
+    }
+    Ok(config)
+}
+
+/// Resolves when standard input ends. On a thread of its own: a blocked read cannot be cancelled.
+fn stdin_ends() -> tokio::sync::oneshot::Receiver<()> {
+    let (tell, ended) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut byte = [0; 64];
+        let mut input = std::io::stdin().lock();
+        while matches!(input.read(&mut byte), Ok(read) if read > 0) {}
+        let _ = tell.send(());
+    });
+    ended
+}
+
+/// Never as flags: those can be seen by everybody on the host.
+const SECRETS: [&str; 2] = ["token_key", "admin_token"];
+
+fn variable(key: &str) -> String {
+    format!("DISTLOCK_GATEWAY_{}", key.to_uppercase())
+}
+
+/// One flag and one variable per key of the `[gateway]` table, as the gateway itself lists them.
+#[derive(Debug, Default)]
+struct Settings {
+    given: Vec<(&'static str, String)>,
+}
+
+impl Args for Settings {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let flags = GatewayConfig::KEYS
+            .iter()
+            .filter(|(key, _)| !SECRETS.contains(key))
+            .map(|(key, help)| {
+                Arg::new(*key)
+                    .long(key.replace('_', "-"))
+                    .env(variable(key))
+                    .hide_env_values(true)
+                    .value_name("VALUE")
+                    .help(*help)
+            });
+        command.args(flags)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Settings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut settings = Self::default();
+        settings.update_from_arg_matches(matches)?;
+        Ok(settings)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.given = GatewayConfig::KEYS
+            .iter()
+            .filter(|(key, _)| !SECRETS.contains(key))
+            .filter_map(|(key, _)| {
+                let value = matches.get_one::<String>(key)?;
+                Some((*key, value.clone()))
+            })
+            .collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! `distlock list`: the held locks.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use comfy_table::{Table, presets};
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+    output::{self, LockJson, brief, rfc3339},
+};
+
+/// List the held locks, in byte order of their names.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct List {
+    /// Only names that start with this
+    #[arg(value_name = "PREFIX", default_value = "")]
+    prefix: OsString,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  distlock list
+  distlock list order: --json           one object a line, fields as in `distlock inspect`";
+
+/// Read in pages, so that a store with a million locks is printed as it is read.
+const PAGE: u32 = 500;
+
+impl List {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let prefix = self.prefix.into_string().map_err(|_| {
+            Failure::usage("the prefix is not UTF-8: no lock name can start with it")
+        })?;
+        let store = context.open(Sharing::Required).await?;
+        let locker = store.locker();
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header([
+            "NAME",
+            "HOLDER",
+            "TOKEN",
+            "SINCE",
+            "EXPIRES IN",
+        ]);
+        let mut after = None;
+        loop {
+            let page = locker.list_page(&prefix, after.as_ref(), PAGE).await?;
+            for info in &page {
+                if context.json() {
+                    output::json(&LockJson::from(info))?;
+                    continue;
+                }
+                let held = info.held.as_ref();
+                let unknown = || "-".to_owned();
+                table.add_row([
+                    info.name.to_string(),
+                    held.map_or_else(unknown, |held| held.holder.escape_debug().to_string()),
+                    held.and_then(|held| held.token)
+                        .map_or_else(unknown, |token| token.to_string()),
+                    held.and_then(|held| held.acquired_at)
+                        .and_then(rfc3339)
+                        .unwrap_or_else(unknown),
+                    held.and_then(|held| held.expires_in)
+                        .map_or_else(unknown, brief),
+                ]);
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE as usize => after = Some(last.name.clone()),
+                _ => break,
+            }
+        }
+        store.close().await;
+        if !context.json() && !table.is_empty() {
+            output::line(table.trim_fmt())?;
+        }
+        Ok(code::OK)
+    }
+}

@@ -1,0 +1,49 @@
+//! `distlock migrate`: bring a store's tables up to date.
+
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Outcome, code},
+    output,
+};
+
+/// Create or upgrade the tables of the store.
+///
+/// Connecting creates what is absent by itself (unless the backend option `migrate=false` says otherwise), so this is for
+/// upgrades, and for stores whose everyday credentials may not change tables.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Migrate {}
+
+const EXAMPLES: &str = "\
+Examples:
+  distlock migrate --backend sqlite:/var/lib/distlock/distlock.db";
+
+impl Migrate {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let target = context.target(Sharing::Optional)?;
+        let migrated = distlock::migrate(&target).await?;
+        if context.json() {
+            output::json(&json!({
+                "backend": target.masked_url(),
+                "version": migrated.version,
+                "applied": migrated.applied,
+            }))?;
+        } else {
+            let at = target.masked_url();
+            output::line(match migrated.version {
+                None => format!("{at}: this backend has no tables"),
+                Some(version) if migrated.applied.is_empty() => {
+                    format!("{at}: the tables are up to date (version {version})")
+                }
+                Some(version) => format!(
+                    "{at}: applied {}; the tables have version {version} now",
+                    migrated.applied.join(", ")
+                ),
+            })?;
+        }
+        Ok(code::OK)
+    }
+}

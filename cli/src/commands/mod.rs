@@ -1,0 +1,19 @@
+//! One file per command.
+
+pub(crate) mod acquire;
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod conformance;
+pub(crate) mod conformance_worker;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod force_release;
+pub(crate) mod gateway;
+pub(crate) mod inspect;
+pub(crate) mod list;
+pub(crate) mod man;
+pub(crate) mod migrate;
+pub(crate) mod release;
+pub(crate) mod renew;
+pub(crate) mod run;
+mod ticket;

@@ -1,0 +1,249 @@
+//! `distlock run`: hold a lock while a command runs.
+
+use std::{
+    ffi::OsString, io, os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration,
+};
+
+use clap::Args;
+use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Released};
+use tokio::process::Command;
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+    group::{ProcessGroup, Signals},
+    output::{self, holder_line},
+    values,
+};
+
+mod supervise;
+
+use supervise::{End, Supervision};
+
+/// Run a command while holding a lock.
+///
+/// The lock is renewed while the command runs and released when the command and everything in its process group has
+/// ended. What is left running in the group when the command ends is terminated. TERM, INT and HUP are passed on.
+///
+/// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and KILL no later than
+/// when it does; the exit code is then 76.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The lock
+    #[arg(value_name = "NAME")]
+    name: OsString,
+    /// How long the lock outlives this process if it dies; renewed at a third of it
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
+    ttl: Duration,
+    /// How long to wait while the lock is busy; 0 tries once [default: for ever]
+    #[arg(long, value_name = "DURATION", value_parser = values::wait)]
+    wait: Option<Duration>,
+    /// Do not wait: the same as --wait 0
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    no_wait: bool,
+    /// Exit code when the lock is busy
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::BUSY)]
+    busy_exit_code: u8,
+    /// Label that others see [default: user@host:pid]
+    #[arg(long, value_name = "LABEL")]
+    holder: Option<String>,
+    /// Free text kept beside the lock
+    #[arg(long, value_name = "TEXT")]
+    meta: Option<String>,
+    /// Keep the lock at least this long, also when the command ends sooner
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::duration)]
+    min_hold: Duration,
+    /// Time between TERM and KILL [default: 5s, but at most a quarter of the TTL]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    kill_after: Option<Duration>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Environment of the command:
+  DISTLOCK_NAME, DISTLOCK_TOKEN (the fencing token), DISTLOCK_HOLDER;
+  DISTLOCK_BACKEND and every other DISTLOCK_ variable is removed
+
+Exit codes:
+  the command's own; 128 + the signal's number if one ended it; 126 and 127 as in a shell;
+  75 (or -E) busy; 76 the lock was lost and the command was killed
+
+Examples:
+  distlock run nightly -- ./backup.sh
+  distlock run nightly --ttl 5s -n -- sh -c 'echo \"token $DISTLOCK_TOKEN\"'
+  distlock run nightly --wait 10m -E 0 -- ./backup.sh
+  distlock run report --min-hold 30s -- ./report.sh     (cron on several hosts whose clocks differ)";
+
+/// How long to wait in silence.
+const SILENCE: Duration = Duration::from_secs(1);
+
+impl Run {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let name = values::lock_name(&self.name)?;
+        let kill_after = self.checked_kill_after()?;
+        // Before anything can be held, so that no signal ends us without a release.
+        let mut signals = Signals::catch()?;
+        let store = tokio::select! {
+            store = context.open(Sharing::Required) => store?,
+            signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+        };
+        let locker = store.locker();
+        let holder = match &self.holder {
+            Some(holder) => HolderLabel::new(holder)?,
+            None => HolderLabel::of_this_process(),
+        };
+        let taken = tokio::select! {
+            taken = self.take(&locker, &name, &holder) => taken,
+            signal = signals.next_ending() => {
+                output::tell(format_args!("stopped waiting for {name:?}"));
+                store.close().await;
+                return Ok(signalled(signal.as_raw()));
+            }
+        };
+        let guard = match taken {
+            Ok(guard) => guard,
+            Err(error) => {
+                store.close().await;
+                if error.kind() == ErrorKind::Timeout {
+                    return Err(Failure::new(self.busy_exit_code, error.to_string()));
+                }
+                return Err(error.into());
+            }
+        };
+        let outcome = self
+            .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
+            .await;
+        let lost = matches!(outcome, Ok(code::LOST));
+        match guard.release().await {
+            Released::AlreadyLost(reason) if !lost => {
+                output::tell(format_args!(
+                    "warning: {name:?} was lost just before it was released: {reason}"
+                ));
+            }
+            Released::Unconfirmed(error) => {
+                output::tell(format_args!(
+                    "warning: {error}; the lock ends by itself after its TTL"
+                ));
+            }
+            _ => {}
+        }
+        store.close().await;
+        outcome
+    }
+
+    /// Waits for the lock, and says who holds it when that takes longer than a moment.
+    async fn take(
+        &self,
+        locker: &Locker,
+        name: &LockName,
+        holder: &HolderLabel,
+    ) -> distlock::Result<Guard> {
+        let mut request = locker
+            .lock(name)
+            .ttl(self.ttl)
+            .min_hold(self.min_hold)
+            .holder(holder.as_str());
+        request = match self.wait {
+            Some(wait) => request.wait(wait),
+            None if self.no_wait => request.wait(Duration::ZERO),
+            None => request.wait_forever(),
+        };
+        if let Some(meta) = &self.meta {
+            request = request.meta(meta);
+        }
+        let clock = locker.clock();
+        let say_who = async {
+            clock.sleep(SILENCE).await;
+            match locker.inspect(name).await {
+                Ok(info) => match &info.held {
+                    Some(held) => {
+                        output::tell(format_args!("waiting for {name:?}: {}", holder_line(held)));
+                    }
+                    None => output::tell(format_args!("waiting for {name:?}")),
+                },
+                Err(error) => output::tell(format_args!("waiting for {name:?}: {error}")),
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            taken = request.acquire() => taken,
+            never = say_who => never,
+        }
+    }
+
+    /// Runs the command and gives the exit code.
+    async fn under(
+        &self,
+        guard: &Guard,
+        holder: &HolderLabel,
+        signals: &mut Signals,
+        kill_after: Duration,
+        clock: &dyn Clock,
+    ) -> Outcome {
+        let mut command = self.command_for(guard, holder);
+        let mut group = match ProcessGroup::spawn(&mut command) {
+            Ok(group) => group,
+            Err(error) => return Err(not_started(&self.command[0], &error)),
+        };
+        let end = Supervision::new(guard, clock, kill_after)
+            .watch(&mut group, signals)
+            .await?;
+        match end {
+            End::ByItself(status) => Ok(code_of(status)),
+            End::LockLost => Ok(code::LOST),
+        }
+    }
+
+    fn command_for(&self, guard: &Guard, holder: &HolderLabel) -> Command {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("DISTLOCK_") {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .env("DISTLOCK_NAME", guard.name().as_str())
+            .env("DISTLOCK_TOKEN", guard.token().to_string())
+            .env("DISTLOCK_HOLDER", holder.as_str());
+        command
+    }
+
+    fn checked_kill_after(&self) -> Outcome<Duration> {
+        let Some(given) = self.kill_after else {
+            return Ok(Duration::from_secs(5).min(self.ttl / 4));
+        };
+        // Right before a renewal, which happens at a third, just over half of the TTL is left.
+        if given > self.ttl / 2 {
+            return Err(Failure::usage(format!(
+                "--kill-after {given:?} is more than half of the TTL ({:?}): every renewal would come too late",
+                self.ttl
+            )));
+        }
+        Ok(given)
+    }
+}
+
+fn not_started(program: &OsString, error: &io::Error) -> Failure {
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        code::NOT_FOUND
+    } else {
+        code::NOT_EXECUTABLE
+    };
+    Failure::new(code, format!("cannot run {}: {error}", program.display()))
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(code::FAILED),
+        (None, Some(signal)) => signalled(signal),
+        (None, None) => code::BUG,
+    }
+}
+
+fn signalled(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
+}

@@ -1,0 +1,202 @@
+//! Watching a command and its lock at the same time, so that the command never outlives the lock.
+
+use std::{process::ExitStatus, time::Duration};
+
+use distlock::{Clock, Guard};
+use rustix::process::Signal;
+
+use crate::{
+    exit::Outcome,
+    group::{Arrived, ProcessGroup, Signals, Terminal, stop_ourselves},
+    output::{self, brief},
+};
+
+/// How long the rest of a killed group may take to vanish. It cannot run any code; only a process stuck in the kernel
+/// takes this long.
+const UNKILLABLE: Duration = Duration::from_secs(10);
+
+/// How it ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    /// The command ended while the lock was held.
+    ByItself(ExitStatus),
+    /// The lock was lost, or was about to be, and the command was ended for it.
+    LockLost,
+}
+
+/// One command under one lock.
+#[derive(Debug)]
+pub(super) struct Supervision<'a> {
+    guard: &'a Guard,
+    clock: &'a dyn Clock,
+    kill_after: Duration,
+    terminal: Terminal,
+    /// The group got TERM because the lock is about to lapse.
+    warned: bool,
+    killed: bool,
+}
+
+impl<'a> Supervision<'a> {
+    pub(super) fn new(guard: &'a Guard, clock: &'a dyn Clock, kill_after: Duration) -> Self {
+        Self {
+            guard,
+            clock,
+            kill_after,
+            terminal: Terminal::new(),
+            warned: false,
+            killed: false,
+        }
+    }
+
+    /// Watches until nobody of the group is left.
+    pub(super) async fn watch(
+        mut self,
+        group: &mut ProcessGroup,
+        signals: &mut Signals,
+    ) -> Outcome<End> {
+        let status = self.leader(group, signals).await;
+        self.terminal.take_back();
+        self.leftovers(group, signals).await;
+        // A command that ended by itself in the very moment of the loss is no success: it may have run without the lock.
+        if self.warned || self.killed {
+            return Ok(End::LockLost);
+        }
+        if !self.guard.is_valid() {
+            self.say_lost("before the command ended").await;
+            return Ok(End::LockLost);
+        }
+        Ok(End::ByItself(status?))
+    }
+
+    /// Watches the command itself.
+    async fn leader(
+        &mut self,
+        group: &mut ProcessGroup,
+        signals: &mut Signals,
+    ) -> std::io::Result<ExitStatus> {
+        loop {
+            let alarm = self.next_alarm();
+            tokio::select! {
+                biased;
+                status = group.leader_ended() => return status,
+                arrived = signals.next() => self.arrived(arrived, group).await,
+                () = self.alarm(alarm) => self.check_lease(group).await,
+            }
+        }
+    }
+
+    /// Ends what the command left running in its group.
+    async fn leftovers(&mut self, group: &ProcessGroup, signals: &mut Signals) {
+        if !group.somebody_lives() {
+            return;
+        }
+        if !self.killed {
+            tracing::info!("the command ended and left processes in its group: terminating them");
+            group.signal(Signal::TERM);
+            group.signal(Signal::CONT);
+            let grace = self.clock.sleep(self.kill_after);
+            tokio::pin!(grace);
+            loop {
+                let alarm = self.next_alarm();
+                tokio::select! {
+                    () = group.all_ended(self.clock) => return,
+                    () = &mut grace => break,
+                    () = self.alarm(alarm) => self.check_lease(group).await,
+                    arrived = signals.next() => if let Arrived::ForCommand(signal) = arrived {
+                        group.signal(signal);
+                    },
+                }
+                if self.killed {
+                    break;
+                }
+            }
+            group.signal(Signal::KILL);
+        }
+        tokio::select! {
+            () = group.all_ended(self.clock) => {}
+            () = self.clock.sleep(UNKILLABLE) => {
+                output::tell("warning: a killed process of the command's group does not end");
+            }
+        }
+    }
+
+    async fn arrived(&mut self, arrived: Arrived, group: &ProcessGroup) {
+        match arrived {
+            Arrived::ForCommand(signal) => group.signal(signal),
+            Arrived::Continued => self.terminal.offer_again(group),
+            Arrived::Child => {
+                if let Some(by) = group.leader_stopped()
+                    && self.terminal.command_stopped(by, group)
+                {
+                    self.resume(true, group).await;
+                }
+            }
+            Arrived::Pause => {
+                // The command must not go on while nobody renews its lock.
+                let had_it = self.terminal.is_given();
+                group.signal(Signal::STOP);
+                self.terminal.take_back();
+                stop_ourselves();
+                self.resume(had_it, group).await;
+            }
+        }
+    }
+
+    /// After a pause: goes on if the lock is still held.
+    async fn resume(&mut self, had_terminal: bool, group: &ProcessGroup) {
+        self.check_lease(group).await;
+        if !self.killed {
+            self.terminal.resumed(had_terminal, group);
+            group.signal(Signal::CONT);
+        }
+    }
+
+    /// When the lease must be looked at next.
+    fn next_alarm(&self) -> Duration {
+        let left = self.guard.remaining();
+        if self.killed {
+            Duration::MAX
+        } else if self.warned {
+            left
+        } else {
+            left.saturating_sub(self.kill_after)
+        }
+    }
+
+    async fn alarm(&self, after: Duration) {
+        tokio::select! {
+            _ = self.guard.lost(), if !self.killed => {}
+            () = self.clock.sleep(after) => {}
+        }
+    }
+
+    async fn check_lease(&mut self, group: &ProcessGroup) {
+        if self.killed {
+            return;
+        }
+        if !self.guard.is_valid() || self.guard.remaining().is_zero() {
+            group.signal(Signal::KILL);
+            self.killed = true;
+            self.say_lost("while the command ran, and the command was killed")
+                .await;
+        } else if !self.warned && self.guard.remaining() <= self.kill_after {
+            group.signal(Signal::TERM);
+            // A stopped process gets no other signal before it continues.
+            group.signal(Signal::CONT);
+            self.warned = true;
+            output::tell(format_args!(
+                "{:?} could not be renewed and lapses in {}: terminating the command",
+                self.guard.name(),
+                brief(self.guard.remaining())
+            ));
+        }
+    }
+
+    async fn say_lost(&self, when: &str) {
+        output::tell(format_args!(
+            "{:?} was lost {when}: {}",
+            self.guard.name(),
+            self.guard.lost().await
+        ));
+    }
+}

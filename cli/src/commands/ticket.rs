@@ -1,0 +1,54 @@
+//! Reading a ticket from the environment or standard input.
+
+use std::io::{IsTerminal as _, Read as _};
+
+use distlock::Ticket;
+
+use crate::exit::{Failure, Outcome};
+
+const VARIABLE: &str = "DISTLOCK_TICKET";
+/// Far more than any ticket; reading stops there.
+const MOST_BYTES: u64 = 64 * 1024;
+
+/// The ticket in `DISTLOCK_TICKET`, or else on standard input: as `acquire` printed it, plain or JSON.
+pub(super) fn read() -> Outcome<Ticket> {
+    let text = match std::env::var(VARIABLE) {
+        Ok(text) if !text.is_empty() => text,
+        Err(std::env::VarError::NotUnicode(_)) => {
+            return Err(Failure::usage(format!(
+                "the ticket in {VARIABLE} is not UTF-8"
+            )));
+        }
+        _ => from_stdin()?,
+    };
+    parse(text.trim())
+}
+
+fn from_stdin() -> Outcome<String> {
+    let input = std::io::stdin();
+    if input.is_terminal() {
+        return Err(Failure::usage(format!(
+            "no ticket: set {VARIABLE}, or pipe in what `distlock acquire` printed"
+        )));
+    }
+    let mut bytes = Vec::new();
+    input.lock().take(MOST_BYTES).read_to_end(&mut bytes)?;
+    String::from_utf8(bytes)
+        .map_err(|_| Failure::usage("the ticket on standard input is not UTF-8"))
+}
+
+fn parse(text: &str) -> Outcome<Ticket> {
+    if text.is_empty() {
+        return Err(Failure::usage(format!(
+            "no ticket: {VARIABLE} is not set and standard input is empty"
+        )));
+    }
+    let garbage =
+        || Failure::usage("not a ticket: pass on exactly what `distlock acquire` printed");
+    if !text.starts_with('{') {
+        return text.parse().map_err(|_| garbage());
+    }
+    let json: serde_json::Value = serde_json::from_str(text).map_err(|_| garbage())?;
+    let ticket = json.get("ticket").and_then(serde_json::Value::as_str);
+    ticket.ok_or_else(garbage)?.parse().map_err(|_| garbage())
+}

@@ -1,0 +1,276 @@
+//! One device: a real WebSocket client that behaves as a good one should.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use distlock::{Clock as _, SystemClock};
+use futures_util::{SinkExt as _, StreamExt as _, stream::SplitSink};
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, sync::mpsc};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, tungstenite::Message};
+
+use super::{
+    nodes::Node,
+    timeline::{Entry, Timeline},
+};
+
+/// For anything that takes one round trip and a few store operations.
+pub(super) const SOON: Duration = Duration::from_secs(10);
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// A connected device.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) device: String,
+    pub(super) node: String,
+    sink: SplitSink<Socket, Message>,
+    seen: mpsc::UnboundedReceiver<Seen>,
+    timeline: Arc<Timeline>,
+    /// Set by a confirmed login.
+    pub(super) session: Option<Session>,
+    /// Whether this side sent its close frame before the other side's came.
+    closed_first: bool,
+}
+
+/// What a confirmed login said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) id: Value,
+    pub(super) generation: u64,
+}
+
+/// What came over the socket.
+#[derive(Debug)]
+enum Seen {
+    Frame(Value),
+    /// The other side's close frame.
+    Closing,
+    /// The connection is gone.
+    Gone,
+}
+
+/// How a client's session ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It was told why: the notice.
+    Told(Value),
+    /// The connection went away without a word.
+    Dropped,
+}
+
+impl Client {
+    /// Connects, without logging in.
+    pub(super) async fn connect(
+        device: &str,
+        node: &Node,
+        timeline: &Arc<Timeline>,
+    ) -> Result<Self> {
+        let url = format!("ws://{}/ws", node.listen);
+        let (socket, _) = soon("connect", tokio_tungstenite::connect_async(&url))
+            .await?
+            .with_context(|| format!("connect {device} to {}", node.name))?;
+        let (sink, mut stream) = socket.split();
+        let (tell, seen) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            loop {
+                let seen = match stream.next().await {
+                    Some(Ok(Message::Text(text))) => match serde_json::from_str(text.as_str()) {
+                        Ok(frame) => Seen::Frame(frame),
+                        Err(_) => Seen::Gone,
+                    },
+                    Some(Ok(Message::Close(_))) => Seen::Closing,
+                    Some(Ok(_)) => continue,
+                    Some(Err(_)) | None => Seen::Gone,
+                };
+                let over = matches!(seen, Seen::Gone);
+                if tell.send(seen).is_err() || over {
+                    return;
+                }
+            }
+        });
+        Ok(Self {
+            device: device.to_owned(),
+            node: node.name.clone(),
+            sink,
+            seen,
+            timeline: Arc::clone(timeline),
+            session: None,
+            closed_first: false,
+        })
+    }
+
+    /// Connects and logs in, and expects to be let in.
+    pub(super) async fn logged_in(
+        device: &str,
+        node: &Node,
+        token: &str,
+        timeline: &Arc<Timeline>,
+    ) -> Result<Self> {
+        let mut client = Self::connect(device, node, timeline).await?;
+        client.ask_to_log_in(token).await?;
+        client.is_in().await?;
+        Ok(client)
+    }
+
+    /// Waits until the login is confirmed, if it is not yet.
+    pub(super) async fn is_in(&mut self) -> Result<()> {
+        if self.session.is_none() {
+            let answer = self.expect("login_ok").await?;
+            self.admitted(&answer)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the login and does not wait for the answer.
+    pub(super) async fn ask_to_log_in(&mut self, token: &str) -> Result<()> {
+        self.say(None, &format!("logs in on {}", self.node));
+        self.send(&json!({
+            "type": "login",
+            "token": token,
+            "device": self.device,
+            "class": "demo",
+            "intent": "login",
+        }))
+        .await
+    }
+
+    /// Sends a frame.
+    pub(super) async fn send(&mut self, frame: &Value) -> Result<()> {
+        let sending = self.sink.send(Message::text(frame.to_string()));
+        soon("send", sending)
+            .await?
+            .with_context(|| format!("{} sends {}", self.device, frame["type"]))
+    }
+
+    /// Waits for a frame of this type, and fails on an end of the session.
+    pub(super) async fn expect(&mut self, wanted: &str) -> Result<Value> {
+        loop {
+            match self.next().await? {
+                Seen::Frame(frame) if frame["type"] == wanted => return Ok(frame),
+                Seen::Frame(frame) if is_end(&frame) => {
+                    bail!("{} waits for {wanted} and gets {frame}", self.device)
+                }
+                Seen::Frame(frame) => tracing::debug!(%frame, device = self.device, "passed over"),
+                Seen::Closing | Seen::Gone => {
+                    bail!("{} waits for {wanted} and is disconnected", self.device)
+                }
+            }
+        }
+    }
+
+    /// Follows the session until it ends; answers the notice with `bye` and closes, as a good client does. Never resolves for
+    /// a session that stays, so it is to be dropped then.
+    ///
+    /// Cancel safe up to the notice.
+    pub(super) async fn until_ended(&mut self) -> Result<Ending> {
+        loop {
+            match self.seen.recv().await {
+                Some(Seen::Frame(frame)) if frame["type"] == "login_ok" => self.admitted(&frame)?,
+                Some(Seen::Frame(frame)) if is_end(&frame) => {
+                    self.leave(&frame).await?;
+                    return Ok(Ending::Told(frame));
+                }
+                Some(Seen::Frame(_)) => {}
+                Some(Seen::Closing | Seen::Gone) | None => {
+                    self.say(self.generation(), "is disconnected without a word");
+                    return Ok(Ending::Dropped);
+                }
+            }
+        }
+    }
+
+    /// Says `bye` and closes first.
+    async fn leave(&mut self, notice: &Value) -> Result<()> {
+        let by = notice["by_device"].as_str().unwrap_or("?");
+        self.say(
+            self.generation(),
+            &match notice["type"].as_str() {
+                Some("offline") => format!("told offline, code {}, by {by}", notice["code"]),
+                Some("superseded") => format!("told before it was in that {by} is newer"),
+                other => format!("told {}", other.unwrap_or("?")),
+            },
+        );
+        // The notice is the last word, so a close frame that is here already was sent before ours.
+        while let Ok(seen) = self.seen.try_recv() {
+            if matches!(seen, Seen::Closing | Seen::Gone) {
+                self.say(self.generation(), "was closed by the node");
+                return Ok(());
+            }
+        }
+        if notice["type"] == "offline" {
+            self.send(&json!({"type": "bye"})).await?;
+        }
+        // The node may end the connection as soon as it has the `bye`, so a failure here is not one.
+        let _ = soon("close", self.sink.close()).await?;
+        self.closed_first = true;
+        self.say(self.generation(), "says bye and closes first");
+        Ok(())
+    }
+
+    /// Whether this side closed before the node did.
+    pub(super) const fn closed_first(&self) -> bool {
+        self.closed_first
+    }
+
+    /// Waits until the connection is gone altogether.
+    pub(super) async fn gone(&mut self) -> Result<()> {
+        while !matches!(self.next().await?, Seen::Gone) {}
+        Ok(())
+    }
+
+    /// Whether the session is served: a ping is answered.
+    pub(super) async fn is_served(&mut self) -> Result<()> {
+        self.send(&json!({"type": "ping"})).await?;
+        self.expect("pong").await.map(drop)
+    }
+
+    /// The generation of its login.
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.session.as_ref().map(|session| session.generation)
+    }
+
+    fn admitted(&mut self, answer: &Value) -> Result<()> {
+        let session = Session {
+            id: answer["session"].clone(),
+            generation: answer["gen"]
+                .as_u64()
+                .with_context(|| format!("login_ok without a generation: {answer}"))?,
+        };
+        if answer["node"] != self.node.as_str() || session.id.is_null() {
+            bail!("{} on {} is answered {answer}", self.device, self.node);
+        }
+        self.session = Some(session);
+        self.say(self.generation(), "is in");
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<Seen> {
+        Ok(soon("wait for the node", self.seen.recv())
+            .await?
+            .unwrap_or(Seen::Gone))
+    }
+
+    fn say(&self, generation: Option<u64>, what: &str) {
+        let at = Entry {
+            node: &self.node,
+            generation,
+            token: None,
+        };
+        self.timeline.client(&self.device, at, what);
+    }
+}
+
+/// Whether a frame says that there is no session, or none any more.
+fn is_end(frame: &Value) -> bool {
+    let kind = frame["type"].as_str().unwrap_or_default();
+    ["offline", "superseded", "busy", "denied", "error"].contains(&kind)
+}
+
+/// Bounds everything that should be quick.
+pub(super) async fn soon<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
+    tokio::select! {
+        done = doing => Ok(done),
+        () = SystemClock.sleep(SOON) => bail!("{what}: not within {SOON:?}"),
+    }
+}

@@ -1,0 +1,110 @@
+//! The main job in one command: two gateway processes, one store, one account on many devices.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `nodes.rs` | the gateway processes |
+//! | `client.rs` | the devices |
+//! | `scenes.rs` | what they play, and what must hold |
+//! | `timeline.rs` | what is printed |
+
+mod client;
+mod nodes;
+mod scenes;
+mod timeline;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use distlock::{Store, Target};
+use distlock_gateway::{TokenKey, Uid};
+use uuid::Uuid;
+
+use nodes::Node;
+use scenes::{CROWDED, SCENES, Stage};
+use timeline::Timeline;
+
+/// Plays all scenes; gives whether every invariant held. Dropping the future kills the nodes.
+pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
+    // Removed when this function ends, or is dropped.
+    let folder = tempfile::Builder::new()
+        .prefix("distlock-demo-")
+        .tempdir()
+        .context("make a temporary folder")?;
+    let own = backend.is_none();
+    let target = backend.unwrap_or_else(|| Target::sqlite(folder.path().join("demo.db")));
+    let store = distlock::open(&target).await?;
+    let timeline = Arc::new(Timeline::new(json));
+    timeline.open(&if own {
+        "a SQLite file in a temporary folder".to_owned()
+    } else {
+        target.masked_url()
+    });
+
+    let run = Uuid::new_v4().simple().to_string();
+    // Names of its own on a store that others use.
+    let name = |base: &str| {
+        if own {
+            base.to_owned()
+        } else {
+            format!("{base}-{}", &run[..6])
+        }
+    };
+    let key = format!("{run}{}", Uuid::new_v4().simple());
+    let uid = Uid::new(name("alice"))?;
+    let url = target.reveal_url();
+    let (name1, name2) = (name("n1"), name("n2"));
+    let (node1, node2) = tokio::try_join!(
+        Node::start(&name1, &url, &key, &timeline),
+        Node::start(&name2, &url, &key, &timeline),
+    )?;
+    let mut stage = Stage {
+        timeline: Arc::clone(&timeline),
+        records: store.records(),
+        node1,
+        node2,
+        key: TokenKey::new(key.as_bytes())?,
+        uid,
+        phone: None,
+        pc: None,
+        survivor: None,
+        highest: 0,
+    };
+    let mut passed = 0;
+    for (index, (title, scene)) in SCENES.iter().enumerate() {
+        let number = index + 1;
+        timeline.scene(number, title, number == CROWDED);
+        match scene(&mut stage).await {
+            Ok(()) => {
+                timeline.verdict(title, None);
+                passed += 1;
+            }
+            Err(error) => {
+                timeline.verdict(title, Some(&format!("{error:#}")));
+                // The later scenes go on where this one ended.
+                break;
+            }
+        }
+    }
+    stage.node1.stop().await;
+    stage.node2.stop().await;
+    if !own {
+        tidy(&store, stage.uid.as_str()).await?;
+    }
+    store.close().await;
+    timeline.close(passed, SCENES.len());
+    Ok(passed == SCENES.len())
+}
+
+/// Removes the records that the demo's accounts left in a store of the user's.
+async fn tidy(store: &Store, uid: &str) -> Result<()> {
+    let records = store.records();
+    for prefix in ["sess/", "rev/", "inbox/"] {
+        let found = records.scan(prefix, None, 1000).await?;
+        for (key, entry) in found {
+            if key.as_str().contains(uid) {
+                records.delete(&key, entry.version).await?;
+            }
+        }
+    }
+    Ok(())
+}

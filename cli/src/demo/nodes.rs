@@ -1,0 +1,141 @@
+//! The two gateway nodes: real processes, of this very program.
+
+use std::{process::Stdio, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use distlock::{Clock as _, SystemClock};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, ChildStdout, Command},
+};
+
+use super::timeline::Timeline;
+
+/// From starting a process until it listens. A cold start reads the program from disk.
+const START: Duration = Duration::from_secs(20);
+/// For an orderly end, which tells the clients.
+const STOP: Duration = Duration::from_secs(5);
+
+/// A running node. It is killed when this value is dropped, and ends by itself when this process does.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) name: String,
+    /// Where clients connect.
+    pub(super) listen: String,
+    child: Child,
+}
+
+impl Node {
+    /// Starts a node and waits until it listens.
+    pub(super) async fn start(
+        name: &str,
+        backend: &str,
+        key: &str,
+        timeline: &Arc<Timeline>,
+    ) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe().context("where this program is")?);
+        for (variable, _) in std::env::vars_os() {
+            // Settings of the user's own nodes are not meant for these.
+            if variable.to_string_lossy().starts_with("DISTLOCK_") {
+                command.env_remove(variable);
+            }
+        }
+        let log = std::env::var_os("DISTLOCK_LOG").unwrap_or_else(|| "error".into());
+        let child = command
+            .args([
+                "gateway",
+                "run",
+                "--events",
+                "--exit-with-stdin",
+                "--node",
+                name,
+            ])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(["--peer-listen", "127.0.0.1:0"])
+            .args(["--admin-listen", "127.0.0.1:0"])
+            // Not as flags: both are secrets.
+            .env("DISTLOCK_BACKEND", backend)
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", key)
+            .env("DISTLOCK_LOG", log)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start node {name}"))?;
+        let mut node = Self {
+            name: name.to_owned(),
+            listen: String::new(),
+            child,
+        };
+        let stdout = node
+            .child
+            .stdout
+            .take()
+            .context("a node without standard output")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let ready = tokio::select! {
+            line = lines.next_line() => line.with_context(|| format!("read from node {name}"))?,
+            () = SystemClock.sleep(START) => bail!("node {name} is not ready after {START:?}"),
+        };
+        let ready: Value = match ready {
+            Some(line) => {
+                serde_json::from_str(&line).with_context(|| format!("what node {name} says"))?
+            }
+            None => bail!("node {name} ended before it was ready: its own message is above"),
+        };
+        node.listen = match (ready["event"].as_str(), ready["listen"].as_str()) {
+            (Some("ready"), Some(listen)) => listen.to_owned(),
+            _ => bail!("node {name} says {ready} instead of being ready"),
+        };
+        tokio::spawn(relay(lines, Arc::clone(timeline)));
+        Ok(node)
+    }
+
+    /// Kills it with SIGKILL, as a crash would.
+    pub(super) async fn crash(&mut self) -> Result<()> {
+        self.child
+            .kill()
+            .await
+            .with_context(|| format!("kill node {}", self.name))
+    }
+
+    /// Ends it in an orderly way, or otherwise if that takes too long.
+    pub(super) async fn stop(mut self) {
+        drop(self.child.stdin.take());
+        tokio::select! {
+            _ = self.child.wait() => {}
+            () = SystemClock.sleep(STOP) => drop(self.child.kill().await),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.start_kill();
+        // Dead before the folder it writes to is removed. It was killed, so this does not take long; it is reaped later.
+        if let Some(id) = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()))
+        {
+            let _ = waitid(
+                WaitId::Pid(id),
+                WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+            );
+        }
+    }
+}
+
+async fn relay(mut lines: tokio::io::Lines<BufReader<ChildStdout>>, timeline: Arc<Timeline>) {
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(event) => timeline.node(event),
+            Err(error) => {
+                tracing::warn!(%error, line, "a node printed something else than an event");
+            }
+        }
+    }
+}

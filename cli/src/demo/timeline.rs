@@ -1,0 +1,242 @@
+//! What happened, when, where: printed as it happens, and kept so that scenes can wait for it.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+use distlock::{Clock as _, Moment, SystemClock};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::output;
+
+/// The demo's log.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    start: Moment,
+    json: bool,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    scene: usize,
+    /// In a crowd, single events would scroll everything else away; the JSON form has them all.
+    crowd: bool,
+    events: Vec<Value>,
+}
+
+/// One line of the timeline; what does not apply is absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry<'a> {
+    pub(super) node: &'a str,
+    pub(super) generation: Option<u64>,
+    pub(super) token: Option<u64>,
+}
+
+impl Timeline {
+    pub(super) fn new(json: bool) -> Self {
+        Self {
+            start: SystemClock.now(),
+            json,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Says what is played where.
+    pub(super) fn open(&self, backend: &str) {
+        if self.json {
+            self.print_json(&json!({"event": "demo", "backend": backend}));
+        } else {
+            print(&format!(
+                "two gateway nodes, one store ({backend}), one account\n"
+            ));
+            print(&format!(
+                "{:>8}  {:<8} {:>17} {:>17}  what",
+                "time", "node", "generation", "token"
+            ));
+        }
+    }
+
+    /// Starts a scene.
+    pub(super) fn scene(&self, number: usize, title: &str, crowd: bool) {
+        {
+            let mut state = self.state();
+            state.scene = number;
+            state.crowd = crowd;
+        }
+        if self.json {
+            self.print_json(&json!({"event": "scene", "title": title}));
+        } else {
+            print(&format!("\nscene {number}: {title}"));
+        }
+    }
+
+    /// Records what a client saw or did.
+    pub(super) fn client(&self, device: &str, at: Entry<'_>, what: &str) {
+        let crowd = self.state().crowd;
+        if self.json {
+            self.print_json(&json!({
+                "event": "client",
+                "device": device,
+                "node": some(at.node),
+                "gen": at.generation,
+                "token": at.token,
+                "what": what,
+            }));
+        } else if !crowd {
+            self.print_line(at, &format!("{device}: {what}"));
+        }
+    }
+
+    /// Says something, in a crowd too.
+    pub(super) fn note(&self, at: Entry<'_>, what: &str) {
+        if self.json {
+            self.print_json(&json!({
+                "event": "note",
+                "node": some(at.node),
+                "gen": at.generation,
+                "token": at.token,
+                "what": what,
+            }));
+        } else {
+            self.print_line(at, what);
+        }
+    }
+
+    /// Records a transition that a node printed.
+    pub(super) fn node(&self, event: Value) {
+        let crowd = self.state().crowd;
+        if self.json {
+            self.print_json(&json!({"event": "node", "node": event["node"], "gen": event["gen"], "token": event["token"], "transition": event}));
+        } else if let (false, Some(what)) = (crowd, told(&event)) {
+            let at = Entry {
+                node: event["node"].as_str().unwrap_or_default(),
+                generation: event["gen"].as_u64(),
+                token: event["token"].as_u64(),
+            };
+            self.print_line(at, &what);
+        }
+        self.state().events.push(event);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until a node has told a transition like this.
+    pub(super) async fn wait_for(
+        &self,
+        what: &str,
+        within: Duration,
+        matches: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let until = SystemClock.now() + within;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(event) = self.state().events.iter().find(|event| matches(event)) {
+                return Ok(event.clone());
+            }
+            let left = until.since(SystemClock.now());
+            if left.is_zero() {
+                bail!("no node told within {within:?} that {what}");
+            }
+            tokio::select! {
+                () = changed => {}
+                () = SystemClock.sleep(left) => {}
+            }
+        }
+    }
+
+    /// The verdict on a scene.
+    pub(super) fn verdict(&self, title: &str, failure: Option<&str>) {
+        if self.json {
+            self.print_json(&json!({
+                "event": "verdict",
+                "title": title,
+                "passed": failure.is_none(),
+                "failure": failure,
+            }));
+        } else {
+            match failure {
+                None => print(&format!("{:>8}  PASSED", "")),
+                Some(why) => print(&format!("{:>8}  FAILED: {why}", "")),
+            }
+        }
+    }
+
+    /// The verdict on the whole.
+    pub(super) fn close(&self, passed: usize, of: usize) {
+        self.state().scene = 0;
+        if self.json {
+            self.print_json(&json!({"event": "result", "scenes": of, "passed": passed}));
+        } else if passed == of {
+            print(&format!("\nall {of} scenes passed"));
+        } else {
+            print(&format!("\n{passed} of {of} scenes passed"));
+        }
+    }
+
+    fn print_line(&self, at: Entry<'_>, what: &str) {
+        let number = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
+        print(&format!(
+            "{:>7.3}s  {:<8} {:>17} {:>17}  {what}",
+            SystemClock.now().since(self.start).as_secs_f64(),
+            at.node,
+            number(at.generation),
+            number(at.token),
+        ));
+    }
+
+    fn print_json(&self, line: &Value) {
+        let mut line = line.clone();
+        line["at_ms"] = output::millis(SystemClock.now().since(self.start)).into();
+        let scene = self.state().scene;
+        if scene > 0 {
+            line["scene"] = scene.into();
+        }
+        print(&line.to_string());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn some(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// A reader that went away does not end the play; its processes and files must be tidied up all the same.
+fn print(text: &str) {
+    let _ = output::line(text);
+}
+
+/// The transitions that people want to see, in their words.
+fn told(event: &Value) -> Option<String> {
+    let text = |field: &str| event[field].as_str().unwrap_or("?").to_owned();
+    let device = text("device");
+    Some(match event["event"].as_str()? {
+        "node_up" => "node: up, holds its lease".into(),
+        "node_fenced" => "node: lost its lease".into(),
+        "granted" => format!("node: {device} granted under the account's lock"),
+        "admitted" => format!("node: {device} confirmed"),
+        "kick_sent" => format!("node: kick sent to {}: {}", text("peer"), text("result")),
+        "kick_received" => format!("node: kick received: {}", text("result")),
+        "superseded" => format!("node: {device} superseded by {}", text("by_device")),
+        "closed" if event["result"] == "AlreadyGone" => {
+            format!(
+                "node: {device} closed: the record is another session's by now and stays as it is"
+            )
+        }
+        "closed" => format!("node: {device} closed"),
+        "stale_delete_refused" => format!("node: {device}'s late delete refused, nothing changed"),
+        "stale_kick_refused" => "node: stale kick refused, nothing changed".into(),
+        "delivered" => format!("node: message delivered to {device}"),
+        "undelivered" => "node: message reached nobody".into(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,149 @@
+//! Exit codes, and what is said when something fails.
+
+use std::{fmt, io, panic, process::ExitCode};
+
+use distlock::ErrorKind;
+
+/// The documented exit codes. `run` also ends with its child's own code.
+pub(crate) mod code {
+    /// Everything went well.
+    pub(crate) const OK: u8 = 0;
+    /// A verdict failed: `demo`, `conformance`, `doctor`.
+    pub(crate) const FAILED: u8 = 1;
+    /// Bad usage, name or TTL.
+    pub(crate) const USAGE: u8 = 64;
+    /// The backend is not available.
+    pub(crate) const UNAVAILABLE: u8 = 69;
+    /// A bug.
+    pub(crate) const BUG: u8 = 70;
+    /// The lock is busy, or was within the whole wait.
+    pub(crate) const BUSY: u8 = 75;
+    /// The lock was lost.
+    pub(crate) const LOST: u8 = 76;
+    /// The store refused the credentials.
+    pub(crate) const DENIED: u8 = 77;
+    /// The configuration is wrong.
+    pub(crate) const CONFIG: u8 = 78;
+    /// As a shell does: the command exists and cannot be executed.
+    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    /// As a shell does: the command does not exist.
+    pub(crate) const NOT_FOUND: u8 = 127;
+    /// As a shell does: added to the number of the signal that ended it.
+    pub(crate) const SIGNALLED: u8 = 128;
+}
+
+/// How a command ends: with a code, or with a message and a code.
+pub(crate) type Outcome<T = u8> = Result<T, Failure>;
+
+/// A failure with its exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(code::USAGE, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<distlock::Error> for Failure {
+    fn from(error: distlock::Error) -> Self {
+        Self::new(code_of(error.kind()), error.to_string())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        // Whoever read our output went away: nothing is left to say, and nobody to say it to.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::new(code::OK, "");
+        }
+        Self::new(code::UNAVAILABLE, error.to_string())
+    }
+}
+
+fn code_of(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::InvalidArgument | ErrorKind::InvalidName => code::USAGE,
+        ErrorKind::Timeout => code::BUSY,
+        ErrorKind::Lost | ErrorKind::NotHeld => code::LOST,
+        ErrorKind::AccessDenied => code::DENIED,
+        ErrorKind::InvalidConfig | ErrorKind::Unsupported => code::CONFIG,
+        ErrorKind::Unavailable
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::Corrupt
+        | ErrorKind::LimitExceeded
+        | ErrorKind::Closed => code::UNAVAILABLE,
+        // `Internal`, and whatever is added later and forgotten here.
+        _ => code::BUG,
+    }
+}
+
+/// Runs the tool and turns its end, a panic included, into the process's exit code.
+pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
+    let code = match panic::catch_unwind(run) {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => {
+            if !failure.message.is_empty() {
+                crate::output::complain(&failure);
+            }
+            failure.code
+        }
+        // The panic hook has printed it.
+        Err(_) => code::BUG,
+    };
+    ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_failure_has_its_documented_code() {
+        for (kind, code) in [
+            (ErrorKind::AccessDenied, 77),
+            (ErrorKind::Closed, 69),
+            (ErrorKind::Corrupt, 69),
+            (ErrorKind::Internal, 70),
+            (ErrorKind::InvalidArgument, 64),
+            (ErrorKind::InvalidConfig, 78),
+            (ErrorKind::InvalidName, 64),
+            (ErrorKind::LimitExceeded, 69),
+            (ErrorKind::Lost, 76),
+            (ErrorKind::NotHeld, 76),
+            (ErrorKind::OutcomeUnknown, 69),
+            (ErrorKind::Timeout, 75),
+            (ErrorKind::Unavailable, 69),
+            (ErrorKind::Unsupported, 78),
+        ] {
+            let failure = Failure::from(distlock::Error::new(kind, "why"));
+            assert_eq!(
+                (failure.code, failure.to_string().as_str()),
+                (code, "why"),
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_panic_is_a_bug() {
+        let code = guarded(|| panic!("as if there were a bug"));
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(70)));
+    }
+}

@@ -1,0 +1,121 @@
+//! A command in a process group of its own: started, signalled, watched to its very end.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `mod.rs` | [`ProcessGroup`]: starting, signalling, waiting until nobody of it is left |
+//! | `signals.rs` | [`Signals`]: what is sent to us and meant for the command |
+//! | `terminal.rs` | [`Terminal`]: who may read the keyboard, and Ctrl-Z |
+
+mod signals;
+mod terminal;
+
+use std::{
+    io,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use distlock::Clock;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+};
+use tokio::process::{Child, Command};
+
+pub(crate) use signals::{Arrived, Signals};
+pub(crate) use terminal::{Terminal, stop_ourselves};
+
+/// How often the rest of a group is looked for, once its leader has ended. There is nothing to wait on: they are not our
+/// children.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A running command with everything it started in its process group.
+#[derive(Debug)]
+pub(crate) struct ProcessGroup {
+    leader: Child,
+    id: Pid,
+}
+
+impl ProcessGroup {
+    /// Starts a command as the leader of a new group. It inherits the three standard streams.
+    pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
+        let leader = command
+            .stdin(Stdio::inherit())
+            .stdout(Stdio::inherit())
+            .stderr(Stdio::inherit())
+            .process_group(0)
+            .spawn()?;
+        let id = leader
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| io::Error::other("the command has no process id"))?;
+        Ok(Self { leader, id })
+    }
+
+    /// The group's id.
+    pub(crate) const fn id(&self) -> Pid {
+        self.id
+    }
+
+    /// Sends a signal to everybody in the group. A group that is gone is what was wanted.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Err(error) = kill_process_group(self.id, signal) {
+            tracing::debug!(%error, group = self.id.as_raw_nonzero(), ?signal, "signal not sent");
+        }
+    }
+
+    /// Waits for the command itself.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn leader_ended(&mut self) -> io::Result<ExitStatus> {
+        self.leader.wait().await
+    }
+
+    /// The signal that has just stopped the command itself, if one has. Each stop is told once.
+    pub(crate) fn leader_stopped(&self) -> Option<Signal> {
+        // Only stops are asked for, so the exit status stays for `leader_ended`.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::Pid(self.id), options).ok()??;
+        status.stopping_signal().and_then(Signal::from_named_raw)
+    }
+
+    /// Waits until nobody of the group is left, once its leader has ended.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn all_ended(&self, clock: &dyn Clock) {
+        while self.somebody_lives() {
+            clock.sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Whether anybody of the group can still do something.
+    pub(crate) fn somebody_lives(&self) -> bool {
+        test_kill_process_group(self.id).is_ok() && has_living_member(self.id)
+    }
+}
+
+/// Whether a group that exists has a member which is not a zombie. A zombie can wait for its parent for ever, and does
+/// nothing any more. Where the system does not say, every member counts.
+fn has_living_member(group: Pid) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return true;
+    };
+    let mut told = false;
+    for process in processes.flatten() {
+        let Ok(stat) = std::fs::read_to_string(process.path().join("stat")) else {
+            continue;
+        };
+        // `pid (any text) state ppid pgrp ..`: the text may hold anything, a closing parenthesis included.
+        let Some((_, fields)) = stat.rsplit_once(") ") else {
+            continue;
+        };
+        told = true;
+        let mut fields = fields.split(' ');
+        let dead = matches!(fields.next(), Some("Z" | "X"));
+        let its_group = fields.nth(1).and_then(|text| text.parse::<i32>().ok());
+        if its_group == Some(group.as_raw_nonzero().get()) && !dead {
+            return true;
+        }
+    }
+    !told
+}

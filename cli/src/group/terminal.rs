@@ -1,0 +1,114 @@
+//! Sharing the terminal with a command that has a process group of its own.
+//!
+//! A terminal lets only its foreground group read the keyboard; a member of another group is stopped when it tries. So the
+//! command gets the foreground when it first asks for it (is stopped for reading or for changing the terminal), and no
+//! sooner: in `distlock run x -- make | less` the pager needs the keyboard and the command never does. What was given is taken
+//! back when the command ends or is paused with Ctrl-Z, so that the shell finds its terminal as it left it.
+//!
+//! While paused the lease is not renewed: it may lapse. The command is paused as well then, and when it has lapsed the
+//! command is killed instead of being continued.
+
+use std::{io, os::fd::AsFd as _, thread};
+
+use nix::sys::signal::{SigSet, Signal as NixSignal};
+use rustix::{
+    process::{Pid, Signal, getpgrp, getpid, kill_current_process_group, kill_process},
+    termios::{tcgetpgrp, tcsetpgrp},
+};
+
+use super::ProcessGroup;
+
+/// The terminal on standard input, if there is one.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    ours: Pid,
+    given: bool,
+    /// The command is stopped until we are in the foreground and can give it the terminal.
+    wanted: bool,
+}
+
+impl Terminal {
+    pub(crate) fn new() -> Self {
+        Self {
+            ours: getpgrp(),
+            given: false,
+            wanted: false,
+        }
+    }
+
+    /// Answers a stop of the command: gives it the terminal if that is what it was stopped for, otherwise pauses along
+    /// with it when the user wanted that. Gives whether we were paused too.
+    pub(crate) fn command_stopped(&mut self, by: Signal, group: &ProcessGroup) -> bool {
+        if by == Signal::TTIN || by == Signal::TTOU {
+            self.wanted = true;
+            self.offer_again(group);
+            return false;
+        }
+        if !self.given {
+            // Somebody stopped the command alone; we go on holding the lock for it.
+            return false;
+        }
+        self.take_back();
+        // The shell looks at our whole group, and a pipeline's other members are in it.
+        let _ = kill_current_process_group(Signal::STOP);
+        true
+    }
+
+    /// Gives the terminal to a command that was stopped for want of it, if it is ours to give now.
+    pub(crate) fn offer_again(&mut self, group: &ProcessGroup) {
+        if self.wanted && (self.given || foreground().is_ok_and(|owner| owner == self.ours)) {
+            self.wanted = false;
+            self.give_to(group.id());
+            group.signal(Signal::CONT);
+        }
+    }
+
+    /// After a pause: gives the terminal back to the command if it had it and we are in the foreground again.
+    pub(crate) fn resumed(&mut self, had_it: bool, group: &ProcessGroup) {
+        if had_it && foreground().is_ok_and(|owner| owner == self.ours) {
+            self.give_to(group.id());
+        }
+    }
+
+    /// Whether the command has the terminal now.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.given
+    }
+
+    /// Takes back what was given.
+    pub(crate) fn take_back(&mut self) {
+        if std::mem::take(&mut self.given) {
+            set_foreground(self.ours);
+        }
+    }
+
+    fn give_to(&mut self, group: Pid) {
+        set_foreground(group);
+        self.given = true;
+    }
+}
+
+/// Stops this process as an uncaught Ctrl-Z would.
+pub(crate) fn stop_ourselves() {
+    let _ = kill_process(getpid(), Signal::STOP);
+}
+
+fn foreground() -> rustix::io::Result<Pid> {
+    tcgetpgrp(io::stdin().as_fd())
+}
+
+/// Changing the foreground from the background stops the whole group that asks, unless the asking thread blocks SIGTTOU;
+/// so a thread that lives only for this does it.
+fn set_foreground(group: Pid) {
+    let change = thread::spawn(move || {
+        let mut blocked = SigSet::empty();
+        blocked.add(NixSignal::SIGTTOU);
+        blocked.thread_block().map_err(io::Error::from)?;
+        tcsetpgrp(io::stdin().as_fd(), group).map_err(io::Error::from)
+    });
+    match change.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "the terminal did not change hands"),
+        Err(_) => tracing::debug!("the terminal did not change hands"),
+    }
+}

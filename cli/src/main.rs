@@ -1,0 +1,19 @@
+//! The `distlock` command-line tool.
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments on arguments are help texts, where brackets mean themselves"
+)]
+
+mod args;
+mod commands;
+mod context;
+mod demo;
+mod exit;
+mod group;
+mod logging;
+mod output;
+mod values;
+
+fn main() -> std::process::ExitCode {
+    exit::guarded(args::run)
+}

@@ -1,0 +1,105 @@
+//! Results on standard output, everything else on standard error.
+
+use std::{
+    fmt,
+    io::{self, Write as _},
+    time::{Duration, SystemTime},
+};
+
+use distlock::{HolderInfo, LockInfo};
+use serde::Serialize;
+
+use crate::exit::Outcome;
+
+/// Writes one line of result.
+pub(crate) fn line(text: impl fmt::Display) -> Outcome<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes one line of result as JSON.
+pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
+    line(serde_json::to_string(value).map_err(io::Error::from)?)
+}
+
+/// Writes a result that brings its own line ends.
+pub(crate) fn bytes(text: &[u8]) -> Outcome<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Tells the user about progress. A standard error that cannot be written to must not end the command.
+pub(crate) fn tell(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "distlock: {text}");
+}
+
+/// Tells the user what failed.
+pub(crate) fn complain(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "distlock: error: {text}");
+}
+
+/// A lock as `--json` shows it; what is not known is null.
+#[derive(Serialize)]
+pub(crate) struct LockJson<'a> {
+    name: &'a str,
+    state: &'static str,
+    holder: Option<&'a str>,
+    meta: Option<&'a str>,
+    token: Option<u64>,
+    epoch: Option<&'a str>,
+    acquired_at: Option<String>,
+    expires_in_ms: Option<u64>,
+    waiters: Option<u32>,
+}
+
+impl<'a> From<&'a LockInfo> for LockJson<'a> {
+    fn from(info: &'a LockInfo) -> Self {
+        let held = info.held.as_ref();
+        Self {
+            name: info.name.as_str(),
+            state: if held.is_some() { "held" } else { "free" },
+            holder: held.map(|held| held.holder.as_str()),
+            meta: held.and_then(|held| held.meta.as_deref()),
+            token: held.and_then(|held| held.token).map(u64::from),
+            epoch: info.epoch.as_ref().map(distlock::Epoch::as_str),
+            acquired_at: held.and_then(|held| held.acquired_at).and_then(rfc3339),
+            expires_in_ms: held.and_then(|held| held.expires_in).map(millis),
+            waiters: info.waiters,
+        }
+    }
+}
+
+/// `held by bob@host:12 since 2026-01-02T03:04:05Z, token 7, for 3.2s more unless it is renewed`.
+pub(crate) fn holder_line(held: &HolderInfo) -> String {
+    let mut text = format!("held by {}", held.holder.escape_debug());
+    if let Some(at) = held.acquired_at.and_then(rfc3339) {
+        text += &format!(" since {at}");
+    }
+    if let Some(token) = held.token {
+        text += &format!(", token {token}");
+    }
+    if let Some(left) = held.expires_in {
+        text += &format!(", for {} more unless it is renewed", brief(left));
+    }
+    text
+}
+
+/// A duration to a tenth of a second.
+pub(crate) fn brief(time: Duration) -> String {
+    format!("{:.1}s", time.as_secs_f64())
+}
+
+/// A duration in whole milliseconds.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A wall-clock time, to the millisecond; `None` for one no calendar has.
+pub(crate) fn rfc3339(time: SystemTime) -> Option<String> {
+    let time = jiff::Timestamp::try_from(time).ok()?;
+    Some(format!("{time:.3}"))
+}

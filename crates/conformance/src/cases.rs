@@ -1,0 +1,43 @@
+//! The cases, one file per property.
+
+mod cancellation;
+mod exclusion;
+mod expiry;
+mod fencing;
+mod handover;
+mod inspect;
+mod limits;
+mod loss;
+mod multi_lock;
+mod names;
+mod ownership;
+mod records;
+mod reentrancy;
+mod release;
+mod renewal;
+mod tickets;
+mod waiting;
+
+use crate::case::Spec;
+
+/// Every case, property by property.
+pub(crate) const ALL: &[&[Spec]] = &[
+    exclusion::CASES,
+    waiting::CASES,
+    cancellation::CASES,
+    expiry::CASES,
+    renewal::CASES,
+    release::CASES,
+    loss::CASES,
+    fencing::CASES,
+    ownership::CASES,
+    reentrancy::CASES,
+    handover::CASES,
+    names::CASES,
+    inspect::CASES,
+    multi_lock::CASES,
+    tickets::CASES,
+    records::CASES,
+    records::READING,
+    limits::CASES,
+];

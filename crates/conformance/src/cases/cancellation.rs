@@ -1,0 +1,341 @@
+//! Any future may be dropped at any point, and nothing is left beyond one lease.
+
+use std::time::Duration;
+
+use distlock_core::Renew;
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SOON, eventually, give_back, join, look, sleep, soon, start, take, take_within,
+        within,
+    },
+    failure::{ensure, ensure_eq, fail},
+    polls::at_most_polls,
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        cancellation::acquire_dropped_after_any_poll,
+        "an acquire that is dropped after its n-th poll leaves nothing beyond one lease"
+    ),
+    case!(
+        cancellation::acquire_dropped_at_any_time,
+        "an acquire that is dropped at any time leaves nothing beyond one lease"
+    ),
+    case!(
+        cancellation::try_acquire_dropped_after_any_poll,
+        "a try_acquire that is dropped after its n-th poll leaves nothing beyond one lease"
+    ),
+    case!(
+        cancellation::queued_waiter_dropped,
+        "a waiter that is dropped in its own client's queue does not stop those behind it"
+    ),
+    case!(
+        cancellation::remote_waiter_dropped,
+        "a waiter that is dropped leaves no place in the store's queue"
+    ),
+    case!(
+        cancellation::waiter_dropped_as_it_is_served,
+        "a waiter that is dropped in the moment of the release takes the lock from nobody"
+    ),
+    case!(
+        cancellation::aborted_tasks_leave_nothing,
+        "tasks that are aborted while waiting or holding leave nothing"
+    ),
+    case!(
+        cancellation::aborted_holder_frees,
+        "a task that is aborted while it holds frees the lock"
+    ),
+    case!(
+        cancellation::release_dropped_after_any_poll,
+        "a release that is dropped after its n-th poll still frees the lock"
+    ),
+    case!(
+        cancellation::extend_dropped_after_any_poll,
+        "an extension that is dropped leaves a guard that tells the truth"
+    ),
+    case!(
+        cancellation::lock_all_dropped_after_any_poll,
+        "a lock_all that is dropped after its n-th poll keeps none of its locks"
+    ),
+    case!(
+        cancellation::run_dropped_frees,
+        "a run that is dropped drops its work and frees the lock"
+    ),
+];
+
+/// Enough to reach every await of an acquisition, whatever the backend; later ones let it finish.
+const POLLS: usize = 24;
+
+/// Every name can be taken again within one lease of the dropped operation.
+async fn all_free(cx: &Context, names: Vec<String>, ttl: Duration) -> Outcome {
+    let other = cx.locker().await?;
+    let limit = cx.gone_after(ttl);
+    let checks = names.into_iter().map(|name| {
+        let other = other.clone();
+        start(async move { give_back(take_within(&other, &name, limit).await?).await })
+    });
+    join(checks.collect::<Vec<_>>()).await.map(drop)
+}
+
+async fn acquire_dropped_after_any_poll(cx: Context) -> Outcome {
+    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let mut names = Vec::new();
+    for polls in 0..POLLS {
+        let name = cx.name(&polls.to_string());
+        drop(at_most_polls(polls, locker.lock(&name).ttl(ttl).acquire()).await);
+        names.push(name);
+    }
+    all_free(&cx, names, ttl).await
+}
+
+async fn acquire_dropped_at_any_time(cx: Context) -> Outcome {
+    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let mut names = Vec::new();
+    // From before the request is written to long after it was answered.
+    for step in 0..40_u32 {
+        let name = cx.name(&step.to_string());
+        let time = Duration::from_micros(u64::from(step * step) * 8);
+        drop(within(time, locker.lock(&name).ttl(ttl).acquire()).await);
+        names.push(name);
+    }
+    all_free(&cx, names, ttl).await
+}
+
+async fn try_acquire_dropped_after_any_poll(cx: Context) -> Outcome {
+    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let mut names = Vec::new();
+    for polls in 0..POLLS {
+        let name = cx.name(&polls.to_string());
+        drop(at_most_polls(polls, locker.lock(&name).ttl(ttl).try_acquire()).await);
+        names.push(name);
+    }
+    all_free(&cx, names, ttl).await
+}
+
+async fn queued_waiter_dropped(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let name = cx.name("a");
+    let guard = take(&locker, &name, cx.long()).await?;
+    let wait = |name: String| {
+        let locker = locker.clone();
+        start(async move {
+            give_back(take_within(&locker, &name, Duration::from_secs(25)).await?).await
+        })
+    };
+    let first = wait(name.clone());
+    let second = wait(name.clone());
+    let third = wait(name.clone());
+    sleep(Duration::from_millis(100)).await;
+    // The head of the queue, which is the one that asks the store, and one from its middle.
+    first.abort();
+    second.abort();
+    sleep(Duration::from_millis(50)).await;
+    give_back(guard).await?;
+    soon("the third waiter is served", join([third]))
+        .await?
+        .map(drop)
+}
+
+async fn remote_waiter_dropped(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    for time in [0, 5, 50, 400] {
+        let waiting = other.lock(&name).ttl(cx.long()).acquire();
+        ensure!(
+            within(Duration::from_millis(time), waiting).await.is_none(),
+            "a held lock is not granted"
+        );
+    }
+    eventually("no waiter is left in the store", SOON, || async {
+        Ok(look(&holder, &name).await?.waiters.unwrap_or(0) == 0)
+    })
+    .await?;
+    give_back(guard).await?;
+    let third = cx.locker().await?;
+    give_back(take_within(&third, &name, SOON).await?).await
+}
+
+async fn waiter_dropped_as_it_is_served(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    for round in 0..16_u64 {
+        let name = cx.name(&round.to_string());
+        // Half of the rounds behind the holder's own client, half from elsewhere.
+        let waiter = if round % 2 == 0 { &holder } else { &other };
+        let guard = take(&holder, &name, cx.long()).await?;
+        let doomed = start({
+            let (waiter, name, ttl) = (waiter.clone(), name.clone(), cx.long());
+            async move { Ok(waiter.lock(&name).ttl(ttl).acquire().await?) }
+        });
+        sleep(Duration::from_millis(20)).await;
+        let release = start(give_back(guard));
+        sleep(Duration::from_micros(round * 150)).await;
+        doomed.abort();
+        join([release]).await?;
+        // A task that was quicker than the abort has left its guard in its result.
+        drop(doomed.await);
+        // Its lease is long: only a clean-up can free the lock this soon.
+        let third = cx.locker().await?;
+        give_back(take_within(&third, &name, SOON).await?).await?;
+    }
+    Ok(())
+}
+
+async fn aborted_tasks_leave_nothing(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut doomed = Vec::new();
+    for number in 0..40 {
+        let (locker, name, ttl) = (
+            if number % 2 == 0 { &one } else { &two }.clone(),
+            name.clone(),
+            cx.long(),
+        );
+        let hold = Duration::from_millis(random.u64(0..20));
+        doomed.push(start(async move {
+            loop {
+                let guard = locker.lock(&name).ttl(ttl).acquire().await?;
+                sleep(hold).await;
+                let () = give_back(guard).await?;
+            }
+            #[expect(unreachable_code, reason = "gives the task its type")]
+            Ok(())
+        }));
+    }
+    random.shuffle(&mut doomed);
+    for task in doomed {
+        sleep(Duration::from_millis(random.u64(0..25))).await;
+        ensure!(
+            !task.is_finished(),
+            "seed {seed}: a task ended by itself: {:?}",
+            task.await
+        );
+        task.abort();
+    }
+    let third = cx.locker().await?;
+    match within(SOON, take_within(&third, &name, SOON)).await {
+        Some(Ok(guard)) => give_back(guard).await,
+        other => fail!("seed {seed}: the lock is not free: {other:?}"),
+    }
+}
+
+async fn aborted_holder_frees(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let (told, holds) = tokio::sync::oneshot::channel();
+    let task = start({
+        let (name, ttl) = (name.clone(), cx.long());
+        async move {
+            let guard = take(&holder, &name, ttl).await?;
+            let _ = told.send(());
+            guard.lost().await;
+            Ok(())
+        }
+    });
+    if soon("the task holds", holds).await?.is_err() {
+        return join([task]).await.map(drop);
+    }
+    task.abort();
+    give_back(take_within(&other, &name, SOON).await?).await
+}
+
+async fn release_dropped_after_any_poll(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let mut names = Vec::new();
+    for polls in 0..POLLS {
+        let name = cx.name(&polls.to_string());
+        let guard = take(&locker, &name, cx.long()).await?;
+        drop(at_most_polls(polls, guard.release()).await);
+        names.push(name);
+    }
+    // The leases are long: what is free soon was released in the background.
+    for name in names {
+        give_back(take_within(&other, &name, SOON).await?).await?;
+    }
+    Ok(())
+}
+
+async fn extend_dropped_after_any_poll(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let ttl = cx.short();
+    for polls in [0, 1, 2, 3, 5, 8] {
+        let name = cx.name(&polls.to_string());
+        let guard = locker
+            .lock(&name)
+            .ttl(ttl)
+            .renew(Renew::Manual)
+            .acquire()
+            .await?;
+        drop(at_most_polls(polls, guard.extend(2 * ttl)).await);
+        let waiter = start({
+            let (other, name, old) = (other.clone(), name.clone(), guard.watch());
+            let limit = cx.gone_after(2 * ttl);
+            async move {
+                let next = take_within(&other, &name, limit).await?;
+                ensure!(
+                    !old.is_valid(),
+                    "two holders: the old guard is valid for {:?}",
+                    old.remaining()
+                );
+                Ok(next)
+            }
+        });
+        let reason = soon("the guard is lost", guard.lost()).await?;
+        ensure!(!guard.is_valid(), "lost ({reason}), so not valid");
+        let Some(next) = join([waiter]).await?.pop() else {
+            fail!("no guard")
+        };
+        ensure!(next.token() > guard.token(), "tokens rise");
+        give_back(next).await?;
+    }
+    Ok(())
+}
+
+async fn lock_all_dropped_after_any_poll(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let mut names = Vec::new();
+    for polls in 0..POLLS {
+        let set: Vec<_> = ["x", "y", "z"]
+            .iter()
+            .map(|tail| cx.name(&format!("{polls} {tail}")))
+            .collect();
+        drop(at_most_polls(polls, locker.lock_all(&set).ttl(cx.long()).acquire()).await);
+        names.extend(set);
+    }
+    for name in names {
+        give_back(take_within(&other, &name, SOON).await?).await?;
+    }
+    Ok(())
+}
+
+async fn run_dropped_frees(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let (told, mut started) = tokio::sync::mpsc::channel::<()>(1);
+    let mut run = Box::pin(locker.lock(&name).ttl(cx.long()).run(async |_| {
+        // Closed when this future is dropped.
+        let _told = told;
+        std::future::pending::<()>().await;
+    }));
+    ensure!(
+        within(Duration::from_millis(300), &mut run).await.is_none(),
+        "the work does not end"
+    );
+    ensure_eq!(
+        look(&other, &name).await?.held.is_some(),
+        true,
+        "the lock is held while the work runs"
+    );
+    drop(run);
+    ensure_eq!(
+        started.recv().await,
+        None,
+        "the work is dropped with the run"
+    );
+    give_back(take_within(&other, &name, SOON).await?).await
+}

@@ -1,0 +1,321 @@
+//! At no time do two holders of one name both believe that they hold it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Attempt, Locker};
+use tokio::sync::Barrier;
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{Context, cycle, give_back, join, now, refuse, start, take},
+    failure::{ensure, ensure_eq, fail},
+    history::History,
+    worker::{Ask, Command, ReleaseReport, Reply},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        exclusion::two_tasks_never_overlap,
+        "two tasks of one client never hold a lock together"
+    ),
+    case!(
+        exclusion::many_tasks_never_overlap,
+        "sixteen tasks of one client never hold a lock together"
+    ),
+    case!(
+        exclusion::two_clients_never_overlap,
+        "tasks of two clients never hold a lock together"
+    ),
+    case!(
+        exclusion::unguarded_counter_is_exact,
+        "what is read and written under the lock loses no update"
+    ),
+    case!(
+        exclusion::race_has_one_winner,
+        "of eight clients that ask at once exactly one gets a free lock"
+    ),
+    case!(
+        exclusion::holder_excludes_every_client,
+        "a held lock is refused to its own client and to others"
+    ),
+    case!(
+        exclusion::other_names_are_free,
+        "a held lock excludes nobody from other names"
+    ),
+    case!(
+        exclusion::many_names_at_once,
+        "sixty-four names can be held at once"
+    ),
+    case!(
+        exclusion::processes_never_overlap,
+        "three processes never hold a lock together",
+        Processes
+    ),
+    case!(
+        exclusion::five_processes_at_a_barrier,
+        "of five processes that start together (wait 5 s, hold 2 s) exactly three get the lock, one after the other",
+        Processes
+    ),
+];
+
+/// Tasks that each take the lock `cycles` times.
+async fn contend(lockers: &[Locker], name: &str, cycles: usize, ttl: Duration) -> Outcome<History> {
+    let history = History::new();
+    let tasks = lockers.iter().cloned().enumerate().map(|(number, locker)| {
+        let (name, history) = (name.to_owned(), history.clone());
+        start(async move {
+            let who = format!("task {number}");
+            for _ in 0..cycles {
+                cycle(&locker, &name, ttl, Duration::ZERO, &who, &history).await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks.collect::<Vec<_>>()).await?;
+    ensure_eq!(
+        history.holds().len(),
+        lockers.len() * cycles,
+        "number of holds"
+    );
+    history.check()?;
+    Ok(history)
+}
+
+async fn two_tasks_never_overlap(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    contend(&[locker.clone(), locker], &cx.name("a"), 25, cx.long()).await?;
+    Ok(())
+}
+
+async fn many_tasks_never_overlap(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let lockers = vec![locker; 16];
+    contend(&lockers, &cx.name("a"), 5, cx.long()).await?;
+    Ok(())
+}
+
+async fn two_clients_never_overlap(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let lockers = [one.clone(), two.clone(), one, two];
+    contend(&lockers, &cx.name("a"), 8, cx.long()).await?;
+    Ok(())
+}
+
+async fn unguarded_counter_is_exact(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("counter");
+    // Read here, written after a pause: an update is lost whenever two holders overlap.
+    let value = Arc::new(AtomicU32::new(0));
+    let tasks = [one.clone(), two.clone(), one, two].map(|locker| {
+        let (name, value, ttl) = (name.clone(), Arc::clone(&value), cx.long());
+        start(async move {
+            for _ in 0..6 {
+                let guard = locker.lock(&name).ttl(ttl).acquire().await?;
+                let read = value.load(Ordering::SeqCst);
+                for _ in 0..5 {
+                    tokio::task::yield_now().await;
+                }
+                value.store(read + 1, Ordering::SeqCst);
+                give_back(guard).await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks).await?;
+    ensure_eq!(value.load(Ordering::SeqCst), 24, "the counter");
+    Ok(())
+}
+
+async fn race_has_one_winner(cx: Context) -> Outcome {
+    const CLIENTS: usize = 8;
+    let mut lockers = Vec::new();
+    for _ in 0..CLIENTS {
+        lockers.push(cx.locker().await?);
+    }
+    for round in 0..4 {
+        let name = cx.name(&format!("race {round}"));
+        let barrier = Arc::new(Barrier::new(CLIENTS));
+        let tasks = lockers.iter().cloned().map(|locker| {
+            let (name, barrier, ttl) = (name.clone(), Arc::clone(&barrier), cx.long());
+            start(async move {
+                barrier.wait().await;
+                let attempt = locker.lock(&name).ttl(ttl).try_acquire().await?;
+                Ok(attempt.acquired())
+            })
+        });
+        let winners = join(tasks.collect::<Vec<_>>()).await?;
+        let winners: Vec<_> = winners.into_iter().flatten().collect();
+        ensure_eq!(winners.len(), 1, "winners in round {round}");
+        for winner in winners {
+            give_back(winner).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn holder_excludes_every_client(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    refuse(&other, &name).await?;
+    refuse(&holder, &name).await?;
+    ensure!(guard.is_valid(), "the holder is not disturbed");
+    give_back(guard).await?;
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn other_names_are_free(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let held = take(&holder, &cx.name("a"), cx.long()).await?;
+    let free = take(&other, &cx.name("b"), cx.long()).await?;
+    ensure!(held.is_valid() && free.is_valid(), "both are held");
+    give_back(free).await?;
+    give_back(held).await
+}
+
+async fn many_names_at_once(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let tasks = (0..64).map(|number| {
+        let (holder, name, ttl) = (holder.clone(), cx.name(&number.to_string()), cx.long());
+        start(async move { take(&holder, &name, ttl).await })
+    });
+    let guards = join(tasks.collect::<Vec<_>>()).await?;
+    for number in [0, 31, 63] {
+        refuse(&other, &cx.name(&number.to_string())).await?;
+    }
+    ensure!(
+        guards.iter().all(distlock_core::Guard::is_valid),
+        "all are held"
+    );
+    let releases = guards.into_iter().map(|guard| start(give_back(guard)));
+    join(releases.collect::<Vec<_>>()).await?;
+    match other
+        .lock(cx.name("63"))
+        .ttl(cx.long())
+        .try_acquire()
+        .await?
+    {
+        Attempt::Acquired(guard) => give_back(guard).await,
+        Attempt::Busy(holder) => fail!("still held by {holder:?}"),
+    }
+}
+
+async fn processes_never_overlap(cx: Context) -> Outcome {
+    const CYCLES: u32 = 8;
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        workers.push(cx.worker().await?);
+    }
+    let command = Command::Cycles {
+        ask: Ask {
+            name: cx.name("a"),
+            ttl: cx.long(),
+            wait: Duration::from_secs(40),
+            renew: true,
+            not_before: (now() + Duration::from_millis(200)).since_boot(),
+        },
+        hold: Duration::from_millis(10),
+        count: CYCLES,
+    };
+    for worker in &mut workers {
+        worker.send(&command).await?;
+    }
+    let history = History::new();
+    for worker in &mut workers {
+        let Reply::Cycles {
+            holds,
+            releases,
+            refused,
+        } = worker.reply().await?
+        else {
+            fail!("a worker did not answer with its cycles");
+        };
+        ensure!(refused.is_empty(), "nobody waits in vain: {refused:?}");
+        ensure!(
+            releases
+                .iter()
+                .all(|report| *report == ReleaseReport::Clean),
+            "releases are clean: {releases:?}"
+        );
+        ensure_eq!(holds.len(), CYCLES as usize, "holds of one process");
+        history.extend(holds);
+    }
+    history.check()?;
+    Ok(())
+}
+
+/// TTL 10 s, wait 5 s, hold 2 s: the grants come at about 0, 2 and 4 s, the refusals at 5 s.
+async fn five_processes_at_a_barrier(cx: Context) -> Outcome {
+    let wait = Duration::from_secs(5);
+    let mut workers = Vec::new();
+    for _ in 0..5 {
+        workers.push(cx.worker().await?);
+    }
+    // All are connected; now they are told when to start.
+    let barrier = (now() + Duration::from_millis(500)).since_boot();
+    let command = Command::Cycles {
+        ask: Ask {
+            name: cx.name("a"),
+            ttl: cx.capabilities().min_ttl.max(Duration::from_secs(10)),
+            wait,
+            renew: true,
+            not_before: barrier,
+        },
+        hold: Duration::from_secs(2),
+        count: 1,
+    };
+    for worker in &mut workers {
+        worker.send(&command).await?;
+    }
+    let history = History::new();
+    let mut turned_away = Vec::new();
+    for worker in &mut workers {
+        let Reply::Cycles {
+            holds,
+            releases,
+            refused,
+        } = worker.reply().await?
+        else {
+            fail!("a worker did not answer with its cycle");
+        };
+        ensure!(
+            releases
+                .iter()
+                .all(|report| *report == ReleaseReport::Clean),
+            "releases are clean: {releases:?}"
+        );
+        history.extend(holds);
+        turned_away.extend(refused);
+    }
+    history.check()?;
+    let granted: Vec<_> = history
+        .holds()
+        .iter()
+        .map(|hold| hold.from.saturating_sub(barrier))
+        .collect();
+    ensure_eq!(granted.len(), 3, "grants (at {granted:?})");
+    ensure_eq!(turned_away.len(), 2, "refusals ({turned_away:?})");
+    for refusal in &turned_away {
+        ensure_eq!(refusal.kind, "Timeout", "kind of the refusal");
+        let after = refusal.answered.saturating_sub(refusal.asked);
+        ensure!(
+            after >= wait && after < wait + Duration::from_millis(900),
+            "refused after {after:?}, expected about {wait:?}"
+        );
+    }
+    for (turn, after) in granted.iter().enumerate() {
+        let earliest = Duration::from_secs(2) * u32::try_from(turn).unwrap_or(u32::MAX);
+        ensure!(
+            *after >= earliest && *after < earliest + Duration::from_millis(950),
+            "grant {turn} came {after:?} after the start, expected about {earliest:?}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! A lease ends when its time is over: the lock of a dead holder becomes free, and never before a living one knows.
+
+use std::time::Duration;
+
+use distlock_core::{
+    Attempt, Lease, LockName, OwnerId, ReleaseOutcome, Released, Renew, Renewal, Renewed, Ttl,
+    margin,
+};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, give_back, join, look, now, refuse, request, sleep_until, start, take, take_within,
+    },
+    failure::{ensure, ensure_eq, fail},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        expiry::dead_holder_frees_at_its_ttl,
+        "a dead holder's lock is granted to a waiter once its TTL is over, not before"
+    ),
+    case!(
+        expiry::dead_holder_excludes_until_then,
+        "a dead holder's lock is refused until its TTL is over"
+    ),
+    case!(
+        expiry::dead_process_frees_at_its_ttl,
+        "the lock of a killed process is granted to a waiter within one TTL",
+        Processes
+    ),
+    case!(
+        expiry::never_before_the_holders_deadline,
+        "nobody is granted a lock while the old guard still says that it is valid"
+    ),
+    case!(
+        expiry::deadline_lies_within_the_lease,
+        "a fresh guard is valid for the TTL less the margin, counted from the request"
+    ),
+    case!(
+        expiry::remaining_runs_down,
+        "the remaining time falls while nothing is renewed"
+    ),
+    case!(
+        expiry::expired_lock_looks_free,
+        "an expired lock is shown as free and is not listed"
+    ),
+    case!(
+        expiry::expired_owner_cannot_renew,
+        "the owner of an expired lock cannot renew it, also when nobody took it"
+    ),
+    case!(
+        expiry::late_release_harms_nobody,
+        "a release after expiry does not touch the next holder"
+    ),
+    case!(
+        expiry::long_leases_last,
+        "a lease of 24 hours is granted and shown as such"
+    ),
+];
+
+async fn dead_holder_frees_at_its_ttl(cx: Context) -> Outcome {
+    let (waiter, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let dead = cx.crashed_holder(&name, ttl).await?;
+    let guard = take_within(&waiter, &name, cx.gone_after(ttl)).await?;
+    let after = now().since(dead.asked);
+    ensure!(
+        after >= ttl - margin(ttl),
+        "granted {after:?} after a grant for {ttl:?}"
+    );
+    ensure!(
+        after < cx.gone_after(ttl),
+        "granted only {after:?} after a grant for {ttl:?}"
+    );
+    ensure!(guard.token() > dead.token, "tokens rise");
+    give_back(guard).await
+}
+
+async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
+    let (other, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let dead = cx.crashed_holder(&name, ttl).await?;
+    let certain = dead.asked + (ttl - margin(ttl));
+    let mut tries = 0;
+    loop {
+        let attempt = other.lock(&name).ttl(cx.long()).try_acquire().await?;
+        let answered = now();
+        if let Attempt::Acquired(guard) = attempt {
+            ensure!(
+                answered >= certain,
+                "granted {:?} too early",
+                certain.since(answered)
+            );
+            ensure!(tries > 0, "it was never held");
+            return give_back(guard).await;
+        }
+        tries += 1;
+        ensure!(
+            answered.since(dead.asked) < cx.gone_after(ttl),
+            "still refused {:?} after a grant for {ttl:?}",
+            answered.since(dead.asked)
+        );
+        sleep_until(answered + Duration::from_millis(20)).await;
+    }
+}
+
+async fn dead_process_frees_at_its_ttl(cx: Context) -> Outcome {
+    let (waiter, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let mut worker = cx.worker().await?;
+    let held = worker.acquire(&name, ttl, Duration::ZERO).await?;
+    refuse(&waiter, &name).await?;
+    worker.kill().await?;
+    let killed = now();
+    let guard = take_within(&waiter, &name, cx.gone_after(ttl)).await?;
+    ensure!(
+        now().since(killed) < cx.gone_after(ttl),
+        "granted only {:?} after the kill",
+        now().since(killed)
+    );
+    ensure!(guard.token().get() > held.token, "tokens rise");
+    give_back(guard).await
+}
+
+async fn never_before_the_holders_deadline(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let ttl = cx.short();
+    let rounds = (0..6).map(|round| {
+        let (holder, other, name) = (holder.clone(), other.clone(), cx.name(&round.to_string()));
+        let limit = cx.gone_after(ttl);
+        start(async move {
+            let guard = holder
+                .lock(&name)
+                .ttl(ttl)
+                .renew(Renew::Manual)
+                .acquire()
+                .await?;
+            let next = take_within(&other, &name, limit).await?;
+            ensure!(
+                !guard.is_valid(),
+                "two holders: the old guard is valid for {:?}",
+                guard.remaining()
+            );
+            ensure!(
+                next.is_valid() && next.token() > guard.token(),
+                "the next holder is the later one"
+            );
+            give_back(next).await
+        })
+    });
+    join(rounds.collect::<Vec<_>>()).await.map(drop)
+}
+
+async fn deadline_lies_within_the_lease(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    for ttl in [cx.short(), cx.long()] {
+        let asked = now();
+        let guard = take(&locker, &cx.name(&format!("{ttl:?}")), ttl).await?;
+        let answered = now();
+        let remaining = guard.remaining();
+        let (latest, most) = (asked + ttl, ttl - margin(ttl));
+        // Counted from before the request was written, so what the round trip took is gone already.
+        ensure!(
+            answered + remaining <= latest.max(answered) + answered.since(asked),
+            "valid beyond its lease"
+        );
+        ensure!(
+            remaining <= most,
+            "{remaining:?} of {ttl:?} remain, at most {most:?} may"
+        );
+        ensure!(guard.is_valid(), "a fresh guard is valid");
+        ensure!(
+            cx.is_lease(guard.ttl().duration(), ttl),
+            "the guard tells {:?} for {ttl:?}",
+            guard.ttl()
+        );
+        give_back(guard).await?;
+    }
+    Ok(())
+}
+
+async fn remaining_runs_down(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let guard = locker
+        .lock(cx.name("a"))
+        .ttl(cx.long())
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    let (before, first) = (now(), guard.remaining());
+    sleep_until(before + Duration::from_millis(50)).await;
+    let second = guard.remaining();
+    ensure!(
+        first >= second + Duration::from_millis(50),
+        "{first:?} became {second:?} in 50 ms"
+    );
+    give_back(guard).await
+}
+
+async fn expired_lock_looks_free(cx: Context) -> Outcome {
+    let (locker, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let dead = cx.crashed_holder(&name, ttl).await?;
+    ensure!(look(&locker, &name).await?.held.is_some(), "held at first");
+    sleep_until(dead.asked + cx.gone_after(ttl)).await;
+    let info = look(&locker, &name).await?;
+    ensure!(
+        info.held.is_none(),
+        "expired and still shown as held: {info:?}"
+    );
+    ensure_eq!(locker.list(cx.prefix()).await?.len(), 0, "listed locks");
+    Ok(())
+}
+
+async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
+    let (raw, ttl, name) = (cx.raw().await?, cx.short(), cx.name("a"));
+    let owner = OwnerId::new();
+    let asked = now();
+    let Some(grant) = raw
+        .try_acquire(&request(&name, owner, ttl)?)
+        .await?
+        .acquired()
+    else {
+        fail!("the lock should be free");
+    };
+    if grant.loss.is_silent() {
+        sleep_until(asked + cx.gone_after(ttl)).await;
+        let lease = Lease::new(LockName::new(&name)?, owner, Some(grant.token));
+        let renewed = raw.renew(&lease, &Renewal::plain(Ttl::new(ttl)?)).await?;
+        ensure!(
+            matches!(renewed, Renewed::NotHeld(_)),
+            "revived: {renewed:?}"
+        );
+        ensure!(
+            raw.inspect(&lease.name).await?.held.is_none(),
+            "it stays free"
+        );
+    } else {
+        // The session is alive and with it the lock: it cannot expire while its owner lives.
+        let lease = Lease::new(LockName::new(&name)?, owner, Some(grant.token));
+        ensure!(
+            matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+            "held until released"
+        );
+    }
+    Ok(())
+}
+
+async fn late_release_harms_nobody(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let late = holder
+        .lock(&name)
+        .ttl(ttl)
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    let next = take_within(&other, &name, cx.gone_after(ttl)).await?;
+    match late.release().await {
+        Released::AlreadyLost(_) => {}
+        other => fail!("a release after expiry said {other:?}"),
+    }
+    ensure!(next.is_valid(), "the next holder still holds");
+    refuse(&holder, &name).await?;
+    give_back(next).await
+}
+
+async fn long_leases_last(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (day, name) = (Duration::from_secs(24 * 60 * 60), cx.name("a"));
+    let guard = take(&holder, &name, day).await?;
+    ensure!(
+        guard.remaining() > cx.short() && guard.remaining() <= day - margin(day),
+        "{:?} remain",
+        guard.remaining()
+    );
+    refuse(&other, &name).await?;
+    if let Some(left) = look(&other, &name)
+        .await?
+        .held
+        .and_then(|holder| holder.expires_in)
+    {
+        ensure!(left <= day, "expires in {left:?}");
+    }
+    give_back(guard).await
+}

@@ -1,0 +1,383 @@
+//! Tokens of one name rise in the order of grants, whatever happened in between, and a fenced resource can rely on them.
+
+use distlock_core::{
+    Epoch, Fence, FenceGuard, FenceRefusal, FencingScope, FencingToken, Guard, Locker,
+};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{Context, cycle, give_back, join, look, start, take, take_within},
+    failure::{ensure, ensure_eq, fail},
+    history::History,
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        fencing::rises_across_release,
+        "the token rises with every grant after a release"
+    ),
+    case!(
+        fencing::rises_between_clients,
+        "the token rises when clients take turns"
+    ),
+    case!(
+        fencing::rises_across_expiry,
+        "the token rises when an expired lock is taken over"
+    ),
+    case!(
+        fencing::rises_across_force_release,
+        "the token rises after a forced release"
+    ),
+    case!(
+        fencing::rises_across_hand_over,
+        "the token rises when a lock is handed on inside a client"
+    ),
+    case!(
+        fencing::rises_across_reopening,
+        "the token rises after every client was closed"
+    ),
+    case!(
+        fencing::rises_under_load,
+        "the token rises in the order of grants while six tasks compete"
+    ),
+    case!(
+        fencing::rises_between_processes,
+        "the token rises when a process takes over from another",
+        Processes
+    ),
+    case!(
+        fencing::rises_over_all_names,
+        "where the scope is global, tokens of all names form one rising order"
+    ),
+    case!(
+        fencing::fits_into_53_bits,
+        "tokens are at least 1 and below 2^53"
+    ),
+    case!(
+        fencing::token_is_the_stores,
+        "the guard's token is the one the store shows"
+    ),
+    case!(
+        fencing::epoch_is_shared,
+        "all clients of a store see one epoch"
+    ),
+    case!(
+        fencing::guard_refuses_the_stale,
+        "a fenced resource refuses the former holder and lets the present one through"
+    ),
+    case!(
+        fencing::guard_refuses_a_twin,
+        "a fenced resource refuses an equal token of another owner"
+    ),
+    case!(
+        fencing::guard_refuses_a_fallen_token,
+        "a fenced resource refuses a lower token of a new epoch until it is reset"
+    ),
+];
+
+/// Checks that each token is higher than the one before.
+fn rising(tokens: &[FencingToken]) -> Outcome {
+    match tokens.windows(2).find(|pair| pair[0] >= pair[1]) {
+        None => Ok(()),
+        Some(pair) => fail!(
+            "token {} was followed by {} in {tokens:?}",
+            pair[0],
+            pair[1]
+        ),
+    }
+}
+
+async fn token_of_turn(locker: &Locker, name: &str, cx: &Context) -> Outcome<FencingToken> {
+    let guard = take(locker, name, cx.long()).await?;
+    let token = guard.token();
+    give_back(guard).await?;
+    Ok(token)
+}
+
+async fn rises_across_release(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let mut tokens = Vec::new();
+    for _ in 0..30 {
+        tokens.push(token_of_turn(&locker, &name, &cx).await?);
+    }
+    rising(&tokens)
+}
+
+async fn rises_between_clients(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let mut tokens = Vec::new();
+    for turn in 0..20 {
+        let locker = if turn % 2 == 0 { &one } else { &two };
+        tokens.push(token_of_turn(locker, &name, &cx).await?);
+    }
+    rising(&tokens)
+}
+
+async fn rises_across_expiry(cx: Context) -> Outcome {
+    let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short());
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        tokens.push(cx.crashed_holder(&name, ttl).await?.token);
+        let guard = take_within(&locker, &name, cx.gone_after(ttl)).await?;
+        tokens.push(guard.token());
+        give_back(guard).await?;
+    }
+    rising(&tokens)
+}
+
+async fn rises_across_force_release(cx: Context) -> Outcome {
+    let (operator, name) = (cx.locker().await?, cx.name("a"));
+    let mut tokens = Vec::new();
+    let mut forced = Vec::new();
+    for _ in 0..6 {
+        // Each another client: the one that was forced goes by its own guard until that is told.
+        let guard = take(&cx.locker().await?, &name, cx.long()).await?;
+        tokens.push(guard.token());
+        operator.force_release(&name, guard.token()).await?;
+        forced.push(guard);
+    }
+    rising(&tokens)
+}
+
+async fn rises_across_hand_over(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&locker, &name, cx.long()).await?;
+    let first = guard.token();
+    let history = History::new();
+    let tasks = (0..10).map(|number| {
+        let (locker, name, history, ttl) =
+            (locker.clone(), name.clone(), history.clone(), cx.long());
+        start(async move {
+            cycle(
+                &locker,
+                &name,
+                ttl,
+                std::time::Duration::ZERO,
+                &format!("task {number}"),
+                &history,
+            )
+            .await
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    give_back(guard).await?;
+    join(tasks).await?;
+    history.check()?;
+    let lowest = history.holds().iter().map(|hold| hold.token).min();
+    ensure!(
+        lowest > Some(first.get()),
+        "the first hand-over gave {lowest:?} after {first}"
+    );
+    Ok(())
+}
+
+async fn rises_across_reopening(cx: Context) -> Outcome {
+    let name = cx.name("a");
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let store = cx.store().await?;
+        tokens.push(token_of_turn(&store.locker(), &name, &cx).await?);
+        store.close().await;
+    }
+    rising(&tokens)
+}
+
+async fn rises_under_load(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let history = History::new();
+    let tasks = (0..6).map(|number| {
+        let locker = if number % 2 == 0 { &one } else { &two }.clone();
+        let (name, history, ttl) = (cx.name("a"), history.clone(), cx.long());
+        start(async move {
+            for _ in 0..6 {
+                cycle(
+                    &locker,
+                    &name,
+                    ttl,
+                    std::time::Duration::ZERO,
+                    &format!("task {number}"),
+                    &history,
+                )
+                .await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks.collect::<Vec<_>>()).await?;
+    ensure_eq!(history.holds().len(), 36, "number of holds");
+    history.check()?;
+    Ok(())
+}
+
+async fn rises_between_processes(cx: Context) -> Outcome {
+    let name = cx.name("a");
+    let mut one = cx.worker().await?;
+    let mut two = cx.worker().await?;
+    let mut last = 0;
+    for turn in 0..6 {
+        let worker = if turn % 2 == 0 { &mut one } else { &mut two };
+        let held = worker
+            .acquire(&name, cx.long(), std::time::Duration::from_secs(5))
+            .await?;
+        ensure!(
+            held.token > last,
+            "token {last} was followed by {} in another process",
+            held.token
+        );
+        last = held.token;
+        worker.release().await?;
+    }
+    Ok(())
+}
+
+async fn rises_over_all_names(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let mut tokens = Vec::new();
+    for turn in 0..12 {
+        let locker = if turn % 2 == 0 { &one } else { &two };
+        // Where the scope is one name, the same is asked of one name.
+        let name = match cx.capabilities().fencing {
+            FencingScope::Global => cx.name(&turn.to_string()),
+            _ => cx.name("only"),
+        };
+        tokens.push(token_of_turn(locker, &name, &cx).await?);
+    }
+    rising(&tokens)
+}
+
+async fn fits_into_53_bits(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    for number in 0..5 {
+        let token = token_of_turn(&locker, &cx.name(&number.to_string()), &cx)
+            .await?
+            .get();
+        ensure!((1..1 << 53).contains(&token), "token {token}");
+    }
+    Ok(())
+}
+
+async fn token_is_the_stores(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let shown = look(&other, &name).await?;
+    ensure_eq!(
+        shown.held.and_then(|held| held.token),
+        Some(guard.token()),
+        "the token that others see"
+    );
+    ensure_eq!(guard.fence().token, guard.token(), "the fence's token");
+    ensure_eq!(guard.watch().token(), guard.token(), "the watch's token");
+    let token = guard.token();
+    give_back(guard).await?;
+    if let Some(last) = look(&other, &name).await?.last_token {
+        ensure_eq!(last, token, "the last token of a free lock");
+    }
+    Ok(())
+}
+
+async fn epoch_is_shared(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let (a, b) = (
+        take(&one, &cx.name("a"), cx.long()).await?,
+        take(&two, &cx.name("b"), cx.long()).await?,
+    );
+    ensure_eq!(a.epoch(), b.epoch(), "epochs of two clients");
+    ensure_eq!(a.fence().epoch, a.epoch(), "the fence's epoch");
+    if let Some(epoch) = one.health().await?.epoch {
+        ensure_eq!(epoch, a.epoch(), "the epoch that the health check shows");
+    }
+    give_back(a).await?;
+    give_back(b).await
+}
+
+/// A former holder and the present one.
+async fn old_and_new(cx: &Context) -> Outcome<(Guard, Guard)> {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let old = take(&one, &name, cx.long()).await?;
+    two.force_release(&name, old.token()).await?;
+    let new = take(&two, &name, cx.long()).await?;
+    Ok((old, new))
+}
+
+async fn guard_refuses_the_stale(cx: Context) -> Outcome {
+    let (old, new) = old_and_new(&cx).await?;
+    let mut resource = FenceGuard::new();
+    for (fence, allowed) in [
+        (old.fence(), true),
+        (old.fence(), true),
+        (new.fence(), true),
+        (old.fence(), false),
+        (new.fence(), true),
+    ] {
+        let answer = resource.check(&fence);
+        ensure_eq!(
+            answer.is_ok(),
+            allowed,
+            "token {} ({answer:?})",
+            fence.token
+        );
+    }
+    match resource.check(&old.fence()) {
+        Err(FenceRefusal::Older { seen, offered }) => {
+            ensure_eq!(
+                (seen, offered),
+                (new.token(), old.token()),
+                "what the refusal says"
+            );
+        }
+        other => fail!("the former holder got {other:?}"),
+    }
+    give_back(new).await
+}
+
+async fn guard_refuses_a_twin(cx: Context) -> Outcome {
+    let (old, new) = old_and_new(&cx).await?;
+    ensure!(
+        old.fence().owner != new.fence().owner,
+        "two acquisitions have two owners"
+    );
+    let mut resource = FenceGuard::new();
+    ensure!(
+        resource.check(&new.fence()).is_ok(),
+        "the present holder passes"
+    );
+    let twin = Fence::new(new.token(), old.fence().owner, new.epoch());
+    match resource.check(&twin) {
+        Err(FenceRefusal::SameTokenOtherOwner { token }) => {
+            ensure_eq!(token, new.token(), "what the refusal says");
+        }
+        other => fail!("a twin got {other:?}"),
+    }
+    give_back(new).await
+}
+
+async fn guard_refuses_a_fallen_token(cx: Context) -> Outcome {
+    let (old, new) = old_and_new(&cx).await?;
+    let mut resource = FenceGuard::new();
+    ensure!(
+        resource.check(&new.fence()).is_ok(),
+        "the present holder passes"
+    );
+    // As after the store was restored from a backup.
+    let restored = Fence::new(old.token(), old.fence().owner, Epoch::new("restored"));
+    for _ in 0..2 {
+        match resource.check(&restored) {
+            Err(FenceRefusal::LowerInNewEpoch { .. }) => {}
+            other => fail!("a lower token of a new epoch got {other:?}"),
+        }
+    }
+    resource.reset_to(&restored.epoch);
+    ensure!(
+        resource.check(&restored).is_ok(),
+        "accepted after the reset"
+    );
+    ensure!(
+        resource.check(&new.fence()).is_err(),
+        "the old history is over"
+    );
+    give_back(new).await
+}

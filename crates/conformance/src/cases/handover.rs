@@ -1,0 +1,345 @@
+//! Tasks of one client hand a lock on in order, and other clients are not starved by it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Locker, Released};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SOON, cycle, give_back, join, look, refuse, sleep, soon, start, take, take_within,
+        within,
+    },
+    failure::{ensure, ensure_eq, fail},
+    history::History,
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        handover::first_come_first_served,
+        "waiting tasks of one client get the lock in the order in which they asked"
+    ),
+    case!(
+        handover::each_gets_its_own_token,
+        "every task that a lock is handed to has a token and a label of its own"
+    ),
+    case!(
+        handover::excludes_other_clients,
+        "a lock that is handed on is never held by two, other clients included"
+    ),
+    case!(
+        handover::lets_another_client_in,
+        "a waiting client gets the lock although another client's tasks keep it busy"
+    ),
+    case!(
+        handover::limit_of_zero_releases_every_time,
+        "with a limit of zero tasks still all get the lock"
+    ),
+    case!(
+        handover::cancelled_next_is_passed_over,
+        "a waiting task that goes away is passed over"
+    ),
+    case!(
+        handover::lost_lock_is_not_handed_on,
+        "a lock that was lost is not handed to the next task"
+    ),
+    case!(
+        handover::ttl_is_the_next_ones,
+        "the next task's lease is the one it asked for"
+    ),
+];
+
+async fn first_come_first_served(cx: Context) -> Outcome {
+    const TASKS: usize = 8;
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&locker, &name, cx.long()).await?;
+    let served = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for turn in 0..TASKS {
+        let (locker, name, served) = (locker.clone(), name.clone(), Arc::clone(&served));
+        let mut waiting = Box::pin(async move {
+            let guard = take_within(&locker, &name, Duration::from_secs(30)).await?;
+            let order = served.fetch_add(1, Ordering::SeqCst);
+            give_back(guard).await?;
+            Ok((turn, order))
+        });
+        // Polled here and now, so that the order of asking is certain.
+        ensure!(
+            within(Duration::from_millis(20), &mut waiting)
+                .await
+                .is_none(),
+            "the lock is held"
+        );
+        tasks.push(start(waiting));
+    }
+    give_back(guard).await?;
+    for (turn, order) in soon("all tasks are served", join(tasks)).await?? {
+        ensure_eq!(order, turn, "the place at which task {turn} was served");
+    }
+    Ok(())
+}
+
+async fn each_gets_its_own_token(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&locker, &name, cx.long()).await?;
+    let first = guard.token();
+    let tasks = (0..5).map(|number| {
+        let (locker, other, name, ttl) = (locker.clone(), other.clone(), name.clone(), cx.long());
+        start(async move {
+            let label = format!("task {number}");
+            let guard = locker
+                .lock(&name)
+                .ttl(ttl)
+                .holder(&label)
+                .meta(&label)
+                .acquire()
+                .await?;
+            let Some(held) = look(&other, &name).await?.held else {
+                fail!("not held")
+            };
+            ensure_eq!(held.holder, label, "the label that others see");
+            ensure_eq!(
+                held.meta.as_deref(),
+                Some(label.as_str()),
+                "the text that others see"
+            );
+            ensure_eq!(held.token, Some(guard.token()), "the token that others see");
+            let fence = guard.fence();
+            give_back(guard).await?;
+            Ok((fence.token, fence.owner))
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    sleep(Duration::from_millis(100)).await;
+    give_back(guard).await?;
+    let mut fences = soon("all tasks are served", join(tasks)).await??;
+    fences.sort_unstable();
+    for pair in fences.windows(2) {
+        ensure!(
+            pair[0].0 < pair[1].0 && pair[0].1 != pair[1].1,
+            "two tasks with one token or owner: {pair:?}"
+        );
+    }
+    ensure!(fences[0].0 > first, "tokens rise");
+    Ok(())
+}
+
+/// Tasks that keep a lock busy until told to stop.
+fn keep_busy(locker: &Locker, name: &str, ttl: Duration, tasks: usize, history: &History) -> Busy {
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let tasks = (0..tasks)
+        .map(|number| {
+            let (locker, name, history, stop) = (
+                locker.clone(),
+                name.to_owned(),
+                history.clone(),
+                Arc::clone(&stop),
+            );
+            start(async move {
+                let who = format!("busy task {number}");
+                while !stop.load(Ordering::SeqCst) {
+                    cycle(
+                        &locker,
+                        &name,
+                        ttl,
+                        Duration::from_millis(1),
+                        &who,
+                        &history,
+                    )
+                    .await?;
+                }
+                Ok(())
+            })
+        })
+        .collect();
+    Busy { stop, tasks }
+}
+
+struct Busy {
+    stop: Arc<std::sync::atomic::AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<Outcome>>,
+}
+
+impl Busy {
+    async fn stop(self) -> Outcome {
+        self.stop.store(true, Ordering::SeqCst);
+        soon("the busy tasks end", join(self.tasks))
+            .await?
+            .map(drop)
+    }
+}
+
+async fn excludes_other_clients(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let (name, history) = (cx.name("a"), History::new());
+    let busy = [
+        keep_busy(&one, &name, cx.long(), 4, &history),
+        keep_busy(&two, &name, cx.long(), 4, &history),
+    ];
+    sleep(Duration::from_millis(1500)).await;
+    for busy in busy {
+        busy.stop().await?;
+    }
+    ensure!(
+        history.holds().len() > 8,
+        "hardly anything happened: {} holds",
+        history.holds().len()
+    );
+    history.check()?;
+    Ok(())
+}
+
+async fn lets_another_client_in(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let (name, history) = (cx.name("a"), History::new());
+    let busy = keep_busy(&one, &name, cx.long(), 4, &history);
+    sleep(Duration::from_millis(100)).await;
+    for turn in 0..3 {
+        let guard = match within(2 * SOON, take_within(&two, &name, 2 * SOON)).await {
+            Some(Ok(guard)) => guard,
+            other => fail!("turn {turn}: starved: {other:?}"),
+        };
+        give_back(guard).await?;
+    }
+    busy.stop().await?;
+    history.check()?;
+    Ok(())
+}
+
+async fn limit_of_zero_releases_every_time(cx: Context) -> Outcome {
+    let store = cx.store().await?;
+    let locker = Locker::builder(store.lock()).hand_over_limit(0).build();
+    let (name, history) = (cx.name("a"), History::new());
+    let tasks = (0..5).map(|number| {
+        let (locker, name, history, ttl) =
+            (locker.clone(), name.clone(), history.clone(), cx.long());
+        start(async move {
+            for _ in 0..3 {
+                cycle(
+                    &locker,
+                    &name,
+                    ttl,
+                    Duration::ZERO,
+                    &format!("task {number}"),
+                    &history,
+                )
+                .await?;
+            }
+            Ok(())
+        })
+    });
+    match within(2 * SOON, join(tasks.collect::<Vec<_>>())).await {
+        Some(done) => done?,
+        None => fail!("not all tasks were served within {:?}", 2 * SOON),
+    };
+    ensure_eq!(history.holds().len(), 15, "number of holds");
+    history.check()?;
+    locker.close().await;
+    Ok(())
+}
+
+async fn cancelled_next_is_passed_over(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    for round in 0..10_u64 {
+        let guard = take(&locker, &name, cx.long()).await?;
+        let wait = || {
+            let (locker, name) = (locker.clone(), name.clone());
+            start(async move {
+                give_back(take_within(&locker, &name, Duration::from_secs(30)).await?).await
+            })
+        };
+        let doomed = wait();
+        sleep(Duration::from_millis(10)).await;
+        let patient = wait();
+        sleep(Duration::from_millis(10)).await;
+        let release = start(give_back(guard));
+        sleep(Duration::from_micros(round * 100)).await;
+        doomed.abort();
+        drop(doomed.await);
+        soon("the task behind it is served", join([patient, release])).await??;
+    }
+    Ok(())
+}
+
+async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let lost = take(&locker, &name, cx.long()).await?;
+    let waiting = start({
+        let (locker, name) = (locker.clone(), name.clone());
+        async move { take_within(&locker, &name, Duration::from_secs(30)).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    other.force_release(&name, lost.token()).await?;
+    // Whoever is first: the outsider or the waiting task.
+    let outsider = other
+        .lock(&name)
+        .ttl(cx.long())
+        .try_acquire()
+        .await?
+        .acquired();
+    match lost.release().await {
+        Released::AlreadyLost(_) => {}
+        other => fail!("the release of a lock that was forced away said {other:?}"),
+    }
+    if let Some(outsider) = outsider {
+        sleep(Duration::from_millis(300)).await;
+        ensure!(
+            outsider.is_valid() && !waiting.is_finished(),
+            "the waiting task got a lock that another holds"
+        );
+        refuse(&locker, &name).await?;
+        give_back(outsider).await?;
+    }
+    match soon("the waiting task is served", join([waiting]))
+        .await??
+        .pop()
+    {
+        Some(guard) => give_back(guard).await,
+        None => fail!("no guard"),
+    }
+}
+
+async fn ttl_is_the_next_ones(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&locker, &name, cx.short()).await?;
+    let waiting = start({
+        let (locker, name) = (locker.clone(), name.clone());
+        async move { take_within(&locker, &name, Duration::from_secs(30)).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    give_back(guard).await?;
+    let Some(next) = soon("the waiting task is served", join([waiting]))
+        .await??
+        .pop()
+    else {
+        fail!("no guard");
+    };
+    ensure!(
+        next.remaining() > cx.short(),
+        "{:?} remain of {:?}",
+        next.remaining(),
+        next.ttl()
+    );
+    if let Some(left) = look(&other, &name)
+        .await?
+        .held
+        .and_then(|held| held.expires_in)
+    {
+        ensure!(
+            left >= next.remaining(),
+            "the store ends it after {left:?}, the guard after {:?}",
+            next.remaining()
+        );
+    }
+    give_back(next).await
+}

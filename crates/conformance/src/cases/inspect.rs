@@ -1,0 +1,388 @@
+//! Anybody can see who holds what, and free it by force.
+
+use std::time::Duration;
+
+use distlock_core::{FencingToken, Forced};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SOON, eventually, give_back, look, now, refuse, sleep, start, take, take_within,
+    },
+    failure::{ensure, ensure_eq, fail},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        inspect::unknown_lock_is_free,
+        "a lock that nobody ever took is free"
+    ),
+    case!(
+        inspect::held_lock_shows_its_holder,
+        "label, text, token and time left of a held lock are shown"
+    ),
+    case!(
+        inspect::default_label_names_the_process,
+        "without a label the holder is user@host:pid"
+    ),
+    case!(inspect::released_lock_is_free, "a released lock is free"),
+    case!(
+        inspect::looking_changes_nothing,
+        "looking at a lock does not prolong, shorten or take it"
+    ),
+    case!(
+        inspect::list_shows_held_locks_in_order,
+        "the list shows held locks only, in the byte order of their names"
+    ),
+    case!(
+        inspect::list_pages_without_gaps,
+        "pages of a list neither repeat nor miss a lock"
+    ),
+    case!(
+        inspect::list_of_nothing_is_empty,
+        "the list under a prefix that nobody uses is empty"
+    ),
+    case!(
+        inspect::waiters_are_counted,
+        "where waiters are shown, they come and go"
+    ),
+    case!(
+        inspect::force_frees,
+        "a forced release frees the lock at once"
+    ),
+    case!(
+        inspect::force_checks_the_token,
+        "a forced release with another token changes nothing and says which one stands there"
+    ),
+    case!(
+        inspect::force_of_a_free_lock_is_told,
+        "a forced release of a free lock says so"
+    ),
+    case!(
+        inspect::force_of_an_expired_lock_is_told,
+        "a forced release of an expired lock says that it is not held"
+    ),
+    case!(
+        inspect::health_answers,
+        "the health check names the server and finds nothing broken"
+    ),
+];
+
+async fn unknown_lock_is_free(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("never seen"));
+    let info = look(&locker, &name).await?;
+    ensure_eq!(info.name.as_str(), name, "the name");
+    ensure!(info.held.is_none(), "held by {:?}", info.held);
+    ensure_eq!(info.last_token, None, "the last token");
+    Ok(())
+}
+
+async fn held_lock_shows_its_holder(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let meta = "{\"shard\": 7, \"note\": \"ünïcode 🔒 'quoted'\"}\nsecond line\ttab";
+    let attempt = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .holder("ada@engine 🔒")
+        .meta(meta)
+        .try_acquire()
+        .await?;
+    let Some(guard) = attempt.acquired() else {
+        fail!("the lock should be free")
+    };
+    for locker in [&holder, &other] {
+        let info = look(locker, &name).await?;
+        ensure_eq!(info.last_token, Some(guard.token()), "the last token");
+        let Some(held) = info.held else {
+            fail!("held and shown as free")
+        };
+        ensure_eq!(held.holder, "ada@engine 🔒", "the label");
+        ensure_eq!(held.meta.as_deref(), Some(meta), "the text");
+        ensure_eq!(held.token, Some(guard.token()), "the token");
+        if let Some(left) = held.expires_in {
+            ensure!(
+                left <= cx.long() && left + SOON > cx.long(),
+                "expires in {left:?} of {:?}",
+                cx.long()
+            );
+        }
+        if let Some(epoch) = info.epoch {
+            ensure_eq!(epoch, guard.epoch(), "the epoch");
+        }
+    }
+    give_back(guard).await
+}
+
+async fn default_label_names_the_process(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&locker, &name, cx.long()).await?;
+    let Some(held) = look(&locker, &name).await?.held else {
+        fail!("held and shown as free")
+    };
+    let label = &held.holder;
+    ensure!(
+        label.contains('@') && label.ends_with(&format!(":{}", std::process::id())),
+        "the label is {label:?}"
+    );
+    ensure_eq!(held.meta, None, "the text");
+    give_back(guard).await
+}
+
+async fn released_lock_is_free(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .meta("left behind?")
+        .acquire()
+        .await?;
+    give_back(guard).await?;
+    for locker in [&holder, &other] {
+        let info = look(locker, &name).await?;
+        ensure!(info.held.is_none(), "held by {:?}", info.held);
+    }
+    ensure_eq!(other.list(cx.prefix()).await?.len(), 0, "listed locks");
+    Ok(())
+}
+
+async fn looking_changes_nothing(cx: Context) -> Outcome {
+    let (other, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let dead = cx.crashed_holder(&name, ttl).await?;
+    // Looked at all the time, it still expires when it must.
+    eventually("it expires", cx.gone_after(ttl), || async {
+        other.list(cx.prefix()).await?;
+        Ok(look(&other, &name).await?.held.is_none())
+    })
+    .await?;
+    ensure!(
+        now().since(dead.asked) + Duration::from_millis(100) >= ttl * 8 / 10,
+        "expired after {:?} of {ttl:?}",
+        now().since(dead.asked)
+    );
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn list_shows_held_locks_in_order(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let mut guards = Vec::new();
+    for tail in ["m", "b", "Z", "a", "é", "b/1", "b-1"] {
+        guards.push(take(&holder, &cx.name(tail), cx.long()).await?);
+    }
+    give_back(take(&holder, &cx.name("released"), cx.long()).await?).await?;
+    let expected: Vec<_> = ["Z", "a", "b", "b-1", "b/1", "m", "é"]
+        .iter()
+        .map(|tail| cx.name(tail))
+        .collect();
+    let listed = other.list(cx.prefix()).await?;
+    let names: Vec<_> = listed.iter().map(|info| info.name.as_str()).collect();
+    ensure_eq!(
+        names,
+        expected.iter().map(String::as_str).collect::<Vec<_>>(),
+        "listed names"
+    );
+    for info in &listed {
+        let token = info.held.as_ref().and_then(|held| held.token);
+        let guard = guards.iter().find(|guard| *guard.name() == info.name);
+        ensure_eq!(
+            token,
+            guard.map(distlock_core::Guard::token),
+            "the token of {:?}",
+            info.name
+        );
+    }
+    for guard in guards {
+        give_back(guard).await?;
+    }
+    Ok(())
+}
+
+async fn list_pages_without_gaps(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let mut guards = Vec::new();
+    for number in 0..23 {
+        guards.push(take(&holder, &cx.name(&format!("{number:03}")), cx.long()).await?);
+    }
+    for limit in [1, 5, 23, 100] {
+        let mut seen = Vec::new();
+        loop {
+            let page = other.list_page(cx.prefix(), seen.last(), limit).await?;
+            ensure!(
+                page.len() <= limit as usize,
+                "a page of {} for a limit of {limit}",
+                page.len()
+            );
+            if page.is_empty() {
+                break;
+            }
+            seen.extend(page.into_iter().map(|info| info.name));
+        }
+        let expected: Vec<_> = guards.iter().map(|guard| guard.name().clone()).collect();
+        ensure_eq!(seen, expected, "names in pages of {limit}");
+    }
+    ensure_eq!(
+        other.list(cx.prefix()).await?.len(),
+        23,
+        "names in the whole list"
+    );
+    for guard in guards {
+        give_back(guard).await?;
+    }
+    Ok(())
+}
+
+async fn list_of_nothing_is_empty(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let guard = take(&locker, &cx.name("a"), cx.long()).await?;
+    ensure_eq!(
+        locker.list(&cx.name("b")).await?.len(),
+        0,
+        "locks under another prefix"
+    );
+    ensure_eq!(
+        locker.list(&cx.name("aa")).await?.len(),
+        0,
+        "locks under a longer prefix"
+    );
+    ensure_eq!(
+        locker.list(&cx.name("a")).await?.len(),
+        1,
+        "locks under the name itself"
+    );
+    ensure!(
+        locker
+            .list("")
+            .await?
+            .iter()
+            .any(|info| info.name == *guard.name()),
+        "the empty prefix lists everything"
+    );
+    give_back(guard).await
+}
+
+async fn waiters_are_counted(cx: Context) -> Outcome {
+    let (holder, waiting) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let Some(before) = look(&holder, &name).await?.waiters else {
+        // This store cannot tell: nothing is claimed, so nothing may be claimed later either.
+        let waiter = start({
+            let (waiting, name) = (waiting.clone(), name.clone());
+            async move { take_within(&waiting, &name, Duration::from_secs(20)).await }
+        });
+        sleep(Duration::from_millis(200)).await;
+        ensure_eq!(
+            look(&holder, &name).await?.waiters,
+            None,
+            "waiters of a store that cannot tell"
+        );
+        waiter.abort();
+        return give_back(guard).await;
+    };
+    ensure_eq!(before, 0, "waiters at first");
+    let waiter = start({
+        let (waiting, name) = (waiting.clone(), name.clone());
+        async move { give_back(take_within(&waiting, &name, Duration::from_secs(20)).await?).await }
+    });
+    eventually("the waiter is shown", SOON, || async {
+        Ok(look(&holder, &name).await?.waiters == Some(1))
+    })
+    .await?;
+    waiter.abort();
+    eventually("the waiter is gone", SOON, || async {
+        Ok(look(&holder, &name).await?.waiters == Some(0))
+    })
+    .await?;
+    give_back(guard).await
+}
+
+async fn force_frees(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    ensure_eq!(
+        other.force_release(&name, guard.token()).await?,
+        Forced::Released,
+        "the answer"
+    );
+    ensure!(look(&other, &name).await?.held.is_none(), "shown as free");
+    let next = take(&other, &name, cx.long()).await?;
+    ensure!(next.token() > guard.token(), "tokens rise");
+    // Told at its next renewal or its deadline; either way it harms nobody.
+    drop(guard);
+    sleep(Duration::from_millis(200)).await;
+    refuse(&holder, &name).await?;
+    give_back(next).await
+}
+
+async fn force_checks_the_token(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let token = guard.token();
+    for wrong in [1, token.get() - 1, token.get() + 1, FencingToken::LIMIT - 1] {
+        let answer = other
+            .force_release(&name, FencingToken::new(wrong)?)
+            .await?;
+        ensure_eq!(
+            answer,
+            Forced::OtherToken(token),
+            "the answer for token {wrong}"
+        );
+    }
+    refuse(&other, &name).await?;
+    ensure!(guard.is_valid(), "the holder is not disturbed");
+    give_back(guard).await
+}
+
+async fn force_of_a_free_lock_is_told(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    ensure_eq!(
+        locker.force_release(&name, FencingToken::new(1)?).await?,
+        Forced::NotHeld,
+        "a lock that never was"
+    );
+    let guard = take(&locker, &name, cx.long()).await?;
+    let token = guard.token();
+    give_back(guard).await?;
+    ensure_eq!(
+        locker.force_release(&name, token).await?,
+        Forced::NotHeld,
+        "a lock that was released"
+    );
+    Ok(())
+}
+
+async fn force_of_an_expired_lock_is_told(cx: Context) -> Outcome {
+    let (locker, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let dead = cx.crashed_holder(&name, ttl).await?;
+    eventually("it expires", cx.gone_after(ttl), || async {
+        Ok(look(&locker, &name).await?.held.is_none())
+    })
+    .await?;
+    ensure_eq!(
+        locker.force_release(&name, dead.token).await?,
+        Forced::NotHeld,
+        "the answer"
+    );
+    Ok(())
+}
+
+async fn health_answers(cx: Context) -> Outcome {
+    let health = cx.locker().await?.health().await?;
+    ensure!(!health.server.trim().is_empty(), "the server has no name");
+    ensure!(!health.findings.is_empty(), "nothing was looked at");
+    for finding in &health.findings {
+        ensure!(
+            !finding.check.is_empty() && !finding.detail.is_empty(),
+            "an empty finding: {finding:?}"
+        );
+        ensure!(
+            finding.verdict != distlock_core::Verdict::Fail,
+            "broken: {finding:?}"
+        );
+    }
+    Ok(())
+}

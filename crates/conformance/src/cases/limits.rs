@@ -1,0 +1,363 @@
+//! What is out of range is refused before the store is asked, and what is just within works.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{ErrorKind, LockName, Locker, RecordKey};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{Context, give_back, look, take},
+    failure::{ensure, ensure_eq, fail, refused},
+    spy::Spy,
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        limits::ttl_out_of_range_is_refused,
+        "TTLs of zero, below the minimum and above 24 h are refused before the store is asked"
+    ),
+    case!(
+        limits::ttl_at_its_limits_works,
+        "the smallest and the largest TTL work"
+    ),
+    case!(
+        limits::bad_names_are_refused,
+        "empty, long and unprintable names are refused before the store is asked"
+    ),
+    case!(
+        limits::bad_labels_are_refused,
+        "labels that are empty, long or unprintable are refused before the store is asked"
+    ),
+    case!(
+        limits::bad_meta_is_refused,
+        "texts of 4,097 bytes or with a NUL are refused before the store is asked"
+    ),
+    case!(
+        limits::largest_label_and_meta_work,
+        "a label of 128 bytes and a text of 4,096 bytes come back whole"
+    ),
+    case!(
+        limits::min_hold_out_of_range_is_refused,
+        "a least hold time above 24 h is refused before the store is asked"
+    ),
+    case!(
+        limits::bad_keys_are_refused,
+        "record keys that are empty, long or unprintable are refused"
+    ),
+    case!(
+        limits::capabilities_are_as_declared,
+        "an opened store promises what was declared, and its numbers make sense"
+    ),
+    case!(
+        limits::errors_are_one_line,
+        "errors are one line that names the backend, the lock and the trouble"
+    ),
+];
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A locker whose every question to the store is counted.
+async fn watched(cx: &Context) -> Outcome<(Locker, Arc<Spy>)> {
+    let spy = Arc::new(Spy::on(cx.store().await?.lock()));
+    let locker = Locker::new(spy.clone());
+    // The renewal thread's own handle is open before anything is counted.
+    locker.ready().await?;
+    Ok((locker, spy))
+}
+
+async fn unasked(locker: Locker, spy: &Spy) -> Outcome {
+    let asked = spy.asked();
+    ensure!(asked.is_empty(), "the store was asked to {asked:?}");
+    locker.close().await;
+    Ok(())
+}
+
+async fn ttl_out_of_range_is_refused(cx: Context) -> Outcome {
+    let (locker, spy) = watched(&cx).await?;
+    let name = cx.name("a");
+    for ttl in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_micros(999),
+        cx.capabilities().min_ttl - Duration::from_nanos(1),
+        DAY + Duration::from_nanos(1),
+        DAY + Duration::from_millis(1),
+        Duration::from_secs(u64::MAX),
+        Duration::MAX,
+    ] {
+        let what = format!("ttl {ttl:?}");
+        refused(
+            &what,
+            locker.lock(&name).ttl(ttl).acquire().await,
+            &[ErrorKind::InvalidArgument],
+        )?;
+        refused(
+            &what,
+            locker.lock(&name).ttl(ttl).try_acquire().await,
+            &[ErrorKind::InvalidArgument],
+        )?;
+        refused(
+            &what,
+            locker.lock(&name).ttl(ttl).run(async |_| ()).await,
+            &[ErrorKind::InvalidArgument],
+        )?;
+        refused(
+            &what,
+            locker.lock_all([&name]).ttl(ttl).acquire().await,
+            &[ErrorKind::InvalidArgument],
+        )?;
+    }
+    unasked(locker, &spy).await
+}
+
+async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    for ttl in [cx.capabilities().min_ttl, DAY] {
+        let guard = locker.lock(cx.name("a")).ttl(ttl).acquire().await?;
+        ensure!(
+            cx.is_lease(guard.ttl().duration(), ttl),
+            "the guard tells {:?} for {ttl:?}",
+            guard.ttl()
+        );
+        ensure!(
+            guard.remaining() < ttl,
+            "{:?} remain of {ttl:?}",
+            guard.remaining()
+        );
+        // The smallest may be over by now on a busy machine; then it is lost in the proper way.
+        drop(guard.release().await);
+    }
+    Ok(())
+}
+
+async fn bad_names_are_refused(cx: Context) -> Outcome {
+    let (locker, spy) = watched(&cx).await?;
+    for name in [
+        String::new(),
+        "x".repeat(LockName::MAX_BYTES + 1),
+        "é".repeat(LockName::MAX_BYTES / 2 + 1),
+        "a\0b".into(),
+        "a\nb".into(),
+        "tab\t".into(),
+        "\u{7f}".into(),
+        "\u{1b}[31mred".into(),
+        "\u{85}".into(),
+    ] {
+        let what = format!("name {name:?}");
+        let kinds = &[ErrorKind::InvalidName];
+        refused(
+            &what,
+            locker.lock(&name).ttl(cx.long()).acquire().await,
+            kinds,
+        )?;
+        refused(
+            &what,
+            locker.lock(&name).ttl(cx.long()).try_acquire().await,
+            kinds,
+        )?;
+        refused(
+            &what,
+            locker.lock_all([&name]).ttl(cx.long()).acquire().await,
+            kinds,
+        )?;
+        refused(&what, locker.inspect(&name).await, kinds)?;
+        let token = distlock_core::FencingToken::new(1)?;
+        let error = refused(&what, locker.force_release(&name, token).await, kinds)?;
+        ensure!(
+            !error.to_string().contains(char::is_control),
+            "the error repeats a control character: {error:?}"
+        );
+    }
+    unasked(locker, &spy).await
+}
+
+async fn bad_labels_are_refused(cx: Context) -> Outcome {
+    let (locker, spy) = watched(&cx).await?;
+    for label in [
+        String::new(),
+        "x".repeat(129),
+        "é".repeat(65),
+        "a\nb".into(),
+        "\u{1b}[31mred".into(),
+    ] {
+        let answer = locker
+            .lock(cx.name("a"))
+            .ttl(cx.long())
+            .holder(&label)
+            .acquire()
+            .await;
+        let error = refused(
+            &format!("label {label:?}"),
+            answer,
+            &[ErrorKind::InvalidArgument],
+        )?;
+        ensure!(
+            !error.to_string().contains(char::is_control),
+            "the error repeats a control character: {error:?}"
+        );
+    }
+    unasked(locker, &spy).await
+}
+
+async fn bad_meta_is_refused(cx: Context) -> Outcome {
+    let (locker, spy) = watched(&cx).await?;
+    for meta in ["x".repeat(4097), "é".repeat(2049), "a\0b".into()] {
+        let answer = locker
+            .lock(cx.name("a"))
+            .ttl(cx.long())
+            .meta(&meta)
+            .acquire()
+            .await;
+        refused(
+            &format!("a text of {} bytes", meta.len()),
+            answer,
+            &[ErrorKind::InvalidArgument],
+        )?;
+    }
+    unasked(locker, &spy).await
+}
+
+async fn largest_label_and_meta_work(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    for (number, (label, meta)) in [
+        ("x".repeat(128), "y".repeat(4096)),
+        ("🔒".repeat(32), "🔑".repeat(1024)),
+        ("x".into(), String::new()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = cx.name(&number.to_string());
+        let guard = holder
+            .lock(&name)
+            .ttl(cx.long())
+            .holder(&label)
+            .meta(&meta)
+            .acquire()
+            .await?;
+        let Some(held) = look(&other, &name).await?.held else {
+            fail!("held and shown as free")
+        };
+        ensure_eq!(held.holder, label, "the label");
+        // Whether an empty text differs from none is up to the store.
+        ensure_eq!(held.meta.unwrap_or_default(), meta, "the text");
+        give_back(guard).await?;
+    }
+    Ok(())
+}
+
+async fn min_hold_out_of_range_is_refused(cx: Context) -> Outcome {
+    let (locker, spy) = watched(&cx).await?;
+    for least in [DAY + Duration::from_millis(1), Duration::MAX] {
+        let answer = locker
+            .lock(cx.name("a"))
+            .ttl(cx.long())
+            .min_hold(least)
+            .acquire()
+            .await;
+        refused(
+            &format!("min_hold {least:?}"),
+            answer,
+            &[ErrorKind::InvalidArgument],
+        )?;
+    }
+    unasked(locker, &spy).await
+}
+
+async fn bad_keys_are_refused(cx: Context) -> Outcome {
+    for key in [
+        String::new(),
+        "x".repeat(RecordKey::MAX_BYTES + 1),
+        "a\0b".into(),
+        "a\nb".into(),
+    ] {
+        refused(
+            &format!("key {key:?}"),
+            RecordKey::new(&key),
+            &[ErrorKind::InvalidName],
+        )?;
+    }
+    let records = cx.store().await?.records();
+    // A prefix is no key: any text is one, also one that no key can start with.
+    for prefix in ["\n".to_owned(), "x".repeat(RecordKey::MAX_BYTES + 1)] {
+        ensure_eq!(
+            records.scan(&prefix, None, 10).await?.len(),
+            0,
+            "records under an impossible prefix"
+        );
+        ensure_eq!(
+            cx.locker().await?.list(&prefix).await?.len(),
+            0,
+            "locks under an impossible prefix"
+        );
+    }
+    Ok(())
+}
+
+async fn capabilities_are_as_declared(cx: Context) -> Outcome {
+    let store = cx.store().await?;
+    let found = store.lock().capabilities().clone();
+    ensure_eq!(&found, cx.capabilities(), "the capabilities");
+    ensure!(
+        !found.backend.is_empty() && found.backend.is_ascii(),
+        "the backend's name is {:?}",
+        found.backend
+    );
+    ensure!(
+        found.min_ttl >= Duration::from_millis(1) && found.min_ttl <= found.default_ttl,
+        "smallest TTL {:?}, usual TTL {:?}",
+        found.min_ttl,
+        found.default_ttl
+    );
+    ensure!(
+        found.default_ttl <= DAY,
+        "usual TTL {:?}",
+        found.default_ttl
+    );
+    ensure!(
+        !found.ttl_granularity.is_zero() && found.ttl_granularity <= found.min_ttl,
+        "TTLs in steps of {:?}",
+        found.ttl_granularity
+    );
+    // What is taken without a TTL gets the usual one.
+    let guard = store.locker().lock(cx.name("a")).acquire().await?;
+    ensure!(
+        cx.is_lease(guard.ttl().duration(), found.default_ttl),
+        "a lock without a TTL got {:?}",
+        guard.ttl()
+    );
+    give_back(guard).await
+}
+
+async fn errors_are_one_line(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let answer = other
+        .lock(&name)
+        .ttl(cx.long())
+        .wait(Duration::from_millis(50))
+        .acquire()
+        .await;
+    let error = refused("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
+    let text = error.to_string();
+    ensure!(
+        text.contains(cx.capabilities().backend) && text.contains(cx.prefix()),
+        "backend or lock is missing in {text:?}"
+    );
+    ensure!(
+        !text.contains(char::is_control) && !text.ends_with('.'),
+        "not one plain line: {text:?}"
+    );
+    ensure!(
+        error.is_retryable() && !error.is_lost() && error.did_not_happen(),
+        "the predicates of a timeout"
+    );
+    ensure_eq!(
+        error.name().map(LockName::as_str),
+        Some(name.as_str()),
+        "the lock that the error names"
+    );
+    give_back(guard).await
+}

@@ -1,0 +1,367 @@
+//! Whoever loses a lock is told in time, once and for all, and why.
+
+use std::time::Duration;
+
+use distlock_core::{Attempt, Ended, ErrorKind, Guard, LossReason, Moment, Released, Renew};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SLACK, cycle, give_back, join, now, sleep, sleep_until, soon, start, take, within,
+    },
+    failure::{ensure, ensure_eq, fail, refused},
+    history::History,
+    stall::StallMeter,
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        loss::expiry_is_told_in_time,
+        "a guard whose lease runs out is told Expired at most 250 ms after its deadline"
+    ),
+    case!(
+        loss::force_is_told,
+        "a guard that was forced away is told Removed by its deadline at the latest"
+    ),
+    case!(
+        loss::takeover_is_told,
+        "a guard whose lock was given to another is told TakenOver or Removed"
+    ),
+    case!(loss::is_sticky, "a loss stays, with its first reason"),
+    case!(
+        loss::everybody_is_told,
+        "forty waiters and watchers are all told"
+    ),
+    case!(
+        loss::never_without_cause,
+        "a guard that is held and released properly never reports a loss"
+    ),
+    case!(
+        loss::run_drops_the_work,
+        "run drops its work on a loss and answers Lost"
+    ),
+    case!(
+        loss::run_gives_the_value,
+        "run gives back the value of its work and frees the lock"
+    ),
+    case!(
+        loss::work_can_watch,
+        "the work under run can ask about its lock"
+    ),
+    case!(
+        loss::same_client_can_take_it_again,
+        "after a loss the same client can take the lock again"
+    ),
+    case!(
+        loss::validity_ends_at_the_deadline,
+        "a guard is not valid after its deadline, told or not"
+    ),
+];
+
+/// How late a loss may be told, in running time after the deadline.
+const NOTICE: Duration = Duration::from_millis(250);
+
+/// Waits for the loss of a guard that is not renewed, and checks that it was told in time.
+async fn told_by_deadline(
+    guard: &Guard,
+    deadline: Moment,
+    stalls: &StallMeter,
+) -> Outcome<LossReason> {
+    let reason = soon("the loss is told", guard.lost()).await?;
+    let late = stalls.running(deadline, now()).await;
+    ensure!(
+        late <= NOTICE,
+        "told {late:?} of running time after the deadline"
+    );
+    ensure!(
+        !guard.is_valid() && guard.remaining().is_zero(),
+        "not valid any more"
+    );
+    Ok(reason)
+}
+
+async fn expiry_is_told_in_time(cx: Context) -> Outcome {
+    let stalls = StallMeter::start();
+    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let rounds = (0..5).map(|round| {
+        locker
+            .lock(cx.name(&format!("{round}")))
+            .ttl(ttl)
+            .renew(Renew::Manual)
+            .acquire()
+    });
+    for guard in futures_util::future::try_join_all(rounds).await? {
+        let deadline = now() + guard.remaining();
+        let reason = told_by_deadline(&guard, deadline, &stalls).await?;
+        ensure_eq!(reason, LossReason::Expired, "the reason");
+        ensure!(
+            now() + Duration::from_millis(1) >= deadline,
+            "told before the deadline"
+        );
+    }
+    Ok(())
+}
+
+async fn force_is_told(cx: Context) -> Outcome {
+    let stalls = StallMeter::start();
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = take(&holder, &name, ttl).await?;
+    other.force_release(&name, guard.token()).await?;
+    // The deadline of a renewal that was confirmed just before the force.
+    let reason = told_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
+    ensure_eq!(reason, LossReason::Removed, "the reason");
+    Ok(())
+}
+
+async fn takeover_is_told(cx: Context) -> Outcome {
+    let stalls = StallMeter::start();
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = take(&holder, &name, ttl).await?;
+    other.force_release(&name, guard.token()).await?;
+    let next = take(&other, &name, cx.long()).await?;
+    let reason = told_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
+    ensure!(
+        matches!(reason, LossReason::TakenOver | LossReason::Removed),
+        "the reason is {reason:?}"
+    );
+    ensure!(
+        next.is_valid() && next.token() > guard.token(),
+        "the next holder is the later one"
+    );
+    give_back(next).await
+}
+
+/// A guard that was lost by expiry.
+async fn lost_guard(cx: &Context, name: &str) -> Outcome<Guard> {
+    let locker = cx.locker().await?;
+    let guard = locker
+        .lock(name)
+        .ttl(cx.short())
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    soon("the loss is told", guard.lost()).await?;
+    Ok(guard)
+}
+
+async fn is_sticky(cx: Context) -> Outcome {
+    let name = cx.name("a");
+    let guard = lost_guard(&cx, &name).await?;
+    let other = cx.locker().await?;
+    // Another reason comes up, too late.
+    sleep(cx.gone_after(cx.short())).await;
+    let next = take(&other, &name, cx.long()).await?;
+    for _ in 0..3 {
+        ensure_eq!(guard.lost().await, LossReason::Expired, "the reason");
+        ensure!(!guard.is_valid(), "never valid again");
+        refused("check", guard.check(), &[ErrorKind::Lost])?;
+    }
+    refused("reenter", guard.reenter(), &[ErrorKind::Lost])?;
+    match guard.release().await {
+        Released::AlreadyLost(LossReason::Expired) => {}
+        other => fail!("the release of a lost lock said {other:?}"),
+    }
+    ensure!(next.is_valid(), "the next holder is not touched");
+    give_back(next).await
+}
+
+async fn everybody_is_told(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let guard = locker
+        .lock(cx.name("a"))
+        .ttl(cx.short())
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    let watchers: Vec<_> = (0..40)
+        .map(|_| {
+            let watch = guard.watch();
+            start(async move { Ok(watch.ended().await) })
+        })
+        .collect();
+    let (one, two) = soon("both waiters are told", async {
+        tokio::join!(guard.lost(), guard.lost())
+    })
+    .await?;
+    ensure_eq!(
+        (one, two),
+        (LossReason::Expired, LossReason::Expired),
+        "what waiters saw"
+    );
+    for ended in soon("watchers are told", join(watchers)).await?? {
+        ensure_eq!(
+            ended,
+            Ended::Lost(LossReason::Expired),
+            "what a watcher saw"
+        );
+    }
+    ensure_eq!(
+        guard.watch().ended().await,
+        Ended::Lost(LossReason::Expired),
+        "what a late watcher sees"
+    );
+    Ok(())
+}
+
+async fn never_without_cause(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let history = History::new();
+    let tasks = (0..8_u64).map(|number| {
+        let (locker, history, name) = (
+            locker.clone(),
+            history.clone(),
+            cx.name(&number.to_string()),
+        );
+        let ttl = cx.short();
+        start(async move {
+            for round in 0..4 {
+                // From an instant to beyond several renewals.
+                let hold = ttl * u32::try_from(number * round).unwrap_or(0) / 16;
+                let who = format!("task {number}");
+                cycle(&locker, &name, ttl, hold, &who, &history).await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks.collect::<Vec<_>>()).await?;
+    history.check()?;
+    Ok(())
+}
+
+async fn run_drops_the_work(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let (told, mut running) = tokio::sync::mpsc::channel(1);
+    let run = start({
+        let (name, ttl) = (name.clone(), cx.short());
+        async move {
+            let answer = holder
+                .lock(&name)
+                .ttl(ttl)
+                .run(async |held| {
+                    let _ = told.send(held.token()).await;
+                    std::future::pending::<()>().await;
+                    drop(told);
+                })
+                .await;
+            Ok(answer)
+        }
+    });
+    let Some(token) = soon("the work starts", running.recv()).await? else {
+        fail!("the work ended early: {:?}", join([run]).await);
+    };
+    other.force_release(&name, token).await?;
+    ensure_eq!(
+        soon("the work is dropped", running.recv()).await?,
+        None,
+        "a second message of the work"
+    );
+    let Some(answer) = soon("run ends", join([run])).await??.pop() else {
+        fail!("no answer")
+    };
+    let error = refused("run", answer, &[ErrorKind::Lost])?;
+    ensure!(error.is_lost(), "the predicate agrees");
+    Ok(())
+}
+
+async fn run_gives_the_value(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let value = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .run(async |_| {
+            matches!(
+                other.lock(&name).ttl(cx.long()).try_acquire().await,
+                Ok(Attempt::Busy(_))
+            )
+        })
+        .await?;
+    ensure!(value, "the lock is held while the work runs");
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn work_can_watch(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let (valid, remaining, token) = locker
+        .lock(&name)
+        .ttl(cx.long())
+        .run(async |held| {
+            (
+                held.is_valid() && held.check().is_ok(),
+                held.remaining(),
+                held.token(),
+            )
+        })
+        .await?;
+    ensure!(
+        valid && !remaining.is_zero() && remaining <= cx.long(),
+        "held: {valid}, for {remaining:?}"
+    );
+    let next = take(&locker, &name, cx.long()).await?;
+    ensure!(next.token() > token, "tokens rise");
+    give_back(next).await
+}
+
+async fn same_client_can_take_it_again(cx: Context) -> Outcome {
+    let name = cx.name("a");
+    let (holder, other) = cx.two_lockers().await?;
+    let lost = take(&holder, &name, cx.short()).await?;
+    other.force_release(&name, lost.token()).await?;
+    soon("the loss is told", lost.lost()).await?;
+    // The old guard is still around, and still lost.
+    let again = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .wait(SLACK)
+        .acquire()
+        .await?;
+    ensure!(
+        again.is_valid() && !lost.is_valid(),
+        "the new guard is valid, the old one is not"
+    );
+    ensure!(again.token() > lost.token(), "tokens rise");
+    drop(lost);
+    ensure!(
+        within(Duration::from_millis(300), again.lost())
+            .await
+            .is_none(),
+        "the old guard's end is not the new one's"
+    );
+    ensure!(
+        matches!(
+            other.lock(&name).ttl(cx.long()).try_acquire().await?,
+            Attempt::Busy(_)
+        ),
+        "still held"
+    );
+    give_back(again).await
+}
+
+async fn validity_ends_at_the_deadline(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let guard = locker
+        .lock(cx.name("a"))
+        .ttl(cx.short())
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    let deadline = now() + guard.remaining();
+    sleep_until(deadline).await;
+    // Asked before anybody had the time to be told.
+    ensure!(
+        !guard.is_valid(),
+        "valid {:?} after its deadline",
+        now().since(deadline)
+    );
+    ensure!(
+        guard.remaining().is_zero(),
+        "{:?} remain",
+        guard.remaining()
+    );
+    refused("check", guard.check(), &[ErrorKind::Lost])?;
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Several locks at once: all or nothing, and no deadlock between those who name them in different orders.
+
+use std::time::Duration;
+
+use distlock_core::{ErrorKind, Guard, Released};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SLACK, SOON, give_back, join, look, now, refuse, soon, start, take, take_within,
+    },
+    failure::{ensure, ensure_eq, fail, refused},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        multi_lock::takes_all,
+        "all locks of a set are held, and all are released"
+    ),
+    case!(
+        multi_lock::sorts_and_removes_duplicates,
+        "the guards of a set are sorted by name, each name once"
+    ),
+    case!(
+        multi_lock::all_or_nothing,
+        "a set that cannot be had in time leaves none of its locks held"
+    ),
+    case!(
+        multi_lock::opposite_orders_never_deadlock,
+        "sets named in opposite orders never deadlock"
+    ),
+    case!(
+        multi_lock::one_wait_for_all,
+        "the wait counts for the whole set"
+    ),
+    case!(
+        multi_lock::loss_names_the_lock,
+        "the loss of one lock of a set is told with its name"
+    ),
+    case!(
+        multi_lock::dropping_frees_all,
+        "dropping a set frees all of its locks"
+    ),
+    case!(
+        multi_lock::bad_name_takes_nothing,
+        "a set with an invalid name is refused before anything is taken"
+    ),
+    case!(
+        multi_lock::empty_set_is_refused,
+        "a set without names is an invalid argument"
+    ),
+];
+
+async fn takes_all(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let names = ["a", "b", "c"].map(|tail| cx.name(tail));
+    let set = locker.lock_all(&names).ttl(cx.long()).acquire().await?;
+    ensure!(set.is_valid(), "all are held");
+    for name in &names {
+        refuse(&other, name).await?;
+    }
+    for (name, released) in set.release().await {
+        ensure!(
+            matches!(released, Released::Clean),
+            "release of {name:?}: {released:?}"
+        );
+    }
+    for name in &names {
+        give_back(take(&other, name, cx.long()).await?).await?;
+    }
+    Ok(())
+}
+
+async fn sorts_and_removes_duplicates(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let names = ["b", "a ", "b", "Z", "a", "b", "é"].map(|tail| cx.name(tail));
+    let set = locker.lock_all(&names).ttl(cx.long()).acquire().await?;
+    let held: Vec<_> = set
+        .guards()
+        .iter()
+        .map(|guard| guard.name().as_str().to_owned())
+        .collect();
+    let expected = ["Z", "a", "a ", "b", "é"].map(|tail| cx.name(tail));
+    ensure_eq!(held, expected.to_vec(), "the names of the guards");
+    ensure_eq!(set.release().await.len(), 5, "released locks");
+    Ok(())
+}
+
+async fn all_or_nothing(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    // The last of the set in order of taking is the one that is held.
+    let names = ["a", "b", "c"].map(|tail| cx.name(tail));
+    let guard = take(&holder, &names[2], cx.long()).await?;
+    let answer = other
+        .lock_all(&names)
+        .ttl(cx.long())
+        .wait(Duration::from_millis(300))
+        .acquire()
+        .await;
+    let error = refused("a set with a held lock", answer, &[ErrorKind::Timeout])?;
+    ensure_eq!(
+        error.name().map(distlock_core::LockName::as_str),
+        Some(names[2].as_str()),
+        "the lock that the error names"
+    );
+    for name in &names[..2] {
+        ensure!(
+            look(&holder, name).await?.held.is_none(),
+            "{name:?} is still held"
+        );
+    }
+    ensure!(guard.is_valid(), "the holder is not disturbed");
+    give_back(guard).await
+}
+
+async fn opposite_orders_never_deadlock(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let forth = ["a", "b", "c"].map(|tail| cx.name(tail));
+    let mut back = forth.clone();
+    back.reverse();
+    let tasks = (0..4).map(|number| {
+        let locker = if number % 2 == 0 { &one } else { &two }.clone();
+        let names = if number < 2 {
+            forth.clone()
+        } else {
+            back.clone()
+        };
+        let ttl = cx.long();
+        start(async move {
+            for _ in 0..6 {
+                let set = locker
+                    .lock_all(&names)
+                    .ttl(ttl)
+                    .wait(Duration::from_secs(40))
+                    .acquire()
+                    .await?;
+                ensure!(set.is_valid(), "all are held");
+                for (name, released) in set.release().await {
+                    ensure!(
+                        matches!(released, Released::Clean),
+                        "release of {name:?}: {released:?}"
+                    );
+                }
+            }
+            Ok(())
+        })
+    });
+    join(tasks.collect::<Vec<_>>()).await.map(drop)
+}
+
+async fn one_wait_for_all(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let names = ["a", "b"].map(|tail| cx.name(tail));
+    let wait = Duration::from_millis(1500);
+    let (first, second) = (
+        take(&holder, &names[0], cx.long()).await?,
+        take(&holder, &names[1], cx.long()).await?,
+    );
+    let waiting = start({
+        let (other, names, ttl) = (other.clone(), names.clone(), cx.long());
+        async move {
+            let asked = now();
+            let answer = other.lock_all(&names).ttl(ttl).wait(wait).acquire().await;
+            refused("a set with a held lock", answer, &[ErrorKind::Timeout])?;
+            Ok(now().since(asked))
+        }
+    });
+    // The first becomes free late in the wait; the second gets only what is left of it.
+    crate::context::sleep(wait / 2).await;
+    give_back(first).await?;
+    let Some(waited) = join([waiting]).await?.pop() else {
+        fail!("no answer")
+    };
+    ensure!(
+        waited >= wait && waited < wait + SLACK.min(wait),
+        "gave up after {waited:?} instead of {wait:?}"
+    );
+    give_back(second).await
+}
+
+async fn loss_names_the_lock(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let names = ["a", "b", "c"].map(|tail| cx.name(tail));
+    let set = locker.lock_all(&names).ttl(cx.short()).acquire().await?;
+    let Some(victim) = set
+        .guards()
+        .iter()
+        .find(|guard| guard.name().as_str() == names[1])
+    else {
+        fail!("no such guard");
+    };
+    other.force_release(&names[1], victim.token()).await?;
+    let (name, _) = soon("the loss is told", set.lost()).await?;
+    ensure_eq!(name.as_str(), names[1], "the lost lock");
+    ensure!(!set.is_valid(), "the set is not whole");
+    ensure_eq!(
+        set.guards().iter().filter(|guard| guard.is_valid()).count(),
+        2,
+        "locks that are left"
+    );
+    for (name, released) in set.release().await {
+        let lost = name.as_str() == names[1];
+        ensure_eq!(
+            matches!(released, Released::AlreadyLost(_)),
+            lost,
+            "release of {name:?} ({released:?})"
+        );
+    }
+    Ok(())
+}
+
+async fn dropping_frees_all(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let names = ["a", "b", "c"].map(|tail| cx.name(tail));
+    let set = locker.lock_all(&names).ttl(cx.long()).acquire().await?;
+    ensure_eq!(
+        set.guards()
+            .iter()
+            .filter(|guard| Guard::is_valid(guard))
+            .count(),
+        3,
+        "held locks"
+    );
+    drop(set);
+    for name in &names {
+        give_back(take_within(&other, name, SOON).await?).await?;
+    }
+    Ok(())
+}
+
+async fn bad_name_takes_nothing(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    for bad in [String::new(), "x".repeat(256), "a\nb".to_owned()] {
+        let names = [cx.name("a"), bad, cx.name("b")];
+        let answer = locker.lock_all(&names).ttl(cx.long()).acquire().await;
+        refused(
+            "a set with an invalid name",
+            answer,
+            &[ErrorKind::InvalidName],
+        )?;
+    }
+    ensure_eq!(
+        locker.list(cx.prefix()).await?.len(),
+        0,
+        "locks that were taken"
+    );
+    Ok(())
+}
+
+async fn empty_set_is_refused(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let answer = locker
+        .lock_all(Vec::<String>::new())
+        .ttl(cx.long())
+        .acquire()
+        .await;
+    refused("an empty set", answer, &[ErrorKind::InvalidArgument])?;
+    Ok(())
+}

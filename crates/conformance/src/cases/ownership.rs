@@ -1,0 +1,478 @@
+//! Every change of a lock is checked against its owner, inside the store.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{
+    AcquireRequest, DistLock, FencingToken, Grant, HandOver, HolderLabel, Lease, LockName, OwnerId,
+    ReleaseOutcome, Renewal, Renewed, Ttl,
+};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{Context, SOON, eventually, now, request, sleep_until, soon, within},
+    failure::{ensure, ensure_eq, fail},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        ownership::stranger_cannot_renew,
+        "a renewal by another owner is refused and changes nothing"
+    ),
+    case!(
+        ownership::stranger_cannot_release,
+        "a release by another owner changes nothing"
+    ),
+    case!(
+        ownership::stranger_cannot_hand_over,
+        "a hand-over by another owner changes nothing"
+    ),
+    case!(
+        ownership::stranger_cannot_acquire,
+        "an attempt of another owner is busy and changes nothing"
+    ),
+    case!(
+        ownership::owner_recognises_itself,
+        "an owner that asks again gets the same token, and the lease starts anew"
+    ),
+    case!(
+        ownership::renewal_creates_nothing,
+        "a renewal of a free lock is refused and leaves it free"
+    ),
+    case!(
+        ownership::renewal_keeps_the_token,
+        "a renewal answers with the token of the grant"
+    ),
+    case!(
+        ownership::hand_over_is_one_step,
+        "a hand-over gives the lock to the next owner with a higher token, or is Unsupported"
+    ),
+    case!(
+        ownership::hand_over_needs_a_live_lease,
+        "an expired lock is not handed over"
+    ),
+    case!(
+        ownership::contender_recognises_itself,
+        "a contender that was granted the lock is granted it again, with the same token"
+    ),
+    case!(
+        ownership::contender_wakes_on_release,
+        "a contender is granted the lock after its holder's release"
+    ),
+    case!(
+        ownership::contender_that_left_blocks_nobody,
+        "a contender that left is out of everybody's way"
+    ),
+    case!(
+        ownership::secret_stays_secret,
+        "the owner's identity is not shown in any description of the lock"
+    ),
+    case!(
+        ownership::reopened_handle_shares_the_store,
+        "a reopened handle sees and changes the same locks"
+    ),
+];
+
+/// A lock held by one owner of the implementer's side.
+struct Held {
+    raw: Arc<dyn DistLock>,
+    lease: Lease,
+    token: FencingToken,
+    ttl: Duration,
+}
+
+impl Held {
+    async fn new(cx: &Context, tail: &str, ttl: Duration) -> Outcome<Self> {
+        let (raw, name, owner) = (cx.raw().await?, cx.name(tail), OwnerId::new());
+        let Some(Grant { token, .. }) = raw
+            .try_acquire(&request(&name, owner, ttl)?)
+            .await?
+            .acquired()
+        else {
+            fail!("the lock should be free");
+        };
+        let lease = Lease::new(LockName::new(name)?, owner, Some(token));
+        Ok(Self {
+            raw,
+            lease,
+            token,
+            ttl,
+        })
+    }
+
+    /// The same lease as somebody else would claim it, who even knows the token.
+    fn forged(&self) -> Lease {
+        Lease::new(self.lease.name.clone(), OwnerId::new(), Some(self.token))
+    }
+
+    fn renewal(&self) -> Outcome<Renewal> {
+        Ok(Renewal::plain(Ttl::new(self.ttl)?))
+    }
+
+    fn request_of(&self, owner: OwnerId) -> Outcome<AcquireRequest> {
+        request(self.lease.name.as_str(), owner, self.ttl)
+    }
+
+    /// It is still ours, with the same token.
+    async fn check_unchanged(&self) -> Outcome {
+        let held = self.raw.inspect(&self.lease.name).await?.held;
+        ensure_eq!(
+            held.and_then(|held| held.token),
+            Some(self.token),
+            "the token that stands in the store"
+        );
+        match self.raw.renew(&self.lease, &self.renewal()?).await? {
+            Renewed::Extended { token, .. } => ensure_eq!(token, self.token, "the owner's token"),
+            Renewed::NotHeld(reason) => fail!("the owner has lost it: {reason}"),
+        }
+        Ok(())
+    }
+
+    async fn give_back(self) -> Outcome {
+        match self.raw.release(&self.lease).await? {
+            ReleaseOutcome::Released { .. } => Ok(()),
+            ReleaseOutcome::NotHeld => fail!("the owner could not release it"),
+        }
+    }
+}
+
+fn without_token(lease: &Lease) -> Lease {
+    Lease::new(lease.name.clone(), lease.owner, None)
+}
+
+async fn stranger_cannot_renew(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    for lease in [held.forged(), without_token(&held.forged())] {
+        let answer = held.raw.renew(&lease, &held.renewal()?).await?;
+        ensure!(
+            matches!(answer, Renewed::NotHeld(_)),
+            "a stranger's renewal: {answer:?}"
+        );
+    }
+    held.check_unchanged().await?;
+    held.give_back().await
+}
+
+async fn stranger_cannot_release(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    for lease in [held.forged(), without_token(&held.forged())] {
+        ensure_eq!(
+            held.raw.release(&lease).await?,
+            ReleaseOutcome::NotHeld,
+            "a stranger's release"
+        );
+    }
+    held.check_unchanged().await?;
+    held.give_back().await
+}
+
+async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    let answer = held
+        .raw
+        .hand_over(&held.forged(), &held.request_of(OwnerId::new())?)
+        .await?;
+    match (cx.capabilities().hand_over, answer) {
+        (true, HandOver::NotHeld(_)) | (false, HandOver::Unsupported) => {}
+        (_, other) => fail!("a stranger's hand-over: {other:?}"),
+    }
+    held.check_unchanged().await?;
+    held.give_back().await
+}
+
+async fn stranger_cannot_acquire(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    for _ in 0..3 {
+        let answer = held
+            .raw
+            .try_acquire(&held.request_of(OwnerId::new())?)
+            .await?;
+        ensure!(answer.acquired().is_none(), "granted to a second owner");
+    }
+    held.check_unchanged().await?;
+    held.give_back().await
+}
+
+async fn owner_recognises_itself(cx: Context) -> Outcome {
+    let ttl = cx.short();
+    let held = Held::new(&cx, "a", ttl).await?;
+    let start = now();
+    // Asking again re-arms the lease in the same step, so the lock outlives its first TTL.
+    while now().since(start) < 2 * ttl {
+        let Some(again) = held
+            .raw
+            .try_acquire(&held.request_of(held.lease.owner)?)
+            .await?
+            .acquired()
+        else {
+            fail!("an owner is refused its own lock");
+        };
+        ensure_eq!(again.token, held.token, "the token of a repeated grant");
+        sleep_until(now() + ttl / 4).await;
+    }
+    held.check_unchanged().await?;
+    held.give_back().await
+}
+
+async fn renewal_creates_nothing(cx: Context) -> Outcome {
+    let (raw, name) = (cx.raw().await?, cx.lock_name("never held")?);
+    let lease = Lease::new(name.clone(), OwnerId::new(), None);
+    let renewal = Renewal::plain(Ttl::new(cx.long())?);
+    let answer = raw.renew(&lease, &renewal).await?;
+    ensure!(
+        matches!(answer, Renewed::NotHeld(_)),
+        "renewal of a lock that never was: {answer:?}"
+    );
+    // And of one that was released.
+    let held = Held::new(&cx, "released", cx.long()).await?;
+    let (lease, token) = (held.lease.clone(), held.token);
+    held.give_back().await?;
+    let answer = raw.renew(&lease, &renewal).await?;
+    ensure!(
+        matches!(answer, Renewed::NotHeld(_)),
+        "renewal of released token {token}: {answer:?}"
+    );
+    for name in [&name, &lease.name] {
+        ensure!(raw.inspect(name).await?.held.is_none(), "{name:?} is free");
+    }
+    Ok(())
+}
+
+async fn renewal_keeps_the_token(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    for lease in [held.lease.clone(), without_token(&held.lease)] {
+        match held.raw.renew(&lease, &held.renewal()?).await? {
+            Renewed::Extended {
+                token, valid_for, ..
+            } => {
+                ensure_eq!(token, held.token, "the token of a renewal");
+                ensure!(!valid_for.is_zero(), "valid for {valid_for:?}");
+            }
+            Renewed::NotHeld(reason) => fail!("an owner's renewal was refused: {reason}"),
+        }
+    }
+    held.give_back().await
+}
+
+async fn hand_over_is_one_step(cx: Context) -> Outcome {
+    let mut held = Held::new(&cx, "a", cx.long()).await?;
+    for _ in 0..3 {
+        let mut next = held.request_of(OwnerId::new())?;
+        next.holder = HolderLabel::new("the next one")?;
+        match (
+            cx.capabilities().hand_over,
+            held.raw.hand_over(&held.lease, &next).await?,
+        ) {
+            (false, HandOver::Unsupported) => {
+                held.check_unchanged().await?;
+                return held.give_back().await;
+            }
+            (true, HandOver::Done(grant)) => {
+                ensure!(
+                    grant.token > held.token,
+                    "token {} was handed over as {}",
+                    held.token,
+                    grant.token
+                );
+                let answer = held.raw.renew(&held.lease, &held.renewal()?).await?;
+                ensure!(
+                    matches!(answer, Renewed::NotHeld(_)),
+                    "the former owner can still renew: {answer:?}"
+                );
+                ensure_eq!(
+                    held.raw.release(&held.lease).await?,
+                    ReleaseOutcome::NotHeld,
+                    "the former owner's release"
+                );
+                held.lease = Lease::new(held.lease.name, next.owner, Some(grant.token));
+                held.token = grant.token;
+            }
+            (_, other) => fail!("an owner's hand-over: {other:?}"),
+        }
+        held.check_unchanged().await?;
+        let shown = held.raw.inspect(&held.lease.name).await?.held;
+        ensure_eq!(
+            shown.map(|held| held.holder).as_deref(),
+            Some("the next one"),
+            "the label after a hand-over"
+        );
+    }
+    held.give_back().await
+}
+
+async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
+    let ttl = cx.short();
+    let held = Held::new(&cx, "a", ttl).await?;
+    sleep_until(now() + cx.gone_after(ttl)).await;
+    if held.raw.inspect(&held.lease.name).await?.held.is_some() {
+        // A session store: the lock lives as long as its owner's session does.
+        return held.give_back().await;
+    }
+    let answer = held
+        .raw
+        .hand_over(&held.lease, &held.request_of(OwnerId::new())?)
+        .await?;
+    match (cx.capabilities().hand_over, answer) {
+        (true, HandOver::NotHeld(_)) | (false, HandOver::Unsupported) => {}
+        (_, other) => fail!("the hand-over of an expired lock: {other:?}"),
+    }
+    ensure!(
+        held.raw.inspect(&held.lease.name).await?.held.is_none(),
+        "still free"
+    );
+    Ok(())
+}
+
+async fn contender_recognises_itself(cx: Context) -> Outcome {
+    let (raw, name, owner) = (cx.raw().await?, cx.name("a"), OwnerId::new());
+    let mut contender = raw.contend(&request(&name, owner, cx.long())?).await?;
+    let Some(first) = contender.attempt().await?.acquired() else {
+        fail!("the lock should be free")
+    };
+    let Some(again) = contender.attempt().await?.acquired() else {
+        fail!("an owner is refused its own lock")
+    };
+    ensure_eq!(again.token, first.token, "the token of a repeated grant");
+    contender.leave().await?;
+    let lease = Lease::new(LockName::new(&name)?, owner, Some(first.token));
+    ensure_eq!(
+        raw.inspect(&lease.name)
+            .await?
+            .held
+            .and_then(|held| held.token),
+        Some(first.token),
+        "leaving the queue does not release what was granted"
+    );
+    ensure!(
+        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        "released by its owner"
+    );
+    Ok(())
+}
+
+async fn contender_wakes_on_release(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    let other = cx.raw().await?;
+    let owner = OwnerId::new();
+    let mut contender = other.contend(&held.request_of(owner)?).await?;
+    ensure!(
+        contender.attempt().await?.acquired().is_none(),
+        "granted to a second owner"
+    );
+    let (token, name) = (held.token, held.lease.name.clone());
+    // A pause that is cut off loses no wake-up.
+    let _ = within(
+        Duration::from_millis(20),
+        contender.wait(Duration::from_secs(5)),
+    )
+    .await;
+    held.give_back().await?;
+    let granted = soon("the contender is granted the lock", async {
+        loop {
+            if let Some(grant) = contender.attempt().await?.acquired() {
+                return Outcome::Ok(grant);
+            }
+            contender.wait(Duration::from_secs(1)).await;
+        }
+    })
+    .await??;
+    ensure!(granted.token > token, "tokens rise");
+    contender.leave().await?;
+    let lease = Lease::new(name, owner, Some(granted.token));
+    ensure!(
+        matches!(
+            other.release(&lease).await?,
+            ReleaseOutcome::Released { .. }
+        ),
+        "released by its owner"
+    );
+    Ok(())
+}
+
+async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    let other = cx.raw().await?;
+    let mut contender = other.contend(&held.request_of(OwnerId::new())?).await?;
+    ensure!(
+        contender.attempt().await?.acquired().is_none(),
+        "granted to a second owner"
+    );
+    contender.leave().await?;
+    let name = held.lease.name.clone();
+    eventually("nobody waits", SOON, || async {
+        Ok(other.inspect(&name).await?.waiters.unwrap_or(0) == 0)
+    })
+    .await?;
+    let third = held.request_of(OwnerId::new())?;
+    held.give_back().await?;
+    let Some(grant) = other.try_acquire(&third).await?.acquired() else {
+        fail!("the lock should be free for a third owner");
+    };
+    other
+        .release(&Lease::new(name, third.owner, Some(grant.token)))
+        .await?;
+    Ok(())
+}
+
+async fn secret_stays_secret(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    let uuid = held.lease.owner.as_uuid();
+    let secrets = [uuid.hyphenated().to_string(), uuid.simple().to_string()];
+    let busy = held
+        .raw
+        .try_acquire(&held.request_of(OwnerId::new())?)
+        .await?;
+    let shown = [
+        format!("{:?}", held.lease),
+        format!("{:?}", held.request_of(held.lease.owner)?),
+        format!("{:?}", held.raw.inspect(&held.lease.name).await?),
+        format!("{:?}", held.raw.list(cx.prefix(), None, 10).await?),
+        format!("{busy:?}"),
+        format!("{:?}", held.raw),
+    ];
+    for text in shown {
+        ensure!(
+            !secrets
+                .iter()
+                .any(|secret| text.to_lowercase().contains(secret.as_str())),
+            "the owner is shown in {text}"
+        );
+    }
+    held.give_back().await
+}
+
+async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    let second = held.raw.reopen().await?;
+    ensure_eq!(
+        second.capabilities(),
+        held.raw.capabilities(),
+        "capabilities of the second handle"
+    );
+    ensure!(
+        second
+            .try_acquire(&held.request_of(OwnerId::new())?)
+            .await?
+            .acquired()
+            .is_none(),
+        "granted to a second owner"
+    );
+    let renewed = second.renew(&held.lease, &held.renewal()?).await?;
+    ensure!(
+        matches!(renewed, Renewed::Extended { .. }),
+        "the owner's renewal by the second handle: {renewed:?}"
+    );
+    let released = second.release(&held.lease).await?;
+    ensure!(
+        matches!(released, ReleaseOutcome::Released { .. }),
+        "the owner's release by the second handle: {released:?}"
+    );
+    ensure!(
+        held.raw.inspect(&held.lease.name).await?.held.is_none(),
+        "free for the first handle too"
+    );
+    second.close().await;
+    // The first handle does not depend on the second.
+    held.raw.inspect(&held.lease.name).await?;
+    Ok(())
+}

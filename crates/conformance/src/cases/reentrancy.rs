@@ -1,0 +1,388 @@
+//! A lock is re-entrant where the caller says so, and nowhere else.
+
+use std::time::Duration;
+
+use distlock_core::{ErrorKind, Guard, Renew, Scope};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{Context, SLACK, give_back, join, look, now, refuse, sleep, soon, start, take},
+    failure::{ensure, ensure_eq, fail, refused},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        reentrancy::not_unless_asked,
+        "a task that holds a lock is refused it like anybody else"
+    ),
+    case!(
+        reentrancy::reentered_guard_shares_the_lease,
+        "a re-entered guard has the same token and deadline"
+    ),
+    case!(
+        reentrancy::last_release_frees,
+        "of nested guards only the last release frees the lock"
+    ),
+    case!(
+        reentrancy::dropping_counts_too,
+        "dropping a nested guard counts as its release"
+    ),
+    case!(
+        reentrancy::scope_enters_again,
+        "a scope takes the lock that it holds again"
+    ),
+    case!(
+        reentrancy::clone_is_the_same_scope,
+        "a clone of a scope is the same scope"
+    ),
+    case!(
+        reentrancy::other_scopes_are_excluded,
+        "another scope is excluded, also of the same client"
+    ),
+    case!(
+        reentrancy::plain_callers_are_excluded,
+        "a caller without a scope is excluded"
+    ),
+    case!(
+        reentrancy::nesting_never_shortens,
+        "taking a lock again for less does not shorten its lease"
+    ),
+    case!(
+        reentrancy::loss_reaches_all,
+        "a loss reaches every nested guard"
+    ),
+    case!(
+        reentrancy::scope_starts_anew_after_the_release,
+        "a scope that released its lock takes it anew, with a higher token"
+    ),
+    case!(
+        reentrancy::tasks_of_one_scope_share,
+        "eight tasks of one scope hold the lock together"
+    ),
+    case!(
+        reentrancy::scope_waits_within_its_limit,
+        "tasks of one scope that wait for a lock give up in time"
+    ),
+    case!(
+        reentrancy::deep_nesting_is_counted,
+        "fifty nested guards free the lock with the last one, in any order"
+    ),
+];
+
+async fn not_unless_asked(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&locker, &name, cx.long()).await?;
+    refuse(&locker, &name).await?;
+    let answer = locker
+        .lock(&name)
+        .ttl(cx.long())
+        .wait(Duration::from_millis(200))
+        .acquire()
+        .await;
+    refused("a second acquire", answer, &[ErrorKind::Timeout])?;
+    give_back(guard).await
+}
+
+async fn reentered_guard_shares_the_lease(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let outer = take(&locker, &name, cx.long()).await?;
+    let inner = outer.reenter()?;
+    ensure_eq!(inner.token(), outer.token(), "the token");
+    ensure_eq!(inner.fence(), outer.fence(), "the fence");
+    ensure_eq!(inner.name(), outer.name(), "the name");
+    outer.extend(cx.long() * 2).await?;
+    ensure!(
+        inner.remaining() > cx.lease(cx.long() * 2) * 3 / 5,
+        "an extension reaches the nested guard: {:?}",
+        inner.remaining()
+    );
+    give_back(inner).await?;
+    ensure!(outer.is_valid(), "the outer guard stays");
+    give_back(outer).await
+}
+
+async fn last_release_frees(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let outer = take(&locker, &name, cx.long()).await?;
+    let (middle, inner) = (outer.reenter()?, outer.reenter()?);
+    // The outer one first: the order does not matter.
+    for guard in [outer, inner] {
+        give_back(guard).await?;
+        refuse(&other, &name).await?;
+    }
+    ensure!(middle.is_valid(), "the last guard is valid");
+    give_back(middle).await?;
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn dropping_counts_too(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let outer = take(&locker, &name, cx.long()).await?;
+    drop(outer.reenter()?);
+    drop(outer.reenter()?);
+    sleep(Duration::from_millis(200)).await;
+    ensure!(outer.is_valid(), "the outer guard stays");
+    refuse(&other, &name).await?;
+    give_back(outer).await?;
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn enter(
+    cx: &Context,
+    locker: &distlock_core::Locker,
+    name: &str,
+    scope: &Scope,
+) -> Outcome<Guard> {
+    match locker
+        .lock(name)
+        .ttl(cx.long())
+        .reentrant(scope)
+        .try_acquire()
+        .await?
+        .acquired()
+    {
+        Some(guard) => Ok(guard),
+        None => fail!("{name:?} is refused to a scope"),
+    }
+}
+
+async fn scope_enters_again(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let (name, scope) = (cx.name("a"), Scope::new());
+    let outer = enter(&cx, &locker, &name, &scope).await?;
+    let inner = locker
+        .lock(&name)
+        .ttl(cx.long())
+        .reentrant(&scope)
+        .acquire()
+        .await?;
+    ensure_eq!(inner.token(), outer.token(), "the token");
+    give_back(outer).await?;
+    refuse(&other, &name).await?;
+    ensure!(inner.is_valid(), "the nested guard stays");
+    give_back(inner).await?;
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn clone_is_the_same_scope(cx: Context) -> Outcome {
+    let (locker, name, scope) = (cx.locker().await?, cx.name("a"), Scope::new());
+    let outer = enter(&cx, &locker, &name, &scope).await?;
+    let inner = enter(&cx, &locker.clone(), &name, &scope.clone()).await?;
+    ensure_eq!(inner.token(), outer.token(), "the token");
+    give_back(inner).await?;
+    give_back(outer).await
+}
+
+async fn other_scopes_are_excluded(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let (name, mine, theirs) = (cx.name("a"), Scope::new(), Scope::new());
+    let guard = enter(&cx, &locker, &name, &mine).await?;
+    for locker in [&locker, &other] {
+        let attempt = locker
+            .lock(&name)
+            .ttl(cx.long())
+            .reentrant(&theirs)
+            .try_acquire()
+            .await?;
+        ensure!(attempt.acquired().is_none(), "granted to another scope");
+    }
+    // The same scope at another client asks the store as somebody else.
+    let attempt = other
+        .lock(&name)
+        .ttl(cx.long())
+        .reentrant(&mine)
+        .try_acquire()
+        .await?;
+    ensure!(attempt.acquired().is_none(), "granted to another client");
+    give_back(guard).await
+}
+
+async fn plain_callers_are_excluded(cx: Context) -> Outcome {
+    let (locker, name, scope) = (cx.locker().await?, cx.name("a"), Scope::new());
+    let guard = enter(&cx, &locker, &name, &scope).await?;
+    refuse(&locker, &name).await?;
+    give_back(guard).await?;
+    let plain = take(&locker, &name, cx.long()).await?;
+    let attempt = locker
+        .lock(&name)
+        .ttl(cx.long())
+        .reentrant(&scope)
+        .try_acquire()
+        .await?;
+    ensure!(
+        attempt.acquired().is_none(),
+        "a scope joins nobody who does not belong to it"
+    );
+    give_back(plain).await
+}
+
+async fn nesting_never_shortens(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let (name, scope) = (cx.name("a"), Scope::new());
+    let outer = locker
+        .lock(&name)
+        .ttl(cx.long())
+        .renew(Renew::Manual)
+        .reentrant(&scope)
+        .acquire()
+        .await?;
+    let before = outer.remaining();
+    let inner = locker
+        .lock(&name)
+        .ttl(cx.short())
+        .renew(Renew::Manual)
+        .reentrant(&scope)
+        .acquire()
+        .await?;
+    ensure!(
+        inner.remaining() + SLACK > before,
+        "{before:?} became {:?}",
+        inner.remaining()
+    );
+    give_back(inner).await?;
+    sleep(cx.over_after(cx.short())).await;
+    ensure!(outer.is_valid(), "the outer lease goes on");
+    refuse(&other, &name).await?;
+    give_back(outer).await
+}
+
+async fn loss_reaches_all(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let (name, scope) = (cx.name("a"), Scope::new());
+    let outer = locker
+        .lock(&name)
+        .ttl(cx.short())
+        .reentrant(&scope)
+        .acquire()
+        .await?;
+    let entered = locker
+        .lock(&name)
+        .ttl(cx.short())
+        .reentrant(&scope)
+        .acquire()
+        .await?;
+    let reentered = outer.reenter()?;
+    other.force_release(&name, outer.token()).await?;
+    let reason = soon("the outer guard is told", outer.lost()).await?;
+    for guard in [&entered, &reentered] {
+        ensure_eq!(
+            soon("a nested guard is told", guard.lost()).await?,
+            reason,
+            "the reason"
+        );
+        ensure!(!guard.is_valid(), "lost");
+    }
+    // The scope can take the lock again while the lost guards are still around.
+    let again = locker
+        .lock(&name)
+        .ttl(cx.long())
+        .reentrant(&scope)
+        .acquire()
+        .await?;
+    ensure!(
+        again.is_valid() && again.token() > outer.token(),
+        "taken anew"
+    );
+    drop((outer, entered, reentered));
+    refuse(&other, &name).await?;
+    give_back(again).await
+}
+
+async fn scope_starts_anew_after_the_release(cx: Context) -> Outcome {
+    let (locker, name, scope) = (cx.locker().await?, cx.name("a"), Scope::new());
+    let mut last = None;
+    for _ in 0..4 {
+        let guard = enter(&cx, &locker, &name, &scope).await?;
+        ensure!(
+            last < Some(guard.token()),
+            "{last:?} was followed by {}",
+            guard.token()
+        );
+        last = Some(guard.token());
+        give_back(guard).await?;
+    }
+    Ok(())
+}
+
+async fn tasks_of_one_scope_share(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let (name, scope) = (cx.name("a"), Scope::new());
+    let tasks = (0..8).map(|_| {
+        let (locker, name, scope, ttl) = (locker.clone(), name.clone(), scope.clone(), cx.long());
+        start(async move {
+            Ok(locker
+                .lock(&name)
+                .ttl(ttl)
+                .reentrant(&scope)
+                .acquire()
+                .await?)
+        })
+    });
+    let guards = soon("all tasks enter", join(tasks.collect::<Vec<_>>())).await??;
+    let tokens: Vec<_> = guards.iter().map(Guard::token).collect();
+    ensure!(
+        tokens.iter().all(|token| *token == tokens[0]),
+        "one lease, but tokens {tokens:?}"
+    );
+    for guard in guards {
+        ensure!(
+            look(&other, &name).await?.held.is_some(),
+            "held until the last release"
+        );
+        give_back(guard).await?;
+    }
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn scope_waits_within_its_limit(cx: Context) -> Outcome {
+    let (holder, locker) = cx.two_lockers().await?;
+    let (name, scope, wait) = (cx.name("a"), Scope::new(), Duration::from_millis(1500));
+    let guard = take(&holder, &name, cx.long()).await?;
+    // Longer than the wait, shorter than twice the wait.
+    let limit = wait + Duration::from_millis(1200);
+    let tasks = (0..3).map(|_| {
+        let (locker, name, scope, ttl) = (locker.clone(), name.clone(), scope.clone(), cx.long());
+        start(async move {
+            let asked = now();
+            let answer = locker
+                .lock(&name)
+                .ttl(ttl)
+                .wait(wait)
+                .reentrant(&scope)
+                .acquire()
+                .await;
+            refused("a scope's wait", answer, &[ErrorKind::Timeout])?;
+            Ok(now().since(asked))
+        })
+    });
+    for waited in join(tasks.collect::<Vec<_>>()).await? {
+        ensure!(
+            waited >= wait && waited < limit,
+            "gave up after {waited:?} instead of {wait:?}"
+        );
+    }
+    give_back(guard).await
+}
+
+async fn deep_nesting_is_counted(cx: Context) -> Outcome {
+    let (locker, other) = cx.two_lockers().await?;
+    let (name, scope) = (cx.name("a"), Scope::new());
+    let mut guards = vec![enter(&cx, &locker, &name, &scope).await?];
+    while guards.len() < 50 {
+        guards.push(enter(&cx, &locker, &name, &scope).await?);
+    }
+    let seed = fastrand::u64(..);
+    fastrand::Rng::with_seed(seed).shuffle(&mut guards);
+    let last = guards.pop();
+    for guard in guards {
+        give_back(guard).await?;
+    }
+    refuse(&other, &name).await?;
+    let Some(last) = last else { fail!("no guard") };
+    ensure!(last.is_valid(), "seed {seed}: the last of fifty is valid");
+    give_back(last).await?;
+    give_back(take(&other, &name, cx.long()).await?).await
+}

@@ -1,0 +1,321 @@
+//! A release frees the lock once, by its owner, and says how it went.
+
+use std::time::Duration;
+
+use distlock_core::{Ended, ErrorKind, Lease, LockName, OwnerId, ReleaseOutcome, Released};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SLACK, SOON, give_back, join, look, now, refuse, request, sleep, soon, start,
+        take, take_within, within,
+    },
+    failure::{ensure, ensure_eq, fail, refused},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        release::clean_release_frees,
+        "a released lock is free at once, and the answer is Clean"
+    ),
+    case!(
+        release::again_and_again,
+        "a lock can be taken and released many times"
+    ),
+    case!(
+        release::repeated_release_is_harmless,
+        "the store answers a repeated release with NotHeld and changes nothing"
+    ),
+    case!(
+        release::needs_no_token,
+        "an owner that never heard its grant can release it"
+    ),
+    case!(
+        release::dropped_guard_frees,
+        "dropping a guard frees the lock in the background"
+    ),
+    case!(
+        release::panic_frees,
+        "a task that panics while it holds frees the lock"
+    ),
+    case!(release::close_waits, "close waits for background releases"),
+    case!(
+        release::closed_locker_refuses,
+        "a closed locker refuses with Closed, and ends those who wait"
+    ),
+    case!(release::close_is_idempotent, "a locker can be closed twice"),
+    case!(
+        release::after_force_is_already_lost,
+        "the release of a lock that was forced away says AlreadyLost"
+    ),
+    case!(
+        release::watchers_see_it,
+        "every watcher of a guard sees its release as a release"
+    ),
+    case!(
+        release::min_hold_outlasts_the_release,
+        "a lock with a least time is free to others only after it"
+    ),
+    case!(
+        release::close_leaves_others_alone,
+        "closing one client does not disturb another's locks"
+    ),
+];
+
+async fn clean_release_frees(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    give_back(take(&holder, &name, cx.long()).await?).await?;
+    ensure!(look(&other, &name).await?.held.is_none(), "shown as free");
+    give_back(take(&other, &name, cx.long()).await?).await
+}
+
+async fn again_and_again(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    for _ in 0..50 {
+        give_back(take(&locker, &name, cx.long()).await?).await?;
+    }
+    Ok(())
+}
+
+async fn repeated_release_is_harmless(cx: Context) -> Outcome {
+    let (raw, name) = (cx.raw().await?, cx.name("a"));
+    let (first, second) = (OwnerId::new(), OwnerId::new());
+    let Some(grant) = raw
+        .try_acquire(&request(&name, first, cx.long())?)
+        .await?
+        .acquired()
+    else {
+        fail!("the lock should be free");
+    };
+    let lease = Lease::new(LockName::new(&name)?, first, Some(grant.token));
+    ensure!(
+        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        "the first release frees"
+    );
+    ensure_eq!(
+        raw.release(&lease).await?,
+        ReleaseOutcome::NotHeld,
+        "the second release"
+    );
+    let Some(next) = raw
+        .try_acquire(&request(&name, second, cx.long())?)
+        .await?
+        .acquired()
+    else {
+        fail!("the lock should be free");
+    };
+    ensure_eq!(
+        raw.release(&lease).await?,
+        ReleaseOutcome::NotHeld,
+        "a release by a former owner"
+    );
+    let held = raw.inspect(&lease.name).await?.held;
+    ensure_eq!(
+        held.and_then(|held| held.token),
+        Some(next.token),
+        "the token that stands in the store"
+    );
+    let lease = Lease::new(LockName::new(&name)?, second, Some(next.token));
+    ensure!(
+        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        "the owner's release frees"
+    );
+    Ok(())
+}
+
+async fn needs_no_token(cx: Context) -> Outcome {
+    let (raw, name, owner) = (cx.raw().await?, cx.name("a"), OwnerId::new());
+    ensure!(
+        raw.try_acquire(&request(&name, owner, cx.long())?)
+            .await?
+            .acquired()
+            .is_some(),
+        "the lock should be free"
+    );
+    let lease = Lease::new(LockName::new(&name)?, owner, None);
+    ensure!(
+        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        "released by owner alone"
+    );
+    ensure!(raw.inspect(&lease.name).await?.held.is_none(), "free");
+    Ok(())
+}
+
+async fn dropped_guard_frees(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    drop(take(&holder, &name, cx.long()).await?);
+    give_back(take_within(&other, &name, SOON).await?).await?;
+    // The same from a thread that knows no runtime.
+    let guard = take(&holder, &name, cx.long()).await?;
+    let thread = std::thread::spawn(move || drop(guard));
+    give_back(take_within(&other, &name, SOON).await?).await?;
+    ensure!(
+        thread.join().is_ok(),
+        "dropping outside of a runtime is fine"
+    );
+    Ok(())
+}
+
+async fn panic_frees(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let task = tokio::spawn(async move {
+        let _guard = guard;
+        // Like a panic, without its message on the terminal.
+        std::panic::resume_unwind(Box::new("on purpose"));
+    });
+    ensure!(task.await.is_err(), "the task panics");
+    give_back(take_within(&other, &name, SOON).await?).await
+}
+
+async fn close_waits(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let mut guards = Vec::new();
+    for number in 0..12 {
+        guards.push(take(&holder, &cx.name(&number.to_string()), cx.long()).await?);
+    }
+    drop(guards);
+    soon("close", holder.close()).await?;
+    let left = other.list(cx.prefix()).await?;
+    ensure!(left.is_empty(), "still held after close: {left:?}");
+    Ok(())
+}
+
+async fn closed_locker_refuses(cx: Context) -> Outcome {
+    let (holder, closing) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let waiting = start({
+        let (closing, name, ttl) = (closing.clone(), name.clone(), cx.long());
+        async move { Ok(closing.lock(&name).ttl(ttl).acquire().await) }
+    });
+    sleep(Duration::from_millis(200)).await;
+    soon("close", closing.close()).await?;
+    let Some(ended) = soon("the waiter ends", join([waiting])).await??.pop() else {
+        fail!("no answer");
+    };
+    refused("a wait that was going on", ended, &[ErrorKind::Closed])?;
+    let free = cx.name("free");
+    refused(
+        "acquire",
+        closing.lock(&free).ttl(cx.long()).acquire().await,
+        &[ErrorKind::Closed],
+    )?;
+    refused(
+        "try_acquire",
+        closing.lock(&free).ttl(cx.long()).try_acquire().await,
+        &[ErrorKind::Closed],
+    )?;
+    refused(
+        "lock_all",
+        closing.lock_all([&free]).ttl(cx.long()).acquire().await,
+        &[ErrorKind::Closed],
+    )?;
+    ensure!(
+        look(&holder, &free).await?.held.is_none(),
+        "nothing was taken"
+    );
+    give_back(guard).await
+}
+
+async fn close_is_idempotent(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    give_back(take(&locker, &cx.name("a"), cx.long()).await?).await?;
+    for _ in 0..3 {
+        soon("close", locker.close()).await?;
+    }
+    Ok(())
+}
+
+async fn after_force_is_already_lost(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    other.force_release(&name, guard.token()).await?;
+    let next = take(&other, &name, cx.long()).await?;
+    match guard.release().await {
+        Released::AlreadyLost(_) => {}
+        other => fail!("the release of a lock that was forced away said {other:?}"),
+    }
+    ensure!(next.is_valid(), "the next holder still holds");
+    refuse(&holder, &name).await?;
+    give_back(next).await
+}
+
+async fn watchers_see_it(cx: Context) -> Outcome {
+    let (holder, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&holder, &name, cx.long()).await?;
+    let watchers: Vec<_> = (0..8)
+        .map(|_| {
+            let watch = guard.watch();
+            start(async move { Ok(watch.ended().await) })
+        })
+        .collect();
+    let late = guard.watch();
+    ensure!(
+        within(Duration::from_millis(100), late.ended())
+            .await
+            .is_none(),
+        "not ended while held"
+    );
+    give_back(guard).await?;
+    for ended in soon("watchers are told", join(watchers)).await?? {
+        ensure_eq!(ended, Ended::Released, "what a watcher saw");
+    }
+    ensure_eq!(
+        late.ended().await,
+        Ended::Released,
+        "what a late look shows"
+    );
+    ensure!(
+        !late.is_valid() && late.remaining().is_zero(),
+        "a released lock is not valid"
+    );
+    Ok(())
+}
+
+async fn min_hold_outlasts_the_release(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (least, name) = (
+        cx.capabilities().min_ttl.max(Duration::from_millis(900)),
+        cx.name("a"),
+    );
+    let asked = now();
+    let guard = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .min_hold(least)
+        .acquire()
+        .await?;
+    let released = start(async move { Ok(guard.release().await) });
+    let next = take_within(&other, &name, cx.gone_after(least)).await?;
+    let after = now().since(asked);
+    ensure!(
+        after >= least,
+        "granted after {after:?}, sooner than {least:?}"
+    );
+    ensure!(
+        after < least + cx.capabilities().ttl_granularity + 2 * SLACK,
+        "granted only after {after:?}"
+    );
+    match join([released]).await?.pop() {
+        Some(Released::Clean) => {}
+        other => fail!("a release before the least time said {other:?}"),
+    }
+    give_back(next).await
+}
+
+async fn close_leaves_others_alone(cx: Context) -> Outcome {
+    let (closing, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = take(&other, &name, ttl).await?;
+    give_back(take(&closing, &cx.name("b"), cx.long()).await?).await?;
+    soon("close", closing.close()).await?;
+    sleep(2 * ttl).await;
+    ensure!(guard.is_valid(), "still held, still renewed");
+    give_back(guard).await
+}

@@ -1,0 +1,396 @@
+//! A lease is kept up while its holder lives, whatever else the holder does.
+
+use std::time::Duration;
+
+use distlock_core::{ErrorKind, Guard, Renew};
+
+use crate::{
+    Failure, Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SOON, eventually, give_back, join, look, now, refuse, sleep, soon, start, take,
+        take_within,
+    },
+    failure::{ensure, ensure_eq, fail, refused},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        renewal::held_for_several_ttls,
+        "a guard stays valid, with the same token, for several times its TTL"
+    ),
+    case!(
+        renewal::many_guards_are_kept,
+        "thirty guards of one client are all kept"
+    ),
+    case!(
+        renewal::long_lease_is_not_shortened,
+        "renewal keeps up a lease that others see running down"
+    ),
+    case!(
+        renewal::manual_renewal_is_left_alone,
+        "with manual renewal nothing is renewed"
+    ),
+    case!(
+        renewal::manual_extension_keeps_the_lock,
+        "a lock can be kept by extending it by hand"
+    ),
+    case!(
+        renewal::extend_raises_the_deadline,
+        "an extension raises the deadline, and the store knows"
+    ),
+    case!(
+        renewal::extend_may_shorten,
+        "an extension to less lowers the deadline"
+    ),
+    case!(
+        renewal::extend_is_checked,
+        "an extension out of range is refused and changes nothing"
+    ),
+    case!(
+        renewal::extend_after_a_loss_fails,
+        "a lost lock cannot be extended"
+    ),
+    case!(
+        renewal::holder_and_meta_survive,
+        "label, text and token stay beside a renewed lock"
+    ),
+    case!(
+        renewal::blocked_runtime_keeps_its_locks,
+        "a caller whose runtime is blocked for two TTLs keeps its lock"
+    ),
+    case!(
+        renewal::dropped_runtime_keeps_its_locks,
+        "a guard outlives the runtime it was taken on"
+    ),
+    case!(
+        renewal::stops_with_the_release,
+        "nothing is renewed after a release"
+    ),
+];
+
+async fn held_for_several_ttls(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = take(&holder, &name, ttl).await?;
+    let (token, start) = (guard.token(), now());
+    while now().since(start) < 3 * ttl {
+        refuse(&other, &name).await?;
+        ensure!(guard.is_valid(), "lost after {:?}", now().since(start));
+        ensure!(guard.remaining() <= ttl, "valid for longer than its lease");
+        sleep(Duration::from_millis(50)).await;
+    }
+    ensure_eq!(guard.token(), token, "the token of a renewed lock");
+    give_back(guard).await
+}
+
+async fn many_guards_are_kept(cx: Context) -> Outcome {
+    let (locker, ttl) = (cx.locker().await?, cx.short() * 2);
+    let takes = (0..30).map(|number| {
+        let (locker, name) = (locker.clone(), cx.name(&number.to_string()));
+        start(async move { take(&locker, &name, ttl).await })
+    });
+    let guards = join(takes.collect::<Vec<_>>()).await?;
+    sleep(2 * ttl).await;
+    for guard in &guards {
+        ensure!(guard.is_valid(), "{:?} was lost", guard.name());
+    }
+    let releases = guards.into_iter().map(|guard| start(give_back(guard)));
+    join(releases.collect::<Vec<_>>()).await.map(drop)
+}
+
+async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short() * 2, cx.name("a"));
+    let guard = take(&holder, &name, ttl).await?;
+    let Some(first) = look(&other, &name)
+        .await?
+        .held
+        .and_then(|held| held.expires_in)
+    else {
+        // A session store has no such number; what counts there is `held_for_several_ttls`.
+        return give_back(guard).await;
+    };
+    ensure!(first <= ttl, "expires in {first:?}");
+    sleep(ttl).await;
+    let Some(later) = look(&other, &name)
+        .await?
+        .held
+        .and_then(|held| held.expires_in)
+    else {
+        fail!("not held any more");
+    };
+    ensure!(
+        !later.is_zero() && later <= ttl,
+        "expires in {later:?} after one TTL"
+    );
+    give_back(guard).await
+}
+
+async fn manual_renewal_is_left_alone(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = holder
+        .lock(&name)
+        .ttl(ttl)
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    let next = take_within(&other, &name, cx.gone_after(ttl)).await?;
+    ensure!(!guard.is_valid(), "nobody renewed it");
+    give_back(next).await
+}
+
+async fn manual_extension_keeps_the_lock(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = holder
+        .lock(&name)
+        .ttl(ttl)
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    let start = now();
+    while now().since(start) < 3 * ttl {
+        guard.extend(ttl).await?;
+        refuse(&other, &name).await?;
+        sleep(ttl / 5).await;
+    }
+    ensure!(guard.is_valid(), "kept by hand");
+    give_back(guard).await
+}
+
+async fn extend_raises_the_deadline(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = holder
+        .lock(&name)
+        .ttl(ttl)
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    guard.extend(cx.long()).await?;
+    ensure!(
+        guard.remaining() > ttl,
+        "{:?} remain after an extension to {:?}",
+        guard.remaining(),
+        cx.long()
+    );
+    ensure!(
+        cx.is_lease(guard.ttl().duration(), cx.long()),
+        "the guard tells {:?} for {:?}",
+        guard.ttl(),
+        cx.long()
+    );
+    sleep(cx.over_after(ttl)).await;
+    ensure!(
+        guard.is_valid(),
+        "the first lease is over, the extension is not"
+    );
+    refuse(&other, &name).await?;
+    give_back(guard).await
+}
+
+async fn extend_may_shorten(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    guard.extend(cx.short()).await?;
+    ensure!(
+        guard.remaining() <= cx.short(),
+        "{:?} remain after an extension to {:?}",
+        guard.remaining(),
+        cx.short()
+    );
+    let next = take_within(&other, &name, cx.gone_after(cx.short())).await?;
+    ensure!(!guard.is_valid(), "two holders");
+    give_back(next).await
+}
+
+async fn extend_is_checked(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let guard = take(&locker, &cx.name("a"), cx.long()).await?;
+    let remaining = guard.remaining();
+    for ttl in [
+        Duration::ZERO,
+        cx.capabilities().min_ttl - Duration::from_millis(1),
+        Duration::from_secs(24 * 60 * 60) + Duration::from_millis(1),
+        Duration::MAX,
+    ] {
+        let answer = guard.extend(ttl).await;
+        refused(
+            &format!("extend to {ttl:?}"),
+            answer,
+            &[ErrorKind::InvalidArgument],
+        )?;
+    }
+    ensure!(
+        guard.is_valid() && guard.remaining() + Duration::from_secs(5) > remaining,
+        "nothing has changed"
+    );
+    give_back(guard).await
+}
+
+async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let guard = holder
+        .lock(&name)
+        .ttl(ttl)
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    soon("it is lost", guard.lost()).await?;
+    refused(
+        "extend after a loss",
+        guard.extend(cx.long()).await,
+        &[ErrorKind::Lost],
+    )?;
+    ensure!(!guard.is_valid(), "lost for good");
+    // And the extension that was refused did not keep others out.
+    give_back(take_within(&other, &name, cx.gone_after(ttl)).await?).await
+}
+
+async fn holder_and_meta_survive(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let (ttl, name) = (cx.short(), cx.name("a"));
+    let attempt = holder
+        .lock(&name)
+        .ttl(ttl)
+        .holder("grace")
+        .meta("shard 7")
+        .try_acquire()
+        .await?;
+    let Some(guard) = attempt.acquired() else {
+        fail!("the lock should be free")
+    };
+    sleep(2 * ttl).await;
+    guard.extend(2 * ttl).await?;
+    let Some(held) = look(&other, &name).await?.held else {
+        fail!("not held any more")
+    };
+    ensure_eq!(held.holder, "grace", "the label");
+    ensure_eq!(held.meta.as_deref(), Some("shard 7"), "the text");
+    ensure_eq!(held.token, Some(guard.token()), "the token");
+    give_back(guard).await
+}
+
+/// A guard taken on a runtime of its own, on a thread of its own.
+async fn on_own_runtime<T: Send + 'static>(
+    cx: &Context,
+    work: impl FnOnce(tokio::runtime::Runtime, Guard) -> T + Send + 'static,
+) -> Outcome<T> {
+    let (cx, ttl) = (cx.clone(), cx.short());
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let result = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Failure::from)
+            .and_then(|runtime| {
+                let guard = runtime.block_on(async {
+                    let store = cx.store().await?;
+                    store.ready().await?;
+                    take(&store.locker(), &cx.name("a"), ttl).await
+                })?;
+                Ok(work(runtime, guard))
+            });
+        let _ = answer.send(result);
+    });
+    match answered.await {
+        Ok(result) => result,
+        Err(_) => fail!("the thread ended early"),
+    }
+}
+
+async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
+    let (other, ttl) = (cx.locker().await?, cx.short());
+    let (told, held) = tokio::sync::oneshot::channel();
+    let blocked = start({
+        let cx = cx.clone();
+        async move {
+            on_own_runtime(&cx, move |runtime, guard| {
+                let _ = told.send(());
+                runtime.block_on(async {
+                    block(2 * ttl);
+                    (guard.is_valid(), guard.release().await)
+                })
+            })
+            .await
+        }
+    });
+    let name = cx.name("a");
+    if soon("the lock is held", held).await?.is_ok() {
+        while !blocked.is_finished() {
+            if let distlock_core::Attempt::Acquired(guard) =
+                other.lock(&name).ttl(ttl).try_acquire().await?
+            {
+                ensure!(
+                    blocked.is_finished(),
+                    "granted with token {} while the runtime was blocked",
+                    guard.token()
+                );
+                give_back(guard).await?;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    match join([blocked]).await?.pop() {
+        Some((true, distlock_core::Released::Clean)) => Ok(()),
+        other => fail!("validity and release after a blocked runtime: {other:?}"),
+    }
+}
+
+async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
+    let (other, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let guard = on_own_runtime(&cx, |runtime, guard| {
+        drop(runtime);
+        guard
+    })
+    .await?;
+    let start = now();
+    while now().since(start) < 2 * ttl {
+        ensure!(guard.is_valid(), "lost after {:?}", now().since(start));
+        refuse(&other, &name).await?;
+        sleep(Duration::from_millis(50)).await;
+    }
+    // The background release does not need that runtime either.
+    drop(guard);
+    give_back(take_within(&other, &name, SOON).await?).await
+}
+
+async fn stops_with_the_release(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let ttl = cx.short();
+    for round in 0..6_u64 {
+        let name = cx.name(&round.to_string());
+        let guard = take(&holder, &name, ttl).await?;
+        // Around the time of the first renewal.
+        sleep(ttl / 3 + Duration::from_millis(round * 2)).await;
+        give_back(guard).await?;
+        eventually("free after the release", SOON, || async {
+            Ok(look(&other, &name).await?.held.is_none())
+        })
+        .await?;
+    }
+    sleep(ttl).await;
+    ensure_eq!(
+        other.list(cx.prefix()).await?.len(),
+        0,
+        "locks that came back"
+    );
+    Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the point is to block the runtime, as a careless caller would"
+)]
+fn block(time: Duration) {
+    std::thread::sleep(time);
+}

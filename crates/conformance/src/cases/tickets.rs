@@ -1,0 +1,445 @@
+//! A held lock can become a ticket, and the ticket a guard again, once, anywhere.
+
+use std::time::Duration;
+
+use distlock_core::{ErrorKind, Locker, Ticket, margin};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{Context, give_back, join, look, now, refuse, sleep, soon, start, take, take_within},
+    failure::{ensure, ensure_eq, fail, refused},
+    polls::at_most_polls,
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        tickets::resumed_elsewhere,
+        "a ticket is resumed by another client, with the same token, owner and name"
+    ),
+    case!(
+        tickets::resumed_in_another_process,
+        "a ticket is resumed by another process",
+        Processes
+    ),
+    case!(tickets::resumed_once, "a ticket can be resumed once only"),
+    case!(
+        tickets::one_of_many_resumes,
+        "of six clients that resume one ticket at once exactly one gets the lock"
+    ),
+    case!(
+        tickets::excludes_until_resumed,
+        "a lock behind a ticket stays locked, and is not renewed"
+    ),
+    case!(
+        tickets::expired_ticket_is_refused,
+        "a ticket whose lease ran out cannot be resumed"
+    ),
+    case!(
+        tickets::overtaken_ticket_is_refused,
+        "a ticket whose lock belongs to somebody else does nothing to it"
+    ),
+    case!(
+        tickets::resumed_guard_is_renewed,
+        "a resumed guard is renewed like any other"
+    ),
+    case!(
+        tickets::renewing_keeps_it_alive,
+        "a ticket can be renewed and stays usable"
+    ),
+    case!(
+        tickets::renewing_a_used_ticket_is_refused,
+        "a ticket that was resumed cannot be renewed"
+    ),
+    case!(tickets::release_frees, "a ticket can be released, once"),
+    case!(
+        tickets::turns_again,
+        "a resumed guard can become another ticket, and the first one stays used"
+    ),
+    case!(
+        tickets::garbage_is_refused,
+        "what is not a ticket is refused before any question is asked, without repeating it"
+    ),
+    case!(
+        tickets::text_is_faithful_and_debug_is_not,
+        "a ticket survives as text and JSON, and Debug hides its secret"
+    ),
+    case!(
+        tickets::resume_dropped_after_any_poll,
+        "a resume that is dropped leaves nothing beyond one lease"
+    ),
+    case!(
+        tickets::giving_up_the_guard_is_no_loss,
+        "who watched a guard that became a ticket sees a release"
+    ),
+];
+
+/// A lock as a ticket. `None` = the backend has none, and said so in the right way.
+async fn ticket(
+    cx: &Context,
+    locker: &Locker,
+    name: &str,
+    ttl: Duration,
+) -> Outcome<Option<Ticket>> {
+    let guard = take(locker, name, ttl).await?;
+    let token = guard.token();
+    let answer = guard.into_ticket().await;
+    if cx.capabilities().tickets {
+        let ticket = answer?;
+        ensure_eq!(ticket.token(), token, "the ticket's token");
+        ensure_eq!(ticket.name().as_str(), name, "the ticket's name");
+        ensure_eq!(ticket.ttl().duration(), ttl, "the ticket's TTL");
+        return Ok(Some(ticket));
+    }
+    refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
+    give_back(take_within(locker, name, crate::context::SOON).await?).await?;
+    Ok(None)
+}
+
+/// A lock as a ticket, or the end of the case where there are none.
+macro_rules! ticket_or_done {
+    ($cx:expr, $locker:expr, $name:expr, $ttl:expr) => {
+        match ticket($cx, $locker, $name, $ttl).await? {
+            Some(ticket) => ticket,
+            None => return Ok(()),
+        }
+    };
+}
+
+async fn resumed_elsewhere(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&one, &name, cx.long()).await?;
+    let fence = guard.fence();
+    give_back(guard).await?;
+    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let sent = now();
+    let guard = two.resume(&ticket).await?;
+    ensure_eq!(guard.token(), ticket.token(), "the token");
+    ensure!(guard.token() > fence.token, "tokens rise");
+    ensure_eq!(guard.name(), ticket.name(), "the name");
+    let most = cx.long() - margin(cx.long());
+    ensure!(
+        guard.remaining() <= most
+            && guard.remaining() + now().since(sent) + Duration::from_millis(5) >= most,
+        "{:?} remain, the lease starts with the resume",
+        guard.remaining()
+    );
+    refuse(&one, &name).await?;
+    give_back(guard).await?;
+    give_back(take(&one, &name, cx.long()).await?).await
+}
+
+async fn resumed_in_another_process(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let ticket = ticket_or_done!(&cx, &locker, &name, cx.long());
+    let mut worker = cx.worker().await?;
+    let held = worker.resume(ticket.to_string()).await?;
+    ensure_eq!(held.token, ticket.token().get(), "the token");
+    refuse(&locker, &name).await?;
+    worker.release().await?;
+    give_back(take(&locker, &name, cx.long()).await?).await
+}
+
+async fn resumed_once(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let guard = two.resume(&ticket).await?;
+    for locker in [&one, &two] {
+        refused(
+            "a second resume",
+            locker.resume(&ticket).await,
+            &[ErrorKind::NotHeld],
+        )?;
+    }
+    ensure!(guard.is_valid(), "the resumed guard is not disturbed");
+    guard.extend(cx.long()).await?;
+    give_back(guard).await?;
+    refused(
+        "a resume after the release",
+        one.resume(&ticket).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    Ok(())
+}
+
+async fn one_of_many_resumes(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let ticket = ticket_or_done!(&cx, &locker, &name, cx.long());
+    let mut tasks = Vec::new();
+    for _ in 0..6 {
+        let (locker, ticket) = (cx.locker().await?, ticket.clone());
+        tasks.push(start(async move {
+            match locker.resume(&ticket).await {
+                Ok(guard) => Ok(Some(guard)),
+                Err(error) if error.kind() == ErrorKind::NotHeld => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        }));
+    }
+    let winners: Vec<_> = join(tasks).await?.into_iter().flatten().collect();
+    ensure_eq!(winners.len(), 1, "guards of one ticket");
+    for guard in winners {
+        ensure!(guard.is_valid(), "the winner is valid");
+        give_back(guard).await?;
+    }
+    Ok(())
+}
+
+async fn excludes_until_resumed(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let (name, ttl) = (cx.name("a"), cx.short());
+    let asked = now();
+    let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+    refuse(&one, &name).await?;
+    refuse(&two, &name).await?;
+    // Nobody resumes it, so it ends.
+    let guard = take_within(&two, &name, cx.gone_after(ttl)).await?;
+    ensure!(
+        now().since(asked) >= ttl - margin(ttl),
+        "granted after {:?} of {ttl:?}",
+        now().since(asked)
+    );
+    ensure!(guard.token() > ticket.token(), "tokens rise");
+    give_back(guard).await
+}
+
+async fn expired_ticket_is_refused(cx: Context) -> Outcome {
+    let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short());
+    let ticket = ticket_or_done!(&cx, &locker, &name, ttl);
+    sleep(cx.gone_after(ttl)).await;
+    refused(
+        "resume",
+        locker.resume(&ticket).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    refused(
+        "renewal",
+        locker.renew_ticket(&ticket, ttl).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    refused(
+        "release",
+        locker.release_ticket(&ticket).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    ensure!(look(&locker, &name).await?.held.is_none(), "not revived");
+    Ok(())
+}
+
+async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    two.force_release(&name, ticket.token()).await?;
+    let guard = take(&two, &name, cx.long()).await?;
+    refused("resume", one.resume(&ticket).await, &[ErrorKind::NotHeld])?;
+    refused(
+        "renewal",
+        one.renew_ticket(&ticket, cx.long()).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    refused(
+        "release",
+        one.release_ticket(&ticket).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    let held = look(&one, &name).await?.held;
+    ensure_eq!(
+        held.and_then(|held| held.token),
+        Some(guard.token()),
+        "the token that stands in the store"
+    );
+    guard.extend(cx.long()).await?;
+    give_back(guard).await
+}
+
+async fn resumed_guard_is_renewed(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let (name, ttl) = (cx.name("a"), cx.short());
+    let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+    let guard = two.resume(&ticket).await?;
+    sleep(cx.gone_after(ttl)).await;
+    ensure!(guard.is_valid(), "not renewed");
+    refuse(&one, &name).await?;
+    give_back(guard).await
+}
+
+async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let (name, ttl) = (cx.name("a"), cx.short());
+    let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+    let begin = now();
+    while now().since(begin) < 2 * ttl {
+        two.renew_ticket(&ticket, ttl).await?;
+        refuse(&one, &name).await?;
+        sleep(ttl / 4).await;
+    }
+    for wrong in [Duration::ZERO, Duration::from_secs(24 * 60 * 60 + 1)] {
+        refused(
+            "renewal out of range",
+            two.renew_ticket(&ticket, wrong).await,
+            &[ErrorKind::InvalidArgument],
+        )?;
+    }
+    let guard = two.resume(&ticket).await?;
+    ensure_eq!(guard.token(), ticket.token(), "the token");
+    give_back(guard).await
+}
+
+async fn renewing_a_used_ticket_is_refused(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let guard = two.resume(&ticket).await?;
+    // It would shorten the lease under the guard.
+    refused(
+        "renewal",
+        one.renew_ticket(&ticket, cx.short()).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    refused(
+        "release",
+        one.release_ticket(&ticket).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    sleep(cx.gone_after(cx.short())).await;
+    ensure!(guard.is_valid(), "the guard is not disturbed");
+    refuse(&one, &name).await?;
+    give_back(guard).await
+}
+
+async fn release_frees(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    two.release_ticket(&ticket).await?;
+    give_back(take(&one, &name, cx.long()).await?).await?;
+    refused(
+        "a second release",
+        two.release_ticket(&ticket).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    refused("resume", two.resume(&ticket).await, &[ErrorKind::NotHeld])?;
+    Ok(())
+}
+
+async fn turns_again(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let first = ticket_or_done!(&cx, &one, &name, cx.long());
+    let second = two.resume(&first).await?.into_ticket().await?;
+    ensure_eq!(second.token(), first.token(), "the token");
+    ensure!(
+        second.to_string() != first.to_string(),
+        "one secret for two tickets"
+    );
+    refused(
+        "the first ticket again",
+        one.resume(&first).await,
+        &[ErrorKind::NotHeld],
+    )?;
+    give_back(one.resume(&second).await?).await
+}
+
+async fn garbage_is_refused(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let mut garbage: Vec<String> = [
+        "",
+        " ",
+        "ticket",
+        "dlt1.",
+        "dlt1.e30",
+        "dlt9.e30",
+        "{}",
+        "🔒",
+        "dlt1.////",
+        "dlt1.\0",
+    ]
+    .map(Into::into)
+    .into();
+    if let Some(ticket) = ticket(&cx, &locker, &name, cx.long()).await? {
+        let text = ticket.to_string();
+        for at in (1..text.len()).step_by(7) {
+            garbage.push(text[..at].to_owned());
+        }
+        garbage.push(text.to_uppercase());
+        garbage.push(format!("{text}{text}"));
+        garbage.push(text.chars().rev().collect());
+        ensure!(
+            look(&locker, &name).await?.held.is_some(),
+            "the lock is still there"
+        );
+    }
+    for text in garbage {
+        let answer = text.parse::<Ticket>();
+        let error = refused(
+            &format!("ticket {text:?}"),
+            answer,
+            &[ErrorKind::InvalidArgument, ErrorKind::InvalidName],
+        )?;
+        ensure!(
+            text.len() < 8 || !error.to_string().contains(&text),
+            "the error repeats {text:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn text_is_faithful_and_debug_is_not(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("tricky 'ñ' 🔒 / %"));
+    let ticket = ticket_or_done!(&cx, &locker, &name, cx.long());
+    let text = ticket.to_string();
+    ensure!(
+        text.is_ascii() && !text.contains(char::is_whitespace),
+        "{text:?} does not survive a shell"
+    );
+    let json = serde_json::to_string(&ticket).map_err(|error| error.to_string())?;
+    let back: Ticket = serde_json::from_str(&json).map_err(|error| error.to_string())?;
+    ensure!(
+        back == ticket && back.to_string() == text,
+        "a ticket changed on its way through JSON"
+    );
+    let shown = format!("{ticket:?}");
+    ensure!(
+        !shown.contains(&text) && !shown.contains(&text[8..]),
+        "Debug shows the secret: {shown}"
+    );
+    let guard = locker.resume(&format!("  {text}\n").parse()?).await?;
+    give_back(guard).await
+}
+
+async fn resume_dropped_after_any_poll(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let ttl = cx.short();
+    let mut names = Vec::new();
+    for polls in 0..8 {
+        let name = cx.name(&polls.to_string());
+        let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+        drop(at_most_polls(polls, two.resume(&ticket)).await);
+        names.push(name);
+    }
+    for name in names {
+        give_back(take_within(&one, &name, cx.gone_after(ttl)).await?).await?;
+    }
+    Ok(())
+}
+
+async fn giving_up_the_guard_is_no_loss(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&locker, &name, cx.long()).await?;
+    let watch = guard.watch();
+    let answer = guard.into_ticket().await;
+    let ended = soon("the watcher is told", watch.ended()).await?;
+    ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
+    ensure!(!watch.is_valid(), "the guard is gone");
+    if !cx.capabilities().tickets {
+        refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
+        return Ok(());
+    }
+    match locker.resume(&answer?).await {
+        Ok(guard) => give_back(guard).await,
+        Err(error) => fail!("the ticket cannot be resumed: {error}"),
+    }
+}

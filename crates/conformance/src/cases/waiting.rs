@@ -1,0 +1,426 @@
+//! Trying, waiting, and giving up in time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Attempt, ErrorKind, Fairness, Wakeup};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{
+        Context, SLACK, SOON, eventually, give_back, join, look, now, refuse, sleep, soon, start,
+        take, take_within, within,
+    },
+    failure::{ensure, ensure_eq, fail, refused},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        waiting::try_acquire_never_waits,
+        "try_acquire of a held lock answers at once, and busy is not an error"
+    ),
+    case!(
+        waiting::zero_wait_tries_once,
+        "a wait of zero takes a free lock and gives up on a held one at once"
+    ),
+    case!(
+        waiting::gives_up_when_the_wait_is_over,
+        "acquire ends with Timeout when its wait is over, not sooner"
+    ),
+    case!(
+        waiting::local_waiter_gives_up_in_time,
+        "a waiter behind a task of its own client gives up in time as well"
+    ),
+    case!(
+        waiting::timeout_says_who,
+        "the error of a timeout names the lock and its holder, and how to look"
+    ),
+    case!(waiting::busy_says_who, "a busy answer names the holder"),
+    case!(
+        waiting::release_serves_a_waiter_of_another_client,
+        "a waiter gets the lock soon after another client's release"
+    ),
+    case!(
+        waiting::release_serves_a_waiter_of_the_same_client,
+        "a waiter gets the lock soon after its own client's release"
+    ),
+    case!(
+        waiting::wait_forever_outlasts_the_holder,
+        "a waiter without a limit gets the lock in the end"
+    ),
+    case!(
+        waiting::endless_durations_are_accepted,
+        "the longest duration there is means waiting without a limit"
+    ),
+    case!(
+        waiting::every_waiter_is_served,
+        "twelve waiters of two clients all get the lock"
+    ),
+    case!(
+        waiting::waiter_hinders_nobody_else,
+        "who waits for one name does not delay its client's other names"
+    ),
+    case!(
+        waiting::free_lock_is_taken_without_delay,
+        "a free lock is granted without waiting"
+    ),
+    case!(
+        waiting::order_between_clients_is_as_promised,
+        "where fairness is first come, first served, waiting clients get the lock in the order in which they came"
+    ),
+    case!(
+        waiting::wake_up_is_as_promised,
+        "where wake-ups are pushed, a release reaches a waiting client at once"
+    ),
+];
+
+async fn try_acquire_never_waits(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    for locker in [&holder, &other] {
+        let asked = now();
+        refuse(locker, &name).await?;
+        ensure!(
+            now().since(asked) < SLACK,
+            "answered after {:?}",
+            now().since(asked)
+        );
+    }
+    give_back(guard).await
+}
+
+async fn zero_wait_tries_once(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .wait(Duration::ZERO)
+        .acquire()
+        .await?;
+    for locker in [&holder, &other] {
+        let asked = now();
+        let answer = locker
+            .lock(&name)
+            .ttl(cx.long())
+            .wait(Duration::ZERO)
+            .acquire()
+            .await;
+        refused(
+            "acquire of a held lock with no wait",
+            answer,
+            &[ErrorKind::Timeout],
+        )?;
+        ensure!(
+            now().since(asked) < SLACK,
+            "answered after {:?}",
+            now().since(asked)
+        );
+    }
+    give_back(guard).await
+}
+
+async fn gives_up(cx: &Context, local: bool) -> Outcome {
+    let holder = cx.locker().await?;
+    let waiter = if local {
+        holder.clone()
+    } else {
+        cx.locker().await?
+    };
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    for wait in [Duration::from_millis(1), Duration::from_millis(700)] {
+        let asked = now();
+        let answer = waiter.lock(&name).ttl(cx.long()).wait(wait).acquire().await;
+        let waited = now().since(asked);
+        refused("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
+        ensure!(
+            waited >= wait,
+            "gave up after {waited:?} instead of {wait:?}"
+        );
+        ensure!(
+            waited < wait + SLACK,
+            "gave up only after {waited:?} instead of {wait:?}"
+        );
+    }
+    ensure!(guard.is_valid(), "the holder is not disturbed");
+    give_back(guard).await
+}
+
+async fn gives_up_when_the_wait_is_over(cx: Context) -> Outcome {
+    gives_up(&cx, false).await
+}
+
+async fn local_waiter_gives_up_in_time(cx: Context) -> Outcome {
+    gives_up(&cx, true).await
+}
+
+async fn timeout_says_who(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("nightly report");
+    let guard = match holder
+        .lock(&name)
+        .ttl(cx.long())
+        .holder("ada@engine:1843")
+        .try_acquire()
+        .await?
+    {
+        Attempt::Acquired(guard) => guard,
+        Attempt::Busy(holder) => fail!("held by {holder:?}"),
+    };
+    for locker in [&holder, &other] {
+        let answer = locker
+            .lock(&name)
+            .ttl(cx.long())
+            .wait(Duration::from_millis(300))
+            .acquire()
+            .await;
+        let error = refused("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
+        let text = error.to_string();
+        ensure!(
+            text.contains("ada@engine:1843"),
+            "the holder is missing in {text:?}"
+        );
+        ensure!(
+            text.contains("nightly report"),
+            "the lock is missing in {text:?}"
+        );
+        ensure!(
+            text.contains("inspect"),
+            "how to look is missing in {text:?}"
+        );
+        ensure!(!text.contains('\n'), "more than one line: {text:?}");
+    }
+    give_back(guard).await
+}
+
+async fn busy_says_who(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let attempt = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .holder("grace")
+        .meta("shard 7")
+        .try_acquire()
+        .await?;
+    let Some(guard) = attempt.acquired() else {
+        fail!("the lock should be free");
+    };
+    let Some(info) = refuse(&other, &name).await? else {
+        fail!("a store that can be inspected can say who holds a lock");
+    };
+    ensure_eq!(info.holder, "grace", "the holder");
+    give_back(guard).await
+}
+
+async fn release_serves(cx: &Context, local: bool) -> Outcome {
+    let holder = cx.locker().await?;
+    let waiter = if local {
+        holder.clone()
+    } else {
+        cx.locker().await?
+    };
+    for round in 0..3 {
+        let name = cx.name(&round.to_string());
+        let guard = take(&holder, &name, cx.long()).await?;
+        let waiting = start({
+            let (waiter, name) = (waiter.clone(), name.clone());
+            async move { take_within(&waiter, &name, Duration::from_secs(25)).await }
+        });
+        sleep(Duration::from_millis(250)).await;
+        ensure!(
+            !waiting.is_finished(),
+            "the waiter does not get what is held"
+        );
+        give_back(guard).await?;
+        let mut served = soon("a waiter is served", join([waiting])).await??;
+        let Some(guard) = served.pop() else {
+            fail!("no guard")
+        };
+        give_back(guard).await?;
+    }
+    Ok(())
+}
+
+async fn release_serves_a_waiter_of_another_client(cx: Context) -> Outcome {
+    release_serves(&cx, false).await
+}
+
+async fn release_serves_a_waiter_of_the_same_client(cx: Context) -> Outcome {
+    release_serves(&cx, true).await
+}
+
+async fn wait_forever_outlasts_the_holder(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let mut waiting = Box::pin(other.lock(&name).ttl(cx.long()).wait_forever().acquire());
+    ensure!(
+        within(Duration::from_millis(1500), &mut waiting)
+            .await
+            .is_none(),
+        "the waiter still waits while the lock is held"
+    );
+    give_back(guard).await?;
+    give_back(soon("the waiter is served", waiting).await??).await
+}
+
+async fn endless_durations_are_accepted(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let mut waiting = Box::pin(
+        other
+            .lock(&name)
+            .ttl(cx.long())
+            .wait(Duration::MAX)
+            .acquire(),
+    );
+    ensure!(
+        within(Duration::from_millis(300), &mut waiting)
+            .await
+            .is_none(),
+        "the waiter waits"
+    );
+    give_back(guard).await?;
+    give_back(soon("the waiter is served", waiting).await??).await
+}
+
+async fn every_waiter_is_served(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&one, &name, cx.long()).await?;
+    let waiters = (0..12).map(|number| {
+        let (locker, name) = (
+            if number % 2 == 0 { &one } else { &two }.clone(),
+            name.clone(),
+        );
+        start(async move {
+            give_back(take_within(&locker, &name, Duration::from_secs(40)).await?).await
+        })
+    });
+    let waiters: Vec<_> = waiters.collect();
+    sleep(Duration::from_millis(100)).await;
+    give_back(guard).await?;
+    match within(2 * SOON, join(waiters)).await {
+        Some(served) => served.map(drop),
+        None => fail!("twelve waiters were not served within {:?}", 2 * SOON),
+    }
+}
+
+async fn waiter_hinders_nobody_else(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("busy");
+    let guard = take(&holder, &name, cx.long()).await?;
+    let waiting = start({
+        let (other, name) = (other.clone(), name.clone());
+        async move { give_back(take_within(&other, &name, Duration::from_secs(25)).await?).await }
+    });
+    for number in 0..20 {
+        let free = cx.name(&format!("free {number}"));
+        give_back(soon("a free lock", take(&other, &free, cx.long())).await??).await?;
+    }
+    ensure!(!waiting.is_finished(), "the waiter still waits");
+    give_back(guard).await?;
+    soon("the waiter is served", join([waiting]))
+        .await?
+        .map(drop)
+}
+
+async fn free_lock_is_taken_without_delay(cx: Context) -> Outcome {
+    let locker = cx.locker().await?;
+    let asked = now();
+    let guard = locker
+        .lock(cx.name("a"))
+        .ttl(cx.long())
+        .wait(Duration::from_secs(20))
+        .acquire()
+        .await?;
+    ensure!(
+        now().since(asked) < SLACK,
+        "granted after {:?}",
+        now().since(asked)
+    );
+    give_back(guard).await
+}
+
+async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
+    let (holder, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&holder, &name, cx.long()).await?;
+    let served = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for place in 0..5_u32 {
+        let client = cx.locker().await?;
+        client.ready().await?;
+        tasks.push(start({
+            let (name, served) = (name.clone(), Arc::clone(&served));
+            async move {
+                let guard = take_within(&client, &name, Duration::from_secs(40)).await?;
+                let order = served.fetch_add(1, Ordering::SeqCst);
+                give_back(guard).await?;
+                Ok((place, order))
+            }
+        }));
+        // The next one comes when this one is known to wait.
+        if look(&holder, &name).await?.waiters.is_some() {
+            eventually("the waiter has joined", SOON, || async {
+                Ok(look(&holder, &name).await?.waiters == Some(place + 1))
+            })
+            .await?;
+        } else {
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
+    give_back(guard).await?;
+    let Some(places) = within(2 * SOON, join(tasks)).await else {
+        fail!("not every client was served within {:?}", 2 * SOON);
+    };
+    let mut places = places?;
+    places.sort_unstable_by_key(|(_, order)| *order);
+    let places: Vec<_> = places.into_iter().map(|(place, _)| place).collect();
+    if cx.capabilities().fairness == Fairness::Fifo {
+        ensure_eq!(places, vec![0, 1, 2, 3, 4], "the order of being served");
+    }
+    Ok(())
+}
+
+async fn wake_up_is_as_promised(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let mut best = Duration::MAX;
+    for round in 0..5 {
+        let name = cx.name(&round.to_string());
+        let guard = take(&holder, &name, cx.long()).await?;
+        let waiting = start({
+            let (other, name) = (other.clone(), name.clone());
+            async move {
+                let guard = take_within(&other, &name, Duration::from_secs(5)).await?;
+                Ok((now(), guard))
+            }
+        });
+        sleep(Duration::from_millis(400)).await;
+        let released = now();
+        give_back(guard).await?;
+        for (granted, guard) in join([waiting]).await? {
+            best = best.min(granted.since(released));
+            give_back(guard).await?;
+        }
+    }
+    // The best of five, because a busy machine may delay any of them.
+    let limit = match cx.capabilities().wakeup {
+        Wakeup::Push => Duration::from_millis(40),
+        _ => SLACK,
+    };
+    ensure!(
+        best < limit,
+        "the quickest of five releases reached its waiter after {best:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,361 @@
+//! What a case works with: independent clients of one store, names of its own, and times that suit the store.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Clock as _, DistLock, FencingToken, Guard, HolderInfo,
+    HolderLabel, LeaseKind, LockInfo, LockName, Locker, Moment, OwnerId, RecordKey, Released,
+    Store, SystemClock, Ttl,
+};
+
+use crate::{
+    Failure, Outcome, Subject,
+    failure::{ensure, fail},
+    history::{History, Hold},
+    worker::Worker,
+};
+
+/// What goes on top of a bound that the contract gives, for a machine that is busy with other cases.
+pub(crate) const SLACK: Duration = Duration::from_secs(2);
+
+/// Within this everything happens that does not wait for a lease to run out.
+pub(crate) const SOON: Duration = Duration::from_secs(8);
+
+/// One case's view of the subject.
+#[derive(Clone)]
+pub(crate) struct Context {
+    subject: Subject,
+    prefix: Arc<str>,
+    opened: Arc<Mutex<Vec<Store>>>,
+}
+
+impl Context {
+    pub(crate) fn new(subject: Subject) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Random, so that several runs of the suite can share a store.
+        let run = fastrand::u32(..);
+        Self {
+            subject,
+            prefix: format!("conformance-{run:08x}-{number}:").into(),
+            opened: Arc::default(),
+        }
+    }
+
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        self.subject.capabilities()
+    }
+
+    /// What every name of this case starts with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A name of this case.
+    pub(crate) fn name(&self, tail: &str) -> String {
+        format!("{}{tail}", self.prefix)
+    }
+
+    pub(crate) fn lock_name(&self, tail: &str) -> Outcome<LockName> {
+        Ok(LockName::new(self.name(tail))?)
+    }
+
+    pub(crate) fn key(&self, tail: &str) -> Outcome<RecordKey> {
+        Ok(RecordKey::new(self.name(tail))?)
+    }
+
+    /// A lease that is meant to run out, or to be held for several times its length.
+    pub(crate) fn short(&self) -> Duration {
+        self.capabilities().min_ttl.max(Duration::from_millis(800))
+    }
+
+    /// A lease that must not run out while a case runs.
+    pub(crate) fn long(&self) -> Duration {
+        (self.capabilities().min_ttl * 2).max(Duration::from_secs(30))
+    }
+
+    /// When the store must have freed a lock that was granted for `ttl` and is not renewed.
+    pub(crate) fn gone_after(&self, ttl: Duration) -> Duration {
+        // A session ends when the server has not heard of it for half as long again as its leases last.
+        let ttl = match self.capabilities().max_lease {
+            Some(lease) => ttl.max(lease * 3 / 2),
+            None => ttl,
+        };
+        ttl + self.capabilities().ttl_granularity + SLACK
+    }
+
+    /// For how long a lock that is wanted for `ttl` is granted at the most.
+    pub(crate) fn lease(&self, ttl: Duration) -> Duration {
+        self.capabilities()
+            .max_lease
+            .map_or(ttl, |lease| lease.min(ttl))
+    }
+
+    /// Whether a guard that asked for `ttl` may tell this one. A lease that hangs on a session may be a little shorter: it
+    /// counts from when the session was last heard of.
+    pub(crate) fn is_lease(&self, told: Duration, ttl: Duration) -> bool {
+        let most = self.lease(ttl);
+        let least = match self.capabilities().lease {
+            LeaseKind::Session => most * 4 / 5,
+            _ => most,
+        };
+        (least..=most).contains(&told)
+    }
+
+    /// When a lease of `ttl` would be over for its holder if nothing had been done about it. Where leases hang on sessions
+    /// none outlasts this by much.
+    pub(crate) fn over_after(&self, ttl: Duration) -> Duration {
+        match self.capabilities().max_lease {
+            Some(_) => ttl * 5 / 4,
+            None => self.gone_after(ttl),
+        }
+    }
+
+    /// Another independent client of the store.
+    pub(crate) async fn store(&self) -> Outcome<Store> {
+        let store = self.subject.open().await?;
+        lock(&self.opened).push(store.clone());
+        Ok(store)
+    }
+
+    /// The caller's side of another independent client.
+    pub(crate) async fn locker(&self) -> Outcome<Locker> {
+        Ok(self.store().await?.locker())
+    }
+
+    /// The implementer's side of another independent client.
+    pub(crate) async fn raw(&self) -> Outcome<Arc<dyn DistLock>> {
+        Ok(self.store().await?.lock())
+    }
+
+    /// Two independent clients.
+    pub(crate) async fn two_lockers(&self) -> Outcome<(Locker, Locker)> {
+        Ok((self.locker().await?, self.locker().await?))
+    }
+
+    /// A worker process that has opened the store.
+    pub(crate) async fn worker(&self) -> Outcome<Worker> {
+        match self.subject.workers() {
+            Some(workers) => Worker::start(workers).await,
+            None => fail!("this case needs worker processes, and none were given"),
+        }
+    }
+
+    /// Takes a lock as somebody who then dies without a word.
+    pub(crate) async fn crashed_holder(&self, name: &str, ttl: Duration) -> Outcome<Crashed> {
+        if self.capabilities().lease == LeaseKind::Session {
+            // In this process the session would live on.
+            let mut worker = self.worker().await?;
+            let grant = worker.acquire(name, ttl, Duration::ZERO).await?;
+            worker.kill().await?;
+            return Ok(Crashed {
+                asked: Moment::from_boot(grant.asked),
+                token: FencingToken::new(grant.token)?,
+            });
+        }
+        let raw = self.raw().await?;
+        let asked = now();
+        match raw
+            .try_acquire(&request(name, OwnerId::new(), ttl)?)
+            .await?
+        {
+            Attempt::Acquired(grant) => Ok(Crashed {
+                asked,
+                token: grant.token,
+            }),
+            Attempt::Busy(holder) => fail!("{name:?} is held by {holder:?}"),
+        }
+    }
+
+    /// Frees this case's locks, removes its records, closes its clients.
+    pub(crate) async fn tidy(&self) -> Outcome {
+        let store = self.store().await?;
+        let raw = store.lock();
+        for held in raw.list(&self.prefix, None, 10_000).await? {
+            if let Some(token) = held.held.and_then(|holder| holder.token) {
+                raw.force_release(&held.name, token).await?;
+            }
+        }
+        let records = store.records();
+        for (key, entry) in records.scan(&self.prefix, None, 10_000).await? {
+            records.delete(&key, entry.version).await?;
+        }
+        let opened = std::mem::take(&mut *lock(&self.opened));
+        for store in opened {
+            store.close().await;
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a holder that died.
+#[derive(Debug)]
+pub(crate) struct Crashed {
+    /// Before its request was sent.
+    pub(crate) asked: Moment,
+    pub(crate) token: FencingToken,
+}
+
+pub(crate) fn now() -> Moment {
+    SystemClock.now()
+}
+
+pub(crate) async fn sleep(time: Duration) {
+    SystemClock.sleep(time).await;
+}
+
+pub(crate) async fn sleep_until(moment: Moment) {
+    while now() < moment {
+        sleep(moment.since(now())).await;
+    }
+}
+
+/// The future's output, or `None` when it is not ready in time.
+pub(crate) async fn within<F: Future>(time: Duration, future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = sleep(time) => None,
+    }
+}
+
+/// As [`within`], where being late is a failure.
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Outcome<F::Output> {
+    match within(SOON, future).await {
+        Some(output) => Ok(output),
+        None => fail!("{what}: not within {SOON:?}"),
+    }
+}
+
+/// Asks until the answer is yes.
+pub(crate) async fn eventually<F>(
+    what: &str,
+    time: Duration,
+    mut condition: impl FnMut() -> F,
+) -> Outcome
+where
+    F: Future<Output = Outcome<bool>>,
+{
+    let end = now() + time;
+    loop {
+        let over = now() >= end;
+        if condition().await? {
+            return Ok(());
+        }
+        ensure!(!over, "{what}: not within {time:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Starts a task whose outcome is the case's own: see [`join`].
+pub(crate) fn start<T: Send + 'static>(
+    future: impl Future<Output = Outcome<T>> + Send + 'static,
+) -> tokio::task::JoinHandle<Outcome<T>> {
+    tokio::spawn(future)
+}
+
+/// The results of tasks; the first failure wins, and then the others are stopped.
+pub(crate) async fn join<T>(
+    tasks: impl IntoIterator<Item = tokio::task::JoinHandle<Outcome<T>>>,
+) -> Outcome<Vec<T>> {
+    let results = futures_util::future::try_join_all(tasks.into_iter().map(|task| async {
+        match task.await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(Failure::new(format!("a task ended early: {error}"))),
+        }
+    }));
+    results.await
+}
+
+/// A request as the core would make it.
+pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<AcquireRequest> {
+    Ok(AcquireRequest::new(
+        LockName::new(name)?,
+        owner,
+        Ttl::new(ttl)?,
+        HolderLabel::new("conformance")?,
+    ))
+}
+
+/// One attempt that must win.
+pub(crate) async fn take(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
+    match locker.lock(name).ttl(ttl).try_acquire().await? {
+        Attempt::Acquired(guard) => Ok(guard),
+        Attempt::Busy(holder) => fail!("{name:?} should be free and is held by {holder:?}"),
+    }
+}
+
+/// One attempt that must find the lock held.
+pub(crate) async fn refuse(locker: &Locker, name: &str) -> Outcome<Option<HolderInfo>> {
+    let ttl = locker.capabilities().default_ttl;
+    match locker.lock(name).ttl(ttl).try_acquire().await? {
+        Attempt::Busy(holder) => Ok(holder),
+        Attempt::Acquired(guard) => fail!(
+            "{name:?} should be held and was granted with token {}",
+            guard.token()
+        ),
+    }
+}
+
+/// Waits for a lock that becomes free within `time`.
+pub(crate) async fn take_within(locker: &Locker, name: &str, time: Duration) -> Outcome<Guard> {
+    let ttl = (locker.capabilities().min_ttl * 2).max(Duration::from_secs(30));
+    Ok(locker.lock(name).ttl(ttl).wait(time).acquire().await?)
+}
+
+/// A release that must be clean.
+pub(crate) async fn give_back(guard: Guard) -> Outcome {
+    let name = guard.name().clone();
+    match guard.release().await {
+        Released::Clean => Ok(()),
+        other => fail!("release of {name:?} was not clean: {other:?}"),
+    }
+}
+
+/// Who holds a lock, asked of the store.
+pub(crate) async fn look(locker: &Locker, name: &str) -> Outcome<LockInfo> {
+    Ok(locker.inspect(name).await?)
+}
+
+/// Takes a lock, holds it, records that, gives it back.
+pub(crate) async fn cycle(
+    locker: &Locker,
+    name: &str,
+    ttl: Duration,
+    hold: Duration,
+    who: &str,
+    history: &History,
+) -> Outcome {
+    let guard = locker
+        .lock(name)
+        .ttl(ttl)
+        .wait(Duration::from_secs(60))
+        .acquire()
+        .await?;
+    let from = now();
+    if hold.is_zero() {
+        tokio::task::yield_now().await;
+    } else {
+        sleep(hold).await;
+    }
+    ensure!(guard.is_valid(), "{who} lost {name:?} while holding it");
+    history.record(Hold {
+        lock: name.into(),
+        who: who.into(),
+        token: guard.token().get(),
+        from: from.since_boot(),
+        until: now().since_boot(),
+    });
+    give_back(guard).await
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

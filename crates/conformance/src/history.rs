@@ -1,0 +1,141 @@
+//! Who held what and when, by one clock for all processes of the machine, and the check of it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// One time somebody believed to hold a lock. Times are counted from boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// The lock.
+    pub lock: String,
+    /// Who held it: a task or a process.
+    pub who: String,
+    /// Its fencing token.
+    pub token: u64,
+    /// After the acquisition was answered.
+    pub from: Duration,
+    /// Before the release was asked for, or when the holder knew that it had lost the lock.
+    pub until: Duration,
+}
+
+/// Holds as they are recorded, by any number of tasks.
+#[derive(Clone, Debug, Default)]
+pub struct History(Arc<Mutex<Vec<Hold>>>);
+
+impl History {
+    /// An empty history.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one hold.
+    pub fn record(&self, hold: Hold) {
+        self.lock().push(hold);
+    }
+
+    /// Adds holds that another process recorded.
+    pub fn extend(&self, holds: impl IntoIterator<Item = Hold>) {
+        self.lock().extend(holds);
+    }
+
+    /// What was recorded, in order of time.
+    #[must_use]
+    pub fn holds(&self) -> Vec<Hold> {
+        let mut holds = self.lock().clone();
+        holds.sort_by_key(|hold| (hold.from, hold.until));
+        holds
+    }
+
+    /// Checks everything that was recorded; see [`check`].
+    ///
+    /// # Errors
+    /// The first broken promise, with both holds.
+    pub fn check(&self) -> Result<(), String> {
+        check(&self.lock())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Hold>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Checks that the holds of each lock never overlap, and that their tokens rise in the order of time.
+///
+/// # Errors
+/// The first broken promise, with both holds.
+pub fn check(holds: &[Hold]) -> Result<(), String> {
+    let mut locks = BTreeMap::<&str, Vec<&Hold>>::new();
+    for hold in holds {
+        if hold.until < hold.from {
+            return Err(format!("a hold that ends before it starts: {hold:?}"));
+        }
+        locks.entry(&hold.lock).or_default().push(hold);
+    }
+    for (_, mut holds) in locks {
+        holds.sort_by_key(|hold| (hold.from, hold.until));
+        for pair in holds.windows(2) {
+            let [earlier, later] = pair else { continue };
+            if earlier.until > later.from {
+                return Err(format!(
+                    "two holders at once for {:?}: {earlier:?} and {later:?}",
+                    earlier.until.min(later.until) - later.from
+                ));
+            }
+            if earlier.token >= later.token {
+                return Err(format!(
+                    "the later grant has no higher token: {earlier:?} and {later:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(lock: &str, token: u64, from: u64, until: u64) -> Hold {
+        Hold {
+            lock: lock.into(),
+            who: format!("holder of {token}"),
+            token,
+            from: Duration::from_millis(from),
+            until: Duration::from_millis(until),
+        }
+    }
+
+    #[test]
+    fn one_after_the_other_is_fine_in_any_order_of_recording() {
+        let holds = [
+            hold("a", 5, 30, 40),
+            hold("a", 1, 10, 20),
+            hold("b", 1, 12, 35),
+            hold("a", 2, 20, 30),
+        ];
+        check(&holds).unwrap();
+    }
+
+    #[test]
+    fn finds_overlap_of_one_lock() {
+        let holds = [hold("a", 1, 10, 21), hold("a", 2, 20, 30)];
+        assert!(check(&holds).unwrap_err().contains("at once"));
+        // The long one around both short ones is found too.
+        let holds = [hold("a", 1, 10, 90), hold("a", 2, 20, 30)];
+        assert!(check(&holds).unwrap_err().contains("at once"));
+    }
+
+    #[test]
+    fn finds_equal_and_falling_tokens() {
+        for second in [1, 2] {
+            let holds = [hold("a", 2, 10, 20), hold("a", second, 20, 30)];
+            assert!(check(&holds).unwrap_err().contains("token"), "{second}");
+        }
+    }
+}

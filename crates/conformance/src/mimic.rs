@@ -1,0 +1,48 @@
+//! The suite as tests of libtest-mimic, so that every runner lists and filters each case.
+
+use distlock_core::{Error, ErrorKind};
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
+
+use crate::{Case, Status, Subject, cases};
+
+/// One trial per case and subject, named `sqlite::exclusion::two_tasks_never_overlap`. What does not apply is listed as
+/// ignored.
+#[must_use]
+pub fn trials(subjects: &[Subject]) -> Vec<Trial> {
+    subjects
+        .iter()
+        .flat_map(|subject| {
+            cases(subject)
+                .into_iter()
+                .map(|case| trial(subject.name(), case))
+        })
+        .collect()
+}
+
+/// Runs the trials as the command line of a test binary says.
+pub fn mimic(subjects: &[Subject], arguments: &Arguments) -> Conclusion {
+    libtest_mimic::run(arguments, trials(subjects))
+}
+
+fn trial(subject: &str, case: Case) -> Trial {
+    let name = format!("{subject}::{}", case.name);
+    let applies = case.not_applicable.is_none();
+    Trial::ignorable_test(name, move || run(&case)).with_ignored_flag(!applies)
+}
+
+fn run(case: &Case) -> Result<Completion, Failed> {
+    // A runtime per case, so that a case that leaves something running cannot disturb the next.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Internal, "no runtime").caused_by(error))?;
+    let result = runtime.block_on(case.run());
+    runtime.shutdown_background();
+    let detail = result.detail.unwrap_or_default();
+    match result.status {
+        Status::Passed => Ok(Completion::Completed),
+        Status::NotApplicable => Ok(Completion::ignored_with(detail)),
+        Status::Failed => Err(format!("{detail}\n  promise: {}", result.promise).into()),
+    }
+}

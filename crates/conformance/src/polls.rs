@@ -1,0 +1,59 @@
+//! Dropping a future at a chosen point of its life.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// Polls a future at most `polls` times, each time it asks to be polled, and then drops it.
+///
+/// `None` = it was dropped unfinished.
+pub(crate) async fn at_most_polls<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+    AtMost {
+        left: polls,
+        future: Box::pin(future),
+    }
+    .await
+}
+
+struct AtMost<F> {
+    left: usize,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for AtMost<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        match self.future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            // Dropped right after its last poll: that is the point of time that is asked for.
+            Poll::Pending if self.left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn needs_three_polls() -> u8 {
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        7
+    }
+
+    #[tokio::test]
+    async fn counts_polls() {
+        for polls in 0..3 {
+            assert_eq!(at_most_polls(polls, needs_three_polls()).await, None);
+        }
+        assert_eq!(at_most_polls(3, needs_three_polls()).await, Some(7));
+    }
+}

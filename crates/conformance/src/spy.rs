@@ -1,0 +1,106 @@
+//! A backend that notes what it is asked, to show that it was not asked.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, FencingToken, Forced, Grant,
+    HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
+};
+
+/// Passes everything on, and keeps the names of the methods that reach the store.
+#[derive(Debug)]
+pub(crate) struct Spy {
+    backend: Arc<dyn DistLock>,
+    asked: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Spy {
+    pub(crate) fn on(backend: Arc<dyn DistLock>) -> Self {
+        Self {
+            backend,
+            asked: Arc::default(),
+        }
+    }
+
+    /// What the store was asked so far.
+    pub(crate) fn asked(&self) -> Vec<&'static str> {
+        self.lock().clone()
+    }
+
+    fn note(&self, method: &'static str) {
+        self.lock().push(method);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl DistLock for Spy {
+    fn capabilities(&self) -> &Capabilities {
+        self.backend.capabilities()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(Self {
+            backend: self.backend.reopen().await?,
+            asked: Arc::clone(&self.asked),
+        }))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        self.note("try_acquire");
+        self.backend.try_acquire(request).await
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        self.note("contend");
+        self.backend.contend(request).await
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        self.note("renew");
+        self.backend.renew(lease, renewal).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        self.note("release");
+        self.backend.release(lease).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        self.note("hand_over");
+        self.backend.hand_over(lease, next).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.note("inspect");
+        self.backend.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.note("list");
+        self.backend.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.note("force_release");
+        self.backend.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.note("health");
+        self.backend.health().await
+    }
+
+    async fn close(&self) {
+        self.backend.close().await;
+    }
+}

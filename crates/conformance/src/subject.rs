@@ -1,0 +1,161 @@
+//! What is tested.
+
+use std::{fmt, future::Future, path::PathBuf, sync::Arc};
+
+use distlock_core::{Capabilities, Result, Store};
+use futures_util::future::BoxFuture;
+
+/// A backend under test: how to open it, what it promises, and how to reach it from other processes.
+///
+/// ```no_run
+/// use distlock_conformance::{Subject, Workers};
+/// # async fn open(url: &str) -> distlock_core::Result<distlock_core::Store> { Err(distlock_core::Error::new(distlock_core::ErrorKind::Unsupported, "yours")) }
+/// # async fn example() -> distlock_core::Result<()> {
+/// let subject = Subject::connect("mystore", || open("mystore://localhost"))
+///     .await?
+///     .with_workers(Workers::new("/usr/bin/mytool", ["conformance-worker"], "mystore://localhost"));
+/// for result in distlock_conformance::run(&subject, None).await {
+///     assert!(!result.failed(), "{result:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Subject {
+    name: Arc<str>,
+    capabilities: Arc<Capabilities>,
+    open: Arc<dyn Fn() -> BoxFuture<'static, Result<Store>> + Send + Sync>,
+    workers: Option<Workers>,
+}
+
+impl Subject {
+    /// A subject whose promises are known. Nothing is opened.
+    ///
+    /// Each call of `open` must give an independent client of the same store, as another process would have it: its own
+    /// connections, its own [`Locker`](distlock_core::Locker). (Where only one process can reach the store, its own
+    /// handle.)
+    pub fn new<F>(
+        name: impl Into<Arc<str>>,
+        capabilities: Capabilities,
+        open: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Store>> + Send + 'static,
+    {
+        Self {
+            name: name.into(),
+            capabilities: Arc::new(capabilities),
+            open: Arc::new(move || Box::pin(open())),
+            workers: None,
+        }
+    }
+
+    /// Opens the store once to ask for its promises.
+    ///
+    /// # Errors
+    /// As `open` does.
+    ///
+    /// # Cancel safety
+    /// As safe as `open`.
+    pub async fn connect<F>(
+        name: impl Into<Arc<str>>,
+        open: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Result<Self>
+    where
+        F: Future<Output = Result<Store>> + Send + 'static,
+    {
+        let store = open().await?;
+        let capabilities = store.lock().capabilities().clone();
+        store.close().await;
+        Ok(Self::new(name, capabilities, open))
+    }
+
+    /// Adds worker processes. Without them, cases that need several processes do not apply.
+    #[must_use]
+    pub fn with_workers(mut self, workers: Workers) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Its name: the first part of every test's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it promises.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Worker processes, where there are any.
+    #[must_use]
+    pub const fn workers(&self) -> Option<&Workers> {
+        self.workers.as_ref()
+    }
+
+    /// Another independent client.
+    ///
+    /// # Errors
+    /// As the given function does.
+    ///
+    /// # Cancel safety
+    /// As safe as the given function.
+    pub async fn open(&self) -> Result<Store> {
+        (self.open)().await
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("name", &self.name)
+            .field("capabilities", &self.capabilities)
+            .field("workers", &self.workers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How to start worker processes: any program that calls [`worker::run`](crate::worker::run).
+#[derive(Clone)]
+pub struct Workers {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) url: String,
+    pub(crate) over_records: bool,
+}
+
+impl Workers {
+    /// Workers started as `program args..`, which open `url`. The URL travels over the worker's standard input, so that
+    /// the list of processes shows no password.
+    pub fn new(
+        program: impl Into<PathBuf>,
+        args: impl IntoIterator<Item = impl Into<String>>,
+        url: impl Into<String>,
+    ) -> Self {
+        Self {
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            url: url.into(),
+            over_records: false,
+        }
+    }
+
+    /// Workers lock through a [`KvLock`](distlock_core::KvLock) over the store's records instead of its own locks.
+    #[must_use]
+    pub fn over_records(mut self) -> Self {
+        self.over_records = true;
+        self
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("over_records", &self.over_records)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! The suite's side.
+
+use std::{process::Stdio, time::Duration};
+
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout},
+};
+
+use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
+use crate::{Failure, Outcome, Workers, context::within, failure::fail};
+
+/// No command of the suite keeps a worker busy for longer.
+const TOO_LONG: Duration = Duration::from_secs(60);
+
+/// A worker process that has opened the store. It is killed when this value is dropped.
+#[derive(Debug)]
+pub struct Worker {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+/// A lock that a worker holds. Times are counted from boot.
+#[derive(Clone, Copy, Debug)]
+pub struct Acquired {
+    /// Its fencing token.
+    pub token: u64,
+    /// Before it was asked for.
+    pub asked: Duration,
+    /// After it was granted.
+    pub granted: Duration,
+    /// Until when the worker's guard was valid when it was granted.
+    pub deadline: Duration,
+}
+
+impl Worker {
+    /// Starts a worker and waits until it has opened the store.
+    ///
+    /// # Errors
+    /// When the program cannot be started, does not speak the protocol, or cannot open the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the worker.
+    pub async fn start(workers: &Workers) -> Outcome<Self> {
+        let mut process = tokio::process::Command::new(&workers.program)
+            .args(&workers.args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| {
+                Failure::new(format!("start {}: {error}", workers.program.display()))
+            })?;
+        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            fail!("a worker without pipes");
+        };
+        let mut worker = Self {
+            process,
+            input,
+            output: BufReader::new(output).lines(),
+        };
+        let open = Command::Open {
+            url: workers.url.clone(),
+            over_records: workers.over_records,
+        };
+        match worker.ask(&open).await? {
+            Reply::Done => Ok(worker),
+            other => fail!("a worker cannot open the store: {other:?}"),
+        }
+    }
+
+    /// Its process id; `None` when it was killed.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.process.id()
+    }
+
+    /// Tells it to do something.
+    ///
+    /// # Errors
+    /// When it is gone.
+    ///
+    /// # Cancel safety
+    /// Not safe: half a line may have been written.
+    pub async fn send(&mut self, command: &Command) -> Outcome {
+        let mut line = serde_json::to_vec(command)
+            .map_err(|error| Failure::new(format!("cannot ask: {error}")))?;
+        line.push(b'\n');
+        self.input.write_all(&line).await?;
+        self.input.flush().await?;
+        Ok(())
+    }
+
+    /// Its answer to the oldest command that was not answered yet.
+    ///
+    /// # Errors
+    /// When it is gone, or silent for a minute.
+    ///
+    /// # Cancel safety
+    /// Safe: the answer stays readable.
+    pub async fn reply(&mut self) -> Outcome<Reply> {
+        match within(TOO_LONG, self.output.next_line()).await {
+            Some(Ok(Some(line))) => serde_json::from_str(&line)
+                .map_err(|error| Failure::new(format!("a worker said {line:?}: {error}"))),
+            Some(Ok(None)) => fail!("a worker ended before it answered"),
+            Some(Err(error)) => fail!("a worker cannot be heard: {error}"),
+            None => fail!("a worker was silent for {TOO_LONG:?}"),
+        }
+    }
+
+    /// Tells it to do something and waits for the answer.
+    ///
+    /// # Errors
+    /// As [`Worker::send`] and [`Worker::reply`].
+    ///
+    /// # Cancel safety
+    /// Not safe: the next answer would be taken for another's.
+    pub async fn ask(&mut self, command: &Command) -> Outcome<Reply> {
+        self.send(command).await?;
+        self.reply().await
+    }
+
+    /// Has it take a lock, with automatic renewal.
+    ///
+    /// # Errors
+    /// When it does not get it.
+    ///
+    /// # Cancel safety
+    /// As [`Worker::ask`].
+    pub async fn acquire(
+        &mut self,
+        name: &str,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Outcome<Acquired> {
+        let ask = Ask {
+            name: name.into(),
+            ttl,
+            wait,
+            renew: true,
+            not_before: Duration::ZERO,
+        };
+        let reply = self.ask(&Command::Acquire(ask)).await?;
+        Self::acquired(reply)
+    }
+
+    /// Has it resume a ticket.
+    ///
+    /// # Errors
+    /// When it cannot.
+    ///
+    /// # Cancel safety
+    /// As [`Worker::ask`].
+    pub async fn resume(&mut self, ticket: String) -> Outcome<Acquired> {
+        let reply = self.ask(&Command::Resume { ticket }).await?;
+        Self::acquired(reply)
+    }
+
+    /// Has it release its lock.
+    ///
+    /// # Errors
+    /// When it holds none.
+    ///
+    /// # Cancel safety
+    /// As [`Worker::ask`].
+    pub async fn release(&mut self) -> Outcome<ReleaseReport> {
+        match self.ask(&Command::Release).await? {
+            Reply::Released { report, .. } => Ok(report),
+            other => fail!("a worker could not release: {other:?}"),
+        }
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    ///
+    /// # Cancel safety
+    /// Safe: the signal is sent first.
+    pub async fn kill(mut self) -> Outcome {
+        self.process.kill().await?;
+        Ok(())
+    }
+
+    fn acquired(reply: Reply) -> Outcome<Acquired> {
+        match reply {
+            Reply::Acquired {
+                token,
+                asked,
+                granted,
+                deadline,
+            } => Ok(Acquired {
+                token,
+                asked,
+                granted,
+                deadline,
+            }),
+            Reply::Refused(Refused { kind, message, .. }) => {
+                fail!("a worker did not get the lock: {kind}: {message}")
+            }
+            other => fail!("a worker should have the lock: {other:?}"),
+        }
+    }
+}

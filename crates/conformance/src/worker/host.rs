@@ -1,0 +1,242 @@
+//! The worker's side.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Clock as _, Error, ErrorKind, Guard, KvLock, Locker, Moment, Released, Renew, Result, Store,
+    SystemClock,
+};
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, stdin, stdout};
+
+use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
+use crate::{
+    Failure, Outcome,
+    context::{now, sleep, sleep_until},
+    failure::fail,
+    history::Hold,
+};
+
+/// Does what the suite says, until standard input ends. `open` opens the store of a URL.
+///
+/// # Errors
+/// When the suite cannot be understood. Failures of the store are answers.
+///
+/// # Cancel safety
+/// Dropping the future leaves locks to their leases.
+pub async fn run<F>(open: impl Fn(String) -> F) -> Outcome
+where
+    F: Future<Output = Result<Store>>,
+{
+    let mut lines = BufReader::new(stdin()).lines();
+    let mut output = stdout();
+    let mut worker: Option<Hands> = None;
+    while let Some(line) = lines.next_line().await? {
+        let command = serde_json::from_str(&line)
+            .map_err(|error| Failure::new(format!("not a command: {error}")))?;
+        let asked = now();
+        let answer = match (command, &mut worker) {
+            (Command::Open { url, over_records }, None) => {
+                Hands::open(open(url).await, over_records).map(|hands| {
+                    worker = Some(hands);
+                    Reply::Done
+                })
+            }
+            (Command::Open { .. }, Some(_)) | (_, None) => fail!("opened twice, or not at all"),
+            (command, Some(worker)) => worker.obey(command).await,
+        };
+        let reply = answer.unwrap_or_else(|error| Reply::Refused(refused(&error, asked)));
+        let mut line = serde_json::to_vec(&reply)
+            .map_err(|error| Failure::new(format!("cannot answer: {error}")))?;
+        line.push(b'\n');
+        output.write_all(&line).await?;
+        output.flush().await?;
+    }
+    Ok(())
+}
+
+struct Hands {
+    locker: Locker,
+    /// Keeps the store open.
+    _store: Store,
+    guard: Option<Guard>,
+}
+
+impl Hands {
+    fn open(store: Result<Store>, over_records: bool) -> Result<Self> {
+        let mut store = store?;
+        if over_records {
+            store = Store::new(Arc::new(KvLock::new(store.records())?), store.records());
+        }
+        Ok(Self {
+            locker: store.locker(),
+            _store: store,
+            guard: None,
+        })
+    }
+
+    async fn obey(&mut self, command: Command) -> Result<Reply> {
+        Ok(match command {
+            Command::Acquire(ask) => {
+                let asked = wait_for_start(&ask).await;
+                let guard = acquire(&self.locker, &ask).await?;
+                self.keep(guard, asked)
+            }
+            Command::Cycles { ask, hold, count } => self.cycles(&ask, hold, count).await?,
+            Command::Extend { ttl } => {
+                self.held()?.extend(ttl).await?;
+                Reply::Done
+            }
+            Command::State => {
+                let guard = self.held()?;
+                let at = now();
+                Reply::State {
+                    lost: guard.lost().now_or_never(),
+                    valid: guard.is_valid(),
+                    remaining: guard.remaining(),
+                    at: at.since_boot(),
+                }
+            }
+            Command::Release => {
+                let guard = self.guard.take().ok_or_else(nothing_held)?;
+                let asked = now().since_boot();
+                Reply::Released {
+                    report: report(guard.release().await),
+                    asked,
+                }
+            }
+            Command::IntoTicket => {
+                let guard = self.guard.take().ok_or_else(nothing_held)?;
+                Reply::Ticket {
+                    ticket: guard.into_ticket().await?.to_string(),
+                }
+            }
+            Command::Resume { ticket } => {
+                let asked = now();
+                let guard = self.locker.resume(&ticket.parse()?).await?;
+                self.keep(guard, asked)
+            }
+            Command::Block { time } => {
+                block(time);
+                Reply::Done
+            }
+            Command::Open { .. } => {
+                return Err(Error::new(ErrorKind::InvalidArgument, "opened twice"));
+            }
+        })
+    }
+
+    fn keep(&mut self, guard: Guard, asked: Moment) -> Reply {
+        let granted = now();
+        let reply = Reply::Acquired {
+            token: guard.token().get(),
+            asked: asked.since_boot(),
+            granted: granted.since_boot(),
+            deadline: (granted + guard.remaining()).since_boot(),
+        };
+        self.guard = Some(guard);
+        reply
+    }
+
+    async fn cycles(&self, ask: &Ask, hold: Duration, count: u32) -> Result<Reply> {
+        let mut holds = Vec::new();
+        let mut releases = Vec::new();
+        let mut failed = Vec::new();
+        let mut asked = wait_for_start(ask).await;
+        for _ in 0..count {
+            match acquire(&self.locker, ask).await {
+                Err(error) => failed.push(refused(&error, asked)),
+                Ok(guard) => {
+                    let (from, until) = hold_on(&guard, hold).await;
+                    holds.push(Hold {
+                        lock: ask.name.clone(),
+                        who: format!("process {}", std::process::id()),
+                        token: guard.token().get(),
+                        from: from.since_boot(),
+                        until: until.since_boot(),
+                    });
+                    releases.push(report(guard.release().await));
+                }
+            }
+            asked = now();
+        }
+        Ok(Reply::Cycles {
+            holds,
+            releases,
+            refused: failed,
+        })
+    }
+
+    fn held(&self) -> Result<&Guard> {
+        self.guard.as_ref().ok_or_else(nothing_held)
+    }
+}
+
+async fn wait_for_start(ask: &Ask) -> Moment {
+    sleep_until(Moment::from_boot(ask.not_before)).await;
+    SystemClock.now()
+}
+
+async fn acquire(locker: &Locker, ask: &Ask) -> Result<Guard> {
+    locker
+        .lock(&ask.name)
+        .ttl(ask.ttl)
+        .wait(ask.wait)
+        .renew(if ask.renew {
+            Renew::Auto
+        } else {
+            Renew::Manual
+        })
+        .holder(format!("worker {}", std::process::id()))
+        .acquire()
+        .await
+}
+
+/// Holds a lock for a time, or until it is lost. Gives the first and the last moment at which the guard was known to be
+/// valid: a process that is stopped and goes on later believes nothing about the time in between.
+async fn hold_on(guard: &Guard, time: Duration) -> (Moment, Moment) {
+    let from = now();
+    let mut until = from;
+    loop {
+        let looked = now();
+        if !guard.is_valid() {
+            return (from, until);
+        }
+        until = looked;
+        match (from + time).since(looked) {
+            Duration::ZERO => return (from, until),
+            left => sleep(left.min(Duration::from_millis(5))).await,
+        }
+    }
+}
+
+fn report(released: Released) -> ReleaseReport {
+    match released {
+        Released::Clean => ReleaseReport::Clean,
+        Released::AlreadyLost(reason) => ReleaseReport::AlreadyLost(reason),
+        Released::Unconfirmed(error) => ReleaseReport::Unconfirmed(error.to_string()),
+        // The type may grow: never taken for a clean release.
+        other => ReleaseReport::Unconfirmed(format!("{other:?}")),
+    }
+}
+
+fn refused(error: &Error, asked: Moment) -> Refused {
+    Refused {
+        kind: format!("{:?}", error.kind()),
+        message: error.to_string(),
+        asked: asked.since_boot(),
+        answered: now().since_boot(),
+    }
+}
+
+fn nothing_held() -> Error {
+    Error::new(ErrorKind::NotHeld, "this worker holds nothing")
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the point is to block the runtime, as a careless caller would"
+)]
+fn block(time: Duration) {
+    std::thread::sleep(time);
+}

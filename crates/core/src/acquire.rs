@@ -1,0 +1,532 @@
+//! Taking a lock: the local line first, then one contender per process at the store.
+
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use crate::{
+    bounded::bounded,
+    clock::Moment,
+    contract::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Lease},
+    error::{Error, ErrorKind, Result},
+    hold::{Hold, Renew},
+    keeper::{Abandoned, InFlight, Landed, clean_up},
+    lineup::LinedUp,
+    locker::Inner,
+    queue::{Entered, Handed, Seat, Turn},
+    ttl::margin,
+};
+
+/// How often a store that cannot be reached is asked again before the caller is told.
+const RETRIES: u32 = 3;
+
+/// How long a process that has had its run of hand-overs lets the others go first, at most.
+const STEP_ASIDE: Duration = Duration::from_millis(50);
+
+/// How one lock is wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) request: AcquireRequest,
+    /// `None` = for ever.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) renew: Renew,
+}
+
+/// Takes the lock, waiting for it as long as wanted.
+pub(crate) async fn acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<Arc<Hold>> {
+    let _asking = inner.asking();
+    let started = inner.clock().now();
+    let until = wanted.wait.map(|wait| started + wait);
+    let result = wait_for(inner, &wanted, until).await;
+    let meters = inner.meters();
+    match &result {
+        Ok(hold) => {
+            meters.acquired.increment(1);
+            meters
+                .acquire_seconds
+                .record(inner.clock().now().since(started).as_secs_f64());
+            tracing::debug!(lock = ?hold.name(), token = %hold.token(), "acquired");
+        }
+        Err(error) if error.kind() == ErrorKind::Timeout => meters.timed_out.increment(1),
+        Err(_) => meters.failed.increment(1),
+    }
+    result.map_err(|error| {
+        error
+            .on(inner.backend_name())
+            .during("acquire")
+            .about(&wanted.request.name)
+    })
+}
+
+/// One attempt, never waiting.
+pub(crate) async fn try_acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<Attempt<Arc<Hold>>> {
+    let _asking = inner.asking();
+    inner.check_open()?;
+    let seat = match inner.queues().try_enter(&wanted.request.name) {
+        Ok(seat) => Some(seat),
+        Err(Some(holder)) => {
+            inner.meters().busy.increment(1);
+            return Ok(Attempt::Busy(Some(holder)));
+        }
+        // Somebody of this process is on the way in or out, which says nothing about the lock: ask the store.
+        Err(None) => None,
+    };
+    let name = wanted.request.name.clone();
+    let claim = Claim::new(inner, wanted.request, seat, false);
+    let result = claim.contend(Waiting::Never, false).await;
+    match result {
+        Ok(Attempt::Acquired(won)) => {
+            inner.meters().acquired.increment(1);
+            Ok(Attempt::Acquired(won.hold(inner, wanted.renew)))
+        }
+        Ok(Attempt::Busy(holder)) => {
+            inner.meters().busy.increment(1);
+            Ok(Attempt::Busy(holder))
+        }
+        Err(error) => {
+            inner.meters().failed.increment(1);
+            Err(error
+                .on(inner.backend_name())
+                .during("try_acquire")
+                .about(&name))
+        }
+    }
+}
+
+async fn wait_for(inner: &Arc<Inner>, wanted: &Wanted, until: Option<Moment>) -> Result<Arc<Hold>> {
+    inner.check_open()?;
+    let turn = match inner.queues().enter(&wanted.request) {
+        Entered::First(seat) => Turn::Ask {
+            seat,
+            step_aside: false,
+        },
+        Entered::Behind(place) => {
+            let mut closed = inner.closing();
+            tokio::select! {
+                biased;
+                turn = place => turn,
+                () = inner.sleep_until(until) => {
+                    let holder = inner.queues().believed_holder(&wanted.request.name);
+                    return Err(timeout(inner, wanted, holder.as_ref()));
+                }
+                _ = closed.wait_for(|closed| *closed) => return Err(Inner::closed_error()),
+            }
+        }
+    };
+    let (seat, step_aside, tainted) = match turn {
+        Turn::Ask { seat, step_aside } => (seat, step_aside, false),
+        Turn::Handed(handed) => match picked_up(inner, handed) {
+            Ok(won) => return Ok(won.hold(inner, wanted.renew)),
+            // Nobody knows whether it happened, or it lay too long before this task ran; ask for it as usual.
+            Err(seat) => (seat, false, true),
+        },
+    };
+    let claim = Claim::new(inner, wanted.request.clone(), Some(seat), tainted);
+    match claim.contend(Waiting::Until(until), step_aside).await? {
+        Attempt::Acquired(won) => Ok(won.hold(inner, wanted.renew)),
+        Attempt::Busy(holder) => Err(timeout(inner, wanted, holder.as_ref())),
+    }
+}
+
+/// A lock that was won, and not yet a hold.
+struct Won {
+    request: AcquireRequest,
+    seat: Option<Seat>,
+    grant: Grant,
+    sent: Moment,
+}
+
+impl Won {
+    fn hold(self, inner: &Arc<Inner>, renew: Renew) -> Arc<Hold> {
+        let seat = if inner.queues_at_the_store() {
+            // The next task of this process lines up at the store while this one still holds.
+            drop(self.seat);
+            None
+        } else {
+            self.seat
+        };
+        let hold = Hold::new(
+            &self.request,
+            &self.grant,
+            self.sent,
+            renew,
+            seat,
+            inner.clock(),
+            inner.meters(),
+        );
+        inner.adopt(&hold, &self.grant.loss);
+        hold
+    }
+}
+
+fn picked_up(inner: &Arc<Inner>, mut handed: Handed) -> Result<Won, Seat> {
+    let Some((seat, grant, request)) = handed.claim.take() else {
+        unreachable!("a hand-over is picked up once");
+    };
+    match grant {
+        Some((grant, sent)) if in_time(inner, &grant, sent) => Ok(Won {
+            request,
+            seat: Some(seat),
+            grant,
+            sent,
+        }),
+        Some(_) | None => Err(seat),
+    }
+}
+
+fn in_time(inner: &Inner, grant: &Grant, sent: Moment) -> bool {
+    inner.clock().now() < sent + (grant.valid_for - margin(grant.valid_for))
+}
+
+enum Waiting {
+    Never,
+    /// `None` = for ever.
+    Until(Option<Moment>),
+}
+
+/// One task's try at the store. Whatever it has started is undone when it is dropped.
+struct Claim {
+    inner: Arc<Inner>,
+    request: AcquireRequest,
+    seat: Option<Seat>,
+    /// Instead of the seat, once it waits at a store that queues.
+    lined_up: Option<LinedUp>,
+    contender: Option<Box<dyn Contender>>,
+    /// The attempt on its way. Owned, so that it can be let finish elsewhere when this claim is dropped.
+    in_flight: Option<InFlight>,
+    /// Whether an attempt may have been granted without an answer.
+    tainted: bool,
+}
+
+impl Claim {
+    fn new(inner: &Arc<Inner>, request: AcquireRequest, seat: Option<Seat>, tainted: bool) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            request,
+            seat,
+            lined_up: None,
+            contender: None,
+            in_flight: None,
+            tainted,
+        }
+    }
+
+    /// Asks, waits, asks again. `Busy` when it may not wait (any longer).
+    async fn contend(mut self, waiting: Waiting, step_aside: bool) -> Result<Attempt<Won>> {
+        let until = match waiting {
+            Waiting::Never => Some(self.inner.clock().now()),
+            Waiting::Until(until) => until,
+        };
+        let may_wait = until.is_none_or(|until| until > self.inner.clock().now());
+        // On a store that queues, asking once and then joining the queue would only lose a place.
+        let queues = self.inner.queues_at_the_store();
+        let mut join = may_wait && (queues || step_aside);
+        let mut aside = step_aside;
+        let mut failures = 0;
+        let mut late = false;
+        loop {
+            let asked = if join {
+                self.join().await
+            } else {
+                self.ask().await
+            };
+            match asked {
+                Ok((_, None)) => {
+                    // In the queue, or armed: from here on no release is missed, so now ask.
+                    join = false;
+                    if queues && let Some(seat) = self.seat.take() {
+                        // The next task of this process may line up behind.
+                        let name = &self.request.name;
+                        self.lined_up = Some(self.inner.line_ups().join(name, seat));
+                    }
+                    if std::mem::take(&mut aside) {
+                        self.wait(STEP_ASIDE).await?;
+                    }
+                    continue;
+                }
+                Ok((sent, Some(Attempt::Acquired(grant)))) => {
+                    if self.inner.is_closed() {
+                        let _ = self.give_back().await;
+                        return Err(Inner::closed_error());
+                    }
+                    if in_time(&self.inner, &grant, sent) {
+                        return Ok(Attempt::Acquired(self.won(grant, sent)));
+                    }
+                    // A release that may still arrive would take the lock from the same owner's next grant.
+                    self.give_back().await.map_err(|error| {
+                        Error::new(
+                            ErrorKind::Unavailable,
+                            "the store granted too late, and did not confirm that the grant was given back",
+                        )
+                        .caused_by(error)
+                    })?;
+                    if late {
+                        return Err(Error::new(
+                            ErrorKind::Unavailable,
+                            format!(
+                                "the store twice took longer to grant than the lease of {} lasts",
+                                self.request.ttl
+                            ),
+                        ));
+                    }
+                    late = true;
+                    continue;
+                }
+                Ok((_, Some(Attempt::Busy(holder)))) => {
+                    failures = 0;
+                    if let Some(seat) = &self.seat {
+                        seat.seen(holder.as_ref());
+                    } else if self.lined_up.is_some() {
+                        let name = &self.request.name;
+                        self.inner.queues().seen(name, holder.as_ref());
+                    }
+                    let now = self.inner.clock().now();
+                    let left = until.map_or(Duration::MAX, |until| until.since(now));
+                    if left.is_zero() {
+                        self.leave().await;
+                        return Ok(Attempt::Busy(holder));
+                    }
+                    if self.contender.is_none() {
+                        join = true;
+                        continue;
+                    }
+                    let expiry = holder
+                        .and_then(|holder| holder.expires_in)
+                        .unwrap_or(Duration::MAX);
+                    self.wait(left.min(expiry.saturating_add(Duration::from_millis(1))))
+                        .await?;
+                }
+                Err(error) => {
+                    self.tainted |= !error.did_not_happen();
+                    failures += 1;
+                    let out_of_time = until.is_some_and(|until| self.inner.clock().now() >= until);
+                    let again =
+                        error.is_retryable() && self.in_flight.is_none() && failures <= RETRIES;
+                    // Without leave to wait, one more try is made: it finds out whether the first was granted.
+                    if !again || (out_of_time && (failures > 1 || error.did_not_happen())) {
+                        return Err(error);
+                    }
+                    tracing::debug!(%error, lock = ?self.request.name, "asking again");
+                    let pause = Duration::from_millis(25 << failures.min(4));
+                    self.inner.clock().sleep(self.inner.jitter(pause)).await;
+                }
+            }
+            self.inner.check_open()?;
+        }
+    }
+
+    /// One attempt at the store; as itself, also when it has asked before.
+    async fn ask(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
+        let operation: InFlight = if let Some(mut contender) = self.contender.take() {
+            Box::pin(async move {
+                let answer = contender.attempt().await.map(Some);
+                Landed {
+                    contender: Some(contender),
+                    answer,
+                }
+            })
+        } else {
+            let (inner, request) = (Arc::clone(&self.inner), self.request.clone());
+            Box::pin(async move {
+                let answer = inner.backend().try_acquire(&request).await.map(Some);
+                Landed {
+                    contender: None,
+                    answer,
+                }
+            })
+        };
+        self.land(operation).await
+    }
+
+    /// Joins the queue or arms the wake-up.
+    async fn join(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
+        let (inner, request) = (Arc::clone(&self.inner), self.request.clone());
+        self.land(Box::pin(async move {
+            match inner.backend().contend(&request).await {
+                Ok(contender) => Landed {
+                    contender: Some(contender),
+                    answer: Ok(None),
+                },
+                Err(error) => Landed {
+                    contender: None,
+                    answer: Err(error),
+                },
+            }
+        }))
+        .await
+    }
+
+    async fn land(&mut self, operation: InFlight) -> Result<(Moment, Option<Attempt<Grant>>)> {
+        let sent = self.inner.clock().now();
+        // After its own TTL a grant is worthless; a store that takes longer than 5 s does not serve.
+        let limit = self
+            .request
+            .ttl
+            .duration()
+            .clamp(Duration::from_secs(1), Duration::from_secs(5));
+        let clock = Arc::clone(self.inner.clock());
+        let in_flight = self.in_flight.insert(operation);
+        let landed = bounded(&*clock, limit, async {
+            Ok(poll_fn(|context| in_flight.as_mut().poll(context)).await)
+        })
+        .await?;
+        self.in_flight = None;
+        self.contender = landed.contender;
+        landed.answer.map(|answer| (sent, answer))
+    }
+
+    async fn wait(&mut self, at_most: Duration) -> Result<()> {
+        let Some(contender) = &mut self.contender else {
+            return Ok(());
+        };
+        let mut closed = self.inner.closing();
+        tokio::select! {
+            biased;
+            () = contender.wait(at_most) => Ok(()),
+            _ = closed.wait_for(|closed| *closed) => Err(Inner::closed_error()),
+        }
+    }
+
+    async fn leave(&mut self) {
+        let Some(contender) = self.contender.take() else {
+            return;
+        };
+        let operation: InFlight = Box::pin(async move {
+            let answer = contender.leave().await.map(|()| None);
+            Landed {
+                contender: None,
+                answer,
+            }
+        });
+        if let Err(error) = self.land(operation).await {
+            tracing::debug!(%error, lock = ?self.request.name, "leaving the queue failed");
+            self.tainted = true;
+        }
+    }
+
+    /// A grant that came too late to be used.
+    async fn give_back(&mut self) -> Result<()> {
+        self.tainted = true;
+        let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
+        let limit = Duration::from_secs(1);
+        bounded(
+            &**self.inner.clock(),
+            limit,
+            self.inner.backend().release(&lease),
+        )
+        .await?;
+        self.tainted = false;
+        Ok(())
+    }
+
+    fn won(mut self, grant: Grant, sent: Moment) -> Won {
+        // Nothing is left to undo; the contender's place has become the lock.
+        self.contender = None;
+        self.tainted = false;
+        Won {
+            request: self.request.clone(),
+            seat: self.seat.take(),
+            grant,
+            sent,
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let abandoned = Abandoned {
+            request: self.request.clone(),
+            in_flight: self.in_flight.take(),
+            contender: self.contender.take(),
+            tainted: self.tainted,
+        };
+        if abandoned.in_flight.is_some() || abandoned.contender.is_some() || abandoned.tainted {
+            self.inner.meters().abandoned.increment(1);
+            self.inner
+                .keeper()
+                .run(clean_up(Arc::clone(&self.inner), abandoned));
+        }
+    }
+}
+
+fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
+    let waited = match wanted.wait {
+        Some(Duration::ZERO) => "busy".to_owned(),
+        Some(wait) => format!("not free within {wait:?}"),
+        None => "not free".to_owned(),
+    };
+    let who = match holder {
+        Some(holder) => describe(holder, inner.clock().wall()),
+        None => "the store does not say who holds it".to_owned(),
+    };
+    let name = wanted.request.name.as_str();
+    Error::new(
+        ErrorKind::Timeout,
+        format!(
+            "{waited}: {who}; look with `distlock inspect {}`",
+            quoted(name)
+        ),
+    )
+}
+
+/// `held by ci@host:12 (token 7) since 3.2s, until 6.8s from now unless renewed`
+fn describe(holder: &HolderInfo, now: SystemTime) -> String {
+    use std::fmt::Write as _;
+    let rounded =
+        |time: Duration| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let mut text = format!("held by {}", holder.holder.escape_debug());
+    if let Some(token) = holder.token {
+        let _ = write!(text, " (token {token})");
+    }
+    if let Some(since) = holder
+        .acquired_at
+        .and_then(|at| now.duration_since(at).ok())
+    {
+        let _ = write!(text, " for {:?}", rounded(since));
+    }
+    if let Some(left) = holder.expires_in {
+        let _ = write!(text, ", until {:?} from now unless renewed", rounded(left));
+    }
+    text
+}
+
+fn quoted(name: &str) -> String {
+    if name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"_-./:@".contains(&b))
+    {
+        name.to_owned()
+    } else {
+        format!("'{}'", name.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_for_a_shell() {
+        assert_eq!(quoted("order:42"), "order:42");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn a_holder_is_described_as_far_as_known() {
+        let mut holder = HolderInfo::new("ci@host:12");
+        assert_eq!(
+            describe(&holder, SystemTime::UNIX_EPOCH),
+            "held by ci@host:12"
+        );
+        holder.token = crate::FencingToken::new(7).ok();
+        holder.acquired_at = Some(SystemTime::UNIX_EPOCH);
+        holder.expires_in = Some(Duration::from_millis(6800));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_micros(3_200_400);
+        assert_eq!(
+            describe(&holder, now),
+            "held by ci@host:12 (token 7) for 3.2s, until 6.8s from now unless renewed"
+        );
+    }
+}

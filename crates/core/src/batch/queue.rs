@@ -1,0 +1,283 @@
+//! What waits to be sent, and in which order: plain data, no I/O.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+use tokio::sync::oneshot;
+
+use crate::error::Result;
+
+use super::{Executor, Limits};
+
+/// Consecutive failures of operations sent singly after which the rest of them is given up: each may have waited a
+/// second for a locked row, and the store is more likely at fault than the rows.
+const ALONE_FAILURES: u32 = 8;
+
+/// The answer travels with its operation, so that whoever finds it unclaimed can undo it.
+pub(super) type Answered<E> = (<E as Executor>::Op, Result<<E as Executor>::Answer>);
+
+/// One operation that waits.
+pub(super) struct Pending<E: Executor> {
+    pub(super) op: E::Op,
+    reply: Option<oneshot::Sender<Answered<E>>>,
+}
+
+impl<E: Executor> Pending<E> {
+    pub(super) fn with_reply(op: E::Op) -> (Self, oneshot::Receiver<Answered<E>>) {
+        let (reply, receiver) = oneshot::channel();
+        let pending = Self {
+            op,
+            reply: Some(reply),
+        };
+        (pending, receiver)
+    }
+
+    pub(super) fn without_reply(op: E::Op) -> Self {
+        Self { op, reply: None }
+    }
+
+    /// Hands over the answer; gives it back when nobody takes it.
+    pub(super) fn answer(self, answer: Result<E::Answer>) -> Option<Answered<E>> {
+        match self.reply {
+            Some(reply) => reply.send((self.op, answer)).err(),
+            None => {
+                if let Err(error) = answer {
+                    tracing::warn!(%error, "what a lost caller was granted stays until its lease ends");
+                }
+                None
+            }
+        }
+    }
+
+    fn is_wanted(&self, executor: &E) -> bool {
+        match &self.reply {
+            Some(reply) => !reply.is_closed() || executor.outlives_caller(&self.op),
+            None => true,
+        }
+    }
+}
+
+/// What goes out together.
+pub(super) struct Batch<E: Executor> {
+    pub(super) kind: E::Kind,
+    pub(super) ops: Vec<E::Op>,
+    replies: Vec<Option<oneshot::Sender<Answered<E>>>>,
+    pub(super) claimed: Claimed,
+    /// Sent singly after a failure.
+    pub(super) alone: bool,
+}
+
+impl<E: Executor> Batch<E> {
+    /// Its operations, to be answered or sent again.
+    pub(super) fn into_pending(self) -> impl Iterator<Item = Pending<E>> {
+        self.ops
+            .into_iter()
+            .zip(self.replies)
+            .map(|(op, reply)| Pending { op, reply })
+    }
+}
+
+/// The keys a batch in flight keeps others from touching.
+#[derive(Default)]
+pub(super) struct Claimed(Vec<Box<str>>);
+
+pub(super) struct Queue<E: Executor> {
+    limits: Limits,
+    undo: VecDeque<Pending<E>>,
+    waiting: BTreeMap<E::Kind, VecDeque<Pending<E>>>,
+    alone: VecDeque<Pending<E>>,
+    alone_failures: u32,
+    /// Who went last: those after it come first.
+    last: Option<Lane<E::Kind>>,
+    /// Keys in flight; kept only where several batches can be.
+    busy: Option<HashSet<Box<str>>>,
+}
+
+impl<E: Executor> Queue<E> {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            undo: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            alone: VecDeque::new(),
+            alone_failures: 0,
+            last: None,
+            busy: (limits.in_flight > 1).then(HashSet::new),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.undo.is_empty() && self.alone.is_empty() && self.waiting.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.undo.len() + self.alone.len() + self.waiting.values().map(VecDeque::len).sum::<usize>()
+    }
+
+    pub(super) fn push(&mut self, executor: &E, pending: Pending<E>) {
+        self.waiting
+            .entry(executor.kind(&pending.op))
+            .or_default()
+            .push_back(pending);
+    }
+
+    pub(super) fn push_undo(&mut self, pending: Pending<E>) {
+        self.undo.push_back(pending);
+    }
+
+    /// Queues an operation to be sent singly; the urgent kind first.
+    pub(super) fn push_alone(&mut self, executor: &E, pending: Pending<E>) {
+        let kind = executor.kind(&pending.op);
+        let at = self
+            .alone
+            .partition_point(|other| executor.kind(&other.op) <= kind);
+        self.alone.insert(at, pending);
+    }
+
+    /// Notes how an operation sent singly fared. After too many failures in a row, returns those that are given up.
+    pub(super) fn alone_ended(&mut self, failed: bool) -> VecDeque<Pending<E>> {
+        self.alone_failures = if failed { self.alone_failures + 1 } else { 0 };
+        if self.alone_failures < ALONE_FAILURES {
+            return VecDeque::new();
+        }
+        self.alone_failures = 0;
+        std::mem::take(&mut self.alone)
+    }
+
+    /// Everything that waits, except what must be undone.
+    pub(super) fn drain(&mut self) -> Vec<Pending<E>> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let alone = std::mem::take(&mut self.alone);
+        alone
+            .into_iter()
+            .chain(waiting.into_values().flatten())
+            .collect()
+    }
+
+    /// Everything that waits.
+    pub(super) fn drain_all(&mut self) -> Vec<Pending<E>> {
+        let mut all: Vec<_> = self.undo.drain(..).collect();
+        all.extend(self.drain());
+        all
+    }
+
+    /// Claims the key of one operation, unless it is in flight.
+    pub(super) fn claim_one(&mut self, executor: &E, op: &E::Op) -> Option<Claimed> {
+        match &mut self.busy {
+            None => Some(Claimed::default()),
+            Some(busy) => {
+                let key: Box<str> = executor.key(op).into();
+                busy.insert(key.clone()).then(|| Claimed(vec![key]))
+            }
+        }
+    }
+
+    /// Gives back the keys of a batch that came back.
+    pub(super) fn unclaim(&mut self, claimed: &Claimed) {
+        if let Some(busy) = &mut self.busy {
+            for key in &claimed.0 {
+                busy.remove(key);
+            }
+        }
+    }
+
+    /// The next batch; `None` when nothing waits whose key is not in flight.
+    ///
+    /// What must be undone goes first, then the urgent kind; the rest take turns, so that none waits for ever.
+    pub(super) fn take(&mut self, executor: &E) -> Option<Batch<E>> {
+        if let Some(first) = self.undo.front() {
+            let kind = executor.kind(&first.op);
+            if let Some(batch) = self.gather(executor, Lane::Undo, kind) {
+                return Some(batch);
+            }
+        }
+        let mut lanes = Vec::with_capacity(self.waiting.len() + 1);
+        if let Some(first) = self.alone.front() {
+            lanes.push((Lane::Alone, executor.kind(&first.op)));
+        }
+        lanes.extend(self.waiting.keys().map(|kind| (Lane::Kind(*kind), *kind)));
+        let next = lanes.partition_point(|(lane, _)| Some(*lane) <= self.last);
+        lanes.rotate_left(next);
+        lanes.sort_by_key(|(_, kind)| !executor.is_urgent(*kind));
+        for (lane, kind) in lanes {
+            if let Some(batch) = self.gather(executor, lane, kind) {
+                self.last = Some(lane);
+                return Some(batch);
+            }
+        }
+        None
+    }
+
+    /// Takes what may go together from the front of a lane: one kind, each key once, within the limits.
+    fn gather(&mut self, executor: &E, lane: Lane<E::Kind>, kind: E::Kind) -> Option<Batch<E>> {
+        let waiting = match lane {
+            Lane::Undo => &mut self.undo,
+            Lane::Alone => &mut self.alone,
+            Lane::Kind(kind) => self.waiting.get_mut(&kind)?,
+        };
+        let alone = lane == Lane::Alone;
+        let most = if alone { 1 } else { self.limits.operations };
+        let mut taken: Vec<Pending<E>> = Vec::with_capacity(waiting.len().min(most));
+        let mut left = VecDeque::new();
+        let mut keys = HashSet::new();
+        let mut bytes = 0;
+        while taken.len() < most
+            && let Some(pending) = waiting.pop_front()
+        {
+            if !pending.is_wanted(executor) {
+                continue;
+            }
+            let key = executor.key(&pending.op);
+            let free = self.busy.as_ref().is_none_or(|busy| !busy.contains(key));
+            if !free || executor.kind(&pending.op) != kind || keys.contains(key) {
+                left.push_back(pending);
+                continue;
+            }
+            let size = executor.bytes(&pending.op);
+            if !taken.is_empty() && bytes + size > self.limits.bytes {
+                left.push_back(pending);
+                break;
+            }
+            bytes += size;
+            keys.insert(Box::<str>::from(key));
+            taken.push(pending);
+        }
+        if !left.is_empty() {
+            left.append(waiting);
+            *waiting = left;
+        }
+        if waiting.is_empty()
+            && let Lane::Kind(kind) = lane
+        {
+            self.waiting.remove(&kind);
+        }
+        if taken.is_empty() {
+            return None;
+        }
+        taken.sort_by(|a, b| executor.key(&a.op).cmp(executor.key(&b.op)));
+        let claimed = match &mut self.busy {
+            None => Claimed::default(),
+            Some(busy) => {
+                busy.extend(keys.iter().cloned());
+                Claimed(keys.into_iter().collect())
+            }
+        };
+        let (ops, replies) = taken
+            .into_iter()
+            .map(|pending| (pending.op, pending.reply))
+            .unzip();
+        Some(Batch {
+            kind,
+            ops,
+            replies,
+            claimed,
+            alone,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane<K> {
+    Undo,
+    Alone,
+    Kind(K),
+}

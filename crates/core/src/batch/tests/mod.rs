@@ -1,0 +1,436 @@
+//! The batcher over a scripted store.
+
+mod random;
+mod script;
+
+use std::{pin::pin, time::Duration};
+
+use super::*;
+
+use script::{Fate, Kind, Op, Script, op};
+
+fn batcher(script: Script) -> Batcher<Script> {
+    Batcher::new(script, Limits::default())
+}
+
+fn submit(batcher: &Batcher<Script>, op: Op) -> tokio::task::JoinHandle<Result<u32>> {
+    let batcher = batcher.clone();
+    tokio::spawn(async move { batcher.submit(op).await })
+}
+
+/// Waits for a condition; a wrong one fails the test instead of hanging it.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waiting)
+        .await
+        .unwrap_or_else(|_| panic!("never happened: {what}"));
+}
+
+async fn until_sent(batcher: &Batcher<Script>, batches: usize) {
+    until("a batch is sent", || {
+        batcher.executor().sent().len() >= batches
+    })
+    .await;
+}
+
+async fn until_queued(batcher: &Batcher<Script>, operations: usize) {
+    until("operations are queued", || {
+        batcher.0.state().queue.len() == operations
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lone_operation_runs_in_its_callers_own_task() {
+    let batcher = batcher(Script::open());
+    let tasks = Handle::current().metrics();
+    for id in 0..3 {
+        assert_eq!(
+            batcher.submit(op(Kind::Acquire, "a", id)).await.unwrap(),
+            id
+        );
+        assert_eq!(tasks.num_alive_tasks(), 0);
+    }
+    let sent = batcher.executor().sent();
+    assert_eq!(sent.len(), 3);
+    assert!(sent.iter().all(|sent| sent.task.is_none()));
+}
+
+#[tokio::test]
+async fn those_who_come_meanwhile_share_the_next_batch_sorted() {
+    let batcher = batcher(Script::gated());
+    let mut tasks = vec![submit(&batcher, op(Kind::Acquire, "x", 0))];
+    until_sent(&batcher, 1).await;
+    for (id, key) in [(1, "c"), (2, "a"), (3, "B"), (4, "b")] {
+        tasks.push(submit(&batcher, op(Kind::Acquire, key, id)));
+    }
+    until_queued(&batcher, 4).await;
+    batcher.executor().let_through(2);
+    for (id, task) in (0..).zip(tasks) {
+        assert_eq!(task.await.unwrap().unwrap(), id);
+    }
+    assert_eq!(batcher.executor().ids(), [vec![0], vec![3, 2, 4, 1]]);
+}
+
+#[tokio::test]
+async fn a_batch_holds_each_key_once_and_one_kind_and_renewals_go_first() {
+    let batcher = batcher(Script::gated());
+    let mut tasks = vec![submit(&batcher, op(Kind::Acquire, "x", 0))];
+    until_sent(&batcher, 1).await;
+    let queued = [
+        (Kind::Acquire, "a"),
+        (Kind::Acquire, "a"),
+        (Kind::Acquire, "b"),
+        (Kind::Release, "c"),
+        (Kind::Renew, "d"),
+        (Kind::Renew, "e"),
+    ];
+    for (id, (kind, key)) in (1..).zip(queued) {
+        tasks.push(submit(&batcher, op(kind, key, id)));
+        until_queued(&batcher, id as usize).await;
+    }
+    batcher.executor().let_through(10);
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    let sent = batcher.executor().sent();
+    assert_eq!(sent[1].kind, Kind::Renew);
+    assert_eq!(
+        batcher.executor().ids(),
+        [vec![0], vec![5, 6], vec![4], vec![1, 3], vec![2]]
+    );
+}
+
+#[tokio::test]
+async fn batches_are_bounded_in_operations_and_bytes() {
+    let limits = Limits {
+        operations: 3,
+        bytes: 10,
+        in_flight: 1,
+    };
+    let batcher = Batcher::new(Script::gated(), limits);
+    let mut tasks = vec![submit(&batcher, op(Kind::Acquire, "x", 0))];
+    until_sent(&batcher, 1).await;
+    let long = "long".repeat(5);
+    for (id, key) in (1..).zip(["a", "b", "c", "d", "eeeee", "fffff", &long, "g"]) {
+        tasks.push(submit(&batcher, op(Kind::Acquire, key, id)));
+        until_queued(&batcher, id as usize).await;
+    }
+    batcher.executor().let_through(10);
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(
+        batcher.executor().ids(),
+        [
+            vec![0],
+            vec![1, 2, 3],
+            vec![4, 5],
+            vec![6],
+            vec![7],
+            vec![8]
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_grant_whose_caller_went_away_is_undone_before_anything_else() {
+    let batcher = batcher(Script::gated());
+    // As the one that drives, and as one that waits in a batch.
+    let leader = submit(&batcher, op(Kind::Acquire, "a", 0));
+    until_sent(&batcher, 1).await;
+    let renewal = submit(&batcher, op(Kind::Renew, "r", 1));
+    until_queued(&batcher, 1).await;
+    leader.abort();
+    assert!(leader.await.unwrap_err().is_cancelled());
+    // The same owner asks again: it must not be granted what is about to be undone.
+    let again = submit(&batcher, op(Kind::Acquire, "a", 2));
+    until_queued(&batcher, 2).await;
+    batcher.executor().let_through(3);
+    renewal.await.unwrap().unwrap();
+    until_sent(&batcher, 4).await;
+    let follower = submit(&batcher, op(Kind::Acquire, "b", 3));
+    until_queued(&batcher, 1).await;
+    batcher.executor().let_through(1);
+    again.await.unwrap().unwrap();
+    until_sent(&batcher, 5).await;
+    follower.abort();
+    assert!(follower.await.unwrap_err().is_cancelled());
+    batcher.executor().let_through(2);
+    batcher.close().await;
+    let sent: Vec<_> = batcher
+        .executor()
+        .sent()
+        .iter()
+        .map(|sent| (sent.kind, sent.ops[0].id))
+        .collect();
+    assert_eq!(
+        sent,
+        [
+            (Kind::Acquire, 0),
+            (Kind::Release, 0),
+            (Kind::Renew, 1),
+            (Kind::Acquire, 2),
+            (Kind::Acquire, 3),
+            (Kind::Release, 3),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_came_but_was_never_read_is_undone() {
+    let batcher = batcher(Script::gated());
+    let leader = submit(&batcher, op(Kind::Acquire, "a", 0));
+    until_sent(&batcher, 1).await;
+    {
+        let mut follower = pin!(batcher.submit(op(Kind::Acquire, "b", 1)));
+        let polled = futures_poll(follower.as_mut()).await;
+        assert!(polled.is_none());
+        batcher.executor().let_through(2);
+        leader.await.unwrap().unwrap();
+        until("the slot is given back", || batcher.0.state().running == 0).await;
+    }
+    batcher.executor().let_through(1);
+    batcher.close().await;
+    let last = batcher.executor().sent().pop().unwrap();
+    assert_eq!((last.kind, last.ops[0].id), (Kind::Release, 1));
+}
+
+#[tokio::test]
+async fn what_was_not_sent_is_forgotten_with_its_caller_except_releases() {
+    let batcher = batcher(Script::gated());
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let acquire = submit(&batcher, op(Kind::Acquire, "a", 1));
+    let release = submit(&batcher, op(Kind::Release, "b", 2));
+    until_queued(&batcher, 2).await;
+    acquire.abort();
+    release.abort();
+    let _ = (acquire.await, release.await);
+    batcher.executor().let_through(10);
+    leader.await.unwrap().unwrap();
+    until_sent(&batcher, 2).await;
+    batcher.close().await;
+    assert_eq!(batcher.executor().ids(), [vec![0], vec![2]]);
+}
+
+#[tokio::test]
+async fn a_batch_that_failed_as_a_whole_is_sent_singly() {
+    let mut script = Script::gated();
+    script.poisoned.insert("b".into());
+    let batcher = batcher(script);
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let tasks: Vec<_> = (1..)
+        .zip(["a", "b", "c"])
+        .map(|(id, key)| submit(&batcher, op(Kind::Acquire, key, id)))
+        .collect();
+    until_queued(&batcher, 3).await;
+    batcher.executor().let_through(10);
+    leader.await.unwrap().unwrap();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap().map_err(|error| error.kind()));
+    }
+    assert_eq!(answers, [Ok(1), Err(ErrorKind::Unavailable), Ok(3)]);
+    assert_eq!(
+        batcher.executor().ids(),
+        [vec![0], vec![1, 2, 3], vec![1], vec![2], vec![3]]
+    );
+}
+
+#[tokio::test]
+async fn many_single_failures_in_a_row_give_the_rest_up() {
+    let mut script = Script::gated();
+    script.poisoned = (0..100).map(|id| format!("{id:03}")).collect();
+    let batcher = batcher(script);
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let tasks: Vec<_> = (0..100)
+        .map(|id| submit(&batcher, op(Kind::Acquire, format!("{id:03}"), id)))
+        .collect();
+    until_queued(&batcher, 100).await;
+    batcher.executor().let_through(100);
+    leader.await.unwrap().unwrap();
+    for task in tasks {
+        assert_eq!(
+            task.await.unwrap().unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
+    }
+    assert_eq!(batcher.executor().sent().len(), 2 + 8);
+}
+
+#[tokio::test]
+async fn a_failure_of_the_store_reaches_everybody_at_once() {
+    let script = Script::gated();
+    let batcher = batcher(script);
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let tasks: Vec<_> = (1..4)
+        .map(|id| submit(&batcher, op(Kind::Acquire, id.to_string(), id)))
+        .collect();
+    until_queued(&batcher, 3).await;
+    batcher.executor().let_through(1);
+    leader.await.unwrap().unwrap();
+    batcher
+        .executor()
+        .fates
+        .lock()
+        .unwrap()
+        .push_back(Fate::Whole);
+    batcher.executor().let_through(1);
+    for task in tasks {
+        assert!(task.await.unwrap().is_err());
+    }
+    assert_eq!(batcher.executor().sent().len(), 2);
+}
+
+#[tokio::test]
+async fn what_the_store_skipped_is_sent_alone() {
+    let batcher = batcher(Script::gated());
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let tasks: Vec<_> = (1..)
+        .zip(["a", "s1", "s2"])
+        .map(|(id, key)| submit(&batcher, op(Kind::Acquire, key, id)))
+        .collect();
+    until_queued(&batcher, 3).await;
+    batcher.executor().let_through(1);
+    leader.await.unwrap().unwrap();
+    batcher
+        .executor()
+        .fates
+        .lock()
+        .unwrap()
+        .push_back(Fate::Skip);
+    batcher.executor().let_through(10);
+    for (id, task) in (1..).zip(tasks) {
+        assert_eq!(task.await.unwrap().unwrap(), id);
+    }
+    assert_eq!(
+        batcher.executor().ids(),
+        [vec![0], vec![1, 2, 3], vec![2], vec![3]]
+    );
+}
+
+#[tokio::test]
+async fn a_panic_takes_down_its_batch_and_nothing_else() {
+    let batcher = batcher(Script::gated());
+    batcher
+        .executor()
+        .fates
+        .lock()
+        .unwrap()
+        .push_back(Fate::Panic);
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let next = submit(&batcher, op(Kind::Acquire, "a", 1));
+    until_queued(&batcher, 1).await;
+    batcher.executor().let_through(10);
+    assert!(leader.await.unwrap_err().is_panic());
+    assert_eq!(next.await.unwrap().unwrap(), 1);
+    batcher.close().await;
+}
+
+#[tokio::test]
+async fn close_answers_what_waits_and_refuses_what_comes() {
+    let batcher = batcher(Script::gated());
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let queued = submit(&batcher, op(Kind::Acquire, "a", 1));
+    until_queued(&batcher, 1).await;
+    let closing = tokio::spawn({
+        let batcher = batcher.clone();
+        async move { batcher.close().await }
+    });
+    assert_eq!(queued.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert!(!closing.is_finished());
+    batcher.executor().let_through(1);
+    leader.await.unwrap().unwrap();
+    closing.await.unwrap();
+    let late = batcher.submit(op(Kind::Acquire, "b", 2)).await;
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn a_runtime_that_goes_away_answers_everybody_and_leaves_the_batcher_usable() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (home, here) = (runtime(), runtime());
+    let batcher = home.block_on(async { batcher(Script::gated()) });
+    let leader = home.spawn({
+        let batcher = batcher.clone();
+        async move { batcher.submit(op(Kind::Acquire, "x", 0)).await }
+    });
+    home.block_on(until_sent(&batcher, 1));
+    here.block_on(async {
+        let queued = submit(&batcher, op(Kind::Acquire, "a", 1));
+        until_queued(&batcher, 1).await;
+        tokio::task::spawn_blocking(move || drop(home))
+            .await
+            .unwrap();
+        assert!(leader.await.unwrap_err().is_cancelled());
+        let error = tokio::time::timeout(Duration::from_secs(10), queued)
+            .await
+            .expect("answered")
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        // What remains works, and goes on with a task of the runtime that is left.
+        batcher.executor().let_through(10);
+        let mut tasks = Vec::new();
+        for id in 2..6 {
+            tasks.push(submit(&batcher, op(Kind::Acquire, id.to_string(), id)));
+        }
+        for (id, task) in (2..).zip(tasks) {
+            assert_eq!(task.await.unwrap().unwrap(), id);
+        }
+        batcher.close().await;
+    });
+}
+
+#[tokio::test]
+async fn several_batches_in_flight_never_share_a_key() {
+    let limits = Limits {
+        in_flight: 3,
+        ..Limits::default()
+    };
+    // `Script::run` asserts that no key is in two batches.
+    let batcher = Batcher::new(Script::open(), limits);
+    let mut tasks = Vec::new();
+    for id in 0..300 {
+        tasks.push(submit(
+            &batcher,
+            op(Kind::Acquire, (id % 7).to_string(), id),
+        ));
+        if id % 10 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    for (id, task) in (0..).zip(tasks) {
+        assert_eq!(task.await.unwrap().unwrap(), id);
+    }
+    batcher.close().await;
+}
+
+/// One poll, with the waker of the test itself.
+async fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    let mut future = Some(future);
+    std::future::poll_fn(move |context| {
+        let polled = future.take().expect("polled once").poll(context);
+        std::task::Poll::Ready(match polled {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}

@@ -1,0 +1,132 @@
+//! What a backend can do, as data: conformance, the command line and the report all read it.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What one backend promises. Every field is checked by the conformance suite, none is prose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The backend's short name, as in errors and metrics: `sqlite`, `redis`.
+    pub backend: &'static str,
+    /// Over what a fencing token rises.
+    pub fencing: FencingScope,
+    /// In which order waiting processes are served.
+    pub fairness: Fairness,
+    /// How a waiter in another process learns of a release.
+    pub wakeup: Wakeup,
+    /// What a lease hangs on.
+    pub lease: LeaseKind,
+    /// Smallest TTL that is accepted.
+    pub min_ttl: Duration,
+    /// The TTL used when the caller names none.
+    pub default_ttl: Duration,
+    /// Leases are rounded to this.
+    pub ttl_granularity: Duration,
+    /// The longest lease that is granted, whatever TTL is asked for; `None` = as long as asked. A store whose leases hang on
+    /// a session grants at most what it can trust of the session, and renewal goes on at that rhythm.
+    pub max_lease: Option<Duration>,
+    /// Whether held locks survive a restart of the store.
+    pub survives_restart: bool,
+    /// Whose clock ends a lease.
+    pub expiry_clock: ExpiryClock,
+    /// Who can share the store.
+    pub reach: Reach,
+    /// Whether a held lock can become a ticket and be resumed elsewhere.
+    pub tickets: bool,
+    /// Whether a lock passes to the next owner in one store step. A first-come-first-served store without such a step gets
+    /// the next contender of a process while the present one still holds.
+    pub hand_over: bool,
+}
+
+impl Capabilities {
+    /// The common case: a TTL store with hybrid tokens, polling, no queue. Set the fields that differ.
+    #[must_use]
+    pub const fn new(backend: &'static str) -> Self {
+        Self {
+            backend,
+            fencing: FencingScope::PerName,
+            fairness: Fairness::None,
+            wakeup: Wakeup::Poll,
+            lease: LeaseKind::Ttl,
+            min_ttl: Duration::from_millis(100),
+            default_ttl: Duration::from_secs(10),
+            ttl_granularity: Duration::from_millis(1),
+            max_lease: None,
+            survives_restart: true,
+            expiry_clock: ExpiryClock::Server,
+            reach: Reach::Network,
+            tickets: true,
+            hand_over: true,
+        }
+    }
+}
+
+/// Over what a fencing token rises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FencingScope {
+    /// Every lock of the store shares one rising order.
+    Global,
+    /// Tokens rise per lock name.
+    PerName,
+}
+
+/// In which order waiting processes are served. (Tasks of one process are always served in order.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Fairness {
+    /// First come, first served.
+    Fifo,
+    /// Whoever asks first after a release.
+    None,
+}
+
+/// How a waiter in another process learns of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Wakeup {
+    /// It asks now and then.
+    Poll,
+    /// The store tells it.
+    Push,
+}
+
+/// What a lease hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LeaseKind {
+    /// The holder's session with the store.
+    Session,
+    /// A time to live per lock.
+    Ttl,
+}
+
+/// Whose clock ends a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ExpiryClock {
+    /// The boot-time clock of the one host that all holders share.
+    Host,
+    /// The store's server.
+    Server,
+}
+
+/// Who can share the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reach {
+    /// Tasks of one process.
+    Process,
+    /// Processes of one host.
+    Host,
+    /// Anybody who can connect.
+    Network,
+}

@@ -1,0 +1,244 @@
+//! Time as leases need it: a clock that counts suspend, injected everywhere, so that tests own it.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    ops::{Add, Sub},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::Waker,
+    time::{Duration, SystemTime},
+};
+
+/// A point on the boot-time clock of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// From the time since boot.
+    #[must_use]
+    pub const fn from_boot(since_boot: Duration) -> Self {
+        Self(since_boot)
+    }
+
+    /// Time since boot.
+    #[must_use]
+    pub const fn since_boot(self) -> Duration {
+        self.0
+    }
+
+    /// Time from `earlier` to `self`, zero when `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(by))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+
+    fn sub(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(by))
+    }
+}
+
+/// A sleep that a [`Clock`] gave out.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The time source of a [`Locker`](crate::Locker).
+///
+/// Inject a [`ManualClock`] to test your own handling of expiry.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Now, on a clock that also counts while the machine sleeps.
+    fn now(&self) -> Moment;
+
+    /// The wall clock, for display and for the tokens of embedded stores; never for a decision about a lease.
+    fn wall(&self) -> SystemTime;
+
+    /// Sleeps for about `time`. Callers check [`Clock::now`] afterwards: a sleep may end late after a suspend.
+    fn sleep(&self, time: Duration) -> Sleep;
+}
+
+/// The machine's own clock: `CLOCK_BOOTTIME` on Linux, which unlike [`std::time::Instant`] counts suspend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::cast_sign_loss, reason = "time since boot is never negative")]
+    fn now(&self) -> Moment {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+        let now = rustix::time::clock_gettime(CLOCK);
+        Moment(Duration::new(
+            now.tv_sec as u64,
+            u32::try_from(now.tv_nsec).unwrap_or(0),
+        ))
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads it"
+    )]
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that sleeps"
+    )]
+    fn sleep(&self, time: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(time))
+    }
+}
+
+/// The wall clock of `clock` as time since 1970; zero when it stands before that.
+#[must_use]
+pub fn unix_time(clock: &dyn Clock) -> Duration {
+    clock
+        .wall()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+}
+
+/// A clock that moves only when told. Sleeps end when it passes their end.
+#[derive(Clone, Default)]
+pub struct ManualClock(Arc<Mutex<Manual>>);
+
+#[derive(Default)]
+struct Manual {
+    now: Duration,
+    next: u64,
+    sleepers: BTreeMap<(Duration, u64), Option<Waker>>,
+}
+
+impl ManualClock {
+    /// A clock that stands one hour after boot.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(Manual {
+            now: Duration::from_secs(3600),
+            ..Manual::default()
+        })))
+    }
+
+    /// Moves the clock and wakes the sleeps that are over.
+    pub fn advance(&self, by: Duration) {
+        let woken: Vec<_> = {
+            let manual = &mut *self.manual();
+            manual.now += by;
+            let later = manual
+                .sleepers
+                .split_off(&(manual.now + Duration::from_nanos(1), 0));
+            std::mem::replace(&mut manual.sleepers, later)
+                .into_values()
+                .flatten()
+                .collect()
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// How many sleeps have not ended: lets a test wait until the code under test has gone to sleep.
+    #[must_use]
+    pub fn sleepers(&self) -> usize {
+        self.manual().sleepers.len()
+    }
+
+    fn manual(&self) -> std::sync::MutexGuard<'_, Manual> {
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ManualClock({:?})", self.manual().now)
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Moment {
+        Moment(self.manual().now)
+    }
+
+    fn wall(&self) -> SystemTime {
+        // Any fixed date will do; 2020-01-01.
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + self.manual().now
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        let key = {
+            let mut manual = self.manual();
+            manual.next += 1;
+            let key = (manual.now + time, manual.next);
+            manual.sleepers.insert(key, None);
+            key
+        };
+        Box::pin(ManualSleep {
+            clock: self.clone(),
+            key,
+        })
+    }
+}
+
+struct ManualSleep {
+    clock: ManualClock,
+    key: (Duration, u64),
+}
+
+impl Future for ManualSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+        match self.clock.manual().sleepers.get_mut(&self.key) {
+            Some(waker) => {
+                *waker = Some(context.waker().clone());
+                std::task::Poll::Pending
+            }
+            None => std::task::Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for ManualSleep {
+    fn drop(&mut self) {
+        self.clock.manual().sleepers.remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_clock_moves_forward() {
+        let first = SystemClock.now();
+        assert!(SystemClock.now() >= first);
+    }
+
+    #[tokio::test]
+    async fn manual_sleep_ends_when_the_clock_passes_it() {
+        let clock = ManualClock::new();
+        let sleep = clock.sleep(Duration::from_secs(5));
+        let task = tokio::spawn(sleep);
+        clock.advance(Duration::from_secs(4));
+        assert_eq!(clock.sleepers(), 1);
+        clock.advance(Duration::from_secs(1));
+        task.await.unwrap();
+        assert_eq!(clock.sleepers(), 0);
+        drop(clock.sleep(Duration::from_secs(1)));
+        assert_eq!(clock.sleepers(), 0);
+    }
+}

@@ -1,0 +1,466 @@
+//! A file that only the latest holder can write.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, ErrorKind as IoKind, Write as _},
+    path::{Path, PathBuf},
+};
+
+use super::{Fence, FenceError, FenceGuard, FenceState};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    token::Epoch,
+};
+
+/// A file whose writers are checked by a [`FenceGuard`].
+///
+/// Beside `FILE` stand `FILE.fence`, what the guard remembers, and `FILE.fence.lock`, whose exclusive file lock makes check
+/// and write one step for all threads and processes of this host. Leave both where they are. The whole content is replaced
+/// at each write; readers see the old or the new one, never a part.
+///
+/// A write first raises the bar (`FILE.fence`, made durable), then replaces the data. A crash between the two is safe: the
+/// data is that of an earlier holder, complete, and the bar refuses everybody older than the one who was about to write;
+/// that one, or a later one, may simply write again. In the other order there would be a moment in which the data is the
+/// new holder's and the bar still lets an older one overwrite it.
+///
+/// All methods block on the disk; call them from `spawn_blocking` in async code.
+///
+/// ```
+/// # use distlock_core::{Epoch, Fence, FencedFile, FencingToken, OwnerId};
+/// # fn fence(token: u64) -> Fence {
+/// #     Fence::new(FencingToken::new(token).unwrap(), OwnerId::new().tag(), Epoch::new("e"))
+/// # }
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let (paused, latest) = (fence(7), fence(8));
+/// let file = FencedFile::open(folder.path().join("ledger"))?;
+/// file.write(&latest, b"mine")?;
+/// assert!(file.write(&paused, b"late").is_err());
+/// assert_eq!(file.read()?.as_deref(), Some(&b"mine"[..]));
+/// # Ok::<(), distlock_core::FenceError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FencedFile {
+    data: PathBuf,
+    folder: PathBuf,
+}
+
+impl FencedFile {
+    /// Names the file. It need not exist yet, its folder must. Symbolic links are resolved, so that every path to one file
+    /// leads to one fence.
+    ///
+    /// # Errors
+    /// When the folder cannot be found, or the path names no file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let resolved = match fs::canonicalize(path) {
+            Err(error) if error.kind() == IoKind::NotFound => match path.file_name() {
+                Some(name) => {
+                    let folder = path
+                        .parent()
+                        .filter(|folder| !folder.as_os_str().is_empty());
+                    fs::canonicalize(folder.unwrap_or(Path::new(".")))
+                        .map(|folder| folder.join(name))
+                }
+                None => Err(IoKind::IsADirectory.into()),
+            },
+            found => found,
+        };
+        let data = resolved.map_err(|error| failed("cannot find the folder of", path, error))?;
+        match data.parent() {
+            Some(folder) if !data.is_dir() => Ok(Self {
+                folder: folder.to_owned(),
+                data,
+            }),
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{} is a folder, not a file", path.display()),
+            )),
+        }
+    }
+
+    /// Replaces the content, if nobody later has been here.
+    ///
+    /// # Errors
+    /// [`FenceError::Refused`], and then nothing has changed; [`FenceError::Failed`] when the disk failed or `FILE.fence`
+    /// cannot be read ([`ErrorKind::Corrupt`]: it never counts as "no fence"). The old content then still stands, except
+    /// after [`ErrorKind::OutcomeUnknown`].
+    pub fn write(&self, fence: &Fence, content: &[u8]) -> Result<(), FenceError> {
+        let _locked = self.raise(fence)?;
+        Ok(self.replace(&self.data, &self.beside(".fence.data"), content)?)
+    }
+
+    /// Raises the bar and reads: what a holder does that is going to change what it reads. Nobody older can write after it.
+    ///
+    /// # Errors
+    /// As [`FencedFile::write`].
+    pub fn read_fenced(&self, fence: &Fence) -> Result<Option<Vec<u8>>, FenceError> {
+        let _locked = self.raise(fence)?;
+        Ok(self.read()?)
+    }
+
+    /// Reads the content as it is; `None` when it was never written. Needs no lock.
+    ///
+    /// # Errors
+    /// Failures of the disk.
+    pub fn read(&self) -> Result<Option<Vec<u8>>> {
+        read_if_there(&self.data)
+    }
+
+    /// The highest fence that was let through.
+    ///
+    /// # Errors
+    /// Failures of the disk, and [`ErrorKind::Corrupt`].
+    pub fn highest(&self) -> Result<Option<Fence>> {
+        Ok(self.lock()?.guard.highest().cloned())
+    }
+
+    /// Accepts that the store has started a new history; see [`FenceGuard::reset_to`].
+    ///
+    /// # Errors
+    /// Failures of the disk, and [`ErrorKind::Corrupt`].
+    pub fn reset_to(&self, epoch: &Epoch) -> Result<()> {
+        let mut locked = self.lock()?;
+        locked.guard.reset_to(epoch);
+        self.store(&locked)
+    }
+
+    /// Checks a fence and makes the raised bar durable. The lock is held as long as the answer lives.
+    fn raise(&self, fence: &Fence) -> Result<Locked, FenceError> {
+        let mut locked = self.lock()?;
+        let unchanged = locked.guard.highest() == Some(fence);
+        locked.guard.check(fence)?;
+        if !unchanged {
+            self.store(&locked)?;
+        }
+        Ok(locked)
+    }
+
+    fn lock(&self) -> Result<Locked> {
+        let path = self.beside(".fence.lock");
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .and_then(|file| file.lock().map(|()| file))
+            .map_err(|error| failed("cannot lock", &path, error))?;
+        let in_use = lock
+            .metadata()
+            .map_err(|error| failed("cannot read", &path, error))?
+            .len()
+            > 0;
+        let path = self.beside(".fence");
+        let guard = match read_if_there(&path)? {
+            Some(text) => {
+                let state: FenceState = serde_json::from_slice(&text).map_err(|error| {
+                    corrupt(&path, "does not say who wrote last").caused_by(error)
+                })?;
+                FenceGuard::from_state(state)
+            }
+            None if in_use => return Err(corrupt(&path, "is gone")),
+            None => FenceGuard::new(),
+        };
+        Ok(Locked {
+            lock,
+            in_use,
+            guard,
+        })
+    }
+
+    fn store(&self, locked: &Locked) -> Result<()> {
+        let path = self.beside(".fence");
+        let text = serde_json::to_vec(locked.guard.state()).map_err(|error| {
+            Error::new(ErrorKind::Internal, "the fence cannot be written as JSON").caused_by(error)
+        })?;
+        self.replace(&path, &self.beside(".fence.new"), &text)?;
+        if !locked.in_use {
+            // From now on a missing FILE.fence is damage, not a beginning.
+            let path = self.beside(".fence.lock");
+            (&locked.lock)
+                .write_all(b"in use\n")
+                .and_then(|()| locked.lock.sync_all())
+                .map_err(|error| failed("cannot write", &path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Replaces a file in one durable step. `fresh` is only ever touched under the lock, so what an earlier crash left there
+    /// is rubbish.
+    fn replace(&self, path: &Path, fresh: &Path, content: &[u8]) -> Result<()> {
+        let written = (|| {
+            match fs::remove_file(fresh) {
+                Err(error) if error.kind() != IoKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(fresh)?;
+            match fs::metadata(path) {
+                Ok(old) => file.set_permissions(old.permissions())?,
+                Err(error) if error.kind() == IoKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            file.write_all(content)?;
+            file.sync_all()?;
+            fs::rename(fresh, path)
+        })();
+        written.map_err(|error| failed("cannot write", path, error))?;
+        self.sync_folder().map_err(|error| {
+            Error::new(
+                ErrorKind::OutcomeUnknown,
+                format!("cannot make the change of {} durable", path.display()),
+            )
+            .caused_by(error)
+        })
+    }
+
+    /// Makes a rename durable, where folders can be synced.
+    fn sync_folder(&self) -> io::Result<()> {
+        if cfg!(unix) {
+            File::open(&self.folder)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut path = OsString::from(&self.data);
+        path.push(suffix);
+        path.into()
+    }
+}
+
+/// The exclusive lock, and what stood in the sidecar when it was taken.
+struct Locked {
+    lock: File,
+    /// Whether a sidecar was ever written.
+    in_use: bool,
+    guard: FenceGuard,
+}
+
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == IoKind::NotFound => Ok(None),
+        Err(error) => Err(failed("cannot read", path, error)),
+    }
+}
+
+fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => ErrorKind::AccessDenied,
+        IoKind::StorageFull | IoKind::QuotaExceeded | IoKind::FileTooLarge => {
+            ErrorKind::LimitExceeded
+        }
+        IoKind::IsADirectory | IoKind::NotADirectory | IoKind::InvalidFilename => {
+            ErrorKind::InvalidArgument
+        }
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("{what} {}", path.display())).caused_by(error)
+}
+
+fn corrupt(path: &Path, what: &str) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "{} {what}: restore it, or remove it together with its .lock once no former holder is left",
+            path.display()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use tempfile::TempDir;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{fence::FenceRefusal, token::FencingToken};
+
+    fn fence(token: u64, owner: u128) -> Fence {
+        Fence::new(
+            FencingToken::new(token).unwrap(),
+            Uuid::from_u128(owner),
+            Epoch::new("e"),
+        )
+    }
+
+    fn fresh() -> (TempDir, FencedFile) {
+        let folder = TempDir::new().unwrap();
+        let file = FencedFile::open(folder.path().join("ledger")).unwrap();
+        (folder, file)
+    }
+
+    fn text(file: &FencedFile) -> String {
+        String::from_utf8(file.read().unwrap().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_late_writer_is_refused() {
+        let (_folder, file) = fresh();
+        assert_eq!(file.read().unwrap(), None);
+        assert_eq!(file.highest().unwrap(), None);
+        file.write(&fence(5, 1), b"five").unwrap();
+        file.write(&fence(5, 1), b"five again").unwrap();
+        // Raised by reading: from here on nobody older can write, although nobody newer has written.
+        assert_eq!(
+            file.read_fenced(&fence(6, 2)).unwrap().as_deref(),
+            Some(&b"five again"[..])
+        );
+        let refused = file.write(&fence(5, 1), b"late").unwrap_err();
+        assert!(matches!(
+            refused.refusal(),
+            Some(FenceRefusal::Older { .. })
+        ));
+        assert_eq!(Error::from(refused).kind(), ErrorKind::Lost);
+        assert!(matches!(
+            file.write(&fence(6, 3), b"impostor").unwrap_err(),
+            FenceError::Refused(FenceRefusal::SameTokenOtherOwner { .. })
+        ));
+        assert_eq!(text(&file), "five again");
+        assert_eq!(file.highest().unwrap(), Some(fence(6, 2)));
+    }
+
+    #[test]
+    fn damage_is_an_error_and_never_a_missing_fence() {
+        let (folder, file) = fresh();
+        file.write(&fence(5, 1), b"five").unwrap();
+        let sidecar = folder.path().join("ledger.fence");
+        let good = fs::read(&sidecar).unwrap();
+        for bad in [&b""[..], b"{}", b"null", &good[..good.len() / 2]] {
+            fs::write(&sidecar, bad).unwrap();
+            let error = Error::from(file.write(&fence(9, 9), b"nine").unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert_eq!(
+                file.reset_to(&Epoch::new("f")).unwrap_err().kind(),
+                ErrorKind::Corrupt
+            );
+        }
+        fs::remove_file(&sidecar).unwrap();
+        assert_eq!(file.highest().unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(text(&file), "five");
+        fs::write(&sidecar, good).unwrap();
+        file.write(&fence(6, 1), b"six").unwrap();
+    }
+
+    #[test]
+    fn a_crash_between_bar_and_data_leaves_the_older_data_and_the_newer_bar() {
+        let (folder, file) = fresh();
+        file.write(&fence(5, 1), b"five").unwrap();
+        drop(file.raise(&fence(7, 2)).unwrap());
+        fs::write(folder.path().join("ledger.fence.data"), b"sev").unwrap();
+        assert_eq!(text(&file), "five");
+        assert!(file.write(&fence(6, 3), b"six").is_err());
+        file.write(&fence(7, 2), b"seven").unwrap();
+        assert_eq!(text(&file), "seven");
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_content() {
+        let (folder, file) = fresh();
+        file.write(&fence(5, 1), b"five").unwrap();
+        // Something that cannot be replaced by a file stands in the way.
+        fs::create_dir(folder.path().join("ledger.fence.data")).unwrap();
+        let error = Error::from(file.write(&fence(6, 2), b"six").unwrap_err());
+        assert!(error.did_not_happen(), "{error}");
+        assert_eq!(text(&file), "five");
+    }
+
+    #[test]
+    fn a_new_history_counts_after_a_reset() {
+        let (_folder, file) = fresh();
+        file.write(&fence(5, 1), b"old").unwrap();
+        let next = Fence::new(
+            FencingToken::new(2).unwrap(),
+            Uuid::from_u128(7),
+            Epoch::new("f"),
+        );
+        assert!(matches!(
+            file.write(&next, b"new").unwrap_err(),
+            FenceError::Refused(FenceRefusal::LowerInNewEpoch { .. })
+        ));
+        file.reset_to(&next.epoch).unwrap();
+        file.write(&next, b"new").unwrap();
+        assert!(file.write(&fence(6, 1), b"old").is_err());
+    }
+
+    #[test]
+    fn bad_paths_are_named() {
+        let folder = TempDir::new().unwrap();
+        let error = FencedFile::open(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let error = FencedFile::open(folder.path().join("no/such")).unwrap_err();
+        assert!(error.to_string().contains("no/such"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_leads_to_the_same_fence() {
+        let (folder, file) = fresh();
+        file.write(&fence(5, 1), b"five").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path().join("ledger"), &link).unwrap();
+        let linked = FencedFile::open(&link).unwrap();
+        assert!(linked.write(&fence(4, 2), b"late").is_err());
+        linked.write(&fence(6, 2), b"six").unwrap();
+        assert_eq!(text(&file), "six");
+    }
+
+    /// Each thread opens the file for itself, as processes do. Whatever the order: what passes never goes down, and what
+    /// stands in the file at the end is what passed last.
+    #[test]
+    fn many_writers_and_one_order() {
+        let (_folder, file) = fresh();
+        let file = &file;
+        let mut passed: Vec<(u64, Vec<u64>)> = thread::scope(|scope| {
+            let writers: Vec<_> = (0..4u64)
+                .map(|writer| {
+                    scope.spawn(move || {
+                        let mut random = fastrand::Rng::with_seed(writer);
+                        let own = FencedFile::open(&file.data).unwrap();
+                        let mut passed = Vec::new();
+                        for round in 0..25 {
+                            let token = 1 + round * 4 + random.u64(0..8);
+                            let line = format!("{token} {writer}\n");
+                            if own
+                                .write(&fence(token, u128::from(writer)), line.as_bytes())
+                                .is_ok()
+                            {
+                                passed.push(token);
+                            }
+                        }
+                        (writer, passed)
+                    })
+                })
+                .collect();
+            writers
+                .into_iter()
+                .map(|writer| writer.join().unwrap())
+                .collect()
+        });
+        let last = passed
+            .iter()
+            .filter_map(|(writer, tokens)| Some((*tokens.last()?, *writer)))
+            .max()
+            .unwrap();
+        assert_eq!(text(file), format!("{} {}\n", last.0, last.1));
+        // No token passed for two writers.
+        let mut owners = std::collections::HashMap::new();
+        for (writer, tokens) in &mut passed {
+            assert!(tokens.is_sorted());
+            tokens.dedup();
+            for token in tokens {
+                assert_eq!(owners.insert(*token, *writer), None, "token {token}");
+            }
+        }
+        assert_eq!(
+            file.highest().unwrap().map(|fence| fence.token.get()),
+            Some(last.0)
+        );
+    }
+}

@@ -1,0 +1,456 @@
+//! The bar that a resource keeps: the highest fence it has let through.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Fence;
+use crate::token::{Epoch, FencingToken};
+
+/// How many earlier histories are remembered. A holder of the seventeenth last one has long reached its deadline.
+const REMEMBERED: usize = 16;
+
+/// Lets the latest holder through and refuses earlier ones.
+///
+/// The check must be one step with the change it protects: hold the guard in the same mutex as the data, or store its
+/// [`state`](Self::state) beside the data and write both in one transaction. A holder that reads, computes and writes should
+/// be checked when it *reads*, too: that raises the bar, so that no earlier holder can write in between.
+///
+/// Per fence it decides so:
+///
+/// | token, compared with the highest one seen | answer |
+/// |---|---|
+/// | higher | let through, and it is the highest one from now on |
+/// | equal, the same owner | let through |
+/// | equal, another owner | [`FenceRefusal::SameTokenOtherOwner`] |
+/// | lower | [`FenceRefusal::Older`] |
+/// | lower, under an epoch that was not seen before | [`FenceRefusal::LowerInNewEpoch`] |
+///
+/// The last one means that the store lost its history, and its new tokens are lower than those it gave out before. Nobody
+/// but the operator can tell whether the old holders are gone, so it stays until [`reset_to`](Self::reset_to) that epoch.
+///
+/// ```
+/// # use distlock_core::{Epoch, Fence, FenceGuard, FencingToken, OwnerId};
+/// # fn fence(token: u64) -> Fence {
+/// #     Fence::new(FencingToken::new(token).unwrap(), OwnerId::new().tag(), Epoch::new("e"))
+/// # }
+/// let mut guard = FenceGuard::new();
+/// let (paused, latest) = (fence(7), fence(8));
+/// assert!(guard.check(&paused).is_ok());
+/// assert!(guard.check(&latest).is_ok());
+/// assert!(guard.check(&paused).is_err());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FenceGuard {
+    state: FenceState,
+}
+
+/// What a [`FenceGuard`] remembers, for storing it beside the data.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FenceState {
+    // Must be there: an empty object is not the state of a guard that has seen nobody.
+    #[serde(deserialize_with = "Option::deserialize")]
+    highest: Option<Fence>,
+    /// Earlier histories, latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    past: Vec<Past>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Past {
+    epoch: Epoch,
+    /// Left behind by a reset: its tokens may be higher than today's, and count for nothing.
+    void: bool,
+}
+
+impl FenceGuard {
+    /// The same check for a row of a database, as one condition of the `UPDATE` that changes the row.
+    ///
+    /// It expects two columns in the protected row, `fence_token` (64 bits, `NOT NULL DEFAULT 0`) and `fence_owner`
+    /// (nullable), and these parameters: token, token, owner. Write the token and the owner in the same statement:
+    ///
+    /// ```sql
+    /// UPDATE account SET balance = ?, fence_token = ?, fence_owner = ?
+    ///  WHERE id = ? AND (fence_token < ? OR (fence_token = ? AND fence_owner = ?))
+    /// ```
+    ///
+    /// No row changed = refused (or there is no such row). A lower token under a new epoch is refused like any lower one.
+    pub const SQL_CONDITION: &'static str =
+        "(fence_token < ? OR (fence_token = ? AND fence_owner = ?))";
+
+    /// A guard that has seen nobody: it lets the first one through.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            state: FenceState {
+                highest: None,
+                past: Vec::new(),
+            },
+        }
+    }
+
+    /// Goes on where a stored guard stopped.
+    #[must_use]
+    pub const fn from_state(state: FenceState) -> Self {
+        Self { state }
+    }
+
+    /// What to store beside the data.
+    #[must_use]
+    pub const fn state(&self) -> &FenceState {
+        &self.state
+    }
+
+    /// The highest fence that was let through.
+    #[must_use]
+    pub const fn highest(&self) -> Option<&Fence> {
+        self.state.highest.as_ref()
+    }
+
+    /// Lets a holder through and raises the bar to it, or refuses it and changes nothing.
+    ///
+    /// # Errors
+    /// The refusal; see the table above.
+    pub fn check(&mut self, offered: &Fence) -> Result<(), FenceRefusal> {
+        self.judge(offered)?;
+        let left = match self.state.highest.replace(offered.clone()) {
+            Some(seen) if seen.epoch != offered.epoch => Some(seen.epoch),
+            _ => None,
+        };
+        self.state.past.retain(|past| past.epoch != offered.epoch);
+        if let Some(epoch) = left {
+            self.remember(epoch, false);
+        }
+        Ok(())
+    }
+
+    /// Forgets everything: the next one is let through, whoever it is.
+    ///
+    /// For a resource that was emptied, or whose former holders are all known to be gone. [`Self::reset_to`] is safer.
+    pub fn reset(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Accepts that the store has started a new history: the next token of `epoch` is let through however low it is, and
+    /// holders from every epoch seen before are refused however high theirs are.
+    pub fn reset_to(&mut self, epoch: &Epoch) {
+        let seen = self.state.highest.take();
+        for past in &mut self.state.past {
+            past.void = true;
+        }
+        if let Some(seen) = seen {
+            self.remember(seen.epoch, true);
+        }
+        self.state.past.retain(|past| past.epoch != *epoch);
+    }
+
+    fn judge(&self, offered: &Fence) -> Result<(), FenceRefusal> {
+        let past = self
+            .state
+            .past
+            .iter()
+            .find(|past| past.epoch == offered.epoch);
+        if past.is_some_and(|past| past.void) {
+            return Err(FenceRefusal::VoidEpoch {
+                offered: offered.token,
+                epoch: offered.epoch.clone(),
+            });
+        }
+        let Some(seen) = &self.state.highest else {
+            return Ok(());
+        };
+        if offered.token > seen.token {
+            Ok(())
+        } else if offered.token == seen.token {
+            if offered.owner == seen.owner {
+                return Ok(());
+            }
+            Err(FenceRefusal::SameTokenOtherOwner {
+                token: offered.token,
+            })
+        } else if offered.epoch == seen.epoch || past.is_some() {
+            Err(FenceRefusal::Older {
+                seen: seen.token,
+                offered: offered.token,
+            })
+        } else {
+            Err(FenceRefusal::LowerInNewEpoch {
+                seen: seen.token,
+                seen_epoch: seen.epoch.clone(),
+                offered: offered.token,
+                offered_epoch: offered.epoch.clone(),
+            })
+        }
+    }
+
+    fn remember(&mut self, epoch: Epoch, void: bool) {
+        let past = &mut self.state.past;
+        past.retain(|past| past.epoch != epoch);
+        past.push(Past { epoch, void });
+        if past.len() > REMEMBERED {
+            past.remove(0);
+        }
+    }
+}
+
+/// Why a [`FenceGuard`] refused. It has not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FenceRefusal {
+    /// A later holder has been here.
+    Older {
+        /// The highest token that was let through.
+        seen: FencingToken,
+        /// The one that was refused.
+        offered: FencingToken,
+    },
+    /// Two owners show one token: the store gave it out twice.
+    SameTokenOtherOwner {
+        /// That token.
+        token: FencingToken,
+    },
+    /// The store has a new history whose tokens are lower than those of the old one. Stays until
+    /// [`FenceGuard::reset_to`].
+    LowerInNewEpoch {
+        /// The highest token that was let through.
+        seen: FencingToken,
+        /// Its history.
+        seen_epoch: Epoch,
+        /// The one that was refused.
+        offered: FencingToken,
+        /// Its history.
+        offered_epoch: Epoch,
+    },
+    /// It belongs to a history that was left behind by [`FenceGuard::reset_to`].
+    VoidEpoch {
+        /// The token that was refused.
+        offered: FencingToken,
+        /// Its history.
+        epoch: Epoch,
+    },
+}
+
+impl fmt::Display for FenceRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Older { seen, offered } => write!(
+                f,
+                "fencing token {offered} is older than {seen}, which was seen already"
+            ),
+            Self::SameTokenOtherOwner { token } => {
+                write!(
+                    f,
+                    "fencing token {token} was seen already, from another owner"
+                )
+            }
+            Self::LowerInNewEpoch {
+                seen,
+                seen_epoch,
+                offered,
+                offered_epoch,
+            } => write!(
+                f,
+                "fencing token {offered} of the new epoch \"{}\" is lower than {seen} of \"{}\": the store lost its \
+                 history, reset the fence once all former holders are gone",
+                offered_epoch.as_str().escape_debug(),
+                seen_epoch.as_str().escape_debug()
+            ),
+            Self::VoidEpoch { offered, epoch } => write!(
+                f,
+                "fencing token {offered} belongs to the epoch \"{}\", which was left behind by a reset",
+                epoch.as_str().escape_debug()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for FenceRefusal {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn fence(token: u64, owner: u128, epoch: &str) -> Fence {
+        Fence::new(
+            FencingToken::new(token).unwrap(),
+            Uuid::from_u128(owner),
+            Epoch::new(epoch),
+        )
+    }
+
+    fn token(value: u64) -> FencingToken {
+        FencingToken::new(value).unwrap()
+    }
+
+    #[test]
+    fn each_refusal_is_told_apart_and_changes_nothing() {
+        let mut guard = FenceGuard::new();
+        guard.check(&fence(5, 1, "a")).unwrap();
+        let before = guard.clone();
+        assert_eq!(
+            guard.check(&fence(4, 1, "a")),
+            Err(FenceRefusal::Older {
+                seen: token(5),
+                offered: token(4)
+            })
+        );
+        assert_eq!(
+            guard.check(&fence(5, 2, "a")),
+            Err(FenceRefusal::SameTokenOtherOwner { token: token(5) })
+        );
+        assert_eq!(
+            guard.check(&fence(5, 2, "b")),
+            Err(FenceRefusal::SameTokenOtherOwner { token: token(5) })
+        );
+        assert_eq!(
+            guard.check(&fence(4, 1, "b")),
+            Err(FenceRefusal::LowerInNewEpoch {
+                seen: token(5),
+                seen_epoch: Epoch::new("a"),
+                offered: token(4),
+                offered_epoch: Epoch::new("b"),
+            })
+        );
+        assert_eq!(guard, before);
+        guard.check(&fence(5, 1, "a")).unwrap();
+        guard.check(&fence(6, 2, "a")).unwrap();
+    }
+
+    #[test]
+    fn a_held_lock_may_see_the_epoch_change() {
+        let mut guard = FenceGuard::new();
+        guard.check(&fence(5, 1, "a")).unwrap();
+        guard.check(&fence(5, 1, "b")).unwrap();
+        guard.check(&fence(6, 2, "b")).unwrap();
+        // The paused holder from before the change is an old holder, and no reason to reset anything.
+        assert!(matches!(
+            guard.check(&fence(4, 9, "a")),
+            Err(FenceRefusal::Older { .. })
+        ));
+    }
+
+    #[test]
+    fn a_lost_history_is_refused_until_reset_and_its_holders_for_ever() {
+        let mut guard = FenceGuard::new();
+        guard.check(&fence(100, 1, "a")).unwrap();
+        for _ in 0..3 {
+            assert!(matches!(
+                guard.check(&fence(3, 2, "b")),
+                Err(FenceRefusal::LowerInNewEpoch { .. })
+            ));
+        }
+        guard.reset_to(&Epoch::new("b"));
+        assert_eq!(
+            guard.check(&fence(101, 1, "a")),
+            Err(FenceRefusal::VoidEpoch {
+                offered: token(101),
+                epoch: Epoch::new("a")
+            })
+        );
+        guard.check(&fence(3, 2, "b")).unwrap();
+        assert!(matches!(
+            guard.check(&fence(101, 1, "a")),
+            Err(FenceRefusal::VoidEpoch { .. })
+        ));
+        assert!(matches!(
+            guard.check(&fence(2, 2, "b")),
+            Err(FenceRefusal::Older { .. })
+        ));
+        guard.reset();
+        guard.check(&fence(1, 1, "a")).unwrap();
+    }
+
+    #[test]
+    fn the_memory_of_epochs_is_bounded() {
+        let mut guard = FenceGuard::new();
+        for n in 1..1000 {
+            guard.check(&fence(n, 1, &format!("e{n}"))).unwrap();
+        }
+        assert_eq!(guard.state.past.len(), REMEMBERED);
+    }
+
+    #[test]
+    fn goes_on_where_it_stopped() {
+        let mut guard = FenceGuard::new();
+        guard.check(&fence(5, 1, "a")).unwrap();
+        guard.check(&fence(6, 1, "b")).unwrap();
+        let text = serde_json::to_string(guard.state()).unwrap();
+        let again = FenceGuard::from_state(serde_json::from_str(&text).unwrap());
+        assert_eq!(again, guard);
+        for bad in [
+            "",
+            "{}",
+            "{}x",
+            "null",
+            r#"{"highest":{"token":0,"owner":"00000000-0000-0000-0000-000000000001","epoch":"a"}}"#,
+            r#"{"highest":null,"surprise":1}"#,
+        ] {
+            assert!(
+                serde_json::from_str::<FenceState>(bad).is_err(),
+                "{bad} was accepted"
+            );
+        }
+    }
+
+    /// Every history of five fences out of two tokens' worth of neighbours, two owners and two epochs.
+    #[test]
+    fn all_small_histories() {
+        let all: Vec<Fence> = (1..=2)
+            .flat_map(|token| (1..=2).map(move |owner| (token, owner)))
+            .flat_map(|(token, owner)| ["a", "b"].map(|epoch| fence(token, owner, epoch)))
+            .collect();
+        let length = 5;
+        for number in 0..all.len().pow(length) {
+            let mut guard = FenceGuard::new();
+            let mut passed: Vec<&Fence> = Vec::new();
+            let mut rest = number;
+            for _ in 0..length {
+                let offered = &all[rest % all.len()];
+                rest /= all.len();
+                let answer = guard.check(offered);
+                let highest = passed.iter().max_by_key(|fence| fence.token);
+                match highest {
+                    None => assert!(answer.is_ok()),
+                    Some(seen) => assert_eq!(
+                        answer.is_ok(),
+                        offered.token > seen.token
+                            || (offered.token == seen.token && offered.owner == seen.owner),
+                        "{offered:?} after {passed:?}"
+                    ),
+                }
+                if answer.is_ok() {
+                    passed.push(offered);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_never_goes_down_and_never_changes_hands(
+            offers in prop::collection::vec((1u64..20, 0u128..4, 0usize..3), 1..100)
+        ) {
+            let mut guard = FenceGuard::new();
+            let mut last: Option<Fence> = None;
+            for (token, owner, epoch) in offers {
+                let offered = fence(token, owner, ["a", "b", "c"][epoch]);
+                // Storing it in between makes no difference.
+                let text = serde_json::to_string(guard.state()).unwrap();
+                guard = FenceGuard::from_state(serde_json::from_str(&text).unwrap());
+                if guard.check(&offered).is_ok() {
+                    if let Some(last) = &last {
+                        prop_assert!(offered.token >= last.token);
+                        prop_assert!(offered.token > last.token || offered.owner == last.owner);
+                    }
+                    last = Some(offered);
+                }
+                prop_assert_eq!(guard.highest(), last.as_ref());
+            }
+        }
+    }
+}

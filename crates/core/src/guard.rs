@@ -1,0 +1,408 @@
+//! A held lock in a caller's hands.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tracing::{Instrument as _, debug_span};
+
+use crate::{
+    builder::checked_ttl,
+    contract::LossReason,
+    error::{Error, ErrorKind, Result},
+    fence::Fence,
+    hold::Hold,
+    keeper::renew,
+    locker::Inner,
+    name::LockName,
+    release::{self, LetGo, Released, let_go},
+    ticket::{self, Ticket},
+    token::{Epoch, FencingToken},
+    ttl::Ttl,
+};
+
+/// How long a release waits for a renewal that is on its way.
+const JOIN: Duration = Duration::from_secs(5);
+
+/// A held lock. While [`Guard::is_valid`] says so, nobody else holds it.
+///
+/// Release it with [`Guard::release`] and look at the answer. Dropping it starts a best-effort release in the background,
+/// which [`Locker::close`](crate::Locker::close) waits for; leaking it (`std::mem::forget`) keeps the lock until the program
+/// ends.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard {
+    inner: Arc<Inner>,
+    hold: Arc<Hold>,
+    /// Whether this guard still counts.
+    live: bool,
+}
+
+/// How a lock ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// It was released (or turned into a ticket) by its owner.
+    Released,
+    /// It was lost.
+    Lost(LossReason),
+}
+
+impl Guard {
+    pub(crate) fn new(inner: &Arc<Inner>, hold: Arc<Hold>, min_hold: Duration) -> Self {
+        hold.hold_at_least(min_hold);
+        Self {
+            inner: Arc::clone(inner),
+            hold,
+            live: true,
+        }
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        self.hold.name()
+    }
+
+    /// Higher than that of every earlier holder: show it to whatever the lock protects.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.hold.token()
+    }
+
+    /// The store's history that the token belongs to.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.hold.epoch()
+    }
+
+    /// Token, owner and epoch together, as a [`FenceGuard`](crate::FenceGuard) checks them.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.hold.fence()
+    }
+
+    /// The lease's present duration.
+    #[must_use]
+    pub fn ttl(&self) -> Ttl {
+        self.hold.ttl()
+    }
+
+    /// Time until the local deadline; zero once it is lost. Local, no I/O.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.hold.remaining()
+    }
+
+    /// Whether it is held for sure. Local, no I/O, and sticky: once `false`, always `false`.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.hold.is_valid()
+    }
+
+    /// [`Guard::is_valid`] as a result, for `?`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] with the reason.
+    pub fn check(&self) -> Result<()> {
+        self.hold.check()
+    }
+
+    /// Resolves when the lock is lost, at the latest 250 ms of running time after its deadline. Never resolves for a lock
+    /// that is not lost.
+    ///
+    /// # Cancel safety
+    /// Safe; any number of tasks may wait.
+    pub async fn lost(&self) -> LossReason {
+        match self.hold.ended().await {
+            Some(reason) => reason,
+            // Another guard of the same scope turned it into a ticket: ended, and no loss.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A handle that outlives the guard and only watches.
+    #[must_use]
+    pub fn watch(&self) -> LockWatch {
+        LockWatch {
+            hold: Arc::clone(&self.hold),
+        }
+    }
+
+    /// Renews now, with a new TTL that later renewals keep. The deadline is lowered first if the new lease is shorter, and
+    /// raised only when the store confirms.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`]; [`ErrorKind::InvalidArgument`] for a TTL out of range; failures of the store, after which the
+    /// lock is still held until its deadline.
+    ///
+    /// # Cancel safety
+    /// The extension may or may not happen when the future is dropped; the deadline accounts for both.
+    pub async fn extend(&self, ttl: Duration) -> Result<()> {
+        let ttl = checked_ttl(&self.inner, ttl)?;
+        self.check()?;
+        // On the keeper's thread: everything that changes one lease travels on one connection, in one order.
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let (shared, hold) = (self.inner.keeper().shared(), Arc::clone(&self.hold));
+        self.inner.keeper().run(async move {
+            let result = renew(&shared, &hold, ttl).await;
+            shared.file(&hold);
+            let _ = answer.send(result);
+        });
+        tokio::select! {
+            biased;
+            answer = answered => answer.unwrap_or_else(|_| Err(Inner::closed_error())),
+            reason = self.lost() => Err(self.lost_error(reason)),
+        }
+    }
+
+    /// Another guard on the same lock: it is released when the last of them is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when it is not held any more.
+    pub fn reenter(&self) -> Result<Self> {
+        self.check()?;
+        if self.hold.join() {
+            Ok(Self::new(
+                &self.inner,
+                Arc::clone(&self.hold),
+                Duration::ZERO,
+            ))
+        } else {
+            Err(Error::new(ErrorKind::NotHeld, "the lock was released").about(self.name()))
+        }
+    }
+
+    /// Releases the lock, or hands it to the next task of this process that waits for it. With nested guards, only the last
+    /// release does.
+    ///
+    /// # Cancel safety
+    /// Safe: when the future is dropped, the release goes on in the background.
+    pub async fn release(mut self) -> Released {
+        self.live = false;
+        if !self.hold.part() {
+            return self
+                .hold
+                .loss_now()
+                .map_or(Released::Clean, Released::AlreadyLost);
+        }
+        let mut leaving = self.departure();
+        leaving.join_renewal().await;
+        let Some(seat) = leaving.finish() else {
+            return self
+                .hold
+                .loss_now()
+                .map_or(Released::Clean, Released::AlreadyLost);
+        };
+        let what = LetGo::of(&self.hold, seat, leaving.keep_for());
+        let span = debug_span!("distlock.release", lock = %self.name(), backend = self.inner.backend_name());
+        let released = let_go(&self.inner, self.inner.backend(), what)
+            .instrument(span)
+            .await;
+        leaving.stage = Stage::Gone;
+        released
+    }
+
+    /// Turns the lock into a ticket that another process can [`resume`](crate::Locker::resume) once. Renewal stops; the
+    /// lease, renewed by this step, runs until it is resumed or ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the backend has no tickets, [`ErrorKind::InvalidArgument`] while nested guards
+    /// exist, [`ErrorKind::Lost`], and failures of the store. After an error the lock is released in the background.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the lock is released in the background.
+    pub async fn into_ticket(self) -> Result<Ticket> {
+        if self.hold.depth() > 1 {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "nested guards still share this lock",
+            )
+            .about(self.name()));
+        }
+        let leaving = self.departure();
+        leaving.join_renewal().await;
+        let ticket = ticket::issue(&self.inner, &self.hold).await;
+        let mut leaving = leaving;
+        let mut guard = self;
+        guard.live = false;
+        if ticket.is_ok() {
+            drop(leaving.finish());
+            leaving.stage = Stage::Gone;
+        }
+        ticket
+    }
+
+    pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
+        self.hold.lost_error(reason)
+    }
+
+    fn departure(&self) -> Departure {
+        Departure {
+            inner: Arc::clone(&self.inner),
+            hold: Arc::clone(&self.hold),
+            stage: Stage::Held,
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.live) && self.hold.part() {
+            drop(self.departure());
+        }
+    }
+}
+
+/// The last guard on its way out. Whatever step it is dropped at, the rest happens in the background.
+struct Departure {
+    inner: Arc<Inner>,
+    hold: Arc<Hold>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The hold still counts as held.
+    Held,
+    /// It has ended here; the store may or may not know.
+    Leaving,
+    /// Nothing is left to do.
+    Gone,
+}
+
+impl Departure {
+    /// No renewal may be on its way while the lock is released.
+    async fn join_renewal(&self) {
+        self.hold.leave();
+        if let Ok(in_turn) = self.hold.io.try_lock() {
+            drop(in_turn);
+            return;
+        }
+        tokio::select! {
+            _ = self.hold.io.lock() => {}
+            _ = self.hold.ended() => {}
+            () = self.inner.clock().sleep(JOIN) => {}
+        }
+    }
+
+    /// Ends the hold. `None` when it had been lost.
+    fn finish(&mut self) -> Option<Option<crate::queue::Seat>> {
+        self.inner.keeper().forget(&self.hold);
+        match self.hold.finish() {
+            Ok(seat) => {
+                self.stage = Stage::Leaving;
+                Some(seat)
+            }
+            Err(_) => {
+                self.stage = Stage::Gone;
+                None
+            }
+        }
+    }
+
+    fn keep_for(&self) -> Option<Ttl> {
+        let held = self.inner.clock().now().since(self.hold.acquired());
+        let left = self
+            .hold
+            .min_hold()
+            .checked_sub(held)
+            .filter(|left| !left.is_zero())?;
+        Ttl::new(left.max(self.inner.backend().capabilities().min_ttl)).ok()
+    }
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        let seat = match self.stage {
+            Stage::Gone => return,
+            Stage::Leaving => None,
+            Stage::Held => match self.finish() {
+                Some(seat) => seat,
+                None => return,
+            },
+        };
+        let again = self.stage == Stage::Leaving && seat.is_none();
+        let mut what = LetGo::of(&self.hold, seat, self.keep_for());
+        what.again = again;
+        release::in_background(&self.inner, what);
+    }
+}
+
+/// Watches a lock without holding it: cheap to clone, free of lifetimes, for a task that must stop when the lock ends.
+#[derive(Clone)]
+pub struct LockWatch {
+    hold: Arc<Hold>,
+}
+
+impl LockWatch {
+    pub(crate) fn of(guard: &Guard) -> Self {
+        guard.watch()
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        self.hold.name()
+    }
+
+    /// The lock's token.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.hold.token()
+    }
+
+    /// Token, owner and epoch together.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.hold.fence()
+    }
+
+    /// As [`Guard::is_valid`].
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.hold.is_valid()
+    }
+
+    /// As [`Guard::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.hold.remaining()
+    }
+
+    /// As [`Guard::check`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once it is released.
+    pub fn check(&self) -> Result<()> {
+        self.hold.check()?;
+        if self.hold.is_valid() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::NotHeld, "the lock was released").about(self.name()))
+        }
+    }
+
+    /// Resolves when the lock has ended, one way or the other.
+    ///
+    /// # Cancel safety
+    /// Safe; any number of tasks may wait.
+    pub async fn ended(&self) -> Ended {
+        self.hold.ended().await.map_or(Ended::Released, Ended::Lost)
+    }
+}
+
+impl fmt::Debug for LockWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockWatch")
+            .field("hold", &self.hold)
+            .finish()
+    }
+}

@@ -1,0 +1,469 @@
+//! One held lock: what its guards, its watches and the keeper share.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use crate::{
+    clock::{Clock, Moment},
+    contract::{AcquireRequest, Grant, HolderInfo, Lease, LossReason, Renewed},
+    deadline::Deadline,
+    error::{Error, ErrorKind, Result},
+    fence::Fence,
+    ident::{HolderLabel, OwnerId},
+    meters::Meters,
+    name::LockName,
+    queue::Seat,
+    token::{Epoch, FencingToken},
+    ttl::Ttl,
+};
+
+/// How a guard's lease is kept alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Renew {
+    /// In the background, at a third of the TTL.
+    #[default]
+    Auto,
+    /// Only by [`Guard::extend`](crate::Guard::extend).
+    Manual,
+}
+
+/// One held lock.
+pub(crate) struct Hold {
+    id: u64,
+    name: LockName,
+    owner: OwnerId,
+    holder: HolderLabel,
+    acquired: Moment,
+    acquired_wall: std::time::SystemTime,
+    clock: Arc<dyn Clock>,
+    meters: Arc<Meters>,
+    state: Mutex<State>,
+    changed: Notify,
+    /// One renewal, extension or ticket step at a time: two in flight could be applied in either order.
+    pub(crate) io: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    phase: Phase,
+    token: FencingToken,
+    epoch: Epoch,
+    ttl: Ttl,
+    deadline: Deadline,
+    renew: Renew,
+    /// When the next renewal is due; `None` while one is in flight or when renewal is manual.
+    renew_at: Option<Moment>,
+    /// Whether the last renewal failed or hangs: it decides how an expiry is called.
+    failing: bool,
+    /// Whether the last guard is on its way out: nothing may touch the lease but what ends it.
+    leaving: bool,
+    /// The longest minimum hold of its guards.
+    min_hold: Duration,
+    /// Guards that share this hold.
+    depth: u32,
+    /// The process's place at this name, given up on loss so that local waiters are not stuck behind a lost guard.
+    seat: Option<Seat>,
+    /// Where the keeper has filed it.
+    pub(crate) filed: Option<Moment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Lost(LossReason),
+    Released,
+}
+
+/// What the keeper has to do about a hold now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Nothing before this moment.
+    At(Moment),
+    /// Renew it, and look again at this moment even if the renewal hangs.
+    Renew { deadline: Moment },
+    /// Nothing ever again.
+    Ended,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        request: &AcquireRequest,
+        grant: &Grant,
+        sent: Moment,
+        renew: Renew,
+        seat: Option<Seat>,
+        clock: &Arc<dyn Clock>,
+        meters: &Arc<Meters>,
+    ) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // A store may grant less than was asked for; the rhythm of renewals follows what it granted.
+        let ttl = Ttl::new(grant.valid_for).map_or(request.ttl, |granted| granted.min(request.ttl));
+        meters.held.increment(1.0);
+        let hold = Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            name: request.name.clone(),
+            owner: request.owner,
+            holder: request.holder.clone(),
+            acquired: sent,
+            acquired_wall: clock.wall(),
+            clock: Arc::clone(clock),
+            meters: Arc::clone(meters),
+            state: Mutex::new(State {
+                phase: Phase::Held,
+                token: grant.token,
+                epoch: grant.epoch.clone(),
+                ttl,
+                deadline: Deadline::granted(sent, grant.valid_for),
+                renew,
+                renew_at: (renew == Renew::Auto).then(|| sent + ttl.duration() / 3),
+                failing: false,
+                leaving: false,
+                min_hold: Duration::ZERO,
+                depth: 1,
+                seat: None,
+                filed: None,
+            }),
+            changed: Notify::new(),
+            io: tokio::sync::Mutex::new(()),
+        });
+        if let Some(seat) = seat {
+            seat.occupied_by(&hold);
+            hold.state().seat = Some(seat);
+        }
+        hold
+    }
+
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) const fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    pub(crate) const fn acquired(&self) -> Moment {
+        self.acquired
+    }
+
+    pub(crate) fn token(&self) -> FencingToken {
+        self.state().token
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.state().epoch.clone()
+    }
+
+    pub(crate) fn ttl(&self) -> Ttl {
+        self.state().ttl
+    }
+
+    /// What a fresh renewal is sure to be good for: no more than an unanswered one that may still arrive after it.
+    pub(crate) fn sure_ttl(&self) -> Ttl {
+        let state = self.state();
+        Ttl::new(state.deadline.believed(state.ttl.duration())).unwrap_or(state.ttl)
+    }
+
+    /// The longest minimum hold that one of its guards asked for.
+    pub(crate) fn min_hold(&self) -> Duration {
+        self.state().min_hold
+    }
+
+    pub(crate) fn hold_at_least(&self, time: Duration) {
+        let mut state = self.state();
+        state.min_hold = state.min_hold.max(time);
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        self.state().deadline.at()
+    }
+
+    pub(crate) const fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        Lease::new(self.name.clone(), self.owner, Some(self.token()))
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        let state = self.state();
+        Fence::new(state.token, self.owner.tag(), state.epoch.clone())
+    }
+
+    /// How others of this process see it.
+    pub(crate) fn info(&self) -> HolderInfo {
+        let mut info = HolderInfo::new(self.holder.as_str());
+        info.token = Some(self.token());
+        info.acquired_at = Some(self.acquired_wall);
+        info.expires_in = Some(self.remaining());
+        info
+    }
+
+    /// Local, no I/O; sticky: the check itself notices a deadline that has passed.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.loss_now().is_none() && self.state().phase == Phase::Held
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        let state = self.state();
+        match state.phase {
+            Phase::Held => state.deadline.at().since(self.clock.now()),
+            Phase::Lost(_) | Phase::Released => Duration::ZERO,
+        }
+    }
+
+    /// The loss, if there is one by now.
+    pub(crate) fn loss_now(&self) -> Option<LossReason> {
+        let state = self.state();
+        if let Phase::Lost(reason) = state.phase {
+            return Some(reason);
+        }
+        if state.phase == Phase::Held && self.clock.now() >= state.deadline.at() {
+            let reason = if state.failing {
+                LossReason::Unreachable
+            } else {
+                LossReason::Expired
+            };
+            self.end(state, Phase::Lost(reason));
+            return Some(reason);
+        }
+        None
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.loss_now() {
+            Some(reason) => Err(self.lost_error(reason)),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
+        Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}")).about(&self.name)
+    }
+
+    /// Resolves once it has ended: `Some` = lost, `None` = released.
+    pub(crate) async fn ended(&self) -> Option<LossReason> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(reason) = self.loss_now() {
+                return Some(reason);
+            }
+            if self.state().phase == Phase::Released {
+                return None;
+            }
+            changed.await;
+        }
+    }
+
+    /// The store or its push said so. The first reason stays; a released lock cannot be lost any more.
+    pub(crate) fn lose(&self, reason: LossReason) {
+        let state = self.state();
+        if state.phase == Phase::Held {
+            self.end(state, Phase::Lost(reason));
+        }
+    }
+
+    /// The last guard is done with it. Gives back the seat, unless it was lost before.
+    pub(crate) fn finish(&self) -> Result<Option<Seat>, LossReason> {
+        if let Some(reason) = self.loss_now() {
+            return Err(reason);
+        }
+        let mut state = self.state();
+        let seat = state.seat.take();
+        self.end(state, Phase::Released);
+        Ok(seat)
+    }
+
+    fn end(&self, mut state: MutexGuard<'_, State>, phase: Phase) {
+        if state.phase != Phase::Held {
+            return;
+        }
+        state.phase = phase;
+        state.renew_at = None;
+        let seat = state.seat.take();
+        drop(state);
+        self.meters.held.decrement(1.0);
+        if let Phase::Lost(reason) = phase {
+            self.meters.lost(reason);
+            tracing::warn!(lock = ?self.name, %reason, "lock lost");
+        }
+        self.changed.notify_waiters();
+        // Outside of our own mutex: giving up the seat takes the queue's.
+        drop(seat);
+    }
+
+    /// Another guard on the same hold. `false` when it has ended.
+    pub(crate) fn join(&self) -> bool {
+        let joined = self.is_valid();
+        let mut state = self.state();
+        if joined && state.phase == Phase::Held && state.depth > 0 {
+            state.depth += 1;
+            return true;
+        }
+        false
+    }
+
+    /// One guard less. `true` = it was the last.
+    pub(crate) fn part(&self) -> bool {
+        let mut state = self.state();
+        state.depth = state.depth.saturating_sub(1);
+        state.depth == 0
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.state().depth
+    }
+
+    /// The last guard is about to go: no renewal and no extension may start any more.
+    pub(crate) fn leave(&self) {
+        self.stop_renewing();
+        self.state().leaving = true;
+    }
+
+    /// Whether it may be renewed or extended. Asked with `io` locked: whoever leaves waits for that lock afterwards.
+    pub(crate) fn may_renew(&self) -> bool {
+        let state = self.state();
+        state.phase == Phase::Held && !state.leaving
+    }
+
+    /// Nobody renews it in the background any more.
+    pub(crate) fn stop_renewing(&self) {
+        let mut state = self.state();
+        state.renew_at = None;
+        state.renew = Renew::Manual;
+    }
+
+    /// What the keeper must do now. Marks a renewal as begun when it says so.
+    pub(crate) fn due(&self) -> Due {
+        if self.loss_now().is_some() {
+            return Due::Ended;
+        }
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return Due::Ended;
+        }
+        let deadline = state.deadline.at();
+        match state.renew_at {
+            Some(at) if at <= self.clock.now() => {
+                state.renew_at = None;
+                Due::Renew { deadline }
+            }
+            Some(at) => Due::At(at.min(deadline)),
+            None => Due::At(deadline),
+        }
+    }
+
+    /// When the keeper must look at it next.
+    pub(crate) fn next_look(&self) -> Option<Moment> {
+        let state = self.state();
+        (state.phase == Phase::Held).then(|| {
+            let deadline = state.deadline.at();
+            state.renew_at.map_or(deadline, |at| at.min(deadline))
+        })
+    }
+
+    pub(crate) fn file(&self, at: Option<Moment>) -> Option<Moment> {
+        std::mem::replace(&mut self.state().filed, at)
+    }
+
+    /// A renewal or extension is about to be sent. `Err` when there is nothing left to renew.
+    pub(crate) fn sending(&self, ttl: Ttl) -> Result<Moment, LossReason> {
+        if let Some(reason) = self.loss_now() {
+            return Err(reason);
+        }
+        let mut state = self.state();
+        let sent = self.clock.now();
+        state.deadline.sending(sent, ttl.duration());
+        Ok(sent)
+    }
+
+    /// The answer to what was sent at `sent`; `None` = it did not come in time.
+    pub(crate) fn answered(
+        &self,
+        sent: Moment,
+        ttl: Ttl,
+        answer: Option<Result<Renewed>>,
+    ) -> Result<()> {
+        // An answer that comes after the deadline comes too late, whatever it says.
+        self.check()?;
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return Ok(());
+        }
+        let failure = match answer {
+            Some(Ok(Renewed::Extended {
+                valid_for, epoch, ..
+            })) => {
+                if epoch != state.epoch {
+                    tracing::warn!(lock = ?self.name, from = %state.epoch, to = %epoch, "the store's history changed, the lock is still ours");
+                    state.epoch = epoch;
+                }
+                state.deadline.confirmed(sent, valid_for);
+                state.ttl = Ttl::new(valid_for).map_or(ttl, |granted| granted.min(ttl));
+                state.failing = false;
+                if state.renew == Renew::Auto {
+                    let believed = state.deadline.believed(state.ttl.duration());
+                    state.renew_at = Some(sent + believed / 3);
+                }
+                self.meters.renewed.increment(1);
+                drop(state);
+                return self.check();
+            }
+            Some(Ok(Renewed::NotHeld(reason))) => {
+                self.end(state, Phase::Lost(reason));
+                return Err(self.lost_error(reason));
+            }
+            Some(Err(error)) => {
+                if !error.did_not_happen() {
+                    state.deadline.unknown(ttl.duration());
+                }
+                error
+            }
+            None => {
+                state.deadline.unknown(ttl.duration());
+                Error::new(
+                    ErrorKind::OutcomeUnknown,
+                    "the store did not answer in time",
+                )
+            }
+        };
+        state.failing = true;
+        if state.renew == Renew::Auto {
+            // Soon again, in time for several tries, but not in a tight loop: a tenth of the TTL, 20 ms to 1 s.
+            let now = self.clock.now();
+            let left = state.deadline.at().since(now);
+            let pause = (state.ttl.duration() / 10)
+                .min(left / 4)
+                .clamp(Duration::from_millis(20), Duration::from_secs(1));
+            state.renew_at = Some(now + pause);
+        }
+        self.meters.renew_failed.increment(1);
+        drop(state);
+        tracing::warn!(lock = ?self.name, %failure, "renewal failed, trying again until the deadline");
+        Err(failure.about(&self.name).during("renew"))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in this module panics while it holds the mutex.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Hold")
+            .field("name", &self.name)
+            .field("token", &state.token)
+            .field("phase", &state.phase)
+            .field("depth", &state.depth)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! What callers leave behind when they go away in the middle of something.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use crate::{
+    bounded::bounded,
+    clock::Moment,
+    contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
+    error::Result,
+    locker::Inner,
+};
+
+/// How long one step of a clean-up may take before the next is tried.
+const STEP: Duration = Duration::from_secs(1);
+
+/// An acquire whose caller went away.
+pub(crate) struct Abandoned {
+    pub(crate) request: AcquireRequest,
+    /// The attempt that was on its way. It is let finish, because a request that was sent cannot be called back.
+    pub(crate) in_flight: Option<InFlight>,
+    pub(crate) contender: Option<Box<dyn Contender>>,
+    /// Whether an earlier attempt may have been granted without an answer.
+    pub(crate) tainted: bool,
+}
+
+pub(crate) type InFlight = Pin<Box<dyn Future<Output = Landed> + Send>>;
+
+/// What came of an attempt that was on its way.
+pub(crate) struct Landed {
+    pub(crate) contender: Option<Box<dyn Contender>>,
+    pub(crate) answer: Result<Option<Attempt<Grant>>>,
+}
+
+/// Undoes an abandoned acquire: on the connection it used, and if that fails on the keeper's own, for one TTL.
+pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
+    let Abandoned {
+        request,
+        in_flight,
+        mut contender,
+        mut tainted,
+    } = abandoned;
+    let clock = Arc::clone(inner.clock());
+    let until = clock.now() + request.ttl.duration();
+    let lease = Lease::new(request.name.clone(), request.owner, None);
+    if let Some(in_flight) = in_flight {
+        let landed = bounded(&*clock, STEP, async { Ok(in_flight.await) }).await;
+        match landed {
+            Ok(landed) => {
+                contender = landed.contender.or(contender);
+                match landed.answer {
+                    Ok(Some(Attempt::Acquired(_))) => {
+                        // The same connection, so it cannot arrive before what it undoes.
+                        tainted = bounded(&*clock, STEP, inner.backend().release(&lease))
+                            .await
+                            .is_err();
+                    }
+                    Ok(_) => {}
+                    Err(error) => tainted |= !error.did_not_happen(),
+                }
+            }
+            // It may still arrive, at any time.
+            Err(_) => tainted = true,
+        }
+    }
+    if let Some(contender) = contender {
+        // `leave` consumes the contender, so repeating it is the backend's own task; a bound keeps us from hanging on it.
+        if let Err(error) = bounded(&*clock, STEP * 5, contender.leave()).await {
+            tracing::debug!(%error, lock = ?request.name, "leaving the queue failed");
+            tainted = true;
+        }
+    }
+    if tainted {
+        release_repeatedly(&inner, &lease, until, true).await;
+    }
+}
+
+/// Releases a lock whose release was not confirmed, until its lease has ended anyway.
+pub(crate) async fn release_until_expiry(inner: Arc<Inner>, lease: Lease, until: Moment) {
+    release_repeatedly(&inner, &lease, until, false).await;
+}
+
+/// `may_still_arrive`: "not held" is no end yet, because the grant itself may reach the store later than its release.
+async fn release_repeatedly(
+    inner: &Arc<Inner>,
+    lease: &Lease,
+    until: Moment,
+    may_still_arrive: bool,
+) {
+    let clock = Arc::clone(inner.clock());
+    let shared = inner.keeper().shared();
+    let handle = tokio::select! {
+        handle = shared.handle() => handle,
+        () = clock.sleep(until.since(clock.now())) => return,
+        () = inner.closed_for(STEP * 5) => return,
+    };
+    let mut pause = Duration::from_millis(20);
+    loop {
+        match bounded(&*clock, STEP, handle.release(lease)).await {
+            Ok(ReleaseOutcome::Released { .. }) => return,
+            Ok(ReleaseOutcome::NotHeld) if !may_still_arrive => return,
+            Ok(ReleaseOutcome::NotHeld) => {}
+            Err(error) => tracing::debug!(%error, lock = ?lease.name, "background release failed"),
+        }
+        if clock.now() >= until || inner.is_closed() {
+            return;
+        }
+        let mut closed = inner.closing();
+        tokio::select! {
+            () = clock.sleep(pause.min(until.since(clock.now()))) => {}
+            // One more try right away, then the lease ends by itself.
+            _ = closed.wait_for(|closed| *closed) => {}
+        }
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,55 @@
+//! One renewal, in the background or asked for.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Shared;
+use crate::{
+    bounded::bounded,
+    contract::{DistLock, Renewal},
+    error::{Error, ErrorKind, Result},
+    hold::Hold,
+    ttl::Ttl,
+};
+
+/// How long one renewal may take before it is tried again.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Renews a hold once and files it for its next event.
+pub(super) async fn in_background(shared: Arc<Shared>, hold: Arc<Hold>) {
+    let ttl = hold.ttl();
+    // Errors are counted, logged and scheduled again by the hold itself.
+    let _ = renew(&shared, &hold, ttl).await;
+    shared.file(&hold);
+}
+
+/// Renews a hold on the keeper's own connection, so that everything that changes one lease travels in one order.
+pub(crate) async fn renew(shared: &Arc<Shared>, hold: &Arc<Hold>, ttl: Ttl) -> Result<()> {
+    let _in_turn = hold.io.lock().await;
+    let Some(handle) = opened_in_time(shared, hold).await else {
+        return hold.check();
+    };
+    if !hold.may_renew() {
+        hold.check()?;
+        return Err(Error::new(ErrorKind::NotHeld, "the lock was released").about(hold.name()));
+    }
+    let sent = hold
+        .sending(ttl)
+        .map_err(|reason| hold.lost_error(reason))?;
+    // A third of the lease is what there is between two renewals; beyond the deadline no answer matters.
+    let limit = (ttl.duration() / 3)
+        .clamp(Duration::from_millis(50), LONGEST)
+        .min(hold.remaining());
+    let (lease, renewal) = (hold.lease(), Renewal::plain(ttl));
+    let answer = bounded(&**shared.clock(), limit, handle.renew(&lease, &renewal)).await;
+    match answer {
+        Err(error) if error.kind() == ErrorKind::OutcomeUnknown => hold.answered(sent, ttl, None),
+        answer => hold.answered(sent, ttl, Some(answer)),
+    }
+}
+
+async fn opened_in_time(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Option<Arc<dyn DistLock>> {
+    tokio::select! {
+        handle = shared.handle() => Some(handle),
+        _ = hold.ended() => None,
+    }
+}

@@ -1,0 +1,26 @@
+//! What a lock over records promises, by the store that keeps them.
+
+use std::time::Duration;
+
+use crate::capabilities::{Capabilities, ExpiryClock, Reach};
+
+/// The records say nothing about their store but its name, so what follows from the store is written down here.
+pub(super) fn of(backend: &str) -> Capabilities {
+    let (name, reach, clock) = match backend {
+        "memory" => ("kv+memory", Reach::Process, ExpiryClock::Host),
+        "sqlite" => ("kv+sqlite", Reach::Host, ExpiryClock::Host),
+        "mysql" => ("kv+mysql", Reach::Network, ExpiryClock::Server),
+        "postgres" => ("kv+postgres", Reach::Network, ExpiryClock::Server),
+        "redis" => ("kv+redis", Reach::Network, ExpiryClock::Server),
+        "zookeeper" => ("kv+zookeeper", Reach::Network, ExpiryClock::Server),
+        "etcd" => ("kv+etcd", Reach::Network, ExpiryClock::Server),
+        "remote" => ("kv+remote", Reach::Network, ExpiryClock::Server),
+        _ => ("kv", Reach::Network, ExpiryClock::Server),
+    };
+    let mut capabilities = Capabilities::new(name);
+    capabilities.default_ttl = Duration::from_secs(5);
+    capabilities.reach = reach;
+    capabilities.expiry_clock = clock;
+    capabilities.survives_restart = reach != Reach::Process;
+    capabilities
+}

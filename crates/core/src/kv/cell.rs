@@ -1,0 +1,196 @@
+//! One lock's record in the store: reading it, and changing it on condition of what was read.
+
+use uuid::Uuid;
+
+use super::{
+    KvLock,
+    record::{Record, Seen},
+};
+use crate::{
+    contract::{Lease, LossReason},
+    error::{Error, ErrorKind, Result},
+    name::{LockName, RecordKey},
+    records::{Deleted, Entry, Expect, Version, Written},
+    token::{Epoch, FencingToken},
+};
+
+/// Where the locks are.
+pub(super) const PREFIX: &str = "lock/";
+
+/// Names the history of this set of records. Outside of [`PREFIX`].
+const EPOCH_KEY: &str = "lock-epoch";
+
+/// A grant that was written, with its token.
+pub(super) struct Taken(pub(super) FencingToken);
+
+pub(super) fn key(name: &LockName) -> Result<RecordKey> {
+    RecordKey::new(format!("{PREFIX}{name}"))
+}
+
+pub(super) fn name(key: &RecordKey) -> Result<LockName> {
+    let name = key.as_str().strip_prefix(PREFIX).unwrap_or_default();
+    LockName::new(name).map_err(|error| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("record {key:?} is no lock's record"),
+        )
+        .caused_by(error)
+    })
+}
+
+pub(super) fn tries_used_up() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the lock's record was changed by somebody else at each try",
+    )
+}
+
+impl KvLock {
+    pub(super) async fn read(&self, name: &LockName) -> Result<Option<Seen>> {
+        match self.records.get(&key(name)?).await? {
+            Some(entry) => self.parse(name, &entry).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The record, if this lease holds the lock; otherwise what became of it.
+    pub(super) async fn held(&self, lease: &Lease) -> Result<Result<Seen, LossReason>> {
+        let Some(seen) = self.read(&lease.name).await? else {
+            return Ok(Err(LossReason::Removed));
+        };
+        Ok(seen.check(lease).map(|()| seen))
+    }
+
+    pub(super) fn parse(&self, name: &LockName, entry: &Entry) -> Result<Seen> {
+        let corrupt = |what: &str| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("its record {what}; it is not treated as free"),
+            )
+            .on(self.capabilities.backend)
+            .about(name)
+        };
+        let record: Record = serde_json::from_slice(&entry.value)
+            .map_err(|error| corrupt("cannot be read").caused_by(error))?;
+        let ttl = record.ttl().ok_or_else(|| corrupt("has no valid ttl"))?;
+        let token = match record.token {
+            Some(token) => token,
+            None => token_of(entry.version)?,
+        };
+        let age = entry.age.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Internal,
+                "the store promised to tell the age of its records and does not",
+            )
+        })?;
+        Ok(Seen {
+            record,
+            version: entry.version,
+            token,
+            ttl,
+            age,
+        })
+    }
+
+    /// Writes a new grant, whose version becomes its token. `None` = somebody else was faster.
+    pub(super) async fn take(
+        &self,
+        name: &LockName,
+        record: &Record,
+        expect: Expect,
+    ) -> Result<Option<Taken>> {
+        let Some(version) = self.write(name, record, expect).await? else {
+            return Ok(None);
+        };
+        match token_of(version) {
+            Ok(token) => Ok(Some(Taken(token))),
+            Err(error) => {
+                // Held, and nobody could name it. If this fails the lease ends it.
+                let _ = self.remove(&key(name)?, version).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes a record if it is as expected. `None` = it is not, and nothing was written.
+    ///
+    /// When the answer is lost it looks whether the write has happened, or cannot happen any more.
+    pub(super) async fn write(
+        &self,
+        name: &LockName,
+        record: &Record,
+        expect: Expect,
+    ) -> Result<Option<Version>> {
+        let key = key(name)?;
+        let value = serde_json::to_vec(record).map_err(|error| {
+            Error::new(ErrorKind::Internal, "the record cannot be written as JSON").caused_by(error)
+        })?;
+        let unknown = match self.records.put(&key, &value, expect).await {
+            Ok(Written::Stored(version)) => return Ok(Some(version)),
+            Ok(Written::Conflict) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => error,
+            Err(error) => return Err(error),
+        };
+        let Ok(found) = self.records.get(&key).await else {
+            return Err(unknown);
+        };
+        let version = found.as_ref().map(|entry| entry.version);
+        let ours = found.is_some_and(|entry| {
+            serde_json::from_slice::<Record>(&entry.value)
+                .is_ok_and(|found| found.write == record.write)
+        });
+        match expect {
+            _ if ours => Ok(version),
+            // That version never comes back, so a write that still travels finds nothing to replace.
+            Expect::Version(expected) if version != Some(expected) => Ok(None),
+            // It may still arrive. (Also where another record stands: once that is deleted, "absent" is true again.)
+            Expect::Version(_) | Expect::Absent => Err(unknown),
+        }
+    }
+
+    /// Deletes a record if it still has this version.
+    pub(super) async fn remove(&self, key: &RecordKey, version: Version) -> Result<bool> {
+        Ok(self.records.delete(key, version).await? == Deleted::Done)
+    }
+
+    /// The history of these records, read once per handle.
+    pub(super) async fn epoch(&self) -> Result<&Epoch> {
+        self.epoch.get_or_try_init(|| self.read_epoch()).await
+    }
+
+    /// Whoever comes first names the history; it lasts as long as the records do.
+    pub(super) async fn read_epoch(&self) -> Result<Epoch> {
+        let key = RecordKey::new(EPOCH_KEY)?;
+        for _ in 0..super::TRIES {
+            if let Some(entry) = self.records.get(&key).await? {
+                let id = Uuid::try_parse_ascii(&entry.value).map_err(|error| {
+                    Error::new(
+                        ErrorKind::Corrupt,
+                        format!("record {key:?} does not name the history of the locks"),
+                    )
+                    .caused_by(error)
+                })?;
+                return Ok(Epoch::new(format!("kv-{id}")));
+            }
+            let id = Uuid::new_v4();
+            let written = self
+                .records
+                .put(&key, id.to_string().as_bytes(), Expect::Absent)
+                .await?;
+            if matches!(written, Written::Stored(_)) {
+                return Ok(Epoch::new(format!("kv-{id}")));
+            }
+            // Somebody else named it, so the next look finds it.
+        }
+        Err(tries_used_up())
+    }
+}
+
+fn token_of(version: Version) -> Result<FencingToken> {
+    FencingToken::new(version.get()).map_err(|_| {
+        Error::new(
+            ErrorKind::LimitExceeded,
+            format!("record version {} cannot be a fencing token", version.get()),
+        )
+    })
+}

@@ -1,0 +1,355 @@
+//! A lock over versioned records: read, decide, write on condition of the version that was read.
+
+mod capabilities;
+mod cell;
+mod record;
+mod wait;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::sync::OnceCell;
+
+use crate::{
+    capabilities::Capabilities,
+    clock::{Clock, SystemClock},
+    contract::{
+        AcquireRequest, Attempt, Contender, DistLock, Forced, Grant, HandOver, Health, Lease,
+        LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
+    },
+    error::{Error, ErrorKind, Result},
+    loss::LossFeed,
+    name::{LockName, RecordKey},
+    records::{Expect, Records},
+    token::{Epoch, FencingToken},
+};
+use cell::{PREFIX, Taken, key, tries_used_up};
+use record::Record;
+use wait::KvContender;
+
+/// A [`DistLock`] over any [`Records`] whose store tells how old an entry is.
+///
+/// A lock is one record under `lock/NAME` that says who holds it and for how long; it is expired when its age, by the
+/// store's clock, reaches that time. Every change is conditional on the version that was read, so of several who find a
+/// lock free or expired exactly one gets it. The version that a grant was written with is its fencing token: versions
+/// strictly rise, also when the record was deleted in between. A record that cannot be read is an error and never counts as
+/// free.
+///
+/// It costs two round trips where a backend's own lock costs one, and its waiters poll. Use it where a store offers records
+/// only, or to compare.
+///
+/// The records of locks whose holders vanished stay until the lock is taken again or [`KvLock::reap`] removes them.
+#[derive(Clone)]
+pub struct KvLock {
+    records: Arc<dyn Records>,
+    clock: Arc<dyn Clock>,
+    capabilities: Arc<Capabilities>,
+    /// The store's history, read once.
+    epoch: Arc<OnceCell<Epoch>>,
+    /// Spreads the polls of waiters.
+    random: Arc<Mutex<fastrand::Rng>>,
+    /// Whether the connection is this lock's to close.
+    opened_here: bool,
+}
+
+impl KvLock {
+    /// A lock over these records, on the machine's clock (which decides about pauses only, not about leases).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when the store does not tell ages.
+    pub fn new(records: Arc<dyn Records>) -> Result<Self> {
+        let backend = records.backend();
+        if !records.tells_ages() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "its records do not tell their age, so a lock over them could not expire",
+            )
+            .on(backend));
+        }
+        Ok(Self {
+            records,
+            clock: Arc::new(SystemClock),
+            capabilities: Arc::new(capabilities::of(backend)),
+            epoch: Arc::default(),
+            random: Arc::new(Mutex::new(fastrand::Rng::new())),
+            opened_here: false,
+        })
+    }
+
+    /// Another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Seeds the jitter of polls, for repeatable tests.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self {
+            random: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
+            ..self
+        }
+    }
+
+    /// Removes up to `limit` records of locks that have been expired for longer than `idle`. How many it removed.
+    ///
+    /// # Errors
+    /// Failures of the store, and [`ErrorKind::Corrupt`].
+    ///
+    /// # Cancel safety
+    /// Safe: each record is removed on its own, and only if it is as it was read.
+    pub async fn reap(&self, idle: Duration, limit: u32) -> Result<u32> {
+        let mut removed = 0;
+        let mut after: Option<RecordKey> = None;
+        while removed < limit {
+            let page = self.records.scan(PREFIX, after.as_ref(), PAGE).await?;
+            for (key, entry) in &page {
+                let seen = self.parse(&cell::name(key)?, entry)?;
+                if removed < limit && seen.expired_for() > idle {
+                    removed += u32::from(self.remove(key, seen.version).await?);
+                }
+            }
+            if page.len() < PAGE as usize {
+                break;
+            }
+            after = page.into_iter().next_back().map(|(key, _)| key);
+        }
+        Ok(removed)
+    }
+
+    fn grant(&self, token: FencingToken, epoch: &Epoch, request: &AcquireRequest) -> Grant {
+        Grant::new(token, epoch.clone(), request.ttl.duration())
+    }
+
+    fn record(&self, request: &AcquireRequest) -> Record {
+        Record::new(request, crate::clock::unix_time(&*self.clock))
+    }
+}
+
+impl fmt::Debug for KvLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KvLock").field(&self.records).finish()
+    }
+}
+
+/// How many records one look at the store asks for at least.
+const PAGE: u32 = 128;
+
+/// How often a change is tried again because somebody else was faster.
+const TRIES: u32 = 5;
+
+#[async_trait]
+impl DistLock for KvLock {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(Self {
+            records: self.records.reopen().await?,
+            opened_here: true,
+            ..self.clone()
+        }))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let name = &request.name;
+        let epoch = self.epoch().await?;
+        for _ in 0..TRIES {
+            let taken = match self.read(name).await? {
+                None => {
+                    self.take(name, &self.record(request), Expect::Absent)
+                        .await?
+                }
+                Some(seen) if !seen.is_live() => {
+                    let expect = Expect::Version(seen.version);
+                    self.take(name, &self.record(request), expect).await?
+                }
+                Some(seen) if seen.record.is_of(request.owner) => {
+                    let record = seen.record.renewed(seen.token, request.ttl);
+                    let stored = self.write(name, &record, Expect::Version(seen.version));
+                    stored.await?.map(|_| Taken(seen.token))
+                }
+                Some(seen) => return Ok(Attempt::Busy(Some(seen.info()))),
+            };
+            if let Some(Taken(token)) = taken {
+                return Ok(Attempt::Acquired(self.grant(token, epoch, request)));
+            }
+        }
+        // Others were faster every time, so it is not free in any useful sense.
+        Ok(Attempt::Busy(None))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        Ok(Box::new(KvContender::new(self.clone(), request.clone())))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let epoch = self.epoch().await?;
+        for _ in 0..TRIES {
+            let seen = match self.held(lease).await? {
+                Ok(seen) => seen,
+                Err(reason) => return Ok(Renewed::NotHeld(reason)),
+            };
+            let mut record = seen.record.renewed(seen.token, renewal.ttl);
+            match renewal.ticket {
+                TicketStep::Keep => {}
+                TicketStep::Issue(nonce) => record.ticket = Some(nonce),
+                // Used before, or replaced by a later one: whoever has that one has the lock.
+                TicketStep::Redeem(nonce) if record.ticket != Some(nonce) => {
+                    return Ok(Renewed::NotHeld(LossReason::TakenOver));
+                }
+                TicketStep::Redeem(_) => record.ticket = None,
+            }
+            let expect = Expect::Version(seen.version);
+            if self.write(&lease.name, &record, expect).await?.is_some() {
+                return Ok(Renewed::Extended {
+                    valid_for: renewal.ttl.duration(),
+                    epoch: epoch.clone(),
+                    token: seen.token,
+                    loss: LossFeed::silent(),
+                });
+            }
+        }
+        Err(tries_used_up())
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let released = ReleaseOutcome::Released {
+            others_waiting: None,
+        };
+        let key = key(&lease.name)?;
+        let mut unanswered = None;
+        for _ in 0..TRIES {
+            let seen = match self.held(lease).await {
+                Ok(Ok(seen)) => seen,
+                // Gone after a delete that was not answered: then it was that one.
+                Ok(Err(_)) if unanswered.is_some() => return Ok(released),
+                Ok(Err(_)) => return Ok(ReleaseOutcome::NotHeld),
+                Err(error) => return Err(unanswered.unwrap_or(error)),
+            };
+            match self.remove(&key, seen.version).await {
+                Ok(true) => return Ok(released),
+                Ok(false) => {}
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
+                    unanswered = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(unanswered.unwrap_or_else(tries_used_up))
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        if lease.name != next.name {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "lock {:?} cannot be handed over as {:?}",
+                    lease.name, next.name
+                ),
+            ));
+        }
+        let epoch = self.epoch().await?;
+        for _ in 0..TRIES {
+            let seen = match self.held(lease).await? {
+                Ok(seen) => seen,
+                Err(reason) => return Ok(HandOver::NotHeld(reason)),
+            };
+            let expect = Expect::Version(seen.version);
+            if let Some(Taken(token)) = self.take(&next.name, &self.record(next), expect).await? {
+                return Ok(HandOver::Done(self.grant(token, epoch, next)));
+            }
+        }
+        Err(tries_used_up())
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let epoch = self.epoch().await?;
+        let mut info = match self.read(name).await? {
+            Some(seen) => seen.lock_info(name.clone()),
+            None => LockInfo::free(name.clone()),
+        };
+        info.epoch = Some(epoch.clone());
+        Ok(info)
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut found: Vec<LockInfo> = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
+        let epoch = self.epoch().await?;
+        let prefix = format!("{PREFIX}{prefix}");
+        let mut after = after.map(key).transpose()?;
+        loop {
+            let want = u32::try_from(limit - found.len())
+                .unwrap_or(PAGE)
+                .clamp(PAGE, PAGE * 8);
+            let page = self.records.scan(&prefix, after.as_ref(), want).await?;
+            let last = page.len() < want as usize;
+            for (key, entry) in &page {
+                let name = cell::name(key)?;
+                let seen = self.parse(&name, entry)?;
+                if seen.is_live() {
+                    let mut info = seen.lock_info(name);
+                    info.epoch = Some(epoch.clone());
+                    found.push(info);
+                    if found.len() == limit {
+                        return Ok(found);
+                    }
+                }
+            }
+            if last {
+                return Ok(found);
+            }
+            after = page.into_iter().next_back().map(|(key, _)| key);
+        }
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        let key = key(name)?;
+        for _ in 0..TRIES {
+            let seen = match self.read(name).await? {
+                Some(seen) if seen.is_live() => seen,
+                _ => return Ok(Forced::NotHeld),
+            };
+            if seen.token != expected {
+                return Ok(Forced::OtherToken(seen.token));
+            }
+            if self.remove(&key, seen.version).await? {
+                return Ok(Forced::Released);
+            }
+        }
+        Err(tries_used_up())
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let epoch = self.read_epoch().await?;
+        let mut health = Health::new(format!("records of {}", self.records.backend()));
+        health.epoch = Some(epoch);
+        health.found(
+            "ages",
+            Verdict::Pass,
+            "the store tells how old a record is, so leases end by its clock",
+        );
+        Ok(health)
+    }
+
+    async fn close(&self) {
+        // The records that were passed in are the caller's, and may be in use elsewhere.
+        if self.opened_here {
+            self.records.close().await;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The record of one lock, as it stands in the store.
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    contract::{AcquireRequest, HolderInfo, Lease, LockInfo, LossReason},
+    ident::OwnerId,
+    name::LockName,
+    records::Version,
+    token::{FencingToken, micros},
+    ttl::Ttl,
+};
+
+/// The JSON under a lock's key. Unknown fields are refused: they would say something about the lock that we do not know.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    owner: Uuid,
+    /// `null` = the version of this record, which its writer could not know.
+    pub(super) token: Option<FencingToken>,
+    holder: String,
+    meta: Option<String>,
+    ttl_ms: u64,
+    /// The nonce of the ticket that is out.
+    pub(super) ticket: Option<Uuid>,
+    /// By the holder's wall clock; for display.
+    acquired_at_unix_us: u64,
+    /// Tells this write from all others, for when its answer is lost.
+    pub(super) write: Uuid,
+}
+
+impl Record {
+    pub(super) fn new(request: &AcquireRequest, now_since_1970: Duration) -> Self {
+        Self {
+            owner: *request.owner.as_uuid(),
+            token: None,
+            holder: request.holder.as_str().to_owned(),
+            meta: request.meta.as_ref().map(|meta| meta.as_str().to_owned()),
+            ttl_ms: request.ttl.as_millis(),
+            ticket: None,
+            acquired_at_unix_us: micros(now_since_1970),
+            write: Uuid::new_v4(),
+        }
+    }
+
+    /// The same grant, armed again.
+    pub(super) fn renewed(&self, token: FencingToken, ttl: Ttl) -> Self {
+        Self {
+            token: Some(token),
+            ttl_ms: ttl.as_millis(),
+            write: Uuid::new_v4(),
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn is_of(&self, owner: OwnerId) -> bool {
+        self.owner == *owner.as_uuid()
+    }
+
+    /// How long it holds, counted from when it was written. `None` = not a TTL.
+    pub(super) fn ttl(&self) -> Option<Ttl> {
+        Ttl::from_millis(self.ttl_ms).ok()
+    }
+}
+
+/// A record as it was read: what it means.
+pub(super) struct Seen {
+    pub(super) record: Record,
+    pub(super) version: Version,
+    pub(super) token: FencingToken,
+    pub(super) ttl: Ttl,
+    pub(super) age: Duration,
+}
+
+impl Seen {
+    pub(super) fn is_live(&self) -> bool {
+        self.age < self.ttl.duration()
+    }
+
+    pub(super) fn expired_for(&self) -> Duration {
+        self.age.saturating_sub(self.ttl.duration())
+    }
+
+    /// Whether this lease is the one that holds the lock now, and why not.
+    pub(super) fn check(&self, lease: &Lease) -> Result<(), LossReason> {
+        if !self.record.is_of(lease.owner) {
+            Err(LossReason::TakenOver)
+        } else if !self.is_live() || lease.token.is_some_and(|token| token != self.token) {
+            // Another token under the same owner: that lease had lapsed before its owner was granted the lock again.
+            Err(LossReason::Expired)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn info(&self) -> HolderInfo {
+        let mut info = HolderInfo::new(&*self.record.holder);
+        info.meta.clone_from(&self.record.meta);
+        info.token = Some(self.token);
+        info.acquired_at = SystemTime::UNIX_EPOCH
+            .checked_add(Duration::from_micros(self.record.acquired_at_unix_us));
+        info.expires_in = Some(self.ttl.duration().saturating_sub(self.age));
+        info
+    }
+
+    pub(super) fn lock_info(&self, name: LockName) -> LockInfo {
+        if self.is_live() {
+            return LockInfo::held(name, self.info());
+        }
+        let mut info = LockInfo::free(name);
+        info.last_token = Some(self.token);
+        info
+    }
+}

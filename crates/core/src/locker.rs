@@ -1,0 +1,492 @@
+//! The entry point for callers: names locks, hands out builders, and owns what they share.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    bounded::bounded,
+    builder::{LockAllBuilder, LockBuilder},
+    capabilities::{Capabilities, Fairness},
+    clock::{Clock, Moment, Sleep, SystemClock},
+    contract::{DistLock, Forced, Health, LockInfo},
+    error::{Error, ErrorKind, Result},
+    guard::Guard,
+    hold::Hold,
+    ident::HolderLabel,
+    keeper::Keeper,
+    lineup::LineUps,
+    loss::LossFeed,
+    meters::Meters,
+    name::LockName,
+    queue::{Queues, Seat},
+    release::{self, LetGo},
+    ticket::{self, Ticket},
+    token::FencingToken,
+};
+
+/// How many names one page of [`Locker::list`] asks for.
+const PAGE: u32 = 500;
+
+/// How long closing waits for attempts that are on their way to the store.
+const LANDING: Duration = Duration::from_secs(5);
+
+/// How long looking and intervening wait for the store.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Takes locks from one store.
+///
+/// Cloning is cheap and shares everything: the local queues, the renewal thread, the connections. Dropping the last clone
+/// (and the last guard) ends the thread; [`Locker::close`] does so in an orderly way.
+///
+/// Its futures need a tokio runtime with time enabled. Renewals, background releases and clean-up do not use that runtime:
+/// they run on a thread of the locker's own.
+#[derive(Clone, Debug)]
+pub struct Locker {
+    inner: Arc<Inner>,
+}
+
+/// What all clones of a [`Locker`] and its guards share.
+pub(crate) struct Inner {
+    backend: Arc<dyn DistLock>,
+    queues: Arc<Queues>,
+    line_ups: Arc<LineUps>,
+    keeper: Keeper,
+    clock: Arc<dyn Clock>,
+    meters: Arc<Meters>,
+    hand_over_limit: u32,
+    default_holder: HolderLabel,
+    closed: watch::Sender<bool>,
+    /// Calls that may end with a new hold.
+    asking: AtomicUsize,
+    nobody_asks: Notify,
+    random: Mutex<fastrand::Rng>,
+    lapse: Arc<dyn Fn(Seat, crate::contract::AcquireRequest) + Send + Sync>,
+}
+
+impl Locker {
+    /// A locker with the machine's clock.
+    pub fn new(backend: Arc<dyn DistLock>) -> Self {
+        Self::builder(backend).build()
+    }
+
+    /// A locker with options.
+    pub fn builder(backend: Arc<dyn DistLock>) -> LockerBuilder {
+        LockerBuilder {
+            backend,
+            clock: Arc::new(SystemClock),
+            hand_over_limit: 16,
+            seed: None,
+        }
+    }
+
+    /// Waits until the renewal thread has its own connection, so that a store that cannot be reached is noticed now and not
+    /// at the first renewal.
+    ///
+    /// # Errors
+    /// As connecting does. It is tried again in the background all the same.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn ready(&self) -> Result<()> {
+        self.inner.keeper.ready().await
+    }
+
+    /// Starts to describe how a lock is wanted. A name that breaks a rule is reported when the lock is asked for.
+    pub fn lock(&self, name: impl AsRef<str>) -> LockBuilder {
+        LockBuilder::new(Arc::clone(&self.inner), LockName::new(name))
+    }
+
+    /// As [`Locker::lock`], for a name that was checked before.
+    pub fn lock_named(&self, name: &LockName) -> LockBuilder {
+        LockBuilder::new(Arc::clone(&self.inner), Ok(name.clone()))
+    }
+
+    /// Several locks at once: sorted, de-duplicated, all or nothing.
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllBuilder {
+        LockAllBuilder::new(
+            Arc::clone(&self.inner),
+            names.into_iter().map(LockName::new).collect(),
+        )
+    }
+
+    /// Who holds a lock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`], and failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
+        let name = LockName::new(name)?;
+        let look = bounded(&*self.inner.clock, LOOK, self.inner.backend.inspect(&name)).await;
+        self.explained(look, "inspect", Some(&name))
+    }
+
+    /// All held locks whose names start with `prefix`, in byte order of their names. Not one snapshot: locks that change
+    /// hands meanwhile may be missed or seen as they were.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let mut all: Vec<LockInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|info| info.name.clone());
+            let page = self.list_page(prefix, after.as_ref(), PAGE).await?;
+            let last = page.len() < PAGE as usize;
+            all.extend(page);
+            if last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// One page of [`Locker::list`]: at most `limit` locks after the name `after`.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_page(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        let look = bounded(
+            &*self.inner.clock,
+            LOOK,
+            self.inner.backend.list(prefix, after, limit),
+        )
+        .await;
+        self.explained(look, "list", None)
+    }
+
+    /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old guard is told at its next
+    /// renewal, or at its deadline.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`], and failures of the store.
+    ///
+    /// # Cancel safety
+    /// The lock may or may not be freed when the future is dropped; asking again is harmless.
+    pub async fn force_release(
+        &self,
+        name: impl AsRef<str>,
+        token: FencingToken,
+    ) -> Result<Forced> {
+        let name = LockName::new(name)?;
+        let forced = bounded(
+            &*self.inner.clock,
+            LOOK,
+            self.inner.backend.force_release(&name, token),
+        )
+        .await;
+        self.explained(forced, "force_release", Some(&name))
+    }
+
+    /// What the backend promises.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        self.inner.backend.capabilities()
+    }
+
+    /// The clock that leases are measured with.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.inner.clock)
+    }
+
+    /// Connects and checks every setting of the server that a promise rests on.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn health(&self) -> Result<Health> {
+        let look = bounded(&*self.inner.clock, LOOK, self.inner.backend.health()).await;
+        self.explained(look, "health", None)
+    }
+
+    /// Refuses new locks, ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes the
+    /// connections. Guards that are still held are not renewed any more and are lost at their deadline: release them first.
+    ///
+    /// # Cancel safety
+    /// Safe: calling it again goes on where it stopped.
+    pub async fn close(&self) {
+        self.inner.closed.send_replace(true);
+        // What is granted to them now is given back while there still is a connection. Not for ever: somebody may keep a
+        // future that is not polled any more.
+        tokio::select! {
+            () = self.inner.nobody_asks() => {}
+            () = self.inner.clock.sleep(LANDING) => {}
+        }
+        self.inner.keeper.settled().await;
+        self.inner.keeper.stop().await;
+        self.inner.backend.close().await;
+    }
+
+    /// Makes a guard of a ticket again. A ticket can be resumed once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotHeld`] when the lease behind the ticket has ended or the ticket was used before;
+    /// [`ErrorKind::Unsupported`]; failures of the store.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped the ticket may be used up; its lease then ends by itself.
+    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
+        ticket::resume(&self.inner, ticket).await
+    }
+
+    /// Renews the lease behind a ticket, which stays usable.
+    ///
+    /// # Errors
+    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`] the ticket may be used up.
+    ///
+    /// # Cancel safety
+    /// As [`Locker::resume`].
+    pub async fn renew_ticket(&self, ticket: &Ticket, ttl: Duration) -> Result<()> {
+        ticket::renew(&self.inner, ticket, ttl).await
+    }
+
+    /// Releases the lock behind a ticket.
+    ///
+    /// # Errors
+    /// As [`Locker::resume`].
+    ///
+    /// # Cancel safety
+    /// The lock may or may not be released when the future is dropped; its lease ends by itself.
+    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
+        ticket::release(&self.inner, ticket).await
+    }
+
+    fn explained<T>(
+        &self,
+        result: Result<T>,
+        operation: &'static str,
+        name: Option<&LockName>,
+    ) -> Result<T> {
+        result.map_err(|error| {
+            let error = error.on(self.inner.backend_name()).during(operation);
+            match name {
+                Some(name) => error.about(name),
+                None => error,
+            }
+        })
+    }
+}
+
+/// Options of a [`Locker`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct LockerBuilder {
+    backend: Arc<dyn DistLock>,
+    clock: Arc<dyn Clock>,
+    hand_over_limit: u32,
+    seed: Option<u64>,
+}
+
+impl LockerBuilder {
+    /// Another clock than the machine's.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How many times in a row a lock may pass from task to task of this process before it is truly released and other
+    /// processes get their chance. 16 unless set; 0 releases every time.
+    pub fn hand_over_limit(mut self, limit: u32) -> Self {
+        self.hand_over_limit = limit;
+        self
+    }
+
+    /// Seeds the jitter of pauses, for repeatable tests.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Starts the renewal thread, which opens its own connection in the background (see [`Locker::ready`]).
+    #[must_use]
+    pub fn build(self) -> Locker {
+        let Self {
+            backend,
+            clock,
+            hand_over_limit,
+            seed,
+        } = self;
+        let meters = Arc::new(Meters::new(backend.capabilities().backend));
+        let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock));
+        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| {
+            let inner = Weak::clone(inner);
+            Inner {
+                backend,
+                queues: Queues::new(),
+                line_ups: Arc::default(),
+                keeper,
+                clock,
+                meters,
+                hand_over_limit,
+                default_holder: HolderLabel::of_this_process(),
+                closed: watch::Sender::new(false),
+                asking: AtomicUsize::new(0),
+                nobody_asks: Notify::new(),
+                random: Mutex::new(seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed)),
+                lapse: Arc::new(move |seat, request| {
+                    if let Some(inner) = inner.upgrade() {
+                        release::in_background(&inner, LetGo::unclaimed(&inner, seat, &request));
+                    }
+                }),
+            }
+        });
+        Locker { inner }
+    }
+}
+
+impl Inner {
+    pub(crate) const fn backend(&self) -> &Arc<dyn DistLock> {
+        &self.backend
+    }
+
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.backend.capabilities().backend
+    }
+
+    /// Whether the store keeps the order of waiting, and has no step that passes a lock on: then the task that is next in
+    /// this process takes its place at the store as soon as the one before holds, instead of when it releases.
+    pub(crate) fn queues_at_the_store(&self) -> bool {
+        let capabilities = self.backend.capabilities();
+        capabilities.fairness == Fairness::Fifo && !capabilities.hand_over
+    }
+
+    pub(crate) const fn queues(&self) -> &Arc<Queues> {
+        &self.queues
+    }
+
+    pub(crate) const fn line_ups(&self) -> &Arc<LineUps> {
+        &self.line_ups
+    }
+
+    pub(crate) const fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) const fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
+    pub(crate) const fn hand_over_limit(&self) -> u32 {
+        self.hand_over_limit
+    }
+
+    pub(crate) fn default_holder(&self) -> HolderLabel {
+        self.default_holder.clone()
+    }
+
+    pub(crate) fn lapse(&self) -> Arc<dyn Fn(Seat, crate::contract::AcquireRequest) + Send + Sync> {
+        Arc::clone(&self.lapse)
+    }
+
+    /// Between half of `pause` and all of it.
+    pub(crate) fn jitter(&self, pause: Duration) -> Duration {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        pause.mul_f64(0.5 + random.f64() / 2.0)
+    }
+
+    /// Sleeps until a moment; for ever when there is none.
+    pub(crate) fn sleep_until(&self, until: Option<Moment>) -> Sleep {
+        match until {
+            Some(until) => self.clock.sleep(until.since(self.clock.now())),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+
+    /// Puts a fresh hold under the keeper's eyes.
+    pub(crate) fn adopt(&self, hold: &Arc<Hold>, loss: &LossFeed) {
+        self.keeper.keep(hold);
+        let hold = Arc::downgrade(hold);
+        loss.on_loss(move |reason| {
+            if let Some(hold) = hold.upgrade() {
+                hold.lose(reason);
+            }
+        });
+    }
+
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Resolves when the locker has been closed for this long.
+    pub(crate) async fn closed_for(&self, time: Duration) {
+        // The sender lives in `self`, so this cannot fail.
+        let _ = self.closing().wait_for(|closed| *closed).await;
+        self.clock.sleep(time).await;
+    }
+
+    /// Counts a call that may end with a new hold, until the answer is dropped. Taken before [`Inner::check_open`].
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        Asking(self)
+    }
+
+    async fn nobody_asks(&self) {
+        loop {
+            let changed = self.nobody_asks.notified();
+            if self.asking.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed() {
+            Err(Self::closed_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn closed_error() -> Error {
+        Error::new(ErrorKind::Closed, "the locker was closed")
+    }
+}
+
+/// See [`Inner::asking`].
+pub(crate) struct Asking<'a>(&'a Inner);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.0.asking.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.nobody_asks.notify_waiters();
+        }
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Locker")
+            .field("backend", &self.backend)
+            .field("held_or_wanted", &self.queues.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,401 @@
+//! Requests that reach the store late, after their sender has given them up: what is sent later is never undone by them.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, Locker, LossFeed,
+    LossReason, LossSender, ManualClock, ReleaseOutcome, Renewal, Renewed, Result, SystemClock,
+};
+use support::{Script, ScriptedLock, eventually, pause};
+use tokio::sync::{Semaphore, oneshot};
+
+/// A network in front of the scripted store: it may keep a release on its way, and stop the thread that renews.
+#[derive(Clone, Debug)]
+struct Network {
+    store: ScriptedLock,
+    capabilities: Capabilities,
+    /// The next release is answered with "unknown" and arrives when `arrive` is given a permit.
+    keep_release: Arc<AtomicBool>,
+    arrive: Arc<Semaphore>,
+    /// While set, a renewal of the lock "block" blocks its thread.
+    block: Arc<AtomicBool>,
+    blocking: Arc<AtomicBool>,
+    /// The next hand-over happens at once; its answer comes when `arrive` is given a permit, and when nobody waits for it
+    /// any more, the grant is taken back.
+    keep_hand_over: Arc<AtomicBool>,
+    /// No second connection can be opened.
+    refuse_reopen: Arc<AtomicBool>,
+    /// Grants come with a feed of what the store pushes; its senders are kept here.
+    feeds: Option<Arc<Mutex<Vec<LossSender>>>>,
+}
+
+impl Network {
+    fn to(store: &ScriptedLock) -> Self {
+        let mut capabilities = store.capabilities().clone();
+        capabilities.tickets = true;
+        Self {
+            store: store.clone(),
+            capabilities,
+            keep_release: Arc::default(),
+            arrive: Arc::new(Semaphore::new(0)),
+            block: Arc::default(),
+            blocking: Arc::default(),
+            keep_hand_over: Arc::default(),
+            refuse_reopen: Arc::default(),
+            feeds: None,
+        }
+    }
+}
+
+#[async_trait]
+impl DistLock for Network {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        if self.refuse_reopen.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "refused by the test"));
+        }
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let attempt = self.store.try_acquire(request).await?;
+        Ok(attempt.map(|mut grant| {
+            if let Some(feeds) = &self.feeds {
+                let (sender, feed) = LossFeed::new();
+                feeds.lock().unwrap().push(sender);
+                grant.loss = feed;
+            }
+            grant
+        }))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        self.store.contend(request).await
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        while lease.name.as_str() == "block" && self.block.load(SeqCst) {
+            self.blocking.store(true, SeqCst);
+            std::thread::yield_now();
+        }
+        // What was sent arrives, whether or not its sender still waits.
+        let (store, lease, renewal) = (self.store.clone(), lease.clone(), *renewal);
+        tokio::spawn(async move { store.renew(&lease, &renewal).await })
+            .await
+            .unwrap()
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        if self.keep_release.swap(false, SeqCst) {
+            let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
+            let lease = lease.clone();
+            tokio::spawn(async move {
+                arrive.acquire().await.unwrap().forget();
+                store.release(&lease).await
+            });
+            return Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "kept on its way by the test",
+            ));
+        }
+        self.store.release(lease).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        if !self.keep_hand_over.swap(false, SeqCst) {
+            return self.store.hand_over(lease, next).await;
+        }
+        let (answer, answered) = oneshot::channel();
+        let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
+        let (lease, next) = (lease.clone(), next.clone());
+        tokio::spawn(async move {
+            let handed = store.hand_over(&lease, &next).await;
+            arrive.acquire().await.unwrap().forget();
+            if answer.send(handed).is_err() {
+                let lease = Lease::new(next.name.clone(), next.owner, None);
+                store.release(&lease).await.unwrap();
+            }
+        });
+        answered.await.unwrap()
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.store.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.store.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.store.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.store.health().await
+    }
+
+    async fn close(&self) {}
+}
+
+#[tokio::test]
+async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_owner() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let locker = Locker::builder(Arc::new(network.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    network.keep_release.store(true, SeqCst);
+    // Later than the deadline of a lease of 2 s, sooner than its end.
+    store.0.acquire.delay_ms.store(1900, SeqCst);
+    let acquire = locker.lock("a").ttl(Duration::from_secs(2)).acquire();
+    let (time, script) = (clock.clone(), Arc::clone(&store.0));
+    let drive = async {
+        eventually("the first attempt", || {
+            script.acquire.calls.load(SeqCst) == 1
+        })
+        .await;
+        script.acquire.delay_ms.store(0, SeqCst);
+        loop {
+            time.advance(Duration::from_millis(50));
+            pause().await;
+        }
+    };
+    let mine = tokio::select! {
+        guard = acquire => guard,
+        () = drive => unreachable!(),
+    };
+    // Now the release of the first grant arrives.
+    network.arrive.add_permits(1);
+    eventually("it is free", || !store.0.is_held("a")).await;
+    let theirs = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build()
+        .lock("a")
+        .ttl(Duration::from_secs(2))
+        .wait(Duration::ZERO)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(theirs.is_valid());
+    assert!(
+        !mine.is_ok_and(|mine| mine.is_valid()),
+        "two guards are valid at once"
+    );
+}
+
+#[tokio::test]
+async fn a_hand_over_that_is_answered_late_is_not_taken_back_from_the_next_task() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let locker = Locker::builder(Arc::new(network.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let ttl = Duration::from_secs(60);
+    let first = locker.lock("a").ttl(ttl).acquire().await.unwrap();
+    let next = tokio::spawn(locker.lock("a").ttl(ttl).acquire());
+    eventually("the next task is in line", || {
+        format!("{locker:?}").contains("held_or_wanted: 2")
+    })
+    .await;
+    network.keep_hand_over.store(true, SeqCst);
+    // In the background, so on another connection than the one that the next task asks on.
+    drop(first);
+    eventually("handing over", || store.0.grants("a").len() == 2).await;
+    while !next.is_finished() {
+        clock.advance(Duration::from_millis(50));
+        pause().await;
+    }
+    let next = next.await.unwrap().unwrap();
+    network.arrive.add_permits(1);
+    for _ in 0..50 {
+        pause().await;
+        assert!(
+            store.0.is_held("a") && next.is_valid(),
+            "the next task's lock was taken away"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
+    let store = Script::open(Arc::new(SystemClock));
+    let network = Network::to(&store);
+    let locker = Locker::new(Arc::new(network.clone()));
+    let ttl = Duration::from_secs(20);
+    // The renewal thread is held up by another lock's renewal.
+    let slow = locker
+        .lock("block")
+        .ttl(Duration::from_millis(600))
+        .acquire()
+        .await
+        .unwrap();
+    let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
+    network.block.store(true, SeqCst);
+    eventually("the renewal thread is blocked", || {
+        network.blocking.load(SeqCst)
+    })
+    .await;
+    // Several, because whether one of them is noticed to be too late for another reason is up to chance.
+    for _ in 0..8 {
+        let extend = guard.extend(Duration::from_millis(20));
+        tokio::pin!(extend);
+        tokio::select! {
+            biased;
+            _ = &mut extend => panic!("the renewal thread is blocked"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    let ticket = guard.into_ticket().await.unwrap();
+    let resumed = Locker::new(Arc::new(network.clone()))
+        .resume(&ticket)
+        .await
+        .unwrap();
+    network.block.store(false, SeqCst);
+    // Whatever the thread had to do is done when a job that was queued later is.
+    drop(slow);
+    eventually("the job behind it is done", || !store.0.is_held("block")).await;
+    for _ in 0..100 {
+        pause().await;
+        assert!(
+            store.0.is_held("a") && resumed.is_valid(),
+            "the resumed lease was cut short"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_lasts_no_longer_than_an_extension_that_may_still_arrive() {
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(Network::to(&store)));
+    let guard = locker
+        .lock("a")
+        .ttl(Duration::from_secs(20))
+        .acquire()
+        .await
+        .unwrap();
+    store.0.renew.lose_reply.store(1, SeqCst);
+    let short = Duration::from_secs(2);
+    assert!(guard.extend(short).await.is_err());
+    let ticket = guard.into_ticket().await.unwrap();
+    assert!(ticket.ttl().duration() <= short, "{}", ticket.ttl());
+    let resumed = locker.resume(&ticket).await.unwrap();
+    assert!(resumed.remaining() <= short);
+}
+
+#[tokio::test]
+async fn an_attempt_that_lands_while_the_locker_closes_is_given_back() {
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    store.0.acquire.delay_ms.store(300, SeqCst);
+    let acquire = tokio::spawn(locker.lock("a").ttl(Duration::from_secs(20)).acquire());
+    eventually("the attempt is on its way", || {
+        store.0.acquire.calls.load(SeqCst) == 1
+    })
+    .await;
+    locker.close().await;
+    let error = acquire.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert_eq!(store.0.grants("a").len(), 1);
+    assert!(!store.0.is_held("a"), "given back before it closed");
+}
+
+/// An acquire that nobody polls any more cannot hold up closing for ever.
+#[tokio::test]
+async fn closing_does_not_wait_for_ever_for_a_stopped_future() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    store.0.acquire.hang.store(1, SeqCst);
+    let acquire = locker.lock("a").ttl(Duration::from_secs(2)).acquire();
+    tokio::pin!(acquire);
+    tokio::select! {
+        biased;
+        _ = &mut acquire => panic!("the store hangs"),
+        () = pause() => {}
+    }
+    let close = locker.close();
+    tokio::pin!(close);
+    let closed = clock.now() + Duration::from_secs(60);
+    while clock.now() < closed {
+        tokio::select! {
+            () = &mut close => return,
+            () = pause() => clock.advance(Duration::from_secs(1)),
+        }
+    }
+    panic!("it never closed");
+}
+
+#[tokio::test]
+async fn a_guard_that_outlives_its_locker_is_told_while_the_locker_still_closes() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let mut network = Network::to(&store);
+    network.feeds = Some(Arc::default());
+    let locker = Locker::builder(Arc::new(network))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let ttl = Duration::from_millis(500);
+    let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
+    let close = tokio::spawn(async move { locker.close().await });
+    let watch = guard.watch();
+    let told = tokio::spawn(async move { watch.ended().await });
+    for _ in 0..100 {
+        pause().await;
+    }
+    clock.advance(ttl);
+    eventually("it is told", || told.is_finished()).await;
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    while !close.is_finished() {
+        clock.advance(Duration::from_secs(1));
+        pause().await;
+    }
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_a_whole_lease_for_a_store_that_cannot_be_reached() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    network.refuse_reopen.store(true, SeqCst);
+    let locker = Locker::builder(Arc::new(network))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    drop(
+        locker
+            .lock("a")
+            .ttl(Duration::from_secs(3600))
+            .acquire()
+            .await
+            .unwrap(),
+    );
+    let close = tokio::spawn(async move { locker.close().await });
+    let latest = clock.now() + Duration::from_secs(60);
+    while !close.is_finished() {
+        assert!(clock.now() < latest, "it never closed");
+        clock.advance(Duration::from_secs(1));
+        pause().await;
+    }
+}

@@ -1,0 +1,224 @@
+//! Answers that go missing, callers that go away: nothing stays locked, nothing is granted twice.
+
+mod support;
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use distlock_core::{Attempt, ErrorKind, Locker, Released, SystemClock};
+use support::{Script, ScriptedLock, eventually};
+
+fn store() -> (ScriptedLock, Locker) {
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    (store, locker)
+}
+
+const TTL: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn a_lost_grant_is_recognised_on_the_retry() {
+    let (store, locker) = store();
+    store.0.acquire.lose_reply.store(2, SeqCst);
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    assert_eq!(
+        store.0.grants("a"),
+        [guard.token().get()],
+        "one grant, found again"
+    );
+    store.0.acquire.lose_reply.store(1, SeqCst);
+    let other = locker.lock("b").ttl(TTL).try_acquire().await.unwrap();
+    assert!(matches!(other, Attempt::Acquired(_)));
+}
+
+#[tokio::test]
+async fn a_grant_nobody_heard_of_is_cleaned_up() {
+    let (store, locker) = store();
+    store.0.acquire.lose_reply.store(10, SeqCst);
+    let error = locker
+        .lock("a")
+        .ttl(TTL)
+        .wait(Duration::from_secs(1))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    eventually("the orphan is released well before its TTL", || {
+        !store.0.is_held("a")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dropped_attempt_finishes_and_is_undone() {
+    let (store, locker) = store();
+    store.0.acquire.delay_ms.store(50, SeqCst);
+    let acquire = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
+    eventually("the attempt is on its way", || {
+        store.0.acquire.calls.load(SeqCst) == 1
+    })
+    .await;
+    acquire.abort();
+    eventually("it was granted after all", || {
+        store.0.grants("a").len() == 1
+    })
+    .await;
+    eventually("and given back", || !store.0.is_held("a")).await;
+}
+
+#[tokio::test]
+async fn an_unconfirmed_release_goes_on_in_the_background() {
+    let (store, locker) = store();
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    store.0.release.refuse.store(3, SeqCst);
+    assert!(matches!(guard.release().await, Released::Unconfirmed(_)));
+    eventually("released in the background", || !store.0.is_held("a")).await;
+}
+
+#[tokio::test]
+async fn a_release_whose_reply_was_lost_is_no_loss() {
+    let (store, locker) = store();
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    store.0.release.lose_reply.store(1, SeqCst);
+    assert!(matches!(guard.release().await, Released::Unconfirmed(_)));
+    assert!(!store.0.is_held("a"));
+    let again = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    assert!(
+        matches!(again.release().await, Released::Clean),
+        "the background retry left the new holder alone"
+    );
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_released_and_close_waits_for_it() {
+    let (store, locker) = store();
+    drop(locker.lock("a").ttl(TTL).acquire().await.unwrap());
+    locker.close().await;
+    assert!(!store.0.is_held("a"));
+    let error = locker.lock("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn a_release_that_is_dropped_midway_still_happens() {
+    let (store, locker) = store();
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    store.0.release.hang.store(1, SeqCst);
+    let release = tokio::spawn(guard.release());
+    eventually("the release is on its way", || {
+        store.0.release.calls.load(SeqCst) == 1
+    })
+    .await;
+    release.abort();
+    eventually("released by the background", || !store.0.is_held("a")).await;
+}
+
+#[tokio::test]
+async fn a_hand_over_whose_reply_was_lost_reaches_the_next_task() {
+    let (store, locker) = store();
+    let first = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    let next = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
+    eventually("the next task is in line", || {
+        format!("{locker:?}").contains("held_or_wanted: 2")
+    })
+    .await;
+    store.0.hand_over.lose_reply.store(1, SeqCst);
+    let _ = first.release().await;
+    let next = next.await.unwrap().unwrap();
+    assert_eq!(
+        store.0.grants("a").len(),
+        2,
+        "the hand-over happened once and was recognised"
+    );
+    assert_eq!(store.0.grants("a")[1], next.token().get());
+}
+
+#[tokio::test]
+async fn a_hand_over_to_a_task_that_went_away_moves_on() {
+    let (store, locker) = store();
+    let first = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    let gone = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
+    eventually("one waits", || {
+        format!("{locker:?}").contains("held_or_wanted: 2")
+    })
+    .await;
+    let stays = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
+    eventually("two wait", || {
+        format!("{locker:?}").contains("held_or_wanted: 3")
+    })
+    .await;
+    store.0.hand_over.delay_ms.store(30, SeqCst);
+    let release = tokio::spawn(first.release());
+    eventually("handing over", || store.0.hand_over.calls.load(SeqCst) == 1).await;
+    gone.abort();
+    let _ = release.await.unwrap();
+    let guard = stays.await.unwrap().unwrap();
+    assert!(guard.is_valid());
+    let grants = store.0.grants("a");
+    assert!(grants.is_sorted() && *grants.last().unwrap() == guard.token().get());
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_bounds_every_call() {
+    let (store, locker) = store();
+    store.0.acquire.hang.store(u32::MAX, SeqCst);
+    let ttl = Duration::from_secs(1);
+    let error = locker
+        .lock("a")
+        .ttl(ttl)
+        .wait(Duration::ZERO)
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    // The next task of this process is not stuck behind it.
+    store.0.acquire.hang.store(0, SeqCst);
+    assert!(locker.lock("a").ttl(ttl).acquire().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_refusing_store_is_told_apart_from_a_busy_lock() {
+    let (store, locker) = store();
+    store.0.acquire.refuse.store(u32::MAX, SeqCst);
+    let error = locker.lock("a").ttl(TTL).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    store.0.acquire.refuse.store(0, SeqCst);
+    let _held = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    let error = locker
+        .lock("a")
+        .wait(Duration::from_millis(20))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.to_string().contains("held by"), "{error}");
+}
+
+#[tokio::test]
+async fn a_lock_handed_without_an_answer_to_a_task_that_went_away_is_given_back() {
+    let (store, locker) = store();
+    let long = Duration::from_secs(60);
+    let first = locker.lock("a").ttl(long).acquire().await.unwrap();
+    let gone = tokio::spawn(locker.lock("a").ttl(long).acquire());
+    eventually("one waits", || {
+        format!("{locker:?}").contains("held_or_wanted: 2")
+    })
+    .await;
+    store.0.hand_over.delay_ms.store(30, SeqCst);
+    store.0.hand_over.lose_reply.store(1, SeqCst);
+    let release = tokio::spawn(first.release());
+    eventually("handing over", || store.0.hand_over.calls.load(SeqCst) == 1).await;
+    gone.abort();
+    let _ = release.await.unwrap();
+    assert_eq!(store.0.grants("a").len(), 2, "the hand-over happened");
+    eventually("the orphan is released well before its TTL", || {
+        !store.0.is_held("a")
+    })
+    .await;
+    eventually("the line is gone", || {
+        format!("{locker:?}").contains("held_or_wanted: 0")
+    })
+    .await;
+}

@@ -1,0 +1,159 @@
+//! Many tasks, several lockers, a store that loses answers, refuses, stalls and hangs: two guards are never valid at once,
+//! tokens rise, and when it is over nothing is held.
+//!
+//! `DISTLOCK_SEED=N` repeats a run.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, Locker, SystemClock};
+use support::{Script, ScriptedLock, eventually};
+
+const LOCKERS: usize = 3;
+const TASKS: usize = 12;
+const ROUNDS: u32 = 12;
+
+/// Who was last seen to be inside, by token.
+#[derive(Default)]
+struct Inside {
+    token: Mutex<u64>,
+    entries: AtomicU32,
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "a failed run can be repeated from its seed"
+)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_at_a_time_whatever_the_store_does() {
+    let seed = std::env::var("DISTLOCK_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
+    println!("DISTLOCK_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let store = Script::open(Arc::new(SystemClock));
+    let lockers: Vec<_> = (0..LOCKERS)
+        .map(|n| {
+            Locker::builder(Arc::new(store.clone()))
+                .seed(seed + n as u64)
+                .hand_over_limit(3)
+                .build()
+        })
+        .collect();
+    let inside = Arc::new(Inside::default());
+    let mut tasks = Vec::new();
+    for n in 0..TASKS {
+        let (locker, inside) = (lockers[n % LOCKERS].clone(), Arc::clone(&inside));
+        tasks.push(tokio::spawn(work(locker, inside, random.fork())));
+    }
+    let trouble = tokio::spawn(make_trouble(store.clone(), random.fork()));
+    for task in tasks {
+        task.await.unwrap();
+    }
+    trouble.abort();
+    calm(&store);
+    assert!(
+        inside.entries.load(SeqCst) > 10,
+        "the storm let somebody through"
+    );
+    let grants = store.0.grants("a");
+    assert!(grants.is_sorted_by(|a, b| a < b), "tokens rise");
+    for locker in &lockers {
+        locker.close().await;
+    }
+    eventually("nothing is held when everybody is gone", || {
+        !store.0.is_held("a")
+    })
+    .await;
+}
+
+async fn work(locker: Locker, inside: Arc<Inside>, mut random: fastrand::Rng) {
+    for _ in 0..ROUNDS {
+        let ttl = Duration::from_millis(random.u64(120..400));
+        let acquire = locker
+            .lock("a")
+            .ttl(ttl)
+            .wait(Duration::from_millis(random.u64(0..400)))
+            .acquire();
+        let guard = if random.u8(..) < 40 {
+            // A caller that goes away at some point.
+            let patience = Duration::from_millis(random.u64(0..30));
+            let acquire = tokio::spawn(acquire);
+            SystemClock.sleep(patience).await;
+            acquire.abort();
+            acquire.await.ok().and_then(Result::ok)
+        } else {
+            acquire.await.ok()
+        };
+        let Some(guard) = guard else { continue };
+        if guard.is_valid() {
+            // From here on a lower token must not be seen inside.
+            let mut token = inside.token.lock().unwrap();
+            if guard.is_valid() {
+                assert!(*token < guard.token().get(), "entered after a later holder");
+                *token = guard.token().get();
+                inside.entries.fetch_add(1, SeqCst);
+            }
+        }
+        for _ in 0..random.u32(0..20) {
+            let before = guard.is_valid();
+            let seen = *inside.token.lock().unwrap();
+            if before && guard.is_valid() {
+                assert!(
+                    seen <= guard.token().get(),
+                    "somebody entered while this guard was valid"
+                );
+            }
+            SystemClock.sleep(Duration::from_millis(2)).await;
+        }
+        if random.bool() {
+            let _ = guard.release().await;
+        }
+    }
+}
+
+async fn make_trouble(store: ScriptedLock, mut random: fastrand::Rng) {
+    loop {
+        let script = &store.0;
+        let fault = match random.u8(0..4) {
+            0 => &script.acquire,
+            1 => &script.renew,
+            2 => &script.release,
+            _ => &script.hand_over,
+        };
+        match random.u8(0..4) {
+            0 => fault.lose_reply.store(random.u32(1..3), SeqCst),
+            1 => fault.refuse.store(random.u32(1..3), SeqCst),
+            2 => fault.hang.store(1, SeqCst),
+            _ => fault.delay_ms.store(random.u64(0..60), SeqCst),
+        }
+        SystemClock
+            .sleep(Duration::from_millis(random.u64(5..40)))
+            .await;
+        if random.bool() {
+            calm(&store);
+        }
+    }
+}
+
+fn calm(store: &ScriptedLock) {
+    for fault in [
+        &store.0.acquire,
+        &store.0.renew,
+        &store.0.release,
+        &store.0.hand_over,
+    ] {
+        fault.lose_reply.store(0, SeqCst);
+        fault.refuse.store(0, SeqCst);
+        fault.hang.store(0, SeqCst);
+        fault.delay_ms.store(0, SeqCst);
+    }
+}

@@ -1,0 +1,344 @@
+//! A lock store that does exactly what a test tells it: the smallest honest table, and switches for every way an answer can
+//! go missing.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code, reason = "shared by several test binaries")]
+
+use std::{
+    collections::HashMap,
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
+    FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName, LossFeed,
+    LossReason, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
+};
+use tokio::sync::Notify;
+
+/// What happens to the next calls of one operation.
+#[derive(Debug, Default)]
+pub(crate) struct Fault {
+    /// This many calls are applied, but their answer is lost.
+    pub(crate) lose_reply: AtomicU32,
+    /// This many calls fail without being applied.
+    pub(crate) refuse: AtomicU32,
+    /// This many calls never return (and are not applied).
+    pub(crate) hang: AtomicU32,
+    /// Calls are only applied after this many milliseconds of the script's clock.
+    pub(crate) delay_ms: AtomicU64,
+    pub(crate) calls: AtomicU32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) acquire: Fault,
+    pub(crate) renew: Fault,
+    pub(crate) release: Fault,
+    pub(crate) hand_over: Fault,
+    table: Mutex<Table>,
+    freed: Notify,
+    clock: Arc<dyn Clock>,
+    capabilities: Capabilities,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    rows: HashMap<LockName, Row>,
+    last_token: u64,
+    grants: Vec<(LockName, u64)>,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    owner: OwnerId,
+    token: u64,
+    expires: Moment,
+    holder: String,
+}
+
+/// One handle; all handles share the script.
+#[derive(Debug, Clone)]
+pub(crate) struct ScriptedLock(pub(crate) Arc<Script>);
+
+impl Script {
+    pub(crate) fn open(clock: Arc<dyn Clock>) -> ScriptedLock {
+        let mut capabilities = Capabilities::new("scripted");
+        capabilities.min_ttl = Duration::from_millis(10);
+        ScriptedLock(Arc::new(Self {
+            acquire: Fault::default(),
+            renew: Fault::default(),
+            release: Fault::default(),
+            hand_over: Fault::default(),
+            table: Mutex::default(),
+            freed: Notify::new(),
+            clock,
+            capabilities,
+        }))
+    }
+
+    /// Whether anybody holds the name, by the script's clock.
+    pub(crate) fn is_held(&self, name: &str) -> bool {
+        let name = LockName::new(name).unwrap();
+        let now = self.clock.now();
+        self.table
+            .lock()
+            .unwrap()
+            .rows
+            .get(&name)
+            .is_some_and(|row| row.expires > now)
+    }
+
+    /// Deletes a row behind everybody's back.
+    pub(crate) fn delete(&self, name: &str) {
+        self.table
+            .lock()
+            .unwrap()
+            .rows
+            .remove(&LockName::new(name).unwrap());
+        self.freed.notify_waiters();
+    }
+
+    /// Tokens in the order of their grants.
+    pub(crate) fn grants(&self, name: &str) -> Vec<u64> {
+        let name = LockName::new(name).unwrap();
+        self.table
+            .lock()
+            .unwrap()
+            .grants
+            .iter()
+            .filter(|(n, _)| *n == name)
+            .map(|&(_, t)| t)
+            .collect()
+    }
+
+    /// Applies a fault around `apply`.
+    async fn with<T>(
+        &self,
+        fault: &Fault,
+        apply: impl FnOnce(&mut Table, Moment) -> T + Send,
+    ) -> Result<T> {
+        fault.calls.fetch_add(1, Ordering::SeqCst);
+        let take = |count: &AtomicU32| {
+            count
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_ok()
+        };
+        if take(&fault.hang) {
+            pending::<()>().await;
+        }
+        if take(&fault.refuse) {
+            return Err(Error::new(ErrorKind::Unavailable, "refused by the script"));
+        }
+        let delay = fault.delay_ms.load(Ordering::SeqCst);
+        if delay > 0 {
+            self.clock.sleep(Duration::from_millis(delay)).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+        let answer = apply(&mut self.table.lock().unwrap(), self.clock.now());
+        if take(&fault.lose_reply) {
+            return Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "reply lost by the script",
+            ));
+        }
+        Ok(answer)
+    }
+}
+
+impl Table {
+    fn acquire(&mut self, request: &AcquireRequest, now: Moment) -> Attempt<Grant> {
+        let expires = now + request.ttl.duration();
+        if let Some(row) = self
+            .rows
+            .get_mut(&request.name)
+            .filter(|row| row.expires > now)
+        {
+            if row.owner == request.owner {
+                row.expires = expires;
+                return Attempt::Acquired(grant(row.token, request));
+            }
+            let mut info = HolderInfo::new(&row.holder);
+            info.expires_in = Some(row.expires.since(now));
+            return Attempt::Busy(Some(info));
+        }
+        Attempt::Acquired(self.insert(request, expires))
+    }
+
+    fn insert(&mut self, request: &AcquireRequest, expires: Moment) -> Grant {
+        self.last_token += 1;
+        self.grants.push((request.name.clone(), self.last_token));
+        let row = Row {
+            owner: request.owner,
+            token: self.last_token,
+            expires,
+            holder: request.holder.as_str().into(),
+        };
+        self.rows.insert(request.name.clone(), row);
+        grant(self.last_token, request)
+    }
+
+    fn owned(&mut self, lease: &Lease, now: Moment) -> Result<&mut Row, LossReason> {
+        match self.rows.get_mut(&lease.name) {
+            Some(row) if row.expires <= now => Err(LossReason::Expired),
+            Some(row) if row.owner == lease.owner => Ok(row),
+            Some(_) => Err(LossReason::TakenOver),
+            None => Err(LossReason::Removed),
+        }
+    }
+}
+
+fn grant(token: u64, request: &AcquireRequest) -> Grant {
+    Grant::new(
+        FencingToken::new(token).unwrap(),
+        Epoch::new("script"),
+        request.ttl.duration(),
+    )
+}
+
+#[async_trait]
+impl DistLock for ScriptedLock {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        self.0
+            .with(&self.0.acquire, |table, now| table.acquire(request, now))
+            .await
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        Ok(Box::new(Waiter {
+            lock: self.clone(),
+            request: request.clone(),
+        }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        self.0
+            .with(&self.0.renew, |table, now| match table.owned(lease, now) {
+                Ok(row) => {
+                    row.expires = now + renewal.ttl.duration();
+                    Renewed::Extended {
+                        valid_for: renewal.ttl.duration(),
+                        epoch: Epoch::new("script"),
+                        token: FencingToken::new(row.token).unwrap(),
+                        loss: LossFeed::silent(),
+                    }
+                }
+                Err(reason) => Renewed::NotHeld(reason),
+            })
+            .await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let outcome = self
+            .0
+            .with(&self.0.release, |table, now| {
+                if table.owned(lease, now).is_err() {
+                    return ReleaseOutcome::NotHeld;
+                }
+                table.rows.remove(&lease.name);
+                ReleaseOutcome::Released {
+                    others_waiting: None,
+                }
+            })
+            .await;
+        self.0.freed.notify_waiters();
+        outcome
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        self.0
+            .with(&self.0.hand_over, |table, now| {
+                match table.owned(lease, now) {
+                    Ok(_) => HandOver::Done(table.insert(next, now + next.ttl.duration())),
+                    Err(reason) => HandOver::NotHeld(reason),
+                }
+            })
+            .await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let now = self.0.clock.now();
+        let table = self.0.table.lock().unwrap();
+        Ok(match table.rows.get(name).filter(|row| row.expires > now) {
+            Some(row) => LockInfo::held(name.clone(), HolderInfo::new(&row.holder)),
+            None => LockInfo::free(name.clone()),
+        })
+    }
+
+    async fn list(&self, _: &str, _: Option<&LockName>, _: u32) -> Result<Vec<LockInfo>> {
+        Ok(Vec::new())
+    }
+
+    async fn force_release(&self, _: &LockName, _: FencingToken) -> Result<Forced> {
+        Ok(Forced::NotHeld)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        Ok(Health::new("scripted"))
+    }
+
+    async fn close(&self) {}
+}
+
+struct Waiter {
+    lock: ScriptedLock,
+    request: AcquireRequest,
+}
+
+#[async_trait]
+impl Contender for Waiter {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.lock.try_acquire(&self.request).await
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        let script = Arc::clone(&self.lock.0);
+        let freed = script.freed.notified();
+        if !script.is_held(self.request.name.as_str()) {
+            return;
+        }
+        tokio::select! {
+            () = freed => {}
+            () = script.clock.sleep(at_most) => {}
+        }
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits until something holds, with a deadline of the wall clock: a hang fails the test instead of hanging it.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        pause().await;
+    }
+    panic!("never happened: {what}");
+}
+
+/// Lets other threads run for about a millisecond.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "only paces a loop that waits on a condition with a deadline"
+)]
+pub(crate) async fn pause() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}

@@ -1,0 +1,334 @@
+//! The `[gateway]` table: every key, its default and its limits, checked once before anything is bound.
+
+use std::{fmt, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+use distlock_kickout::{Confirm, NodeId, PolicyName, RouteMode, Timers};
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use crate::token::{self, TokenKey};
+
+/// Everything a gateway node is told. Every key has a default except `node` and `token_key`.
+///
+/// It reads from TOML (unknown keys are refused), and [`set`](Self::set) sets one key from text, for flags and environment
+/// variables. [`validate`](Self::validate) is called by [`Gateway::start`](crate::Gateway::start).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct GatewayConfig {
+    /// This node's name, unique among the nodes of one store: 1 to 64 of `A-Z a-z 0-9 . _ -`.
+    pub node: String,
+    /// Where WebSocket clients connect.
+    pub listen: String,
+    /// Where raw TCP clients connect; nowhere unless set.
+    pub tcp_listen: Option<String>,
+    /// Where other nodes reach this one.
+    pub peer_listen: String,
+    /// The address other nodes are told; `peer_listen` as it was bound unless set.
+    pub peer_advertise: Option<String>,
+    /// Where the admin HTTP listens.
+    pub admin_listen: String,
+    /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address.
+    pub admin_token: Option<Secret>,
+    /// How many sessions an account may have.
+    pub policy: PolicyName,
+    /// When a login is answered while an older session could not be told yet.
+    pub confirm: Confirm,
+    /// How a message finds its session.
+    pub route: RouteMode,
+    /// The key that signs login tokens: at least 32 bytes, the same on every node.
+    pub token_key: Option<Secret>,
+    /// TTL of the account's lock.
+    #[serde(deserialize_with = "duration")]
+    pub lock_ttl: Duration,
+    /// Longest wait for the account's lock.
+    #[serde(deserialize_with = "duration")]
+    pub lock_wait: Duration,
+    /// Time for telling the older sessions before a login is answered.
+    #[serde(deserialize_with = "duration")]
+    pub kick_budget: Duration,
+    /// TTL of this node's own lease.
+    #[serde(deserialize_with = "duration")]
+    pub node_lease: Duration,
+    /// Time a client has to leave before it is cut off.
+    #[serde(deserialize_with = "duration")]
+    pub grace: Duration,
+    /// Period of the sweeper.
+    #[serde(deserialize_with = "duration")]
+    pub sweep: Duration,
+    /// Longest silence of a client.
+    #[serde(deserialize_with = "duration")]
+    pub heartbeat: Duration,
+    /// Time a client has to send its login.
+    #[serde(deserialize_with = "duration")]
+    pub login_timeout: Duration,
+    /// Longest frame in bytes.
+    pub max_frame: usize,
+    /// Most connections at one time; more are refused.
+    pub max_connections: usize,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        let timers = Timers::default();
+        Self {
+            node: String::new(),
+            listen: "127.0.0.1:7430".into(),
+            tcp_listen: None,
+            peer_listen: "127.0.0.1:7431".into(),
+            peer_advertise: None,
+            admin_listen: "127.0.0.1:7432".into(),
+            admin_token: None,
+            policy: PolicyName::Single,
+            confirm: Confirm::Available,
+            route: RouteMode::Fenced,
+            token_key: None,
+            lock_ttl: timers.lock_ttl,
+            lock_wait: timers.lock_wait,
+            kick_budget: timers.kick_budget,
+            node_lease: timers.node_lease,
+            grace: timers.grace,
+            sweep: timers.sweep,
+            heartbeat: Duration::from_secs(60),
+            login_timeout: Duration::from_secs(5),
+            max_frame: 65_535,
+            max_connections: 10_000,
+        }
+    }
+}
+
+impl GatewayConfig {
+    /// The keys of the table, in the order of their documentation, each with one line of help.
+    pub const KEYS: &'static [(&'static str, &'static str)] = &[
+        (
+            "node",
+            "name of this node, unique among the nodes of one store",
+        ),
+        ("listen", "address for WebSocket clients"),
+        ("tcp_listen", "address for raw TCP clients (off unless set)"),
+        ("peer_listen", "address for other nodes (gRPC)"),
+        ("peer_advertise", "address that other nodes are told"),
+        ("admin_listen", "address of the admin HTTP"),
+        ("admin_token", "bearer token of the admin HTTP"),
+        ("policy", "sessions per account: single"),
+        (
+            "confirm",
+            "login answer while an older session is unreachable: available or strict",
+        ),
+        ("route", "how a message finds its session: fenced or locked"),
+        (
+            "token_key",
+            "key that signs login tokens, at least 32 bytes",
+        ),
+        ("lock_ttl", "TTL of an account's lock"),
+        ("lock_wait", "longest wait for an account's lock"),
+        (
+            "kick_budget",
+            "time for telling older sessions before a login is answered",
+        ),
+        ("node_lease", "TTL of this node's own lease"),
+        ("grace", "time a client has to leave before it is cut off"),
+        ("sweep", "period of the sweeper"),
+        ("heartbeat", "longest silence of a client"),
+        ("login_timeout", "time a client has to send its login"),
+        ("max_frame", "longest frame in bytes"),
+        ("max_connections", "most connections at one time"),
+    ];
+
+    /// Sets one key from text, as a flag or an environment variable gives it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for an unknown key and for a text that is no value of this key.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let text = || value.to_owned();
+        match key {
+            "node" => self.node = text(),
+            "listen" => self.listen = text(),
+            "tcp_listen" => self.tcp_listen = Some(text()),
+            "peer_listen" => self.peer_listen = text(),
+            "peer_advertise" => self.peer_advertise = Some(text()),
+            "admin_listen" => self.admin_listen = text(),
+            "admin_token" => self.admin_token = Some(Secret::new(value)),
+            "policy" => self.policy = choice(key, value)?,
+            "confirm" => self.confirm = choice(key, value)?,
+            "route" => self.route = choice(key, value)?,
+            "token_key" => self.token_key = Some(Secret::new(value)),
+            "max_frame" => self.max_frame = number(key, value)?,
+            "max_connections" => self.max_connections = number(key, value)?,
+            _ => {
+                let slot = self
+                    .duration_slot(key)
+                    .ok_or_else(|| invalid(key, "is not a key of [gateway]"))?;
+                *slot = parse_duration(value)
+                    .map_err(|problem| invalid(key, &format!("is \"{value}\": {problem}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every key against its limits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`], naming the key, the limit and the value.
+    pub fn validate(&self) -> Result<()> {
+        NodeId::new(&self.node).map_err(|error| invalid("node", error.message()))?;
+        address("listen", &self.listen)?;
+        address("peer_listen", &self.peer_listen)?;
+        address("admin_listen", &self.admin_listen)?;
+        for (key, value) in [
+            ("tcp_listen", &self.tcp_listen),
+            ("peer_advertise", &self.peer_advertise),
+        ] {
+            if let Some(value) = value {
+                address(key, value)?;
+            }
+        }
+        self.key()?;
+        if let Some(token) = &self.admin_token
+            && token.expose().len() < 16
+        {
+            return Err(invalid(
+                "admin_token",
+                &format!(
+                    "is {} bytes long: at least 16 are needed",
+                    token.expose().len()
+                ),
+            ));
+        }
+        let ms = Duration::from_millis;
+        let hour = Duration::from_secs(3600);
+        for (key, value, least, most) in [
+            ("lock_ttl", self.lock_ttl, ms(100), hour),
+            ("lock_wait", self.lock_wait, Duration::ZERO, hour),
+            ("kick_budget", self.kick_budget, ms(10), hour),
+            ("node_lease", self.node_lease, ms(500), hour),
+            ("grace", self.grace, ms(10), hour),
+            ("sweep", self.sweep, ms(100), hour),
+            ("heartbeat", self.heartbeat, ms(100), hour),
+            ("login_timeout", self.login_timeout, ms(100), hour),
+        ] {
+            if value < least || value > most {
+                return Err(invalid(
+                    key,
+                    &format!("is {value:?}: {least:?} to {most:?} are allowed"),
+                ));
+            }
+        }
+        for (key, value, least, most) in [
+            ("max_frame", self.max_frame, 512, 65_535),
+            ("max_connections", self.max_connections, 1, 1_000_000),
+        ] {
+            if value < least || value > most {
+                return Err(invalid(
+                    key,
+                    &format!("is {value}: {least} to {most} are allowed"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The signing key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] when there is none or it is shorter than 32 bytes.
+    pub fn key(&self) -> Result<TokenKey> {
+        let secret = self.token_key.as_ref().ok_or_else(|| {
+            invalid(
+                "token_key",
+                "is not set: give it in the configuration file or in DISTLOCK_GATEWAY_TOKEN_KEY",
+            )
+        })?;
+        TokenKey::new(secret.expose().as_bytes())
+    }
+
+    pub(crate) fn timers(&self) -> Timers {
+        let mut timers = Timers::default();
+        timers.lock_ttl = self.lock_ttl;
+        timers.lock_wait = self.lock_wait;
+        timers.kick_budget = self.kick_budget;
+        timers.node_lease = self.node_lease;
+        timers.grace = self.grace;
+        timers.sweep = self.sweep;
+        timers
+    }
+
+    fn duration_slot(&mut self, key: &str) -> Option<&mut Duration> {
+        Some(match key {
+            "lock_ttl" => &mut self.lock_ttl,
+            "lock_wait" => &mut self.lock_wait,
+            "kick_budget" => &mut self.kick_budget,
+            "node_lease" => &mut self.node_lease,
+            "grace" => &mut self.grace,
+            "sweep" => &mut self.sweep,
+            "heartbeat" => &mut self.heartbeat,
+            "login_timeout" => &mut self.login_timeout,
+            _ => return None,
+        })
+    }
+}
+
+/// A secret from the configuration: never shown.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// Compares in constant time.
+    pub(crate) fn matches(&self, other: &str) -> bool {
+        token::same(self.0.as_bytes(), other.as_bytes())
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).map_err(|problem| D::Error::custom(format!("\"{text}\": {problem}")))
+}
+
+fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
+    let signed: jiff::SignedDuration = text
+        .trim()
+        .parse()
+        .map_err(|_| "not a duration with a unit, such as 5s or 300ms".to_owned())?;
+    Duration::try_from(signed).map_err(|_| "a duration cannot be negative".to_owned())
+}
+
+fn choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
+    let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(value);
+    T::deserialize(deserializer).map_err(|error| invalid(key, &format!("is not valid: {error}")))
+}
+
+fn number(key: &str, value: &str) -> Result<usize> {
+    value
+        .parse()
+        .map_err(|_| invalid(key, &format!("is \"{value}\": a whole number is needed")))
+}
+
+fn address(key: &str, value: &str) -> Result<()> {
+    match value.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        _ => Err(invalid(
+            key,
+            &format!("is \"{value}\": host:port is needed, such as 127.0.0.1:0"),
+        )),
+    }
+}
+
+pub(crate) fn invalid(key: &str, problem: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, format!("gateway.{key} {problem}"))
+}

@@ -1,0 +1,289 @@
+//! The frames of clients: one JSON object each, whatever carries it.
+
+use distlock_kickout::{
+    Class, Code, Device, Generation, Intent, Message, NodeId, Offline, SessionId, Uid,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a client sends.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Inbound {
+    Login(LoginFrame),
+    Send(SendFrame),
+    Ping {},
+    Bye {},
+    Logout {},
+}
+
+/// The message ids of the raw TCP front, by the frames' names. Part of the protocol: see proto/README.md.
+const IDS: &[(&str, u16)] = &[
+    ("login", 1),
+    ("send", 2),
+    ("ping", 3),
+    ("bye", 4),
+    ("logout", 5),
+    ("login_ok", 101),
+    ("busy", 102),
+    ("denied", 103),
+    ("superseded", 104),
+    ("offline", 105),
+    ("message", 106),
+    ("sent", 107),
+    ("pong", 108),
+    ("error", 109),
+];
+
+/// A frame on its way out.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) id: u16,
+    pub(crate) json: String,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct LoginFrame {
+    pub(crate) token: String,
+    pub(crate) device: Device,
+    #[serde(default = "Class::none")]
+    pub(crate) class: Class,
+    #[serde(default)]
+    pub(crate) intent: Intent,
+    #[serde(default)]
+    pub(crate) resume: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct SendFrame {
+    pub(crate) to: Uid,
+    pub(crate) body: Value,
+    pub(crate) id: String,
+}
+
+/// What a client gets.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Outbound<'a> {
+    LoginOk {
+        uid: &'a Uid,
+        session: SessionId,
+        node: &'a NodeId,
+        r#gen: Generation,
+        resume: String,
+        old_confirmed: bool,
+    },
+    Busy {
+        retry_after_ms: u64,
+    },
+    Denied {
+        code: Code,
+        reason: &'a str,
+        by_device: Option<&'a Device>,
+    },
+    Superseded {
+        by_device: Option<&'a Device>,
+        r#gen: Option<Generation>,
+    },
+    Offline(&'a Offline),
+    Message {
+        from: &'a Uid,
+        body: &'a Value,
+        id: &'a str,
+    },
+    Sent {
+        id: &'a str,
+        outcome: Outcome,
+    },
+    Pong,
+    Error {
+        code: ErrorCode,
+        reason: &'a str,
+    },
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    Delivered,
+    Stored,
+    Failed,
+}
+
+/// What a client did wrong, or what could not be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ErrorCode {
+    /// No frame that this protocol knows.
+    BadFrame,
+    /// A frame over the limit.
+    TooLong,
+    /// A value in the frame breaks a rule.
+    BadValue,
+    /// The first frame must be a login.
+    NotLoggedIn,
+    /// There was a login already.
+    LoggedIn,
+    /// No login within the time.
+    TooSlow,
+    /// The session may not send any more.
+    Superseded,
+    /// The store cannot be reached.
+    Unavailable,
+}
+
+/// Why a frame was not understood.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It is no frame of this protocol.
+    Garbage,
+    /// It is one, with a value that breaks a rule; which, in at most 200 characters.
+    Value(String),
+}
+
+impl Inbound {
+    /// Reads a frame. `id` is the message id in front of it, where the front has one.
+    pub(crate) fn parse(text: &str, id: Option<u16>) -> Result<Self, Refused> {
+        let value: Value = serde_json::from_str(text).map_err(|_| Refused::Garbage)?;
+        let known = value
+            .get("type")
+            .and_then(Value::as_str)
+            .and_then(number)
+            .filter(|number| *number < 100)
+            .ok_or(Refused::Garbage)?;
+        if id.is_some_and(|id| id != known) {
+            return Err(Refused::Garbage);
+        }
+        serde_json::from_value(value)
+            .map_err(|error| Refused::Value(error.to_string().chars().take(200).collect()))
+    }
+}
+
+impl Outbound<'_> {
+    pub(crate) fn to_frame(&self) -> Frame {
+        let name = match self {
+            Self::LoginOk { .. } => "login_ok",
+            Self::Busy { .. } => "busy",
+            Self::Denied { .. } => "denied",
+            Self::Superseded { .. } => "superseded",
+            Self::Offline(_) => "offline",
+            Self::Message { .. } => "message",
+            Self::Sent { .. } => "sent",
+            Self::Pong => "pong",
+            Self::Error { .. } => "error",
+        };
+        Frame {
+            id: number(name).unwrap_or_default(),
+            // Strings, numbers and JSON that was parsed before always serialise.
+            json: serde_json::to_string(self).unwrap_or_default(),
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u16> {
+    IDS.iter()
+        .find_map(|(known, id)| (*known == name).then_some(*id))
+}
+
+impl std::fmt::Debug for LoginFrame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoginFrame")
+            .field("device", &self.device)
+            .field("intent", &self.intent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The `message` frame of a message.
+pub(crate) fn message_frame(message: &Message) -> Frame {
+    let body =
+        serde_json::from_str(&message.body).unwrap_or_else(|_| Value::String(message.body.clone()));
+    Outbound::Message {
+        from: &message.from,
+        body: &body,
+        id: &message.id,
+    }
+    .to_frame()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_have_the_names_and_numbers_of_the_protocol() {
+        let uid = Uid::new("u").unwrap();
+        for (frame, json, id) in [
+            (Outbound::Pong, r#"{"type":"pong"}"#, 108),
+            (
+                Outbound::Busy { retry_after_ms: 5 },
+                r#"{"type":"busy","retry_after_ms":5}"#,
+                102,
+            ),
+            (
+                Outbound::Sent {
+                    id: "m1",
+                    outcome: Outcome::Stored,
+                },
+                r#"{"type":"sent","id":"m1","outcome":"stored"}"#,
+                107,
+            ),
+            (
+                Outbound::Message {
+                    from: &uid,
+                    body: &serde_json::json!({"a": 1}),
+                    id: "m1",
+                },
+                r#"{"type":"message","from":"u","body":{"a":1},"id":"m1"}"#,
+                106,
+            ),
+            (
+                Outbound::Offline(&Offline::new(Code::Superseded)),
+                r#"{"type":"offline","code":1,"reason":"another device logged in","retry":"never","retry_after_ms":0,"by_device":null,"gen":null,"grace_ms":0}"#,
+                105,
+            ),
+        ] {
+            let frame = frame.to_frame();
+            assert_eq!((frame.json.as_str(), frame.id), (json, id));
+        }
+    }
+
+    #[test]
+    fn garbage_is_told_from_a_wrong_value() {
+        let parse = |text| Inbound::parse(text, None);
+        for garbage in [
+            "",
+            "x",
+            "[]",
+            "1",
+            "{}",
+            r#"{"type":"nonsense"}"#,
+            r#"{"type":"login_ok"}"#,
+            r#"{"type":7}"#,
+        ] {
+            assert!(matches!(parse(garbage), Err(Refused::Garbage)), "{garbage}");
+        }
+        for wrong in [
+            r#"{"type":"login"}"#,
+            r#"{"type":"login","token":"t","device":""}"#,
+            r#"{"type":"send","to":"","body":1,"id":"x"}"#,
+        ] {
+            assert!(matches!(parse(wrong), Err(Refused::Value(_))), "{wrong}");
+        }
+        assert!(matches!(parse(r#"{"type":"ping"}"#), Ok(Inbound::Ping {})));
+        assert!(matches!(
+            Inbound::parse(r#"{"type":"ping"}"#, Some(4)),
+            Err(Refused::Garbage)
+        ));
+    }
+
+    #[test]
+    fn a_token_is_not_shown() {
+        let frame = Inbound::parse(
+            r#"{"type":"login","token":"sesame","device":"pc"}"#,
+            Some(1),
+        );
+        assert!(!format!("{frame:?}").contains("sesame"));
+    }
+}

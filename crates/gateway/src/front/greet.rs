@@ -1,0 +1,177 @@
+//! The beginning of a connection: one login, or a word why not.
+
+use distlock_core::ErrorKind;
+use distlock_kickout::{Code, Login, LoginOutcome, Session};
+
+use super::{
+    FrameReader, FrameWriter, Front, Incoming,
+    frames::{ErrorCode, Frame, Inbound, LoginFrame, Outbound, Refused},
+    machine::{POLICY_VIOLATION, close_code, within},
+};
+
+/// What a connection is told that ends before it had a session: a frame and a close code.
+pub(super) type Farewell = Option<(Frame, u16, &'static str)>;
+
+/// Reads the login and logs in. Until then nothing is asked of the store, and everything is bounded in time.
+pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
+    front: &Front,
+    reader: &mut R,
+    writer: &mut W,
+) -> Result<Session, Farewell> {
+    let until = front.clock.now() + front.login_timeout;
+    let login = loop {
+        let left = until.since(front.clock.now());
+        let Some(incoming) = within(front, left, reader.next()).await else {
+            return Err(failed(
+                ErrorCode::TooSlow,
+                "no login within the time",
+                POLICY_VIOLATION,
+            ));
+        };
+        match understood(incoming)? {
+            Some(Inbound::Login(login)) => break login,
+            Some(Inbound::Ping {}) => {
+                let left = until.since(front.clock.now());
+                let pong = Outbound::Pong.to_frame();
+                match within(front, left, writer.send(&pong)).await {
+                    Some(Ok(())) => {}
+                    _ => return Err(None),
+                }
+            }
+            Some(_) => {
+                return Err(failed(
+                    ErrorCode::NotLoggedIn,
+                    "the first frame must be a login",
+                    POLICY_VIOLATION,
+                ));
+            }
+            None => {}
+        }
+    };
+    let uid = front.key.verify(&login.token).map_err(|error| {
+        tracing::info!(%error, "a login was refused");
+        denied(Code::Banned, error.message())
+    })?;
+    let LoginFrame {
+        device,
+        class,
+        intent,
+        resume,
+        ..
+    } = login;
+    let login = Login::new(uid, device, class).intent(intent, resume);
+    let outcome = {
+        let mut login = Box::pin(front.kick.login(login));
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut login => break outcome,
+                // A client that leaves now takes its login with it.
+                incoming = reader.next() => match understood(incoming)? {
+                    None | Some(Inbound::Ping {}) => {}
+                    Some(_) => return Err(failed(
+                        ErrorCode::NotLoggedIn,
+                        "the login is under way",
+                        POLICY_VIOLATION,
+                    )),
+                },
+            }
+        }
+    };
+    let session = match outcome {
+        Ok(LoginOutcome::Admitted(session)) => session,
+        Ok(LoginOutcome::Busy { retry_after }) => {
+            let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+            let frame = Outbound::Busy { retry_after_ms }.to_frame();
+            return Err(Some((frame, Code::Busy.websocket(), "busy")));
+        }
+        Ok(LoginOutcome::Denied(refusal)) => {
+            let frame = Outbound::Denied {
+                code: refusal.code,
+                reason: &refusal.reason,
+                by_device: refusal.by_device.as_ref(),
+            };
+            return Err(Some((
+                frame.to_frame(),
+                refusal.code.websocket(),
+                refusal.code.text(),
+            )));
+        }
+        Ok(LoginOutcome::Superseded(by)) => {
+            let frame = Outbound::Superseded {
+                by_device: by.by_device.as_ref(),
+                r#gen: by.r#gen,
+            };
+            let code = Code::Superseded;
+            return Err(Some((frame.to_frame(), code.websocket(), code.text())));
+        }
+        Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+            return Err(failed(
+                ErrorCode::BadValue,
+                error.message(),
+                POLICY_VIOLATION,
+            ));
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a login failed");
+            return Err(failed(
+                ErrorCode::Unavailable,
+                "the login could not be completed",
+                Code::Busy.websocket(),
+            ));
+        }
+        Ok(_) => {
+            return Err(failed(
+                ErrorCode::Unavailable,
+                "the login could not be completed",
+                Code::Busy.websocket(),
+            ));
+        }
+    };
+    let welcome = Outbound::LoginOk {
+        uid: session.uid(),
+        session: session.key().session,
+        node: &session.key().node,
+        r#gen: session.generation(),
+        resume: session.resume_token(),
+        old_confirmed: session.old_confirmed(),
+    }
+    .to_frame();
+    match within(front, front.grace, writer.send(&welcome)).await {
+        Some(Ok(())) => Ok(session),
+        // Dropping the session logs it out.
+        _ => Err(None),
+    }
+}
+
+/// A frame, or `None` for a mere sign of life.
+fn understood(incoming: Incoming) -> Result<Option<Inbound>, Farewell> {
+    match incoming {
+        Incoming::Alive => Ok(None),
+        Incoming::Closing | Incoming::Gone => Err(None),
+        Incoming::Bad(code, reason) => Err(failed(code, reason, close_code(code))),
+        Incoming::Frame(text, id) => match Inbound::parse(&text, id) {
+            Ok(frame) => Ok(Some(frame)),
+            Err(Refused::Garbage) => Err(failed(
+                ErrorCode::BadFrame,
+                "not a frame of this protocol",
+                POLICY_VIOLATION,
+            )),
+            Err(Refused::Value(why)) => Err(failed(ErrorCode::BadValue, &why, POLICY_VIOLATION)),
+        },
+    }
+}
+
+fn failed(code: ErrorCode, reason: &str, close: u16) -> Farewell {
+    let frame = Outbound::Error { code, reason }.to_frame();
+    Some((frame, close, "protocol error"))
+}
+
+fn denied(code: Code, reason: &str) -> Farewell {
+    let frame = Outbound::Denied {
+        code,
+        reason,
+        by_device: None,
+    };
+    Some((frame.to_frame(), code.websocket(), code.text()))
+}

@@ -1,0 +1,191 @@
+//! One accepted connection: its place among the allowed number, its time to log in, and how it ends.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use distlock_core::{Clock, Sleep};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+
+/// Pause after an accept that failed for lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections up to a number.
+#[derive(Debug)]
+pub(crate) struct LineListener {
+    tcp: TcpListener,
+    places: Arc<Semaphore>,
+    clock: Arc<dyn Clock>,
+    login_timeout: Duration,
+}
+
+/// A connection. Until somebody logs in over it, reading fails after the time to log in is over, so that a client that says
+/// nothing, or says it a byte a minute, holds no place for ever.
+pub(crate) struct Line {
+    stream: TcpStream,
+    end: Arc<End>,
+    deadline: Option<Sleep>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// What the session's task decides about its connection.
+#[derive(Clone, Debug)]
+pub(crate) struct LineHandle {
+    end: Arc<End>,
+    pub(crate) peer: SocketAddr,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    logged_in: AtomicBool,
+    abort: AtomicBool,
+}
+
+impl LineListener {
+    pub(crate) fn new(
+        tcp: TcpListener,
+        places: Arc<Semaphore>,
+        clock: Arc<dyn Clock>,
+        login_timeout: Duration,
+    ) -> Self {
+        Self {
+            tcp,
+            places,
+            clock,
+            login_timeout,
+        }
+    }
+
+    /// The next connection that has a place.
+    ///
+    /// Cancel safety: safe.
+    pub(crate) async fn next(&mut self) -> (Line, SocketAddr) {
+        loop {
+            let (stream, peer) = match self.tcp.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    self.clock.sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                metrics::counter!("distlock_connections_refused_total").increment(1);
+                let _ = stream.set_zero_linger();
+                continue;
+            };
+            // Frames are small and each is wanted at once.
+            let _ = stream.set_nodelay(true);
+            let line = Line {
+                stream,
+                end: Arc::default(),
+                deadline: Some(self.clock.sleep(self.login_timeout)),
+                _place: place,
+            };
+            return (line, peer);
+        }
+    }
+}
+
+impl axum::serve::Listener for LineListener {
+    type Io = Line;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Line, SocketAddr) {
+        self.next().await
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+}
+
+impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, LineListener>>
+    for LineHandle
+{
+    fn connect_info(stream: axum::serve::IncomingStream<'_, LineListener>) -> Self {
+        stream.io().handle(*stream.remote_addr())
+    }
+}
+
+impl Line {
+    pub(crate) fn handle(&self, peer: SocketAddr) -> LineHandle {
+        LineHandle {
+            end: Arc::clone(&self.end),
+            peer,
+        }
+    }
+}
+
+impl LineHandle {
+    /// Somebody logged in: from now on the session's own limits hold.
+    pub(crate) fn logged_in(&self) {
+        self.end.logged_in.store(true, Ordering::Release);
+    }
+
+    /// Ends the connection by a reset when it is dropped: nothing of it lingers on this side's port. Whatever is to reach the
+    /// client must have been sent before.
+    pub(crate) fn abort_on_drop(&self) {
+        self.end.abort.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.end.abort.load(Ordering::Acquire) {
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Poll::Ready(result) = Pin::new(&mut this.stream).poll_read(context, buffer) {
+            return Poll::Ready(result);
+        }
+        if let Some(deadline) = &mut this.deadline {
+            if this.end.logged_in.load(Ordering::Acquire) {
+                this.deadline = None;
+                return Poll::Pending;
+            }
+            ready!(deadline.as_mut().poll(context));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

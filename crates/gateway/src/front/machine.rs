@@ -1,0 +1,278 @@
+//! One connection from its first frame to its end: the same machine behind every front.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::Moment;
+use distlock_kickout::{Code, Offline, Session};
+use futures_util::future::BoxFuture;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    FrameReader, FrameWriter, Front, Incoming,
+    frames::{ErrorCode, Frame, Inbound, Outbound, Refused},
+    greet::greet,
+    line::LineHandle,
+    outbox::{Outbox, Urgent},
+    send,
+};
+
+/// Time for the last words of a connection to get on the wire before it is reset.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// How much longer than the heartbeat a client's request may take: deliveries end long before, so beyond this the client does
+/// not read its answers.
+const WORK: Duration = Duration::from_secs(15);
+
+/// Close codes of RFC 6455 for what is not about a session.
+const NORMAL: u16 = 1000;
+pub(super) const POLICY_VIOLATION: u16 = 1008;
+const TOO_BIG: u16 = 1009;
+
+/// Serves one connection.
+pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
+    front: Front,
+    reader: R,
+    writer: W,
+    line: LineHandle,
+) {
+    let cut = front.cut.clone();
+    tokio::select! {
+        biased;
+        () = cut.cancelled() => line.abort_on_drop(),
+        () = Box::pin(converse(front, reader, writer, line.clone())) => {}
+    }
+}
+
+async fn converse<R: FrameReader, W: FrameWriter>(
+    front: Front,
+    mut reader: R,
+    mut writer: W,
+    line: LineHandle,
+) {
+    let session = match Box::pin(greet(&front, &mut reader, &mut writer)).await {
+        Ok(session) => session,
+        Err(farewell) => {
+            line.abort_on_drop();
+            if let Some((frame, code, reason)) = farewell {
+                let words = async {
+                    if writer.send(&frame).await.is_ok() && writer.close(code, reason).await.is_ok()
+                    {
+                        // The client's own closing, if it comes at once.
+                        while !matches!(reader.next().await, Incoming::Gone) {}
+                    }
+                };
+                within(&front, LAST_WORDS, words).await;
+            }
+            return;
+        }
+    };
+    line.logged_in();
+    let conversation = Conversation {
+        session: Arc::new(session),
+        front,
+        reader,
+    };
+    let clean = conversation.hold(writer).await;
+    if !clean {
+        line.abort_on_drop();
+    }
+}
+
+/// A connection with a session.
+struct Conversation<R> {
+    session: Arc<Session>,
+    front: Front,
+    reader: R,
+}
+
+/// Why a conversation ends.
+enum Ending {
+    /// The connection is over.
+    Gone,
+    /// The client closes.
+    Closing,
+    /// The client said goodbye; it closes.
+    Bye,
+    /// What came cannot be trusted.
+    Broken(ErrorCode, &'static str),
+    /// The session must go.
+    Told(Offline),
+}
+
+impl<R: FrameReader> Conversation<R> {
+    /// Holds the conversation and ends it. Answers whether the client closed the connection first.
+    async fn hold<W: FrameWriter>(mut self, writer: W) -> bool {
+        let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session));
+        let writing = AbortOnDropHandle::new(tokio::spawn(writing));
+        let ending = self.converse(&outbox).await;
+        // The directory does not wait for the client's leave-taking, nor the other way round.
+        let session = Arc::clone(&self.session);
+        let (_, clean) = tokio::join!(session.logout(), self.part(&outbox, ending));
+        drop(writing);
+        clean
+    }
+
+    async fn converse(&mut self, outbox: &Outbox) -> Ending {
+        let session = Arc::clone(&self.session);
+        let kept = send::hand_out_kept(self.front.clone(), Arc::clone(&session), outbox.replies());
+        // One request of the client at a time: the next frame is read when this one is answered.
+        let mut work: Option<BoxFuture<'static, ()>> = Some(Box::pin(kept));
+        let mut heard = self.front.clock.now();
+        loop {
+            let patience = if work.is_some() { WORK } else { Duration::ZERO };
+            let silence = self.silence_left(heard + patience);
+            tokio::select! {
+                biased;
+                notice = session.superseded() => return Ending::Told(notice),
+                () = outbox.broken() => return Ending::Gone,
+                () = async { match &mut work { Some(work) => work.await, None => std::future::pending().await } } => {
+                    work = None;
+                    heard = self.front.clock.now();
+                }
+                incoming = self.reader.next(), if work.is_none() => {
+                    heard = self.front.clock.now();
+                    match self.answer(incoming, outbox) {
+                        Ok(next) => work = next,
+                        Err(ending) => return ending,
+                    }
+                }
+                () = self.front.clock.sleep(silence) => {
+                    if self.silence_left(heard + patience).is_zero() {
+                        session.end(Code::HeartbeatLost);
+                    }
+                }
+            }
+        }
+    }
+
+    fn silence_left(&self, heard: Moment) -> Duration {
+        (heard + self.front.heartbeat).since(self.front.clock.now())
+    }
+
+    fn answer(
+        &self,
+        incoming: Incoming,
+        outbox: &Outbox,
+    ) -> Result<Option<BoxFuture<'static, ()>>, Ending> {
+        let reply = |frame: Frame| -> Option<BoxFuture<'static, ()>> {
+            let replies = outbox.replies();
+            Some(Box::pin(async move {
+                // A closed outbox is noticed by the conversation.
+                let _ = replies.send(frame).await;
+            }))
+        };
+        let error = |code, reason: &str| reply(Outbound::Error { code, reason }.to_frame());
+        let (text, id) = match incoming {
+            Incoming::Frame(text, id) => (text, id),
+            Incoming::Alive => return Ok(None),
+            Incoming::Bad(code, reason) => return Err(Ending::Broken(code, reason)),
+            Incoming::Closing => return Err(Ending::Closing),
+            Incoming::Gone => return Err(Ending::Gone),
+        };
+        Ok(match Inbound::parse(&text, id) {
+            Err(Refused::Garbage) => {
+                return Err(Ending::Broken(
+                    ErrorCode::BadFrame,
+                    "not a frame of this protocol",
+                ));
+            }
+            Err(Refused::Value(why)) => error(ErrorCode::BadValue, &why),
+            Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already"),
+            Ok(Inbound::Ping {}) => reply(Outbound::Pong.to_frame()),
+            Ok(Inbound::Bye {} | Inbound::Logout {}) => return Err(Ending::Bye),
+            Ok(Inbound::Send(frame)) => Some(Box::pin(send::send(
+                self.front.clone(),
+                Arc::clone(&self.session),
+                frame,
+                outbox.replies(),
+            ))),
+        })
+    }
+
+    /// Takes leave: what is to be said goes out before anything is closed, and the client gets the time to close first.
+    async fn part(&mut self, outbox: &Outbox, ending: Ending) -> bool {
+        let (code, reason) = match &ending {
+            Ending::Gone => return true,
+            Ending::Closing => return self.after_closing().await,
+            Ending::Bye => (NORMAL, "goodbye"),
+            Ending::Broken(code, reason) => {
+                let frame = Outbound::Error {
+                    code: *code,
+                    reason,
+                };
+                outbox.urgent(Urgent::Last(frame.to_frame()));
+                (close_code(*code), *reason)
+            }
+            Ending::Told(notice) => {
+                outbox.urgent(Urgent::Last(Outbound::Offline(notice).to_frame()));
+                (notice.code.websocket(), notice.code.text())
+            }
+        };
+        let until = self.front.clock.now() + self.front.grace;
+        let mut patient = !matches!(ending, Ending::Broken(..));
+        while patient {
+            let left = until.since(self.front.clock.now());
+            match within(&self.front.clone(), left, self.reader.next()).await {
+                Some(Incoming::Gone) => return true,
+                Some(Incoming::Closing) => return self.after_closing().await,
+                Some(Incoming::Frame(text, id)) => {
+                    if let Ok(Inbound::Send(_) | Inbound::Login(_)) = Inbound::parse(&text, id) {
+                        let frame = Outbound::Error {
+                            code: ErrorCode::Superseded,
+                            reason: "the session is over",
+                        };
+                        outbox.urgent(Urgent::Frame(frame.to_frame()));
+                    }
+                }
+                Some(Incoming::Bad(..)) | None => patient = false,
+                Some(Incoming::Alive) => {}
+            }
+        }
+        metrics::counter!("distlock_forced_close_total").increment(1);
+        outbox.urgent(Urgent::Close(code, reason));
+        let answered = async {
+            loop {
+                match self.reader.next().await {
+                    Incoming::Gone | Incoming::Closing => return,
+                    _ => {}
+                }
+            }
+        };
+        within(&self.front.clone(), LAST_WORDS, answered).await;
+        false
+    }
+
+    /// Both sides have said that they close (the library answers a closing frame by itself): the connection is only to be
+    /// taken down, by the client if it does so at once.
+    async fn after_closing(&mut self) -> bool {
+        let front = self.front.clone();
+        within(&front, LAST_WORDS, async {
+            while !matches!(self.reader.next().await, Incoming::Gone) {}
+        })
+        .await;
+        front.clock.sleep(LAST_WORDS / 2).await;
+        false
+    }
+}
+
+pub(super) const fn close_code(code: ErrorCode) -> u16 {
+    match code {
+        ErrorCode::TooLong => TOO_BIG,
+        _ => POLICY_VIOLATION,
+    }
+}
+
+pub(super) type Replies = mpsc::Sender<Frame>;
+
+pub(super) async fn within<F: Future>(
+    front: &Front,
+    limit: Duration,
+    future: F,
+) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = front.clock.sleep(limit) => None,
+    }
+}

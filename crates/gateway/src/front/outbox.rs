@@ -1,0 +1,121 @@
+//! The writing side of a session's connection: replies and messages in order, and a reserved place for the last word.
+
+use std::{future::Future, sync::Arc};
+
+use distlock_kickout::Session;
+use tokio::sync::{mpsc, watch};
+
+use super::{FrameWriter, frames::Frame, frames::message_frame};
+
+/// Replies that may wait. A client that does not read its replies is not read either.
+const REPLIES: usize = 16;
+/// Last word, refusals after it, and the closing.
+const URGENT: usize = 8;
+
+/// Where frames for the client go.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    replies: mpsc::Sender<Frame>,
+    urgent: mpsc::Sender<Urgent>,
+    alive: watch::Receiver<()>,
+}
+
+/// What overtakes replies and messages.
+#[derive(Debug)]
+pub(super) enum Urgent {
+    /// The last word of the session: nothing queued before it is written any more.
+    Last(Frame),
+    /// A refusal after the last word.
+    Frame(Frame),
+    /// This side closes.
+    Close(u16, &'static str),
+}
+
+impl Outbox {
+    /// An outbox and the task that empties it.
+    pub(super) fn open<W: FrameWriter>(
+        writer: W,
+        session: Arc<Session>,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let (replies, replies_out) = mpsc::channel(REPLIES);
+        let (urgent, urgent_out) = mpsc::channel(URGENT);
+        let (living, alive) = watch::channel(());
+        let outbox = Self {
+            replies,
+            urgent,
+            alive,
+        };
+        let writing = async move {
+            let _living = living;
+            write(writer, session, replies_out, urgent_out).await;
+        };
+        (outbox, writing)
+    }
+
+    pub(super) fn replies(&self) -> mpsc::Sender<Frame> {
+        self.replies.clone()
+    }
+
+    /// Queues what overtakes the rest. The last word always finds a place; refusals beyond the places are dropped.
+    pub(super) fn urgent(&self, urgent: Urgent) {
+        let _ = self.urgent.try_send(urgent);
+    }
+
+    /// Waits until writing has failed.
+    pub(super) async fn broken(&self) {
+        let mut alive = self.alive.clone();
+        // Nothing is ever sent: only the end of the other side is of interest.
+        while alive.changed().await.is_ok() {}
+    }
+}
+
+async fn write<W: FrameWriter>(
+    mut writer: W,
+    session: Arc<Session>,
+    mut replies: mpsc::Receiver<Frame>,
+    mut urgent: mpsc::Receiver<Urgent>,
+) {
+    loop {
+        let written = tokio::select! {
+            biased;
+            Some(urgent) = urgent.recv() => match urgent {
+                Urgent::Last(frame) => {
+                    if writer.send(&frame).await.is_err() {
+                        return;
+                    }
+                    break;
+                }
+                Urgent::Frame(frame) => writer.send(&frame).await,
+                Urgent::Close(code, reason) => {
+                    let _ = writer.close(code, reason).await;
+                    return;
+                }
+            },
+            Some(frame) = replies.recv() => writer.send(&frame).await,
+            message = session.next_message() => {
+                let written = writer.send(&message_frame(message.message())).await;
+                if written.is_ok() {
+                    message.delivered();
+                }
+                written
+            }
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+    // After the last word: what was queued before is void.
+    drop(replies);
+    while let Some(urgent) = urgent.recv().await {
+        let written = match urgent {
+            Urgent::Last(frame) | Urgent::Frame(frame) => writer.send(&frame).await,
+            Urgent::Close(code, reason) => {
+                let _ = writer.close(code, reason).await;
+                return;
+            }
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+}

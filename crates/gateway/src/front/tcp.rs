@@ -1,0 +1,115 @@
+//! The raw TCP front: a message id and a body length, two bytes each and big-endian, then the same JSON body.
+
+use std::io;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    FrameReader, FrameWriter, Front, Incoming,
+    frames::{ErrorCode, Frame},
+    line::{Line, LineListener},
+    machine,
+};
+
+const HEADER: usize = 4;
+const CHUNK: usize = 4096;
+
+/// Serves raw TCP clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
+pub(crate) async fn serve_tcp(front: Front, mut listener: LineListener, stop: CancellationToken) {
+    loop {
+        let (line, peer) = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            accepted = listener.next() => accepted,
+        };
+        tracing::debug!(%peer, "a client connected by TCP");
+        let handle = line.handle(peer);
+        let (reader, writer) = tokio::io::split(line);
+        let reader = TcpReader {
+            half: reader,
+            buffer: Vec::new(),
+            max_frame: front.max_frame,
+            gone: false,
+        };
+        front.connections.spawn(machine::serve(
+            front.clone(),
+            reader,
+            TcpWriter(writer),
+            handle,
+        ));
+    }
+}
+
+struct TcpReader {
+    half: ReadHalf<Line>,
+    buffer: Vec<u8>,
+    max_frame: usize,
+    gone: bool,
+}
+
+struct TcpWriter(WriteHalf<Line>);
+
+impl TcpReader {
+    /// The frame at the start of the buffer, if all of it is there.
+    fn take(&mut self) -> Option<Incoming> {
+        let [id_high, id_low, length_high, length_low, ..] = *self.buffer.as_slice() else {
+            return None;
+        };
+        let length = usize::from(u16::from_be_bytes([length_high, length_low]));
+        if length > self.max_frame {
+            self.gone = true;
+            return Some(Incoming::Bad(
+                ErrorCode::TooLong,
+                "the frame is over the limit",
+            ));
+        }
+        let body = self.buffer.get(HEADER..HEADER + length)?;
+        let text = String::from_utf8(body.to_vec());
+        self.buffer.drain(..HEADER + length);
+        Some(match text {
+            Ok(text) => Incoming::Frame(text, Some(u16::from_be_bytes([id_high, id_low]))),
+            Err(_) => Incoming::Bad(ErrorCode::BadFrame, "the body is not UTF-8"),
+        })
+    }
+}
+
+#[async_trait]
+impl FrameReader for TcpReader {
+    async fn next(&mut self) -> Incoming {
+        loop {
+            if self.gone {
+                return Incoming::Gone;
+            }
+            if let Some(incoming) = self.take() {
+                return incoming;
+            }
+            let mut chunk = [0; CHUNK];
+            match self.half.read(&mut chunk).await {
+                Ok(0) | Err(_) => self.gone = true,
+                Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl FrameWriter for TcpWriter {
+    async fn send(&mut self, frame: &Frame) -> io::Result<()> {
+        let body = frame.json.as_bytes();
+        let length = u16::try_from(body.len())
+            .map_err(|_| io::Error::other("the frame is too long for this front"))?;
+        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        bytes.extend_from_slice(&frame.id.to_be_bytes());
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(body);
+        self.0.write_all(&bytes).await?;
+        self.0.flush().await
+    }
+
+    async fn close(&mut self, _code: u16, _reason: &str) -> io::Result<()> {
+        // This protocol has no closing frame: the last frame said it, and the client closes.
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The WebSocket front: `/ws`, one JSON object per text frame.
+
+use std::{io, net::SocketAddr};
+
+use async_trait::async_trait;
+use axum::{
+    Router,
+    extract::{
+        ConnectInfo, State, WebSocketUpgrade,
+        ws::{CloseFrame, Message, WebSocket},
+    },
+    response::Response,
+    routing::get,
+};
+use futures_util::{
+    SinkExt as _, StreamExt as _,
+    stream::{SplitSink, SplitStream},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    FrameReader, FrameWriter, Front, Incoming,
+    frames::{ErrorCode, Frame},
+    line::{LineHandle, LineListener},
+    machine,
+};
+
+/// Serves WebSocket clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
+pub(crate) async fn serve_websocket(
+    front: Front,
+    listener: LineListener,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let routes = Router::new()
+        .route("/ws", get(upgrade))
+        .with_state(front)
+        .into_make_service_with_connect_info::<LineHandle>();
+    axum::serve(listener, routes)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
+
+async fn upgrade(
+    State(front): State<Front>,
+    ConnectInfo(line): ConnectInfo<LineHandle>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let connections = front.connections.clone();
+    upgrade
+        .max_message_size(front.max_frame)
+        .max_frame_size(front.max_frame)
+        .on_upgrade(move |socket| connections.track_future(converse(front, socket, line)))
+}
+
+async fn converse(front: Front, socket: WebSocket, line: LineHandle) {
+    let peer: SocketAddr = line.peer;
+    tracing::debug!(%peer, "a client connected by WebSocket");
+    let (writer, reader) = socket.split();
+    let reader = WsReader {
+        stream: reader,
+        gone: false,
+    };
+    machine::serve(front, reader, WsWriter(writer), line).await;
+}
+
+struct WsReader {
+    stream: SplitStream<WebSocket>,
+    gone: bool,
+}
+
+struct WsWriter(SplitSink<WebSocket, Message>);
+
+#[async_trait]
+impl FrameReader for WsReader {
+    async fn next(&mut self) -> Incoming {
+        if self.gone {
+            return Incoming::Gone;
+        }
+        match self.stream.next().await {
+            Some(Ok(Message::Text(text))) => Incoming::Frame(text.as_str().to_owned(), None),
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => Incoming::Alive,
+            Some(Ok(Message::Close(_))) => Incoming::Closing,
+            Some(Ok(Message::Binary(_))) => {
+                Incoming::Bad(ErrorCode::BadFrame, "only text frames are understood")
+            }
+            Some(Err(error)) => {
+                self.gone = true;
+                if is_too_long(&error) {
+                    Incoming::Bad(ErrorCode::TooLong, "the frame is over the limit")
+                } else {
+                    Incoming::Gone
+                }
+            }
+            None => {
+                self.gone = true;
+                Incoming::Gone
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl FrameWriter for WsWriter {
+    async fn send(&mut self, frame: &Frame) -> io::Result<()> {
+        self.0
+            .send(Message::Text(frame.json.as_str().into()))
+            .await
+            .map_err(io::Error::other)
+    }
+
+    async fn close(&mut self, code: u16, reason: &str) -> io::Result<()> {
+        self.0
+            .send(Message::Close(Some(CloseFrame {
+                code,
+                reason: reason.into(),
+            })))
+            .await
+            .map_err(io::Error::other)
+    }
+}
+
+/// The library tells a frame over its limit only by text.
+fn is_too_long(error: &axum::Error) -> bool {
+    let text = error.to_string().to_ascii_lowercase();
+    text.contains("too long") || text.contains("too big") || text.contains("size limit")
+}

@@ -1,0 +1,60 @@
+//! The ready-made kick-out node: clients connect by WebSocket or raw TCP, nodes tell each other by gRPC, and whichever store is
+//! configured arbitrates.
+//!
+//! ```
+//! use std::time::Duration;
+//! use distlock_gateway::{Gateway, GatewayConfig, Uid, mint};
+//! # use distlock_core::Store;
+//! # async fn example() -> distlock_core::Result<()> {
+//! # let memory = distlock_memory::Memory::default();
+//! let mut config = GatewayConfig::default(); // or deserialised from the `[gateway]` table
+//! config.set("node", "n1")?; // flags and environment variables: by key, from text
+//! config.set("listen", "127.0.0.1:0")?;
+//! # config.set("peer_listen", "127.0.0.1:0")?;
+//! # config.set("admin_listen", "127.0.0.1:0")?;
+//! config.set("token_key", "at least thirty-two bytes of secret")?;
+//! let token = mint(&config.key()?, &Uid::new("anna")?, Duration::from_secs(3600))?;
+//!
+//! distlock_gateway::install_metrics(); // before the store is opened
+//! # let store = Store::new(memory.lock(), memory.records());
+//! let gateway = Gateway::start(config, store).await?; // checks, binds, takes the node's lease, serves
+//! println!("{}", serde_json::to_string(gateway.ready()).unwrap()); // {"event":"ready","node":"n1","listen":"127.0.0.1:..",..}
+//! let mut events = gateway.events(); // one serialisable `Event` per transition
+//! # let shutdown = std::future::ready(());
+//! gateway.run(shutdown).await // serves until the future ends; then clients are told and the lease is given back
+//! # }
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! [`run`] does all of it in one call, with a closure for the announcement. What clients and nodes say to each other is in
+//! proto/README.md.
+//!
+//! # Map
+//!
+//! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what clients see (`machine` is one
+//! connection from its first frame to its end, behind `ws` and `tcp` alike); `peer` what nodes ask of each other; `admin` the
+//! admin HTTP; `token` the login tokens; `inbox` the messages for accounts that are not logged in.
+//!
+//! # What holds
+//!
+//! - Nothing is asked of the store for a client that has not shown a good token, and such a client is sent away after a while.
+//! - A session that ends is told before its connection does: the notice has a place of its own and overtakes what is queued.
+//! - The client closes first; one that does not within the grace is cut off by a reset, so that nothing lingers on the server's
+//!   port.
+//! - Nodes call each other with a token signed by their common key; the admin HTTP needs a token unless it is on loopback.
+
+mod admin;
+mod config;
+mod front;
+mod inbox;
+mod metering;
+mod node;
+mod peer;
+mod token;
+
+pub use config::{GatewayConfig, Secret};
+pub use distlock_kickout::{Event, Uid};
+pub use inbox::{OfflineStore, RecordsInbox};
+pub use metering::install_metrics;
+pub use node::{Gateway, Ready, run};
+pub use token::{Claims, TokenKey, mint};

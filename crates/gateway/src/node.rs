@@ -1,0 +1,282 @@
+//! A gateway node: its listeners, its start and its end.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use distlock_core::{Clock, Error, ErrorKind, Result, Store};
+use distlock_kickout::{Event, KickOut, NodeId, Policy};
+use serde::Serialize;
+use tokio::{net::TcpListener, sync::Semaphore, sync::broadcast, task::JoinSet};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    admin::{Admin, serve_admin},
+    config::{GatewayConfig, invalid},
+    front::{Front, line::LineListener, serve_tcp, serve_websocket},
+    inbox::RecordsInbox,
+    metering,
+    peer::{GrpcPeers, serve_peers},
+};
+
+/// How often the metrics recorder tidies up.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// Time for the servers to finish what is under way, after the sessions have ended.
+const FINISH: Duration = Duration::from_secs(1);
+
+/// Where the node listens, as it is announced: one JSON line.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Ready {
+    /// Always `ready`.
+    pub event: &'static str,
+    /// The node.
+    pub node: NodeId,
+    /// For WebSocket clients.
+    pub listen: SocketAddr,
+    /// For raw TCP clients.
+    pub tcp_listen: Option<SocketAddr>,
+    /// For other nodes.
+    pub peer_listen: SocketAddr,
+    /// For administrators.
+    pub admin_listen: SocketAddr,
+}
+
+/// A node that has its lease and its listeners.
+#[derive(Debug)]
+#[must_use = "it serves nobody until it runs"]
+pub struct Gateway {
+    ready: Ready,
+    kick: KickOut,
+    stop: CancellationToken,
+    cut: CancellationToken,
+    connections: TaskTracker,
+    servers: JoinSet<Result<()>>,
+    clock: Arc<dyn Clock>,
+    grace: Duration,
+}
+
+/// Starts a node, announces it, serves until `shutdown` and takes leave of everybody: [`Gateway::start`] and [`Gateway::run`].
+///
+/// # Errors
+/// As those two.
+///
+/// # Cancel safety
+/// Dropping it ends the node at once, without taking leave.
+pub async fn run(
+    config: GatewayConfig,
+    store: Store,
+    shutdown: impl Future<Output = ()>,
+    announce: impl FnOnce(&Gateway),
+) -> Result<()> {
+    let gateway = Gateway::start(config, store).await?;
+    announce(&gateway);
+    gateway.run(shutdown).await
+}
+
+impl Gateway {
+    /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for a wrong key and for an address that cannot be bound; [`ErrorKind::Timeout`] when a node
+    /// of this name is running; failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: what was bound and taken is given back.
+    pub async fn start(config: GatewayConfig, store: Store) -> Result<Self> {
+        config.validate()?;
+        let key = config.key()?;
+        let metrics = metering::handle();
+        metrics::counter!("distlock_forced_close_total").increment(0);
+        metrics::counter!("distlock_connections_refused_total").increment(0);
+        let front = bind("listen", &config.listen).await?;
+        let tcp = match &config.tcp_listen {
+            Some(address) => Some(bind("tcp_listen", address).await?),
+            None => None,
+        };
+        let peer = bind("peer_listen", &config.peer_listen).await?;
+        let admin = bind("admin_listen", &config.admin_listen).await?;
+        if !admin.1.ip().is_loopback() && config.admin_token.is_none() {
+            return Err(invalid(
+                "admin_token",
+                &format!(
+                    "is not set, and admin_listen {} is not a loopback address",
+                    admin.1
+                ),
+            ));
+        }
+        let node = NodeId::new(&config.node)?;
+        let clock = store.locker().clock();
+        let timers = config.timers();
+        let peers = GrpcPeers::new(node.clone(), key.clone(), timers.peer_deadline);
+        let advertise = match &config.peer_advertise {
+            Some(address) => address.clone(),
+            None if peer.1.ip().is_unspecified() => {
+                return Err(invalid(
+                    "peer_advertise",
+                    &format!(
+                        "is not set, and other nodes cannot reach peer_listen {}",
+                        peer.1
+                    ),
+                ));
+            }
+            None => peer.1.to_string(),
+        };
+        let kick = KickOut::builder(store.clone(), node.clone())
+            .advertise(advertise)
+            .policy(Policy::named(config.policy))
+            .confirm(config.confirm)
+            .route(config.route)
+            .timers(timers)
+            .peers(Arc::new(peers))
+            .start()
+            .await?;
+
+        let stop = CancellationToken::new();
+        let connections = TaskTracker::new();
+        let cut = CancellationToken::new();
+        let shared = Front {
+            kick: kick.clone(),
+            key: key.clone(),
+            clock: Arc::clone(&clock),
+            inbox: Arc::new(RecordsInbox::new(store.records())),
+            heartbeat: config.heartbeat,
+            grace: config.grace,
+            login_timeout: config.login_timeout,
+            max_frame: config.max_frame,
+            connections: connections.clone(),
+            cut: cut.clone(),
+        };
+        let places = Arc::new(Semaphore::new(config.max_connections));
+        let lines = |listener| {
+            // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
+            let slowest = config.lock_wait + config.kick_budget * 2 + config.node_lease;
+            let limit = config.login_timeout * 2 + slowest;
+            LineListener::new(listener, Arc::clone(&places), Arc::clone(&clock), limit)
+        };
+        let ready = Ready {
+            event: "ready",
+            node,
+            listen: front.1,
+            tcp_listen: tcp.as_ref().map(|(_, address)| *address),
+            peer_listen: peer.1,
+            admin_listen: admin.1,
+        };
+        let mut servers = JoinSet::new();
+        let serving = serve_peers(kick.clone(), key, peer.0, stop.child_token());
+        servers.spawn(async move { serving.await.map_err(|error| broke("peer_listen", error)) });
+        let admin_state = Admin {
+            kick: kick.clone(),
+            metrics: metrics.clone(),
+            token: config.admin_token.map(Arc::new),
+        };
+        let serving = serve_admin(admin_state, admin.0, stop.child_token());
+        servers.spawn(async move { serving.await.map_err(|error| broke("admin_listen", error)) });
+        let serving = serve_websocket(shared.clone(), lines(front.0), stop.child_token());
+        servers.spawn(async move { serving.await.map_err(|error| broke("listen", error)) });
+        if let Some((listener, _)) = tcp {
+            let serving = serve_tcp(shared, lines(listener), stop.child_token());
+            servers.spawn(async move {
+                serving.await;
+                Ok(())
+            });
+        }
+        let (tidy_stop, tidy_clock) = (stop.child_token(), Arc::clone(&clock));
+        servers.spawn(async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    () = tidy_stop.cancelled() => return Ok(()),
+                    () = tidy_clock.sleep(UPKEEP) => metrics.run_upkeep(),
+                }
+            }
+        });
+        Ok(Self {
+            ready,
+            kick,
+            stop,
+            cut,
+            connections,
+            servers,
+            clock,
+            grace: config.grace,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// The node's transitions from now on.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.kick.events()
+    }
+
+    /// The flow inside.
+    #[must_use]
+    pub const fn kick_out(&self) -> &KickOut {
+        &self.kick
+    }
+
+    /// Serves until `shutdown`; then tells every client to go elsewhere, gives them the grace to leave, and gives the node's
+    /// lease back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] when a server broke down. The node is shut down then as well.
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the node at once: connections break, the lease is given back in the background.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<()> {
+        let outcome = tokio::select! {
+            biased;
+            () = shutdown => Ok(()),
+            ended = self.servers.join_next() => match ended {
+                Some(Ok(Err(error))) => Err(error),
+                _ => Err(Error::new(ErrorKind::Internal, "a server ended by itself")),
+            },
+        };
+        // Whoever connects now is denied with the advice to go elsewhere; sessions are told. Peers are served until the end.
+        self.kick.shutdown().await;
+        self.connections.close();
+        let limit = self.grace + FINISH;
+        tokio::select! {
+            biased;
+            () = self.connections.wait() => {}
+            () = self.clock.sleep(limit) => {}
+        }
+        self.stop.cancel();
+        tokio::select! {
+            biased;
+            () = async { while self.servers.join_next().await.is_some() {} } => {}
+            () = self.clock.sleep(FINISH) => self.servers.abort_all(),
+        }
+        outcome
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.cut.cancel();
+    }
+}
+
+async fn bind(key: &str, address: &str) -> Result<(TcpListener, SocketAddr)> {
+    let bound = async {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        std::io::Result::Ok((listener, address))
+    };
+    bound.await.map_err(|error| {
+        invalid(key, &format!("is \"{address}\", which cannot be bound")).caused_by(error)
+    })
+}
+
+fn broke(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        format!("the server on gateway.{key} broke down"),
+    )
+    .caused_by(error)
+}

@@ -1,0 +1,146 @@
+//! Calling other nodes.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_kickout::{
+    DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
+};
+use tonic::{
+    Code, Request, Status,
+    metadata::{Ascii, MetadataValue},
+    transport::{Channel, Endpoint},
+};
+
+use super::{
+    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
+    v1::peer_client::PeerClient,
+    wire::{delivered_from_wire, delivery_to_wire, kick_to_wire, kicked_from_wire},
+};
+use crate::token::TokenKey;
+
+/// Beyond the flow's own deadlines: a connection that hangs must not collect calls for ever.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Channels to other nodes, opened at the first call and kept by address.
+#[derive(Debug)]
+pub(crate) struct GrpcPeers {
+    node: NodeId,
+    key: TokenKey,
+    connect: Duration,
+    channels: Mutex<HashMap<NodeId, (String, Channel)>>,
+}
+
+impl GrpcPeers {
+    pub(crate) fn new(node: NodeId, key: TokenKey, connect: Duration) -> Self {
+        Self {
+            node,
+            key,
+            connect,
+            channels: Mutex::default(),
+        }
+    }
+
+    fn client(&self, to: &NodeAddress) -> Result<PeerClient<Channel>, PeerError> {
+        let channel = {
+            let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+            match channels.get(&to.node) {
+                Some((addr, channel)) if *addr == to.addr => channel.clone(),
+                _ => {
+                    let channel = self.channel(&to.addr)?;
+                    channels.insert(to.node.clone(), (to.addr.clone(), channel.clone()));
+                    channel
+                }
+            }
+        };
+        Ok(PeerClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE))
+    }
+
+    fn channel(&self, addr: &str) -> Result<Channel, PeerError> {
+        let endpoint = Endpoint::from_shared(format!("http://{addr}"))
+            .map_err(|error| PeerError::NotSent(format!("address \"{addr}\": {error}")))?;
+        Ok(endpoint
+            .connect_timeout(self.connect)
+            .timeout(CALL_LIMIT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .connect_lazy())
+    }
+
+    fn request<T>(&self, message: T) -> Result<Request<T>, PeerError> {
+        let not_sent = |_| PeerError::NotSent("the call could not be signed".into());
+        let token = self
+            .key
+            .mint_for_peers(self.node.as_str())
+            .map_err(|error| PeerError::NotSent(error.to_string()))?;
+        let mut bearer: MetadataValue<Ascii> =
+            format!("Bearer {token}").parse().map_err(not_sent)?;
+        bearer.set_sensitive(true);
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("authorization", bearer);
+        Ok(request)
+    }
+}
+
+#[async_trait]
+impl Peers for GrpcPeers {
+    async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
+        let request = self.request(kick_to_wire(request))?;
+        let response = self
+            .client(to)?
+            .kick(request)
+            .await
+            .map_err(|status| not_answered(&status))?;
+        kicked_from_wire(response.into_inner())
+            .ok_or_else(|| PeerError::Unknown("an answer of another version".into()))
+    }
+
+    async fn deliver(
+        &self,
+        to: &NodeAddress,
+        request: DeliverRequest,
+    ) -> Result<DeliverResult, PeerError> {
+        let request = self.request(delivery_to_wire(request))?;
+        let response = self
+            .client(to)?
+            .deliver(request)
+            .await
+            .map_err(|status| not_answered(&status))?;
+        Ok(delivered_from_wire(response.into_inner()))
+    }
+}
+
+fn not_answered(status: &Status) -> PeerError {
+    let text = format!("{:?}: {}", status.code(), status.message());
+    match status.code() {
+        // The other side refused before it did anything, or there was no connection.
+        Code::FailedPrecondition
+        | Code::InvalidArgument
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::Unauthenticated
+        | Code::Unimplemented => PeerError::NotSent(text),
+        _ if never_connected(status) => PeerError::NotSent(text),
+        _ => PeerError::Unknown(text),
+    }
+}
+
+/// Whether the connection could not even be made.
+fn never_connected(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return io.kind() == std::io::ErrorKind::ConnectionRefused;
+        }
+        cause = error.source();
+    }
+    false
+}

@@ -1,0 +1,129 @@
+//! What nodes ask of each other, over gRPC. The definition is proto/distlock/v1/peer.proto.
+
+mod client;
+mod server;
+mod wire;
+
+pub(crate) use client::GrpcPeers;
+pub(crate) use server::serve_peers;
+
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    missing_docs,
+    unnameable_types,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "generated from the protocol definition; a test compares the two"
+)]
+mod v1 {
+    include!("../generated/distlock.v1.rs");
+}
+
+use std::time::Duration;
+
+/// HTTP/2 pings on an idle connection: a peer that vanished without a word is noticed by this.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest message on the wire; a client's frame fits with room to spare.
+const MAX_MESSAGE: usize = 256 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use distlock_core::Store;
+    use distlock_kickout::{
+        Boot, Code, DeliverRequest, DeliverResult, Generation, KickOut, KickRequest, KickResult,
+        Message, NodeAddress, NodeId, PeerError, Peers, SessionKey, Uid,
+    };
+    use distlock_memory::Memory;
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::token::TokenKey;
+
+    async fn node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
+        let memory = Memory::default();
+        let store = Store::new(memory.lock(), memory.records());
+        let name = NodeId::new("n1").unwrap();
+        let kick = KickOut::builder(store, name.clone()).start().await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = NodeAddress {
+            node: name,
+            boot: kick.boot().unwrap(),
+            addr: listener.local_addr().unwrap().to_string(),
+        };
+        let stop = CancellationToken::new();
+        let serving = serve_peers(kick.clone(), key.clone(), listener, stop.clone());
+        tokio::spawn(async move { serving.await.unwrap() });
+        (kick, to, stop)
+    }
+
+    fn kick(to: &NodeAddress, boot: Boot) -> KickRequest {
+        KickRequest::new(
+            Uid::new("anna").unwrap(),
+            SessionKey {
+                node: to.node.clone(),
+                boot,
+                session: Uuid::new_v4().to_string().parse().unwrap(),
+            },
+            Generation::new(1),
+            Code::Superseded,
+            Uuid::new_v4(),
+            NodeId::new("n2").unwrap(),
+        )
+    }
+
+    #[tokio::test]
+    async fn only_nodes_with_the_common_key_are_answered() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (_kick, to, stop) = node(&key).await;
+        let n2 = NodeId::new("n2").unwrap();
+        let second = Duration::from_secs(1);
+        let good = GrpcPeers::new(n2.clone(), key, second);
+        let answer = good.kick(&to, kick(&to, to.boot)).await;
+        assert_eq!(answer, Ok(KickResult::AlreadyGone));
+        let later = Boot::new(to.boot.get() + 1);
+        let answer = good.kick(&to, kick(&to, later)).await;
+        assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+        let request = kick(&to, to.boot);
+        let message = Message {
+            from: Uid::new("otto").unwrap(),
+            id: "m1".into(),
+            body: "1".into(),
+        };
+        let request = DeliverRequest::new(request.uid, request.key, message, second);
+        let answer = good.deliver(&to, request).await;
+        assert_eq!(answer, Ok(DeliverResult::NotCurrent));
+
+        let stranger = GrpcPeers::new(n2, TokenKey::new(&[8; 32]).unwrap(), second);
+        let answer = stranger.kick(&to, kick(&to, to.boot)).await;
+        assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_not_there_was_certainly_not_asked() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let peers: Arc<dyn Peers> = Arc::new(GrpcPeers::new(
+            NodeId::new("n2").unwrap(),
+            key,
+            Duration::from_secs(1),
+        ));
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut to = NodeAddress {
+            node: NodeId::new("n1").unwrap(),
+            boot: Boot::new(1),
+            addr: free.local_addr().unwrap().to_string(),
+        };
+        drop(free);
+        let answer = peers.kick(&to, kick(&to, to.boot)).await;
+        assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+        to.addr = "not an address".into();
+        let answer = peers.kick(&to, kick(&to, to.boot)).await;
+        assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Answering other nodes.
+
+use distlock_kickout::{KickOut, PeerError};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Request, Response, Status,
+    transport::{Server, server::TcpIncoming},
+};
+
+use super::{
+    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
+    v1::{
+        self,
+        peer_server::{Peer, PeerServer},
+    },
+    wire::{delivered_to_wire, delivery_from_wire, kick_from_wire, kicked_to_wire},
+};
+use crate::token::TokenKey;
+
+const STREAMS_PER_CONNECTION: u32 = 256;
+const MAX_HEADERS: u32 = 16 * 1024;
+
+/// Serves other nodes until `stop`; calls under way are finished.
+pub(crate) async fn serve_peers(
+    kick: KickOut,
+    key: TokenKey,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let service = PeerServer::new(Service { kick, key })
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    Server::builder()
+        // The library's own default is without a limit.
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_max_header_list_size(MAX_HEADERS)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .add_service(service)
+        // Set here, because the builder's own setting is for listeners that it opens itself; without it every answer waits
+        // 40 ms for an acknowledgement.
+        .serve_with_incoming_shutdown(
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            stop.cancelled_owned(),
+        )
+        .await
+}
+
+struct Service {
+    kick: KickOut,
+    key: TokenKey,
+}
+
+impl Service {
+    /// Only nodes that know the common key may call.
+    fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
+        let refused = || Status::unauthenticated("a peer token is needed");
+        let bearer = request
+            .metadata()
+            .get("authorization")
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.strip_prefix("Bearer "))
+            .ok_or_else(refused)?;
+        self.key.verify_peer(bearer).map_err(|error| {
+            tracing::warn!(%error, "a call of another node was refused");
+            refused()
+        })?;
+        Ok(request.into_inner())
+    }
+}
+
+#[tonic::async_trait]
+impl Peer for Service {
+    async fn kick(
+        &self,
+        request: Request<v1::KickRequest>,
+    ) -> Result<Response<v1::KickResponse>, Status> {
+        let request = kick_from_wire(self.admit(request)?).map_err(invalid)?;
+        match self.kick.handle_kick(&request) {
+            Ok(result) => Ok(Response::new(kicked_to_wire(result))),
+            Err(PeerError::NotSent(why)) => Err(Status::failed_precondition(why)),
+            Err(error) => Err(Status::unavailable(error.to_string())),
+        }
+    }
+
+    async fn deliver(
+        &self,
+        request: Request<v1::DeliverRequest>,
+    ) -> Result<Response<v1::DeliverResponse>, Status> {
+        let request = delivery_from_wire(self.admit(request)?).map_err(invalid)?;
+        let result = self.kick.handle_deliver(request).await;
+        Ok(Response::new(delivered_to_wire(result)))
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
+fn invalid(error: distlock_core::Error) -> Status {
+    Status::invalid_argument(error.message().to_owned())
+}

@@ -1,0 +1,198 @@
+//! Between the flow's types and those of the wire. Everything that comes from the wire is checked here.
+
+use std::time::Duration;
+
+use distlock_core::{Error, ErrorKind, Result};
+use distlock_kickout::{
+    Boot, Code, DeliverRequest, DeliverResult, Device, Generation, KickRequest, KickResult,
+    Message, NodeId, SessionKey, Uid,
+};
+use uuid::Uuid;
+
+use super::v1;
+
+pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
+    v1::KickRequest {
+        uid: request.uid.into(),
+        key: Some(key_to_wire(request.key)),
+        gen_max: request.gen_max.get(),
+        reason: request.reason.number().into(),
+        text: request.text,
+        by_device: request.by_device.map(Into::into),
+        by_gen: request.by_gen.map(Generation::get),
+        kick_id: request.kick_id.to_string(),
+        from: request.from.into(),
+    }
+}
+
+pub(super) fn kick_from_wire(request: v1::KickRequest) -> Result<KickRequest> {
+    let reason = u8::try_from(request.reason)
+        .ok()
+        .and_then(|number| Code::try_from(number).ok())
+        .ok_or_else(|| bad("reason is no offline code"))?;
+    let mut kick = KickRequest::new(
+        Uid::new(request.uid)?,
+        key_from_wire(request.key)?,
+        Generation::new(request.gen_max),
+        reason,
+        Uuid::parse_str(&request.kick_id).map_err(|_| bad("kick_id is not a UUID"))?,
+        NodeId::new(request.from)?,
+    );
+    kick.text = request.text;
+    kick.by_device = request.by_device.map(Device::new).transpose()?;
+    kick.by_gen = request.by_gen.map(Generation::new);
+    Ok(kick)
+}
+
+pub(super) fn kicked_to_wire(result: KickResult) -> v1::KickResponse {
+    use v1::kick_response::Result as Wire;
+    let (result, newer_gen) = match result {
+        KickResult::Kicked => (Wire::Kicked, 0),
+        KickResult::BootMismatch => (Wire::BootMismatch, 0),
+        KickResult::Newer(newer) => (Wire::Newer, newer.get()),
+        // What a later version adds is as final.
+        _ => (Wire::AlreadyGone, 0),
+    };
+    v1::KickResponse {
+        result: result.into(),
+        newer_gen,
+    }
+}
+
+/// `None` = an answer this version does not know, which is not taken for a final one.
+pub(super) fn kicked_from_wire(response: v1::KickResponse) -> Option<KickResult> {
+    use v1::kick_response::Result as Wire;
+    Some(match response.result() {
+        Wire::Unspecified => return None,
+        Wire::Kicked => KickResult::Kicked,
+        Wire::AlreadyGone => KickResult::AlreadyGone,
+        Wire::BootMismatch => KickResult::BootMismatch,
+        Wire::Newer => KickResult::Newer(Generation::new(response.newer_gen)),
+    })
+}
+
+pub(super) fn delivery_to_wire(request: DeliverRequest) -> v1::DeliverRequest {
+    v1::DeliverRequest {
+        uid: request.uid.into(),
+        key: Some(key_to_wire(request.key)),
+        from: request.message.from.into(),
+        id: request.message.id,
+        body: request.message.body,
+        within_ms: u64::try_from(request.within.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+pub(super) fn delivery_from_wire(request: v1::DeliverRequest) -> Result<DeliverRequest> {
+    Ok(DeliverRequest::new(
+        Uid::new(request.uid)?,
+        key_from_wire(request.key)?,
+        Message {
+            from: Uid::new(request.from)?,
+            id: request.id,
+            body: request.body,
+        },
+        // A peer cannot make this node wait for longer than a minute.
+        Duration::from_millis(request.within_ms.min(60_000)),
+    ))
+}
+
+pub(super) fn delivered_to_wire(result: DeliverResult) -> v1::DeliverResponse {
+    use v1::deliver_response::Result as Wire;
+    let result = match result {
+        DeliverResult::Delivered => Wire::Delivered,
+        DeliverResult::NotCurrent => Wire::NotCurrent,
+        DeliverResult::Full => Wire::Full,
+        _ => Wire::Unknown,
+    };
+    v1::DeliverResponse {
+        result: result.into(),
+    }
+}
+
+pub(super) fn delivered_from_wire(response: v1::DeliverResponse) -> DeliverResult {
+    use v1::deliver_response::Result as Wire;
+    match response.result() {
+        Wire::Delivered => DeliverResult::Delivered,
+        Wire::NotCurrent => DeliverResult::NotCurrent,
+        Wire::Full => DeliverResult::Full,
+        Wire::Unknown | Wire::Unspecified => DeliverResult::Unknown,
+    }
+}
+
+fn key_to_wire(key: SessionKey) -> v1::SessionKey {
+    v1::SessionKey {
+        node: key.node.into(),
+        boot: key.boot.get(),
+        session: key.session.to_string(),
+    }
+}
+
+fn key_from_wire(key: Option<v1::SessionKey>) -> Result<SessionKey> {
+    let key = key.ok_or_else(|| bad("the session is missing"))?;
+    Ok(SessionKey {
+        node: NodeId::new(key.node)?,
+        boot: Boot::new(key.boot),
+        session: key.session.parse()?,
+    })
+}
+
+fn bad(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> SessionKey {
+        SessionKey {
+            node: NodeId::new("n1").unwrap(),
+            boot: Boot::new(7),
+            session: "0193e0a4-7e2b-7c1d-8f00-000000000001".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn requests_and_answers_go_round() {
+        let mut kick = KickRequest::new(
+            Uid::new("anna").unwrap(),
+            key(),
+            Generation::new(9),
+            Code::Superseded,
+            Uuid::new_v4(),
+            NodeId::new("n2").unwrap(),
+        );
+        assert_eq!(kick_from_wire(kick_to_wire(kick.clone())).unwrap(), kick);
+        kick.text = Some("spam".into());
+        kick.by_device = Some(Device::new("pc").unwrap());
+        kick.by_gen = Some(Generation::new(10));
+        assert_eq!(kick_from_wire(kick_to_wire(kick.clone())).unwrap(), kick);
+        for result in [
+            KickResult::Kicked,
+            KickResult::AlreadyGone,
+            KickResult::BootMismatch,
+            KickResult::Newer(Generation::new(3)),
+        ] {
+            assert_eq!(kicked_from_wire(kicked_to_wire(result)), Some(result));
+        }
+        for result in [
+            DeliverResult::Delivered,
+            DeliverResult::NotCurrent,
+            DeliverResult::Full,
+            DeliverResult::Unknown,
+        ] {
+            assert_eq!(delivered_from_wire(delivered_to_wire(result)), result);
+        }
+    }
+
+    #[test]
+    fn what_comes_from_the_wire_is_checked() {
+        assert!(kick_from_wire(v1::KickRequest::default()).is_err());
+        assert!(delivery_from_wire(v1::DeliverRequest::default()).is_err());
+        assert_eq!(kicked_from_wire(v1::KickResponse::default()), None);
+        assert_eq!(
+            delivered_from_wire(v1::DeliverResponse { result: 99 }),
+            DeliverResult::Unknown
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! What the configuration accepts and refuses.
+
+use std::time::Duration;
+
+use distlock_core::{ErrorKind, Store};
+use distlock_gateway::{Gateway, GatewayConfig};
+
+use crate::net::{Net, config};
+
+#[test]
+fn reads_from_toml_and_refuses_what_it_does_not_know() {
+    let config: GatewayConfig = toml::from_str(
+        r#"
+        node = "n1"
+        tcp_listen = "127.0.0.1:0"
+        policy = "single"
+        confirm = "strict"
+        route = "locked"
+        token_key = "a key of at least thirty-two bytes"
+        lock_ttl = "2s"
+        node_lease = "1m 30s"
+        grace = "250ms"
+        "#,
+    )
+    .unwrap();
+    config.validate().unwrap();
+    assert_eq!(config.lock_ttl, Duration::from_secs(2));
+    assert_eq!(config.node_lease, Duration::from_secs(90));
+    assert_eq!(config.sweep, Duration::from_secs(3), "the default");
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("thirty-two"), "{shown}");
+    for bad in [
+        "nonsense = 1",
+        "grace = 5",
+        "grace = \"5\"",
+        "grace = \"-5s\"",
+        "policy = \"two\"",
+        "confirm = true",
+        "max_frame = -1",
+    ] {
+        assert!(toml::from_str::<GatewayConfig>(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn every_key_can_be_set_from_text() {
+    for (key, help) in GatewayConfig::KEYS {
+        assert!(!help.is_empty());
+        let value = match *key {
+            "policy" => "single",
+            "confirm" => "available",
+            "route" => "fenced",
+            "max_frame" | "max_connections" => "1024",
+            "node" => "n1",
+            _ if key.ends_with("listen") || *key == "peer_advertise" => "127.0.0.1:0",
+            "token_key" | "admin_token" => "a key of at least thirty-two bytes",
+            _ => "1s",
+        };
+        config("n1")
+            .set(key, value)
+            .unwrap_or_else(|error| panic!("{key}: {error}"));
+    }
+    for (key, value) in [
+        ("nonsense", "1"),
+        ("grace", "5"),
+        ("policy", "two"),
+        ("max_frame", "x"),
+    ] {
+        let error = config("n1").set(key, value).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(
+            error.to_string().contains(&format!("gateway.{key}")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn limits_name_the_key_the_value_and_what_is_allowed() {
+    for (key, value, says) in [
+        ("node", "n/1", "node name has '/'"),
+        ("node", "", "node name is empty"),
+        ("listen", "nowhere", "is \"nowhere\": host:port is needed"),
+        ("peer_advertise", "host:", "host:port is needed"),
+        (
+            "token_key",
+            "short",
+            "is 5 bytes long: at least 32 are needed",
+        ),
+        (
+            "admin_token",
+            "short",
+            "is 5 bytes long: at least 16 are needed",
+        ),
+        ("lock_ttl", "99ms", "is 99ms: 100ms to 3600s are allowed"),
+        ("node_lease", "2h", "is 7200s: 500ms to 3600s are allowed"),
+        ("max_frame", "65536", "is 65536: 512 to 65535 are allowed"),
+        ("max_connections", "0", "is 0: 1 to 1000000 are allowed"),
+    ] {
+        let mut config = config("n1");
+        config.set(key, value).unwrap();
+        let error = config.validate().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("gateway.{key}")) && text.contains(says),
+            "{text}"
+        );
+    }
+    let mut config = config("n1");
+    config.token_key = None;
+    let text = config.validate().unwrap_err().to_string();
+    assert!(text.contains("DISTLOCK_GATEWAY_TOKEN_KEY"), "{text}");
+}
+
+#[tokio::test]
+async fn what_others_could_reach_needs_a_token_or_a_name() {
+    let net = Net::new();
+    let store = || Store::new(net.memory.lock(), net.memory.records());
+    for (key, value, says) in [
+        (
+            "admin_listen",
+            "0.0.0.0:0",
+            "gateway.admin_token is not set",
+        ),
+        (
+            "peer_listen",
+            "0.0.0.0:0",
+            "gateway.peer_advertise is not set",
+        ),
+        ("listen", "203.0.113.1:0", "cannot be bound"),
+    ] {
+        let mut config = config("n1");
+        config.set(key, value).unwrap();
+        let error = Gateway::start(config, store()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}

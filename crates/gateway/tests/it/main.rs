@@ -1,0 +1,9 @@
+//! Whole nodes over the memory store, with real sockets between clients, nodes and administrators.
+
+mod admin;
+mod config;
+mod messages;
+mod net;
+mod protocol;
+mod takeover;
+mod tcp;

@@ -1,0 +1,272 @@
+//! Nodes and clients.
+
+use std::{future::Future, net::SocketAddr, time::Duration};
+
+use distlock_core::Store;
+use distlock_gateway::{Gateway, GatewayConfig, Uid, mint};
+use distlock_kickout::KickOut;
+use distlock_memory::Memory;
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinHandle,
+};
+use tokio_tungstenite::{
+    MaybeTlsStream, WebSocketStream,
+    tungstenite::{Message, protocol::CloseFrame},
+};
+
+/// Far beyond anything a healthy run needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const KEY: &str = "a key of at least thirty-two bytes";
+
+pub(crate) struct Net {
+    pub(crate) memory: Memory,
+}
+
+pub(crate) struct Node {
+    pub(crate) listen: SocketAddr,
+    pub(crate) tcp_listen: Option<SocketAddr>,
+    pub(crate) admin: SocketAddr,
+    pub(crate) kick: KickOut,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<distlock_core::Result<()>>,
+}
+
+/// A WebSocket client.
+pub(crate) struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
+
+/// What a client met.
+#[derive(Debug)]
+pub(crate) enum Met {
+    Frame(Value),
+    Close(Option<CloseFrame>),
+    End,
+}
+
+impl Net {
+    pub(crate) fn new() -> Self {
+        Self {
+            memory: Memory::default(),
+        }
+    }
+
+    pub(crate) async fn node(&self, name: &str) -> Node {
+        self.node_with(name, |_| {}).await
+    }
+
+    pub(crate) async fn node_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut GatewayConfig),
+    ) -> Node {
+        let mut config = config(name);
+        change(&mut config);
+        // A store per node: each has its own locker, as separate processes have.
+        let store = Store::new(self.memory.lock(), self.memory.records());
+        let gateway = Gateway::start(config, store).await.unwrap();
+        let ready = gateway.ready().clone();
+        let kick = gateway.kick_out().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(gateway.run(async {
+            // A test that ends drops the sender, which is as good.
+            let _ = stopped.await;
+        }));
+        Node {
+            listen: ready.listen,
+            tcp_listen: ready.tcp_listen,
+            admin: ready.admin_listen,
+            kick,
+            stop: Some(stop),
+            running,
+        }
+    }
+}
+
+pub(crate) fn config(name: &str) -> GatewayConfig {
+    let mut config = GatewayConfig::default();
+    for (key, value) in [
+        ("node", name),
+        ("listen", "127.0.0.1:0"),
+        ("peer_listen", "127.0.0.1:0"),
+        ("admin_listen", "127.0.0.1:0"),
+        ("token_key", KEY),
+        ("lock_wait", "10s"),
+        ("node_lease", "3s"),
+        ("grace", "300ms"),
+        ("sweep", "200ms"),
+        ("heartbeat", "30s"),
+    ] {
+        config.set(key, value).unwrap();
+    }
+    config
+}
+
+impl Node {
+    /// Shuts down as on a signal.
+    pub(crate) async fn shut_down(&mut self) {
+        drop(self.stop.take());
+        soon("the shutdown", &mut self.running)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        let url = format!("ws://{}/ws", self.listen);
+        let (socket, _) = soon("the connection", tokio_tungstenite::connect_async(url))
+            .await
+            .unwrap();
+        Client(socket)
+    }
+
+    /// Connects and logs in. Answers the client and its `login_ok`.
+    pub(crate) async fn login(&self, uid: &str, device: &str) -> (Client, Value) {
+        let mut client = self.connect().await;
+        client.send(&login(uid, device)).await;
+        let ok = client.frame().await;
+        assert_eq!(ok["type"], "login_ok", "{ok}");
+        (client, ok)
+    }
+
+    /// An HTTP request to the admin listener: status and body.
+    pub(crate) async fn admin(&self, request: &str, body: &str) -> (u16, String) {
+        let text = format!(
+            "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        http(self.admin, &text).await
+    }
+}
+
+/// Sends an HTTP request as it is and reads the answer to its end.
+pub(crate) async fn http(to: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    soon("the answer", stream.read_to_string(&mut answer))
+        .await
+        .unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+    (status, body)
+}
+
+impl Client {
+    pub(crate) async fn send(&mut self, frame: &Value) {
+        self.send_raw(Message::text(frame.to_string())).await;
+    }
+
+    pub(crate) async fn send_raw(&mut self, message: Message) {
+        self.0.send(message).await.unwrap();
+    }
+
+    /// Sends a text and answers whether the connection took it.
+    pub(crate) async fn try_send(&mut self, text: &str) -> bool {
+        self.0.send(Message::text(text)).await.is_ok()
+    }
+
+    /// The next thing that comes.
+    pub(crate) async fn next(&mut self) -> Met {
+        loop {
+            match soon("something from the server", self.0.next()).await {
+                Some(Ok(Message::Text(text))) => {
+                    return Met::Frame(serde_json::from_str(&text).unwrap());
+                }
+                Some(Ok(Message::Close(frame))) => return Met::Close(frame),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Met::End,
+            }
+        }
+    }
+
+    /// The next frame; a close instead fails the test.
+    pub(crate) async fn frame(&mut self) -> Value {
+        match self.next().await {
+            Met::Frame(frame) => frame,
+            other => panic!("{other:?} instead of a frame"),
+        }
+    }
+
+    /// Reads to the end and answers the frames and the close code on the way.
+    pub(crate) async fn rest(&mut self) -> (Vec<Value>, Option<u16>) {
+        let mut frames = Vec::new();
+        let mut code = None;
+        loop {
+            match self.next().await {
+                Met::Frame(frame) => frames.push(frame),
+                Met::Close(frame) => code = frame.map(|frame| u16::from(frame.code)),
+                Met::End => return (frames, code),
+            }
+        }
+    }
+
+    /// Leaves as a cooperative client does after `offline`.
+    pub(crate) async fn leave(mut self) {
+        // The server may have ended it by now.
+        let _ = self
+            .0
+            .send(Message::text(json!({"type": "bye"}).to_string()))
+            .await;
+        let _ = self.0.close(None).await;
+        self.rest().await;
+    }
+}
+
+pub(crate) fn token(uid: &str) -> String {
+    let key = distlock_gateway::TokenKey::new(KEY.as_bytes()).unwrap();
+    mint(&key, &Uid::new(uid).unwrap(), Duration::from_secs(60)).unwrap()
+}
+
+pub(crate) fn login(uid: &str, device: &str) -> Value {
+    json!({"type": "login", "token": token(uid), "device": device, "class": "", "intent": "login"})
+}
+
+/// What a future gives; a test that waits for too long says for what.
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not come within {PATIENCE:?}"))
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually<F, C>(what: &str, mut condition: C)
+where
+    C: FnMut() -> F,
+    F: Future<Output = bool>,
+{
+    soon(what, async {
+        while !condition().await {
+            pause(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "sockets run on the machine's clock, so the test waits on it"
+)]
+pub(crate) async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Connections of this machine that linger in TIME_WAIT with `port` on their own side.
+#[cfg(target_os = "linux")]
+pub(crate) fn lingering(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = format!(":{port:04X}");
+    table
+        .lines()
+        .skip(1)
+        .filter(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().unwrap_or_default();
+            let state = fields.nth(1).unwrap_or_default();
+            local.ends_with(&port) && state == "06"
+        })
+        .count()
+}

@@ -1,0 +1,208 @@
+//! Frames that are wrong, tokens that are wrong, clients that say nothing.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use tokio::{io::AsyncReadExt as _, net::TcpStream};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::net::{Net, eventually, login, soon, token};
+
+#[tokio::test]
+async fn nobody_gets_in_without_a_good_token() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let good = token("anna");
+    let parts: Vec<_> = good.split('.').collect();
+    let header = |header: Value| URL_SAFE_NO_PAD.encode(header.to_string());
+    let unsigned = header(json!({"alg": "none", "typ": "JWT"}));
+    let other = header(json!({"alg": "HS512", "typ": "JWT"}));
+    let foreign =
+        distlock_gateway::TokenKey::new(b"another key of at least thirty-two bytes").unwrap();
+    let foreign = distlock_gateway::mint(
+        &foreign,
+        &distlock_gateway::Uid::new("anna").unwrap(),
+        Duration::from_secs(60),
+    );
+    for bad in [
+        String::new(),
+        "garbage".into(),
+        "a.b.c".into(),
+        foreign.unwrap(),
+        format!("{unsigned}.{}.", parts[1]),
+        format!("{unsigned}.{}.{}", parts[1], parts[2]),
+        format!("{other}.{}.{}", parts[1], parts[2]),
+        format!("{}.{}.", parts[0], parts[1]),
+        format!("{good}{}", "x".repeat(5000)),
+    ] {
+        let mut client = n1.connect().await;
+        let frame = json!({"type": "login", "token": bad, "device": "phone"});
+        client.send(&frame).await;
+        let denied = client.frame().await;
+        assert_eq!(
+            (&denied["type"], &denied["code"]),
+            (&json!("denied"), &json!(5)),
+            "{bad}"
+        );
+        assert_eq!(client.rest().await.1, Some(4505));
+    }
+    let page = net.memory.records().scan("", None, 10).await.unwrap();
+    assert!(page.is_empty(), "nothing was written: {page:?}");
+}
+
+#[tokio::test]
+async fn garbage_ends_the_session_and_its_record() {
+    let net = Net::new();
+    let n1 = net.node_with("n1", |config| config.max_frame = 4096).await;
+    let anna = distlock_gateway::Uid::new("anna").unwrap();
+    for (bad, error, code) in [
+        (Message::text("garbage"), "bad_frame", 1008),
+        (Message::text("[]"), "bad_frame", 1008),
+        (Message::text(r#"{"type":"nonsense"}"#), "bad_frame", 1008),
+        (Message::binary(vec![1, 2, 3]), "bad_frame", 1008),
+        (Message::text("x".repeat(5000)), "too_long", 1009),
+    ] {
+        let (mut client, _) = n1.login("anna", "phone").await;
+        client.send_raw(bad).await;
+        let (frames, close) = client.rest().await;
+        assert_eq!(frames.len(), 1, "{frames:?}");
+        assert_eq!(
+            (&frames[0]["type"], &frames[0]["code"]),
+            (&json!("error"), &json!(error))
+        );
+        assert_eq!(close, Some(code));
+        eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
+        assert_eq!(n1.kick.route(&anna).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_value_is_answered_and_the_session_goes_on() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let (mut client, _) = n1.login("anna", "phone").await;
+    for (wrong, error) in [
+        (
+            json!({"type": "send", "to": "", "body": 1, "id": "m"}),
+            "bad_value",
+        ),
+        (
+            json!({"type": "send", "to": "x".repeat(129), "body": 1, "id": "m"}),
+            "bad_value",
+        ),
+        (
+            json!({"type": "send", "to": "otto", "body": 1, "id": "m".repeat(200)}),
+            "bad_value",
+        ),
+        (
+            json!({"type": "send", "to": "otto", "body": 1}),
+            "bad_value",
+        ),
+        (
+            json!({"type": "send", "to": "otto", "body": "x".repeat(65_200), "id": "m"}),
+            "too_long",
+        ),
+        (login("anna", "phone"), "logged_in"),
+    ] {
+        client.send(&wrong).await;
+        let answer = client.frame().await;
+        assert_eq!(
+            (&answer["type"], &answer["code"]),
+            (&json!("error"), &json!(error))
+        );
+    }
+    client.send(&json!({"type": "ping"})).await;
+    assert_eq!(client.frame().await["type"], "pong");
+}
+
+#[tokio::test]
+async fn the_first_frame_must_be_a_good_login() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    for (bad, error) in [
+        (
+            json!({"type": "send", "to": "otto", "body": 1, "id": "m"}),
+            "not_logged_in",
+        ),
+        (json!({"type": "bye"}), "not_logged_in"),
+        (
+            json!({"type": "login", "token": "x", "device": ""}),
+            "bad_value",
+        ),
+        (
+            json!({"type": "login", "token": "x", "device": "a\u{1b}[2J"}),
+            "bad_value",
+        ),
+        (json!({"type": "login", "device": "phone"}), "bad_value"),
+        (json!({"hello": "world"}), "bad_frame"),
+    ] {
+        let mut client = n1.connect().await;
+        client.send(&bad).await;
+        let answer = client.frame().await;
+        assert_eq!(
+            (&answer["type"], &answer["code"]),
+            (&json!("error"), &json!(error))
+        );
+        assert_eq!(client.rest().await.1, Some(1008));
+    }
+}
+
+#[tokio::test]
+async fn whoever_says_nothing_is_sent_away() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.login_timeout = Duration::from_millis(200);
+            config.lock_wait = Duration::ZERO;
+            config.kick_budget = Duration::from_millis(100);
+            config.node_lease = Duration::from_secs(3);
+            config.heartbeat = Duration::from_millis(400);
+        })
+        .await;
+    // Not even a WebSocket.
+    let mut mute = TcpStream::connect(n1.listen).await.unwrap();
+    let mut silent = n1.connect().await;
+    let answer = silent.frame().await;
+    assert_eq!(
+        (&answer["type"], &answer["code"]),
+        (&json!("error"), &json!("too_slow"))
+    );
+    assert_eq!(silent.rest().await.1, Some(1008));
+
+    let (mut quiet, _) = n1.login("anna", "phone").await;
+    let offline = quiet.frame().await;
+    assert_eq!(
+        (&offline["type"], &offline["code"]),
+        (&json!("offline"), &json!(7))
+    );
+    assert_eq!(offline["retry"], "now");
+    quiet.leave().await;
+    eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
+
+    let mut buffer = [0; 16];
+    match soon("the end of the mute connection", mute.read(&mut buffer)).await {
+        Ok(0) | Err(_) => {}
+        Ok(read) => panic!("{read} bytes from a server that was asked nothing"),
+    }
+}
+
+#[tokio::test]
+async fn connections_are_bounded() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| config.max_connections = 2)
+        .await;
+    let first = n1.login("anna", "phone").await;
+    let _second = n1.login("otto", "phone").await;
+    let mut third = TcpStream::connect(n1.listen).await.unwrap();
+    let mut buffer = [0; 16];
+    let refused = soon("the refusal", third.read(&mut buffer)).await;
+    assert!(matches!(refused, Ok(0) | Err(_)));
+    first.0.leave().await;
+    eventually("a free place", || async {
+        let url = format!("ws://{}/ws", n1.listen);
+        tokio_tungstenite::connect_async(url).await.is_ok()
+    })
+    .await;
+}

@@ -1,0 +1,190 @@
+//! One account on two devices, over real sockets.
+
+use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::net::{Met, Net, eventually, lingering, login};
+
+#[tokio::test]
+async fn the_old_device_is_told_and_leaves_first() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let (mut phone, phone_ok) = n1.login("anna", "phone").await;
+    assert_eq!(phone_ok["uid"], "anna");
+    assert_eq!(phone_ok["node"], "n1");
+    assert_eq!(phone_ok["old_confirmed"], true);
+
+    let (mut pc, pc_ok) = n2.login("anna", "pc").await;
+    assert_eq!(pc_ok["node"], "n2");
+    assert_eq!(pc_ok["old_confirmed"], true);
+    assert!(pc_ok["gen"].as_u64() > phone_ok["gen"].as_u64());
+
+    let offline = phone.frame().await;
+    assert_eq!(
+        offline,
+        json!({
+            "type": "offline", "code": 1, "reason": "another device logged in", "retry": "never",
+            "retry_after_ms": 0, "by_device": "pc", "gen": pc_ok["gen"], "grace_ms": 300,
+        })
+    );
+    // What the old device still sends is refused, and it hears nothing else.
+    phone
+        .send(&json!({"type": "send", "to": "otto", "body": "hello", "id": "m1"}))
+        .await;
+    let refused = phone.frame().await;
+    assert_eq!(
+        (&refused["type"], &refused["code"]),
+        (&json!("error"), &json!("superseded"))
+    );
+    phone.leave().await;
+
+    pc.send(&json!({"type": "ping"})).await;
+    assert_eq!(pc.frame().await, json!({"type": "pong"}));
+    eventually("the phone's end", || async { n1.kick.sessions() == 0 }).await;
+    let location = n1
+        .kick
+        .route(&distlock_gateway::Uid::new("anna").unwrap())
+        .await;
+    assert_eq!(location.unwrap().unwrap().key.node.as_str(), "n2");
+    pc.leave().await;
+    eventually("the pc's logout", || async { n2.kick.sessions() == 0 }).await;
+    for node in [&n1, &n2] {
+        assert_eq!(lingering(node.listen.port()), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_stays_is_cut_off_after_the_grace() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let (mut phone, _) = n1.login("anna", "phone").await;
+    let (_pc, _) = n1.login("anna", "pc").await;
+    assert_eq!(phone.frame().await["type"], "offline");
+    // It neither says goodbye nor closes.
+    match phone.next().await {
+        Met::Close(Some(frame)) => assert_eq!(u16::from(frame.code), 4501),
+        other => panic!("{other:?} instead of the closing"),
+    }
+    assert!(phone.rest().await.0.is_empty());
+    eventually("its end", || async { n1.kick.sessions() == 1 }).await;
+    assert_eq!(lingering(n1.listen.port()), 0);
+}
+
+#[tokio::test]
+async fn a_device_that_reads_nothing_blocks_nobody_and_is_cut_off_too() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let (mut phone, _) = n1.login("anna", "phone").await;
+    let (mut otto, _) = n1.login("otto", "pc").await;
+    // Until the phone's connection takes no more.
+    let body = "x".repeat(60_000);
+    let mut outcome = json!("delivered");
+    while outcome == "delivered" {
+        otto.send(&json!({"type": "send", "to": "anna", "body": body, "id": "m"}))
+            .await;
+        outcome = otto.frame().await["outcome"].clone();
+    }
+    let (_pc, ok) = n1.login("anna", "pc").await;
+    assert_eq!(ok["old_confirmed"], true);
+    eventually("the phone's logout", || async { n1.kick.sessions() == 2 }).await;
+    let ping = json!({"type": "ping"}).to_string();
+    eventually("the end of the phone's connection", || {
+        let sent = futures_util::FutureExt::now_or_never(phone.try_send(&ping));
+        async move { matches!(sent, Some(false)) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_twenty_devices_exactly_one_survives() {
+    let net = Net::new();
+    let nodes = [net.node("n1").await, net.node("n2").await];
+    let mut clients = Vec::new();
+    for number in 0..20 {
+        clients.push(nodes[number % 2].connect().await);
+    }
+    let devices = clients.into_iter().enumerate().map(|(number, mut client)| {
+        tokio::spawn(async move {
+            client.send(&login("anna", &format!("d{number}"))).await;
+            let first = client.frame().await;
+            match first["type"].as_str().unwrap() {
+                "login_ok" => Some((client, first["gen"].as_u64().unwrap())),
+                "superseded" => {
+                    let (frames, code) = client.rest().await;
+                    assert_eq!((frames.len(), code), (0, Some(4501)));
+                    None
+                }
+                _ => panic!("{first}"),
+            }
+        })
+    });
+    let mut admitted = Vec::new();
+    for device in devices.collect::<Vec<_>>() {
+        admitted.extend(device.await.unwrap());
+    }
+    admitted.sort_by_key(|(_, generation)| *generation);
+    let (mut survivor, _) = admitted.pop().unwrap();
+    for (mut client, _) in admitted {
+        let offline = client.frame().await;
+        assert_eq!(
+            (&offline["type"], &offline["code"]),
+            (&json!("offline"), &json!(1))
+        );
+        client.leave().await;
+    }
+    survivor.send(&json!({"type": "ping"})).await;
+    assert_eq!(survivor.frame().await["type"], "pong");
+    eventually("the others' end", || async {
+        nodes.iter().map(|node| node.kick.sessions()).sum::<usize>() == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_broken_connection_logs_out_and_may_be_resumed() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let (phone, ok) = n1.login("anna", "phone").await;
+    drop(phone);
+    eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
+    let mut resume = login("anna", "phone");
+    resume["intent"] = json!("resume");
+    resume["resume"] = ok["resume"].clone();
+    let mut phone = n2.connect().await;
+    phone.send(&resume).await;
+    assert_eq!(phone.frame().await["type"], "login_ok");
+
+    let (_pc, _) = n1.login("anna", "pc").await;
+    assert_eq!(phone.frame().await["type"], "offline");
+    phone.leave().await;
+    let mut phone = n2.connect().await;
+    phone.send(&resume).await;
+    let denied = phone.frame().await;
+    assert_eq!(
+        (&denied["type"], &denied["code"], &denied["by_device"]),
+        (&json!("denied"), &json!(1), &json!("pc"))
+    );
+    assert_eq!(phone.rest().await.1, Some(4501));
+}
+
+#[tokio::test]
+async fn a_node_that_shuts_down_sends_its_clients_elsewhere() {
+    let net = Net::new();
+    let (mut n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let (mut phone, _) = n1.login("anna", "phone").await;
+    let client = tokio::spawn(async move {
+        let offline = phone.frame().await;
+        phone.leave().await;
+        offline
+    });
+    n1.shut_down().await;
+    let offline = client.await.unwrap();
+    assert_eq!(
+        (&offline["code"], &offline["retry"]),
+        (&json!(6), &json!("now"))
+    );
+    let (mut phone, ok) = n2.login("anna", "phone").await;
+    assert_eq!(ok["old_confirmed"], true);
+    phone.send_raw(Message::Close(None)).await;
+    assert_eq!(lingering(n1.listen.port()), 0);
+}

@@ -1,0 +1,296 @@
+//! Child processes that never outlive their test.
+
+use std::{
+    env,
+    io::{BufRead as _, BufReader, Read},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::process::{Pid, kill_process, kill_process_group};
+
+pub use rustix::process::Signal;
+
+use crate::{eventually, watchdog::Watchdog};
+
+/// A child process in a process group of its own, with its output collected as lines.
+///
+/// Its whole group is killed when this value is dropped, and also when the test process itself is killed.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    watchdog: Option<Watchdog>,
+    lines: Arc<Mutex<Vec<String>>>,
+    what: String,
+}
+
+impl Process {
+    /// Starts it. Standard output and error are collected; standard input is empty.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let what = command.get_program().to_string_lossy().into_owned();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start {what}"))?;
+        let watchdog = Watchdog::over_group(child.id());
+        let lines = Arc::default();
+        if let Some(out) = child.stdout.take() {
+            collect(out, Arc::clone(&lines));
+        }
+        if let Some(err) = child.stderr.take() {
+            collect(err, Arc::clone(&lines));
+        }
+        let mut process = Self {
+            child,
+            watchdog: None,
+            lines,
+            what,
+        };
+        // Only now, so that a failure kills the child in `drop`.
+        process.watchdog = Some(watchdog?);
+        Ok(process)
+    }
+
+    /// Its process id, which is also the id of its group.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to it alone.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, which: Signal) -> Result<()> {
+        signal(self.id(), which).with_context(|| format!("signal {}", self.what))
+    }
+
+    /// Sends a signal to its whole group.
+    ///
+    /// # Errors
+    /// When the group is empty.
+    pub fn signal_group(&self, which: Signal) -> Result<()> {
+        kill_process_group(pid(self.id())?, which)
+            .with_context(|| format!("signal the group of {}", self.what))
+    }
+
+    /// Whether it has not ended.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it still runs after `within`; its output is part of the message.
+    pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
+        let mut status = None;
+        let ended = eventually(&format!("{} ends", self.what), within, || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        });
+        match (ended, status) {
+            (Ok(()), Some(status)) => Ok(status),
+            (Err(error), _) => Err(error.context(self.output())),
+            (Ok(()), None) => bail!("{} has no exit status", self.what),
+        }
+    }
+
+    /// Everything it has written so far, both streams mixed in order of arrival.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.lock_lines().join("\n")
+    }
+
+    /// Waits for a line of output and gives it back.
+    ///
+    /// # Errors
+    /// When no such line came within `within`; the output is part of the message.
+    pub fn wait_for_line(
+        &self,
+        within: Duration,
+        matches: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let mut found = None;
+        let seen = eventually(&format!("{} says it", self.what), within, || {
+            found = self.lock_lines().iter().find(|line| matches(line)).cloned();
+            found.is_some()
+        });
+        match seen {
+            Ok(()) => found.ok_or_else(|| anyhow!("a line was seen and is gone")),
+            Err(error) => Err(error.context(self.output())),
+        }
+    }
+
+    fn lock_lines(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The leader is reaped last, so its id, which names the group, cannot have been given away.
+        if let Ok(group) = pid(self.id()) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(watchdog) = self.watchdog.take() {
+            watchdog.dismiss();
+        }
+    }
+}
+
+/// Sends a signal to a process.
+///
+/// # Errors
+/// When there is no such process.
+pub fn signal(process: u32, which: Signal) -> Result<()> {
+    kill_process(pid(process)?, which).with_context(|| format!("signal process {process}"))
+}
+
+/// The `distlock` command-line tool as built for the tests that run now.
+///
+/// # Errors
+/// When it was not built.
+pub fn distlock_binary() -> Result<PathBuf> {
+    // Cargo builds the tool for the tests of its own package and says where; other packages' tests find it beside them.
+    for variable in ["CARGO_BIN_EXE_distlock", "NEXTEST_BIN_EXE_distlock"] {
+        if let Some(path) = env::var_os(variable) {
+            return Ok(path.into());
+        }
+    }
+    let test = env::current_exe().context("where this test is")?;
+    test.ancestors()
+        .skip(1)
+        .take(3)
+        .map(|folder| folder.join("distlock"))
+        .find(|path| path.is_file())
+        .ok_or_else(|| missing(&test))
+}
+
+fn missing(test: &Path) -> anyhow::Error {
+    anyhow!(
+        "no distlock binary near {}: build it with `cargo build -p distlock-cli`",
+        test.display()
+    )
+}
+
+fn pid(process: u32) -> Result<Pid> {
+    i32::try_from(process)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| anyhow!("{process} is not a process id"))
+}
+
+fn collect(stream: impl Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
+    // Ends with the stream: when the whole group is dead.
+    thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            lines
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    fn shell(script: &str) -> Process {
+        Process::spawn(Command::new("sh").args(["-c", script])).unwrap()
+    }
+
+    /// Whether a process runs or is stopped; a zombie counts as gone.
+    fn alive(process: &str) -> bool {
+        std::fs::read_to_string(format!("/proc/{process}/stat"))
+            .is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    #[test]
+    fn output_and_exit_code_of_a_child() {
+        let mut child = shell("echo ready; echo trouble >&2; exit 3");
+        assert_eq!(child.wait(SOON).unwrap().code(), Some(3));
+        child.wait_for_line(SOON, |line| line == "ready").unwrap();
+        child.wait_for_line(SOON, |line| line == "trouble").unwrap();
+        assert!(!child.is_running().unwrap());
+    }
+
+    #[test]
+    fn what_does_not_come_is_an_error_with_the_output() {
+        let mut child = shell("echo here; sleep 60");
+        child.wait_for_line(SOON, |line| line == "here").unwrap();
+        let error = child.wait(Duration::from_millis(50)).unwrap_err();
+        assert!(format!("{error:#}").contains("here"), "{error:#}");
+    }
+
+    #[test]
+    fn signals_reach_the_child() {
+        let mut child = shell("echo ready; sleep 60");
+        child.wait_for_line(SOON, |line| line == "ready").unwrap();
+        child.signal(Signal::TERM).unwrap();
+        assert_eq!(
+            child.wait(SOON).unwrap().signal(),
+            Some(Signal::TERM.as_raw())
+        );
+    }
+
+    #[test]
+    fn dropping_kills_the_grandchildren_too() {
+        let child = shell("sleep 60 & echo $!; wait");
+        let grandchild = child
+            .wait_for_line(SOON, |line| line.parse::<u32>().is_ok())
+            .unwrap();
+        assert!(alive(&grandchild));
+        drop(child);
+        eventually("grandchild gone", SOON, || !alive(&grandchild)).unwrap();
+    }
+
+    /// The test process is killed with SIGKILL, so no destructor runs: this very binary plays the killed one.
+    #[test]
+    fn children_die_with_a_killed_test() {
+        const ROLE: &str = "HARNESS_TEST_VICTIM";
+        if env::var_os(ROLE).is_some() {
+            let child = shell("sleep 60");
+            child.signal(Signal::STOP).unwrap();
+            // The outer test reads the id from here; `print` would be captured.
+            std::fs::write(env::var_os(ROLE).unwrap(), child.id().to_string()).unwrap();
+            thread::sleep(Duration::from_secs(60));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("id");
+        let mut victim = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "process::tests::children_die_with_a_killed_test"])
+            .env(ROLE, &note)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let id = || std::fs::read_to_string(&note).unwrap_or_default();
+        eventually("victim has a child", SOON, || !id().is_empty()).unwrap();
+        assert!(alive(&id()));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        eventually("orphan gone", SOON, || !alive(&id())).unwrap();
+    }
+}

@@ -1,0 +1,499 @@
+//! A TCP proxy between a client and its server that breaks on request.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::watch,
+    task::JoinSet,
+};
+
+/// A proxy in front of one server. It stops, and its connections are reset, when it is dropped.
+#[derive(Debug)]
+pub struct FaultProxy {
+    address: SocketAddr,
+    faults: watch::Sender<Faults>,
+    shared: Arc<Shared>,
+    acceptor: tokio::task::JoinHandle<()>,
+}
+
+/// Which way bytes flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Requests.
+    ToServer,
+    /// Replies.
+    ToClient,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    to_server: Flow,
+    to_client: Flow,
+    /// Goes up with every [`FaultProxy::reset`].
+    resets: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Flow {
+    #[default]
+    Pass,
+    Delay(Duration),
+    /// Bytes wait, and arrive when the fault is over.
+    Stop,
+    /// Bytes are gone for ever.
+    Swallow,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    swallow_one_reply: AtomicBool,
+    connections: AtomicUsize,
+}
+
+impl FaultProxy {
+    /// Starts a proxy on a free loopback port.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is left behind.
+    pub async fn start(server: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("listen for the proxy")?;
+        let address = listener.local_addr()?;
+        let (faults, seen) = watch::channel(Faults::default());
+        let shared = Arc::<Shared>::default();
+        let acceptor = tokio::spawn(accept(listener, server, seen, Arc::clone(&shared)));
+        Ok(Self {
+            address,
+            faults,
+            shared,
+            acceptor,
+        })
+    }
+
+    /// Where clients connect to.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections stand.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Ends every fault. Stopped bytes arrive now; connections that lost bytes are reset.
+    pub fn pass(&self) {
+        self.shared.swallow_one_reply.store(false, Ordering::SeqCst);
+        self.set(Flow::Pass, Flow::Pass);
+    }
+
+    /// Everything arrives later by at least `by`, both ways.
+    pub fn delay(&self, by: Duration) {
+        self.set(Flow::Delay(by), Flow::Delay(by));
+    }
+
+    /// Bytes of one direction wait until [`FaultProxy::pass`].
+    pub fn stop(&self, direction: Direction) {
+        self.faults.send_modify(|faults| match direction {
+            Direction::ToServer => faults.to_server = Flow::Stop,
+            Direction::ToClient => faults.to_client = Flow::Stop,
+        });
+    }
+
+    /// Connections stand and can be made, and nothing that is sent ever arrives.
+    pub fn black_hole(&self) {
+        self.set(Flow::Swallow, Flow::Swallow);
+    }
+
+    /// Resets every connection that stands. New ones are served as before.
+    pub fn reset(&self) {
+        self.faults.send_modify(|faults| faults.resets += 1);
+    }
+
+    /// The next bytes that come back from the server are lost and their connection is reset: the request happened, and
+    /// its sender cannot know.
+    pub fn swallow_one_reply(&self) {
+        self.shared.swallow_one_reply.store(true, Ordering::SeqCst);
+    }
+
+    fn set(&self, to_server: Flow, to_client: Flow) {
+        self.faults.send_modify(|faults| {
+            faults.to_server = to_server;
+            faults.to_client = to_client;
+        });
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    server: SocketAddr,
+    faults: watch::Receiver<Faults>,
+    shared: Arc<Shared>,
+) {
+    // Dropped with this task, and all connections with it.
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(serve(client, server, faults.clone(), Arc::clone(&shared)));
+    }
+}
+
+/// Counts a connection for as long as it stands.
+struct Counted(Arc<Shared>);
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.connections.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn serve(
+    mut client: TcpStream,
+    server: SocketAddr,
+    mut faults: watch::Receiver<Faults>,
+    shared: Arc<Shared>,
+) {
+    let _counted = Counted::new(&shared);
+    // Closing with a zero linger time sends RST. Taken back when both sides ended in peace.
+    let _ = client.set_zero_linger();
+    let resets = faults.borrow().resets;
+    // In a black hole even the handshake with the server is lost.
+    let Ok(_) = faults
+        .wait_for(|faults| faults.to_server != Flow::Swallow)
+        .await
+    else {
+        return;
+    };
+    let Ok(mut upstream) = TcpStream::connect(server).await else {
+        return;
+    };
+    let _ = upstream.set_zero_linger();
+    let _ = client.set_nodelay(true);
+    let _ = upstream.set_nodelay(true);
+    // Borrowed halves: an owned one says goodbye with FIN when it is dropped, and a reset must come without.
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = upstream.split();
+    let there = Pump {
+        direction: Direction::ToServer,
+        faults: faults.clone(),
+        shared: Arc::clone(&shared),
+    };
+    let back = Pump {
+        direction: Direction::ToClient,
+        faults: faults.clone(),
+        shared,
+    };
+    let peace = tokio::select! {
+        both = async { tokio::try_join!(there.run(from_client, to_server), back.run(from_server, to_client)) } => both.is_ok(),
+        _ = faults.wait_for(|faults| faults.resets != resets) => false,
+    };
+    if peace {
+        for stream in [client, upstream] {
+            #[expect(
+                deprecated,
+                reason = "without a time it does not block, which is what the warning is about"
+            )]
+            let _ = stream.set_linger(None);
+        }
+    }
+}
+
+struct Pump {
+    direction: Direction,
+    faults: watch::Receiver<Faults>,
+    shared: Arc<Shared>,
+}
+
+impl Pump {
+    /// Carries bytes until the reader's end, and passes that end on.
+    async fn run(mut self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> io::Result<()> {
+        let mut buffer = vec![0; 64 * 1024];
+        let mut lost_bytes = false;
+        loop {
+            let read = tokio::select! {
+                read = from.read(&mut buffer) => read?,
+                // A stream with a hole in it must not go on.
+                () = Self::healed(&mut self.faults, self.direction), if lost_bytes => return Err(io::ErrorKind::ConnectionReset.into()),
+            };
+            if self.direction == Direction::ToClient
+                && self.shared.swallow_one_reply.swap(false, Ordering::SeqCst)
+            {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            loop {
+                match self.flow() {
+                    Flow::Pass => break,
+                    Flow::Delay(by) => {
+                        tokio::time::sleep(by).await;
+                        break;
+                    }
+                    Flow::Swallow => {
+                        lost_bytes = true;
+                        break;
+                    }
+                    Flow::Stop => {
+                        // An error means that the proxy is being dropped.
+                        self.faults
+                            .changed()
+                            .await
+                            .map_err(|_| io::ErrorKind::ConnectionReset)?;
+                    }
+                }
+            }
+            if lost_bytes {
+                if read == 0 {
+                    // The end of the stream is lost as well; wait to be reset.
+                    Self::healed(&mut self.faults, self.direction).await;
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                continue;
+            }
+            if read == 0 {
+                to.shutdown().await?;
+                return Ok(());
+            }
+            to.write_all(&buffer[..read]).await?;
+        }
+    }
+
+    fn flow(&mut self) -> Flow {
+        Self::of(&self.faults.borrow_and_update(), self.direction)
+    }
+
+    fn of(faults: &Faults, direction: Direction) -> Flow {
+        match direction {
+            Direction::ToServer => faults.to_server,
+            Direction::ToClient => faults.to_client,
+        }
+    }
+
+    async fn healed(faults: &mut watch::Receiver<Faults>, direction: Direction) {
+        let _ = faults
+            .wait_for(|faults| Self::of(faults, direction) != Flow::Swallow)
+            .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::{
+        io::{AsyncBufReadExt as _, BufReader},
+        time::timeout,
+    };
+
+    use super::*;
+    use crate::eventually_async;
+
+    const SOON: Duration = Duration::from_secs(10);
+    /// Long enough for bytes to cross the loopback many times, when it must be shown that they do not.
+    const NOT_YET: Duration = Duration::from_millis(150);
+
+    /// A server that answers each line with itself and remembers the lines.
+    async fn echo() -> (SocketAddr, Arc<std::sync::Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard = Arc::<std::sync::Mutex<Vec<String>>>::default();
+        let log = Arc::clone(&heard);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let log = Arc::clone(&log);
+                tokio::spawn(async move {
+                    let (read, mut write) = stream.into_split();
+                    let mut lines = BufReader::new(read).lines();
+                    while let Ok(Some(line)) = lines.next_line().await {
+                        log.lock().unwrap().push(line.clone());
+                        if write
+                            .write_all(format!("{line}\n").as_bytes())
+                            .await
+                            .is_err()
+                        {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        (address, heard)
+    }
+
+    struct Client(BufReader<TcpStream>);
+
+    impl Client {
+        async fn connect(proxy: &FaultProxy) -> Self {
+            Self(BufReader::new(
+                TcpStream::connect(proxy.address()).await.unwrap(),
+            ))
+        }
+
+        async fn say(&mut self, line: &str) -> io::Result<()> {
+            self.0.write_all(format!("{line}\n").as_bytes()).await
+        }
+
+        /// The next line, `None` at the end of the stream.
+        async fn hear(&mut self) -> io::Result<Option<String>> {
+            let mut line = String::new();
+            let read = self.0.read_line(&mut line).await?;
+            Ok((read > 0).then(|| line.trim_end().to_owned()))
+        }
+
+        async fn ask(&mut self, line: &str) -> String {
+            self.say(line).await.unwrap();
+            timeout(SOON, self.hear()).await.unwrap().unwrap().unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn passes_bytes_and_the_end_of_the_stream() {
+        let (server, _) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut client = Client::connect(&proxy).await;
+        assert_eq!(client.ask("one").await, "one");
+        assert_eq!(proxy.connections(), 1);
+        client.0.shutdown().await.unwrap();
+        assert_eq!(
+            timeout(SOON, client.hear()).await.unwrap().unwrap(),
+            None,
+            "an orderly end, not a reset"
+        );
+        eventually_async("connection gone", SOON, || async {
+            (proxy.connections() == 0).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn delays_both_ways() {
+        let (server, _) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut client = Client::connect(&proxy).await;
+        client.ask("quick").await;
+        proxy.delay(Duration::from_millis(100));
+        let start = Instant::now();
+        client.ask("slow").await;
+        assert!(start.elapsed() >= Duration::from_millis(200));
+    }
+
+    #[tokio::test]
+    async fn a_stopped_request_arrives_after_the_fault() {
+        let (server, heard) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut client = Client::connect(&proxy).await;
+        client.ask("before").await;
+        proxy.stop(Direction::ToServer);
+        client.say("held").await.unwrap();
+        assert!(timeout(NOT_YET, client.hear()).await.is_err());
+        assert_eq!(*heard.lock().unwrap(), ["before"]);
+        proxy.pass();
+        assert_eq!(
+            timeout(SOON, client.hear())
+                .await
+                .unwrap()
+                .unwrap()
+                .as_deref(),
+            Some("held")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_stopped_reply_leaves_the_request_done() {
+        let (server, heard) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut client = Client::connect(&proxy).await;
+        proxy.stop(Direction::ToClient);
+        client.say("done").await.unwrap();
+        eventually_async("heard", SOON, || async {
+            (!heard.lock().unwrap().is_empty()).then_some(())
+        })
+        .await
+        .unwrap();
+        assert!(timeout(NOT_YET, client.hear()).await.is_err());
+        proxy.pass();
+        assert_eq!(
+            timeout(SOON, client.hear())
+                .await
+                .unwrap()
+                .unwrap()
+                .as_deref(),
+            Some("done")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_black_hole_loses_bytes_for_ever() {
+        let (server, heard) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut old = Client::connect(&proxy).await;
+        old.ask("before").await;
+        proxy.black_hole();
+        old.say("lost").await.unwrap();
+        let mut new = Client::connect(&proxy).await;
+        assert!(timeout(NOT_YET, old.hear()).await.is_err());
+        proxy.pass();
+        assert!(
+            timeout(SOON, old.hear()).await.unwrap().is_err(),
+            "a stream with a hole is reset"
+        );
+        assert_eq!(new.ask("after").await, "after");
+        assert_eq!(*heard.lock().unwrap(), ["before", "after"]);
+    }
+
+    #[tokio::test]
+    async fn reset_hits_what_stands_and_nothing_else() {
+        let (server, _) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut old = Client::connect(&proxy).await;
+        old.ask("before").await;
+        proxy.reset();
+        let error = timeout(SOON, old.hear()).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
+    }
+
+    #[tokio::test]
+    async fn one_reply_is_lost_and_its_request_happened() {
+        let (server, heard) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut client = Client::connect(&proxy).await;
+        client.ask("before").await;
+        proxy.swallow_one_reply();
+        client.say("happened").await.unwrap();
+        assert!(timeout(SOON, client.hear()).await.unwrap().is_err());
+        assert_eq!(*heard.lock().unwrap(), ["before", "happened"]);
+        assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
+    }
+}

@@ -1,0 +1,483 @@
+//! Redis: one server, a primary with its replica and sentinels, a cluster.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::Command,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tempfile::TempDir;
+
+use super::resp::Resp;
+use crate::{Process, Signal, eventually, free_port};
+
+const READY: Duration = Duration::from_secs(20);
+
+/// A private `redis-server`. It is killed, and its data removed, when it is dropped.
+#[derive(Debug)]
+pub struct RedisServer {
+    process: Option<Process>,
+    folder: TempDir,
+    port: u16,
+    config: Vec<String>,
+    tls: bool,
+}
+
+/// What clients ask a server, as it happens.
+#[derive(Debug)]
+pub struct RedisMonitor(Arc<Mutex<Vec<String>>>);
+
+/// A primary, one replica and three sentinels that watch them.
+#[derive(Debug)]
+pub struct RedisSentinels {
+    /// Whoever is the primary at first.
+    pub primary: RedisServer,
+    /// Its replica at first.
+    pub replica: RedisServer,
+    /// The sentinels.
+    pub sentinels: Vec<RedisServer>,
+}
+
+/// A cluster.
+#[derive(Debug)]
+pub struct RedisCluster {
+    /// The servers: first one primary for each shard, then a replica for each, if there are replicas.
+    pub nodes: Vec<RedisServer>,
+}
+
+impl RedisServer {
+    /// Starts a server that keeps its data in an append-only file.
+    ///
+    /// # Errors
+    /// When `redis-server` is not installed or does not start.
+    pub fn start() -> Result<Self> {
+        Self::with(&[])
+    }
+
+    /// Starts a server with further settings, one `name value` each.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn with(settings: &[&str]) -> Result<Self> {
+        Self::start_as(&[], settings)
+    }
+
+    /// Starts a server that speaks TLS only, and wants a client certificate of the same authority. `pki` holds `ca.crt`,
+    /// `server.crt` and `server.key`.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn with_tls(pki: &std::path::Path, settings: &[&str]) -> Result<Self> {
+        let file = |name: &str| pki.join(name).display().to_string();
+        let mut all = vec![
+            format!("tls-ca-cert-file {}", file("ca.crt")),
+            format!("tls-cert-file {}", file("server.crt")),
+            format!("tls-key-file {}", file("server.key")),
+        ];
+        all.extend(settings.iter().map(|setting| (*setting).to_owned()));
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        retried(|port| {
+            let mut server = Self::prepare(port, &all)?;
+            server.tls = true;
+            server.config.retain(|line| !line.starts_with("port "));
+            server
+                .config
+                .extend(["port 0".into(), format!("tls-port {port}")]);
+            server.launch(&[])?;
+            server.wait_for_log("Ready to accept connections")?;
+            Ok(server)
+        })
+    }
+
+    fn start_as(arguments: &[&str], settings: &[&str]) -> Result<Self> {
+        retried(|port| {
+            let mut server = Self::prepare(port, settings)?;
+            server.launch(arguments)?;
+            server.wait_until_ready()?;
+            Ok(server)
+        })
+    }
+
+    fn prepare(port: u16, settings: &[&str]) -> Result<Self> {
+        let folder = tempfile::tempdir().context("a folder for redis-server")?;
+        let mut config = vec![
+            format!("port {port}"),
+            "bind 127.0.0.1".into(),
+            format!("dir {}", folder.path().display()),
+            "save \"\"".into(),
+            "daemonize no".into(),
+            "logfile \"\"".into(),
+        ];
+        if !settings
+            .iter()
+            .any(|setting| setting.starts_with("appendonly "))
+        {
+            config.push("appendonly yes".into());
+        }
+        config.extend(settings.iter().map(|setting| (*setting).to_owned()));
+        Ok(Self {
+            process: None,
+            folder,
+            port,
+            config,
+            tls: false,
+        })
+    }
+
+    fn launch(&mut self, arguments: &[&str]) -> Result<()> {
+        let file = self.config_file();
+        if !file.exists() {
+            fs::write(&file, self.config.join("\n") + "\n")?;
+        }
+        let mut command = Command::new("redis-server");
+        command.arg(file).args(arguments);
+        let process = Process::spawn(&mut command)
+            .context("redis-server (Debian: apt-get install redis-server)")?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn config_file(&self) -> PathBuf {
+        self.folder.path().join("redis.conf")
+    }
+
+    fn wait_for_log(&self, text: &str) -> Result<()> {
+        let process = self.process.as_ref().context("it runs")?;
+        process.wait_for_line(READY, |line| line.contains(text))?;
+        Ok(())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let mut died = false;
+        let answered = eventually("redis-server answers", READY, || {
+            died = !self
+                .process
+                .as_mut()
+                .is_some_and(|process| process.is_running().unwrap_or(false));
+            // One that wants a password answers as well, and one that is loading does not count.
+            died || self
+                .command(&["PING"])
+                .is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"))
+        });
+        let output = || {
+            self.process
+                .as_ref()
+                .map(Process::output)
+                .unwrap_or_default()
+        };
+        ensure!(!died, "redis-server ended: {}", output());
+        answered.with_context(output)
+    }
+
+    /// Its port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its folder: the append-only file is in it.
+    #[must_use]
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Runs a command on it, and gives back its reply as text: the items of an array on lines of their own, an error with
+    /// its code.
+    ///
+    /// # Errors
+    /// When the server cannot be asked, or stays silent for 5 s.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        Resp::connect(self.address())?.ask(arguments)
+    }
+
+    /// As [`RedisServer::command`], by a user with a password.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub fn command_as(&self, user: &str, password: &str, arguments: &[&str]) -> Result<String> {
+        let mut resp = Resp::connect(self.address())?;
+        resp.ask(&["AUTH", user, password])?;
+        resp.ask(arguments)
+    }
+
+    /// Starts to watch what clients send.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub fn monitor(&self) -> Result<RedisMonitor> {
+        let mut resp = Resp::connect(self.address())?;
+        resp.ask(&["MONITOR"])?;
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        resp.listen(Arc::clone(&lines))?;
+        Ok(RedisMonitor(lines))
+    }
+
+    /// One line of `INFO`.
+    ///
+    /// # Errors
+    /// When the server cannot be asked or does not say it.
+    pub fn info(&self, field: &str) -> Result<String> {
+        let info = self.command(&["INFO"])?;
+        let value = info
+            .lines()
+            .find_map(|line| line.trim_end().strip_prefix(field)?.strip_prefix(':'));
+        Ok(value
+            .with_context(|| format!("INFO has no {field}"))?
+            .to_owned())
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal(&self, which: Signal) -> Result<()> {
+        self.process.as_ref().context("it runs")?.signal(which)
+    }
+
+    /// Kills it at once, as a crash would. Its data stays.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again after [`RedisServer::kill`], on the same port and data.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill();
+        self.launch(&[])?;
+        self.wait_until_ready()
+    }
+
+    /// As [`RedisServer::restart`], with everything forgotten.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn restart_empty(&mut self) -> Result<()> {
+        self.kill();
+        let appended = self.folder.path().join("appendonlydir");
+        if appended.exists() {
+            fs::remove_dir_all(appended)?;
+        }
+        self.restart()
+    }
+}
+
+impl RedisMonitor {
+    /// Every command that clients have sent since the monitor was started, one line each. What scripts do inside the server
+    /// does not count.
+    #[must_use]
+    pub fn commands(&self) -> Vec<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // `1700000000.000000 [0 127.0.0.1:40000] "GET" "key"`, with `lua` in the place of the address for scripts.
+        let sent = |line: &&String| line.contains(" [") && !line.contains(" lua] ");
+        lines.iter().filter(sent).cloned().collect()
+    }
+}
+
+impl RedisSentinels {
+    /// The name the sentinels know the primary by.
+    pub const PRIMARY: &'static str = "mymaster";
+
+    /// Starts them, and waits until the sentinels know of each other and of the replica. A primary that does not answer for
+    /// 1.5 s is replaced.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn start() -> Result<Self> {
+        let primary = RedisServer::with(&["repl-diskless-sync-delay 0"])?;
+        let replica = RedisServer::with(&[
+            "repl-diskless-sync-delay 0",
+            &format!("replicaof 127.0.0.1 {}", primary.port),
+        ])?;
+        let monitor = format!(
+            "sentinel monitor {} 127.0.0.1 {} 2",
+            Self::PRIMARY,
+            primary.port
+        );
+        let down = format!("sentinel down-after-milliseconds {} 1500", Self::PRIMARY);
+        let limit = format!("sentinel failover-timeout {} 5000", Self::PRIMARY);
+        let settings = ["appendonly no", &monitor, &down, &limit];
+        let sentinels = (0..3)
+            .map(|_| RedisServer::start_as(&["--sentinel"], &settings))
+            .collect::<Result<Vec<_>>>()?;
+        let all = Self {
+            primary,
+            replica,
+            sentinels,
+        };
+        eventually("the sentinels know everybody", READY, || {
+            all.sentinels.iter().all(|sentinel| {
+                let known = sentinel.command(&["SENTINEL", "MASTER", Self::PRIMARY]);
+                known.is_ok_and(|known| {
+                    let words: Vec<_> = known.lines().collect();
+                    let value = |name| {
+                        words
+                            .iter()
+                            .position(|word| *word == name)
+                            .map(|at| words[at + 1])
+                    };
+                    value("num-slaves") == Some("1") && value("num-other-sentinels") == Some("2")
+                })
+            }) && all
+                .replica
+                .info("master_link_status")
+                .is_ok_and(|status| status == "up")
+        })?;
+        Ok(all)
+    }
+
+    /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!(
+            "redis+sentinel://{}/{}",
+            hosts(&self.sentinels),
+            Self::PRIMARY
+        )
+    }
+
+    /// The port of whoever the first sentinel calls the primary now.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn primary_port(&self) -> Result<u16> {
+        let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::PRIMARY];
+        let answer = self.sentinels[0].command(&question)?;
+        let port = answer.lines().nth(1).context("host and port")?;
+        Ok(port.trim().parse()?)
+    }
+}
+
+impl RedisCluster {
+    /// Starts a cluster of `shards` primaries, each with `replicas` replicas, and waits until it serves. A primary that does
+    /// not answer for 1.5 s is replaced.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn start(shards: usize, replicas: usize) -> Result<Self> {
+        let nodes = (0..shards * (1 + replicas))
+            .map(|_| {
+                // Without it the bus takes the port 10000 above, which may be taken or not exist.
+                let bus = format!("cluster-port {}", free_port()?);
+                RedisServer::with(&[
+                    "cluster-enabled yes",
+                    "cluster-node-timeout 1500",
+                    "repl-diskless-sync-delay 0",
+                    &bus,
+                ])
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let cluster = Self { nodes };
+        let mut command = Command::new("redis-cli");
+        command.args(["--cluster", "create"]);
+        for node in &cluster.nodes {
+            command.arg(format!("127.0.0.1:{}", node.port));
+        }
+        command.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
+        let output = command.output().context("redis-cli --cluster create")?;
+        if !output.status.success() {
+            bail!(
+                "redis-cli --cluster create: {}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        eventually("the cluster serves", READY, || {
+            cluster.nodes.iter().all(|node| {
+                node.command(&["CLUSTER", "INFO"]).is_ok_and(|info| {
+                    info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
+                }) && (replicas == 0
+                    || node.info("role").is_ok_and(|role| role == "master")
+                    || node
+                        .info("master_link_status")
+                        .is_ok_and(|status| status == "up"))
+            })
+        })?;
+        Ok(cluster)
+    }
+
+    /// `redis+cluster://127.0.0.1:PORT,..`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis+cluster://{}", hosts(&self.nodes))
+    }
+
+    /// The server that is the primary of the slot of a key now, by its place in [`RedisCluster::nodes`].
+    ///
+    /// # Errors
+    /// When no server can be asked, or none of them serves it.
+    pub fn primary_of(&self, key: &str) -> Result<usize> {
+        let running = self.nodes.iter().enumerate();
+        for (at, node) in running.filter(|(_, node)| node.process.is_some()) {
+            // A server that does not serve a key says who does.
+            let Ok(answer) = node.command(&["GET", key]) else {
+                continue;
+            };
+            let Some(redirect) = answer.strip_prefix("MOVED ") else {
+                return Ok(at);
+            };
+            let port = redirect
+                .rsplit(':')
+                .next()
+                .and_then(|port| port.parse().ok());
+            let port: u16 = port.context("a redirect names a port")?;
+            let at = self.nodes.iter().position(|node| node.port == port);
+            return at.context("a redirect names one of the servers");
+        }
+        bail!("no server runs")
+    }
+}
+
+fn hosts(servers: &[RedisServer]) -> String {
+    let hosts: Vec<_> = servers
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port))
+        .collect();
+    hosts.join(",")
+}
+
+/// Somebody else may take a free port before the server does.
+fn retried(mut start: impl FnMut(u16) -> Result<RedisServer>) -> Result<RedisServer> {
+    let mut last = None;
+    for _ in 0..5 {
+        match start(free_port()?) {
+            Ok(server) => return Ok(server),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.context("five tries")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
+        let mut server = RedisServer::start().unwrap();
+        assert_eq!(server.command(&["SET", "k", "v"]).unwrap(), "OK");
+        let run = server.info("run_id").unwrap();
+        server.restart().unwrap();
+        assert_eq!(server.command(&["GET", "k"]).unwrap(), "v");
+        assert_ne!(server.info("run_id").unwrap(), run);
+        server.restart_empty().unwrap();
+        assert_eq!(server.command(&["GET", "k"]).unwrap(), "");
+    }
+}

@@ -1,0 +1,75 @@
+//! As much of the Redis protocol as it takes to ask a server something.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection that asks one thing at a time.
+pub(super) struct Resp(BufReader<TcpStream>);
+
+impl Resp {
+    pub(super) fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Asks, and gives back the reply as text: the items of an array on lines of their own, an error with its code.
+    pub(super) fn ask(&mut self, arguments: &[&str]) -> Result<String> {
+        let mut request = format!("*{}\r\n", arguments.len());
+        for argument in arguments {
+            request.push_str(&format!("${}\r\n{argument}\r\n", argument.len()));
+        }
+        self.0.get_mut().write_all(request.as_bytes())?;
+        let mut lines = Vec::new();
+        self.read(&mut lines)?;
+        Ok(lines.join("\n"))
+    }
+
+    /// Collects every line from now on, until the connection ends.
+    pub(super) fn listen(mut self, lines: Arc<Mutex<Vec<String>>>) -> Result<()> {
+        self.0.get_mut().set_read_timeout(None)?;
+        thread::spawn(move || {
+            for line in self.0.lines().map_while(Result::ok) {
+                lines
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line);
+            }
+        });
+        Ok(())
+    }
+
+    fn read(&mut self, lines: &mut Vec<String>) -> Result<()> {
+        let mut head = String::new();
+        self.0.read_line(&mut head)?;
+        let head = head.trim_end();
+        let (kind, rest) = head.split_at_checked(1).context("the end of the replies")?;
+        match kind {
+            "+" | "-" | ":" => lines.push(rest.to_owned()),
+            "$" if rest == "-1" => lines.push(String::new()),
+            "$" => {
+                let mut bytes = vec![0; rest.parse::<usize>()? + 2];
+                self.0.read_exact(&mut bytes)?;
+                bytes.truncate(bytes.len() - 2);
+                lines.push(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            "*" => {
+                for _ in 0..rest.parse::<i64>()? {
+                    self.read(lines)?;
+                }
+            }
+            _ => bail!("not a reply: {head}"),
+        }
+        Ok(())
+    }
+}

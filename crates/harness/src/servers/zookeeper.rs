@@ -1,0 +1,359 @@
+//! A private ZooKeeper ensemble, whose servers can be killed, stopped and started again one by one.
+//!
+//! The servers come from Debian's `zookeeper` package and run on the installed JVM.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use tempfile::TempDir;
+
+use crate::{Process, Signal, eventually, free_port};
+
+/// Where Debian puts it.
+const JARS: [&str; 2] = [
+    "/usr/share/java/zookeeper.jar",
+    "/usr/share/java/slf4j-simple.jar",
+];
+
+/// A JVM on a busy machine, and an election.
+const START: Duration = Duration::from_secs(60);
+
+/// How long one server may take to tell how it is.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// How an ensemble is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// How many servers.
+    pub servers: usize,
+    /// Their tick: sessions last 2 to 20 of it. Short unless told otherwise, so that tests are.
+    pub tick: Duration,
+    /// Where the servers keep their data; in the system's folder for temporary files unless told otherwise.
+    pub folder: Option<std::path::PathBuf>,
+    /// Whether the virtual machines may take their time to become fast, instead of starting fast.
+    pub optimised: bool,
+    /// More lines for every server's configuration file.
+    pub settings: Vec<String>,
+    /// More arguments for every server's JVM.
+    pub java: Vec<String>,
+    /// How a server reaches the quorum port of another one, when it is not directly: (from, to, port).
+    pub detours: Vec<(usize, usize, u16)>,
+    /// The servers' ports, when they must be known before.
+    pub ports: Option<Vec<Ports>>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            servers: 3,
+            tick: Duration::from_millis(250),
+            folder: None,
+            optimised: false,
+            settings: Vec::new(),
+            java: Vec::new(),
+            detours: Vec::new(),
+            ports: None,
+        }
+    }
+}
+
+/// The ports of one server.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// For clients.
+    pub client: u16,
+    /// For followers, when it leads.
+    pub quorum: u16,
+    /// For elections.
+    pub election: u16,
+}
+
+impl Ports {
+    /// Free ones.
+    ///
+    /// # Errors
+    /// When the system has none left.
+    pub fn pick() -> Result<Self> {
+        Ok(Self {
+            client: free_port()?,
+            quorum: free_port()?,
+            election: free_port()?,
+        })
+    }
+}
+
+/// A running ensemble. Its servers and their data go away with it.
+#[derive(Debug)]
+pub struct ZooKeeper {
+    folder: TempDir,
+    setup: Setup,
+    members: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    ports: Ports,
+    process: Option<Process>,
+}
+
+impl ZooKeeper {
+    /// Three servers with a tick of 250 ms.
+    ///
+    /// # Errors
+    /// When ZooKeeper or a JVM is missing (the message says what to install), or no quorum forms.
+    pub fn start() -> Result<Self> {
+        Self::start_with(&Setup::default())
+    }
+
+    /// As told.
+    ///
+    /// # Errors
+    /// As [`ZooKeeper::start`].
+    pub fn start_with(setup: &Setup) -> Result<Self> {
+        installed()?;
+        let mut last = anyhow!("not tried");
+        // A port may be taken between asking for it and listening on it.
+        for _ in 0..3 {
+            match Self::start_once(setup.clone()) {
+                Ok(ensemble) => return Ok(ensemble),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn start_once(setup: Setup) -> Result<Self> {
+        let folder = match &setup.folder {
+            Some(parent) => tempfile::tempdir_in(parent),
+            None => tempfile::tempdir(),
+        }
+        .context("a folder for the ensemble")?;
+        let ports = match &setup.ports {
+            Some(ports) => ports.clone(),
+            None => (0..setup.servers)
+                .map(|_| Ports::pick())
+                .collect::<Result<_>>()?,
+        };
+        let mut ensemble = Self {
+            folder,
+            members: ports
+                .into_iter()
+                .map(|ports| Member {
+                    ports,
+                    process: None,
+                })
+                .collect(),
+            setup,
+        };
+        for at in 0..ensemble.members.len() {
+            ensemble.configure(at)?;
+            ensemble.launch(at)?;
+        }
+        ensemble.wait_until_serving()?;
+        Ok(ensemble)
+    }
+
+    /// `host:port,host:port,..`, as in a URL.
+    #[must_use]
+    pub fn servers(&self) -> String {
+        let addresses: Vec<_> = (0..self.members.len())
+            .map(|at| self.address(at).to_string())
+            .collect();
+        addresses.join(",")
+    }
+
+    /// How many servers there are, running or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Where clients reach a server.
+    #[must_use]
+    pub fn address(&self, at: usize) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.members[at].ports.client).into()
+    }
+
+    /// The server that leads.
+    ///
+    /// # Errors
+    /// When none does.
+    pub fn leader(&self) -> Result<usize> {
+        (0..self.members.len())
+            .find(|&at| {
+                self.mode(at)
+                    .is_some_and(|mode| mode == "leader" || mode == "standalone")
+            })
+            .context("no server leads")
+    }
+
+    /// The servers that follow.
+    #[must_use]
+    pub fn followers(&self) -> Vec<usize> {
+        (0..self.members.len())
+            .filter(|&at| self.mode(at).is_some_and(|mode| mode == "follower"))
+            .collect()
+    }
+
+    /// Kills a server as a power cut would.
+    pub fn kill(&mut self, at: usize) {
+        self.members[at].process = None;
+    }
+
+    /// Starts a killed server again, on the data it had.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn restart(&mut self, at: usize) -> Result<()> {
+        self.kill(at);
+        self.launch(at)
+    }
+
+    /// Stops a server where it is; its connections stand.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause(&self, at: usize) -> Result<()> {
+        self.process(at)?.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn resume(&self, at: usize) -> Result<()> {
+        self.process(at)?.signal(Signal::CONT)
+    }
+
+    /// Waits until every server that runs serves clients.
+    ///
+    /// # Errors
+    /// When one does not; its last words are part of the message.
+    pub fn wait_until_serving(&self) -> Result<()> {
+        for (at, member) in self.members.iter().enumerate() {
+            let Some(process) = &member.process else {
+                continue;
+            };
+            eventually(&format!("server {at} serves"), START, || {
+                self.mode(at).is_some()
+            })
+            .map_err(|error| error.context(process.output()))?;
+        }
+        Ok(())
+    }
+
+    /// Asks a server with a four-letter word.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn ask(&self, at: usize, word: &str) -> Result<String> {
+        let mut stream = TcpStream::connect_timeout(&self.address(at), ANSWER)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.write_all(word.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    fn mode(&self, at: usize) -> Option<String> {
+        self.members[at].process.as_ref()?;
+        let answer = self.ask(at, "srvr").ok()?;
+        let mode = answer
+            .lines()
+            .find_map(|line| line.strip_prefix("Mode: "))?;
+        Some(mode.trim().to_owned())
+    }
+
+    fn process(&self, at: usize) -> Result<&Process> {
+        self.members[at]
+            .process
+            .as_ref()
+            .with_context(|| format!("server {at} does not run"))
+    }
+
+    fn configure(&self, at: usize) -> Result<()> {
+        let data = self.data(at);
+        std::fs::create_dir_all(&data)?;
+        std::fs::write(data.join("myid"), (at + 1).to_string())?;
+        let mut lines = vec![
+            format!("tickTime={}", self.setup.tick.as_millis()),
+            "initLimit=20".into(),
+            "syncLimit=8".into(),
+            format!("dataDir={}", data.display()),
+            format!("clientPort={}", self.members[at].ports.client),
+            "clientPortAddress=127.0.0.1".into(),
+            "admin.enableServer=false".into(),
+            "4lw.commands.whitelist=*".into(),
+            "maxClientCnxns=0".into(),
+        ];
+        lines.extend(self.setup.settings.iter().cloned());
+        if self.members.len() > 1 {
+            for (other, member) in self.members.iter().enumerate() {
+                let detour = self
+                    .setup
+                    .detours
+                    .iter()
+                    .find(|(from, to, _)| (*from, *to) == (at, other));
+                let quorum = detour.map_or(member.ports.quorum, |(_, _, port)| *port);
+                lines.push(format!(
+                    "server.{}=127.0.0.1:{quorum}:{}",
+                    other + 1,
+                    member.ports.election
+                ));
+            }
+        }
+        std::fs::write(self.configuration(at), lines.join("\n"))?;
+        Ok(())
+    }
+
+    fn launch(&mut self, at: usize) -> Result<()> {
+        let mut command = Command::new("java");
+        command
+            .args(["-Xmx160m", "-XX:+UseSerialGC"])
+            .args((!self.setup.optimised).then_some("-XX:TieredStopAtLevel=1"))
+            // Transaction logs are made this large at once, in KiB.
+            .arg("-Dzookeeper.preAllocSize=1024")
+            .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+            .args(&self.setup.java)
+            .args(["-cp", &JARS.join(":")])
+            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+            .arg(self.configuration(at));
+        self.members[at].process = Some(Process::spawn(&mut command)?);
+        Ok(())
+    }
+
+    fn data(&self, at: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{at}"))
+    }
+
+    fn configuration(&self, at: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{at}.cfg"))
+    }
+}
+
+fn installed() -> Result<()> {
+    let missing: Vec<_> = JARS
+        .iter()
+        .filter(|jar| !Path::new(jar).is_file())
+        .collect();
+    let java = Command::new("java").arg("-version").output();
+    if !missing.is_empty() || java.is_err() {
+        bail!(
+            "no ZooKeeper on this machine: apt-get install zookeeper libslf4j-java default-jre-headless (missing: {missing:?}{})",
+            if java.is_err() { ", java" } else { "" }
+        );
+    }
+    Ok(())
+}

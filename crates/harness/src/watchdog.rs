@@ -1,0 +1,105 @@
+//! Killing a process when the test goes away.
+
+use std::{
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+
+/// Kills a process or a process group as soon as this value is dropped or this process is gone.
+///
+/// A small shell waits for the end of a pipe whose writing end only this process has, so it also acts when this process is
+/// killed with SIGKILL and no destructor runs. (The kernel's parent-death signal would need code between fork and exec,
+/// which is `unsafe`, and it fires when the *thread* that spawned ends.)
+#[derive(Debug)]
+pub struct Watchdog {
+    shell: Child,
+    target: String,
+}
+
+impl Watchdog {
+    /// Over one process.
+    ///
+    /// # Errors
+    /// When there is no `sh`.
+    pub fn over_process(pid: u32) -> Result<Self> {
+        Self::over(pid.to_string())
+    }
+
+    /// Over a whole process group.
+    ///
+    /// # Errors
+    /// When there is no `sh`.
+    pub fn over_group(leader: u32) -> Result<Self> {
+        Self::over(format!("-{leader}"))
+    }
+
+    fn over(target: String) -> Result<Self> {
+        let shell = Command::new("sh")
+            .args(["-c", r#"read _; kill -s KILL -- "$1""#, "watchdog", &target])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Out of the test's own group: whoever kills that group must not take the watchdog with it.
+            .process_group(0)
+            .spawn()
+            .context("start the watchdog shell")?;
+        Ok(Self { shell, target })
+    }
+
+    /// Whom it watches, as `kill` understands it: a process id, or a negative one for a group.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// Stands down without killing: the target has ended and been reaped, and its id may belong to somebody else soon.
+    pub fn dismiss(mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // Closing the pipe is the order to kill; the shell ends right after it. After `dismiss` there is nothing left.
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::process::ExitStatusExt as _, time::Duration};
+
+    use super::*;
+    use crate::{Signal, eventually, signal};
+
+    #[test]
+    fn kills_a_stopped_group_when_dropped() {
+        let mut sleeper = Command::new("sleep")
+            .arg("60")
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        signal(sleeper.id(), Signal::STOP).unwrap();
+        drop(Watchdog::over_group(sleeper.id()).unwrap());
+        let mut status = None;
+        eventually("killed", Duration::from_secs(5), || {
+            status = sleeper.try_wait().unwrap();
+            status.is_some()
+        })
+        .unwrap();
+        assert_eq!(status.unwrap().signal(), Some(Signal::KILL.as_raw()));
+    }
+
+    #[test]
+    fn dismissed_it_kills_nobody() {
+        let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+        Watchdog::over_process(sleeper.id()).unwrap().dismiss();
+        assert_eq!(sleeper.try_wait().unwrap(), None);
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! The part of a login after the account's lock: telling older sessions, and letting the client in.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::Result;
+
+use crate::{
+    config::Confirm,
+    event::Transition,
+    gate::Pass,
+    grant::Granted,
+    ident::SessionKey,
+    live::Phase,
+    login::{LoginOutcome, Run, denied, overtaken},
+    offline::{Code, Offline},
+    record::UserRecord,
+    session::Session,
+    wait::jitter,
+};
+
+impl Run {
+    /// After the lock: tells the older sessions, makes sure that this login is still the newest, and lets the client in.
+    pub(crate) async fn confirm(&self, granted: Granted, pass: Pass) -> Result<LoginOutcome> {
+        let inner = &self.inner;
+        let uid = &self.login.uid;
+        let Granted {
+            live,
+            handouts,
+            r#gen,
+            removed,
+            pending,
+        } = granted;
+        // From here on, whatever goes wrong, dropping the session logs it out.
+        let mut session = Session::new(Arc::clone(inner), Arc::clone(&live), handouts);
+        // The next login on this node may compete; it will find this one in the directory.
+        drop(pass);
+
+        for victim in removed.iter().filter(|it| it.key.node == inner.node) {
+            if inner.apply(uid, victim) {
+                self.took_over("local");
+            }
+        }
+        let mut gone = Vec::new();
+        if !pending.is_empty() {
+            gone = inner
+                .kick_all(uid, &pending, inner.timers.kick_budget)
+                .await;
+            if removed.iter().any(|it| gone.contains(&it.key)) {
+                self.took_over("remote");
+            }
+        }
+        let mut record = self.settle(&gone).await?;
+        if inner.confirm == Confirm::Strict {
+            let Some(now) = self.wait_for_all(record).await? else {
+                return Ok(self.busy());
+            };
+            record = now;
+        }
+        if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
+            let by = record.slots.get(&live.slot).map(|it| it.device.clone());
+            let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
+            inner.end(&live, notice, false, |_| {});
+        }
+        if let Err(notice) = live.activate() {
+            return Ok(match notice.code {
+                Code::Superseded | Code::Replaced => overtaken(notice.by_device, notice.r#gen),
+                code => denied(code, notice.by_device),
+            });
+        }
+        session.old_confirmed = record.revocations.is_empty();
+        inner.events.emit(Transition::Admitted, |event| {
+            event.of(&live);
+            event.r#gen = Some(r#gen);
+            event.result = Some(if session.old_confirmed {
+                "every older session is gone".into()
+            } else {
+                "an older session could not be told yet".into()
+            });
+        });
+        Ok(LoginOutcome::Admitted(session))
+    }
+
+    async fn settle(&self, gone: &[SessionKey]) -> Result<UserRecord> {
+        let directory = &self.inner.directory;
+        if gone.is_empty() {
+            Ok(directory.read(&self.login.uid).await?.record)
+        } else {
+            directory.settle(&self.login.uid, gone).await
+        }
+    }
+
+    /// Strict confirmation: until nothing is pending. A node that can neither be reached nor renew its lease is dead after one
+    /// lease, so this ends soon after that at the latest; `None` = it did not, and the login is given up.
+    async fn wait_for_all(&self, mut record: UserRecord) -> Result<Option<UserRecord>> {
+        let inner = &self.inner;
+        let until = inner.clock.now() + inner.timers.node_lease + inner.timers.kick_budget;
+        while !record.revocations.is_empty() {
+            if inner.clock.now() >= until || self.gone.is_cancelled() {
+                return Ok(None);
+            }
+            inner
+                .clock
+                .sleep(Duration::from_millis(50) + jitter(Duration::from_millis(50)))
+                .await;
+            let pending = record.revocations.clone();
+            let gone = inner
+                .kick_all(&self.login.uid, &pending, inner.timers.peer_deadline)
+                .await;
+            record = self.settle(&gone).await?;
+        }
+        Ok(Some(record))
+    }
+
+    fn took_over(&self, path: &'static str) {
+        let time = self.inner.clock.now().since(self.started);
+        metrics::histogram!("distlock_takeover_seconds", "path" => path).record(time.as_secs_f64());
+    }
+}

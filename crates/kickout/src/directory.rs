@@ -1,0 +1,323 @@
+//! The session directory: account records and kick hints, every write conditional on the version that was read.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Clock, Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
+};
+
+use crate::{
+    ident::{Boot, NodeId, SessionKey, Uid},
+    record::UserRecord,
+};
+
+/// How often a change is tried on a record that others keep changing.
+const ROUNDS: u32 = 16;
+/// How often a write whose reply was lost is looked up before it is reported as unknown.
+const LOOKUPS: u32 = 5;
+const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    records: Arc<dyn Records>,
+    clock: Arc<dyn Clock>,
+}
+
+/// A record as it was read. `version` is `None` when there was none.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) version: Option<Version>,
+    pub(crate) record: UserRecord,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    Stored,
+    /// Somebody else wrote since the record was read.
+    Conflict,
+    /// It was stored, and a newer login has undone it already.
+    Overtaken,
+}
+
+/// A note for a node that one of its sessions of this account was revoked.
+#[derive(Clone, Debug)]
+pub(crate) struct Hint {
+    pub(crate) key: RecordKey,
+    pub(crate) uid: Uid,
+    pub(crate) boot: Boot,
+    pub(crate) node: NodeId,
+    /// Time since it was written, where the store can tell.
+    pub(crate) age: Option<Duration>,
+    version: Version,
+}
+
+impl Directory {
+    pub(crate) fn new(records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
+        Self { records, clock }
+    }
+
+    pub(crate) async fn read(&self, uid: &Uid) -> Result<Seen> {
+        let entry = self.records.get(&uid.record()?).await?;
+        seen(uid, entry)
+    }
+
+    /// Reads several records; each has its own answer, because one unreadable record must not hide the others.
+    pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<Seen>>> {
+        let keys = uids.iter().map(Uid::record).collect::<Result<Vec<_>>>()?;
+        let entries = self.records.get_many(&keys).await?;
+        Ok(uids
+            .iter()
+            .zip(entries)
+            .map(|(uid, entry)| seen(uid, entry))
+            .collect())
+    }
+
+    /// A page of the directory, in the order of keys.
+    pub(crate) async fn page(
+        &self,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Option<Uid>, Result<Seen>)>> {
+        let page = self.records.scan("sess/", after, limit).await?;
+        Ok(page
+            .into_iter()
+            .map(|(key, entry)| {
+                let uid = key.as_str().strip_prefix("sess/").map(Uid::new);
+                match uid {
+                    Some(Ok(uid)) => {
+                        let seen = seen(&uid, Some(entry));
+                        (key, Some(uid), seen)
+                    }
+                    _ => {
+                        let error = Error::new(
+                            ErrorKind::Corrupt,
+                            format!("record key {key:?} names no account"),
+                        );
+                        (key, None, Err(error))
+                    }
+                }
+            })
+            .collect())
+    }
+
+    /// Changes a record, again and again until the change went in on top of what was read. `change` says whether there is
+    /// anything to do; it is asked again after each conflict. Answers whether the change was made and the record as it is.
+    ///
+    /// A lost reply is settled by asking `change` again: it must see by itself that its work is done.
+    pub(crate) async fn update(
+        &self,
+        uid: &Uid,
+        mut change: impl FnMut(&mut UserRecord) -> bool,
+    ) -> Result<(bool, UserRecord)> {
+        let mut unknown = None;
+        for _ in 0..ROUNDS {
+            let Seen {
+                version,
+                mut record,
+            } = self.read(uid).await?;
+            if !change(&mut record) {
+                return Ok((unknown.is_some(), record));
+            }
+            match self.write(uid, version, &record).await {
+                Ok(Written::Stored(_)) => return Ok((true, record)),
+                Ok(Written::Conflict) => conflict(),
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(unknown.unwrap_or_else(|| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("record of account {uid:?} changed {ROUNDS} times in between"),
+            )
+        }))
+    }
+
+    /// Writes a record on top of the version that was read. A lost reply is looked up until it is known: `landed` says what
+    /// a record tells about this write.
+    pub(crate) async fn put(
+        &self,
+        uid: &Uid,
+        version: Option<Version>,
+        record: &UserRecord,
+        landed: impl Fn(&UserRecord) -> Option<Put> + Send,
+    ) -> Result<Put> {
+        let mut unknown = match self.write(uid, version, record).await {
+            Ok(Written::Stored(_)) => return Ok(Put::Stored),
+            Ok(Written::Conflict) => {
+                conflict();
+                return Ok(Put::Conflict);
+            }
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => error,
+            Err(error) => return Err(error),
+        };
+        for round in 0..LOOKUPS {
+            if round > 0 {
+                self.clock.sleep(LOOKUP_PAUSE * round).await;
+            }
+            let now = match self.read(uid).await {
+                Ok(now) => now,
+                Err(error) if error.is_retryable() => continue,
+                // The write's outcome stays unknown, whatever is wrong with the lookup.
+                Err(_) => return Err(unknown),
+            };
+            if let Some(put) = landed(&now.record) {
+                return Ok(put);
+            }
+            if now.version != version {
+                return Ok(Put::Conflict);
+            }
+            // Nothing was written yet, but the first request may still arrive. Writing the same again settles it: only one
+            // of the two can find the version it expects, and both say the same.
+            match self.write(uid, version, record).await {
+                Ok(Written::Stored(_)) => return Ok(Put::Stored),
+                Ok(Written::Conflict) => {}
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = error,
+                Err(error) if error.is_retryable() => {}
+                Err(_) => return Err(unknown),
+            }
+        }
+        Err(unknown)
+    }
+
+    async fn write(
+        &self,
+        uid: &Uid,
+        version: Option<Version>,
+        record: &UserRecord,
+    ) -> Result<Written> {
+        let expect = version.map_or(Expect::Absent, Expect::Version);
+        self.records
+            .put(&uid.record()?, &record.to_bytes()?, expect)
+            .await
+    }
+
+    /// Leaves a note for a node. An existing note gets a new version, so that whoever is about to remove it does not.
+    pub(crate) async fn leave_hint(&self, node: &NodeId, boot: Boot, uid: &Uid) -> Result<()> {
+        let key = hint_key(node, boot, uid)?;
+        let mut expect = Expect::Absent;
+        for _ in 0..ROUNDS {
+            match self.records.put(&key, b"{}", expect).await {
+                Ok(Written::Stored(_)) => return Ok(()),
+                Ok(Written::Conflict) => {}
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
+                Err(error) => return Err(error),
+            }
+            expect = match self.records.get(&key).await? {
+                Some(entry) => Expect::Version(entry.version),
+                None => Expect::Absent,
+            };
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("hint {key:?} changed {ROUNDS} times in between"),
+        ))
+    }
+
+    /// A page of the notes for one incarnation.
+    pub(crate) async fn hints(
+        &self,
+        node: &NodeId,
+        boot: Boot,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<Hint>> {
+        self.scan_hints(&format!("rev/{node}/{boot}/"), after, limit)
+            .await
+    }
+
+    /// A page of all notes.
+    pub(crate) async fn all_hints(
+        &self,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<Hint>> {
+        self.scan_hints("rev/", after, limit).await
+    }
+
+    async fn scan_hints(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<Hint>> {
+        let page = self.records.scan(prefix, after, limit).await?;
+        Ok(page
+            .into_iter()
+            .filter_map(|(key, entry)| {
+                let mut parts = key.as_str().splitn(4, '/').skip(1);
+                let node = NodeId::new(parts.next()?).ok()?;
+                let boot = Boot::new(parts.next()?.parse().ok()?);
+                let uid = Uid::new(parts.next()?).ok()?;
+                Some(Hint {
+                    uid,
+                    boot,
+                    node,
+                    age: entry.age,
+                    version: entry.version,
+                    key,
+                })
+            })
+            .collect())
+    }
+
+    /// Removes a note unless it was written again since it was read.
+    pub(crate) async fn drop_hint(&self, hint: &Hint) -> Result<Deleted> {
+        self.records.delete(&hint.key, hint.version).await
+    }
+
+    /// Takes the revocations of sessions that are known to be gone out of the record, then the notes about them. Answers the
+    /// record as it is now.
+    ///
+    /// The notes are read first and removed last, each by the version read: a login that revokes another session of the same
+    /// incarnation in between writes its note anew, so it is not removed.
+    pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
+        let mut notes = BTreeMap::new();
+        for key in gone {
+            notes.insert(
+                (key.node.clone(), key.boot),
+                hint_key(&key.node, key.boot, uid)?,
+            );
+        }
+        let keys: Vec<_> = notes.values().cloned().collect();
+        let found = self.records.get_many(&keys).await?;
+        let (_, record) = self
+            .update(uid, |record| record.settle(|key| gone.contains(key)) > 0)
+            .await?;
+        for (((node, boot), key), entry) in notes.into_iter().zip(found) {
+            let pending = record
+                .revocations
+                .iter()
+                .any(|it| it.key.node == node && it.key.boot == boot);
+            if let Some(entry) = entry
+                && !pending
+            {
+                // A note that stays behind costs its node one more look.
+                let _ = self.records.delete(&key, entry.version).await;
+            }
+        }
+        Ok(record)
+    }
+}
+
+fn seen(uid: &Uid, entry: Option<Entry>) -> Result<Seen> {
+    Ok(match entry {
+        None => Seen {
+            version: None,
+            record: UserRecord::default(),
+        },
+        Some(entry) => Seen {
+            version: Some(entry.version),
+            record: UserRecord::parse(uid, &entry.value)?,
+        },
+    })
+}
+
+fn hint_key(node: &NodeId, boot: Boot, uid: &Uid) -> Result<RecordKey> {
+    RecordKey::new(format!("rev/{node}/{boot}/{uid}"))
+}
+
+fn conflict() {
+    metrics::counter!("distlock_cas_conflict_total").increment(1);
+}

@@ -1,0 +1,350 @@
+//! The flow's handle, its parts, its start and its end.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, Error, ErrorKind, Locker, Result, Store, unix_time};
+use tokio::{runtime::Handle, sync::broadcast};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+use crate::{
+    config::{Confirm, RouteMode, Timers},
+    directory::Directory,
+    event::{Event, Events, Transition},
+    gate::Gates,
+    ident::{Boot, NodeId},
+    live::Live,
+    logout::Retries,
+    node::Own,
+    nodes::{Nodes, Standing},
+    offline::{Code, Offline, Retry},
+    peers::{Caller, NoPeers, NodeAddress, Peers},
+    policy::Policy,
+    record::UserRecord,
+    registry::Registry,
+    wait::jitter,
+};
+
+/// Over how long the clients of a node that ends are spread when they come back.
+const RETURN: Duration = Duration::from_secs(1);
+
+/// The kick-out flow of one node. Cheap to clone.
+///
+/// When the last clone is gone the node tells its sessions to go and gives its lease back, which makes them void.
+/// [`shutdown`](Self::shutdown) is the orderly way: it waits for them.
+#[derive(Clone, Debug)]
+pub struct KickOut {
+    pub(crate) inner: Arc<Inner>,
+    _stop: Arc<DropGuard>,
+}
+
+/// Prepares a [`KickOut`].
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    store: Store,
+    node: NodeId,
+    advertise: String,
+    policy: Policy,
+    confirm: Confirm,
+    route: RouteMode,
+    timers: Timers,
+    peers: Arc<dyn Peers>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) node: NodeId,
+    pub(crate) advertise: String,
+    pub(crate) policy: Policy,
+    pub(crate) confirm: Confirm,
+    pub(crate) route: RouteMode,
+    pub(crate) timers: Timers,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) directory: Directory,
+    pub(crate) nodes: Nodes,
+    pub(crate) caller: Caller,
+    pub(crate) gates: Gates,
+    pub(crate) registry: Registry,
+    pub(crate) events: Events,
+    pub(crate) own: Own,
+    pub(crate) retries: Retries,
+    pub(crate) draining: AtomicBool,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+    runtime: Handle,
+}
+
+impl KickOut {
+    /// A flow for the node `node` over `store`.
+    pub fn builder(store: Store, node: NodeId) -> Builder {
+        Builder {
+            store,
+            advertise: node.to_string(),
+            node,
+            policy: Policy::single(),
+            confirm: Confirm::default(),
+            route: RouteMode::default(),
+            timers: Timers::default(),
+            peers: Arc::new(NoPeers),
+        }
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn node(&self) -> &NodeId {
+        &self.inner.node
+    }
+
+    /// The present incarnation of this node; `None` while it has no valid lease and serves nobody.
+    #[must_use]
+    pub fn boot(&self) -> Option<Boot> {
+        self.inner.own.now().map(|own| own.boot)
+    }
+
+    /// Time until this node must stop serving unless its lease is renewed.
+    #[must_use]
+    pub fn lease_remaining(&self) -> Duration {
+        self.inner
+            .own
+            .now()
+            .map_or(Duration::ZERO, |own| own.lease.remaining())
+    }
+
+    /// Sessions of this node that have not ended.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.inner.registry.len()
+    }
+
+    /// Accounts whose login is under way on this node.
+    #[must_use]
+    pub fn logins_under_way(&self) -> usize {
+        self.inner.gates.len()
+    }
+
+    /// The transitions from now on.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.inner.events.subscribe()
+    }
+
+    /// Takes no further login, tells every session to go elsewhere, gives the clients the grace to leave, and gives the
+    /// node's lease back.
+    ///
+    /// # Cancel safety
+    /// Safe: calling it again goes on where it stopped.
+    pub async fn shutdown(&self) {
+        let inner = &self.inner;
+        inner.draining.store(true, Ordering::Release);
+        for live in inner.registry.all() {
+            inner.end(&live, Offline::new(Code::Draining), true, |_| {});
+        }
+        let until = inner.clock.now() + inner.timers.grace + Duration::from_millis(250);
+        while inner.registry.len() > 0 && inner.clock.now() < until {
+            inner.clock.sleep(Duration::from_millis(10)).await;
+        }
+        for live in inner.registry.all() {
+            inner.retire(&live).await;
+        }
+        inner.stop.cancel();
+        inner.tasks.close();
+        inner.tasks.wait().await;
+    }
+}
+
+impl Builder {
+    /// The address other nodes are told to reach this one; the node's name unless set.
+    pub fn advertise(mut self, address: impl Into<String>) -> Self {
+        self.advertise = address.into();
+        self
+    }
+
+    /// How many sessions an account may have.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// When a login is answered although an older session could not be told yet.
+    pub const fn confirm(mut self, confirm: Confirm) -> Self {
+        self.confirm = confirm;
+        self
+    }
+
+    /// How a message finds its session.
+    pub const fn route(mut self, route: RouteMode) -> Self {
+        self.route = route;
+        self
+    }
+
+    /// The times of the flow.
+    pub fn timers(mut self, timers: Timers) -> Self {
+        self.timers = timers;
+        self
+    }
+
+    /// How to reach other nodes; none can be reached unless set.
+    pub fn peers(mut self, peers: Arc<dyn Peers>) -> Self {
+        self.peers = peers;
+        self
+    }
+
+    /// Takes the node's lease and starts. When a predecessor of the same name died without giving its lease back, this waits
+    /// until that lease ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] when another node of this name is running; [`ErrorKind::InvalidArgument`] for a timer of zero;
+    /// failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: a lease that was taken is given back.
+    pub async fn start(self) -> Result<KickOut> {
+        self.timers.check()?;
+        let locker = self.store.locker();
+        let clock = locker.clock();
+        let inner = Arc::new(Inner {
+            directory: Directory::new(self.store.records(), Arc::clone(&clock)),
+            nodes: Nodes::new(locker.clone(), Arc::clone(&clock), self.timers.node_lease),
+            caller: Caller::new(self.peers, Arc::clone(&clock)),
+            gates: Gates::default(),
+            registry: Registry::default(),
+            events: Events::new(self.node.clone(), Arc::clone(&clock)),
+            own: Own::new(),
+            retries: Retries::default(),
+            draining: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            runtime: Handle::current(),
+            node: self.node,
+            advertise: self.advertise,
+            policy: self.policy,
+            confirm: self.confirm,
+            route: self.route,
+            timers: self.timers,
+            clock,
+            locker,
+        });
+        let lease = inner.join().await.map_err(|error| {
+            if error.kind() == ErrorKind::Timeout {
+                Error::new(
+                    ErrorKind::Timeout,
+                    format!("a node named {} is already running", inner.node),
+                )
+                .caused_by(error)
+            } else {
+                error
+            }
+        })?;
+        show_counters();
+        let stop = Arc::new(inner.stop.clone().drop_guard());
+        inner.spawn(Arc::clone(&inner).keep_lease(lease));
+        inner.spawn(Arc::clone(&inner).pull());
+        inner.spawn(Arc::clone(&inner).sweep());
+        inner.spawn(Arc::clone(&inner).retry_logouts());
+        Ok(KickOut { inner, _stop: stop })
+    }
+}
+
+impl Inner {
+    /// Runs a task of the flow, also when called outside the runtime (a session may be dropped anywhere).
+    pub(crate) fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Tells a session to go. `listed` says whether the directory may still name it. Answers whether it had not been told.
+    pub(crate) fn end(
+        &self,
+        live: &Live,
+        notice: Offline,
+        listed: bool,
+        fill: impl FnOnce(&mut Event),
+    ) -> bool {
+        let mut notice = notice.grace(self.timers.grace);
+        if notice.retry == Retry::Now {
+            // Many are told at once; they do not come back at once.
+            notice = notice.retry_after(jitter(RETURN));
+        }
+        let (code, by_device) = (notice.code, notice.by_device.clone());
+        if !live.supersede(notice, listed) {
+            return false;
+        }
+        self.events.emit(Transition::Superseded, |event| {
+            event.of(live);
+            event.code = Some(code);
+            event.by_device = by_device;
+            fill(event);
+        });
+        true
+    }
+
+    /// How the incarnation stands that a record names. The record must have been read before. Errors mean "not known".
+    pub(crate) async fn standing(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+        if *node == self.node
+            && let Some(own) = self.own.now()
+            && boot <= own.boot
+        {
+            return Ok(if boot == own.boot {
+                Standing::Up(NodeAddress {
+                    node: node.clone(),
+                    boot,
+                    addr: self.advertise.clone(),
+                })
+            } else {
+                Standing::Dead
+            });
+        }
+        self.nodes.standing(node, boot).await
+    }
+
+    /// The dead incarnations among those a record names. What cannot be asked counts as alive.
+    pub(crate) async fn dead_in(&self, record: &UserRecord) -> HashMap<(NodeId, Boot), bool> {
+        let mut dead = HashMap::new();
+        for (node, boot) in record.incarnations() {
+            let standing = self.standing(&node, boot).await;
+            dead.insert((node, boot), matches!(standing, Ok(Standing::Dead)));
+        }
+        dead
+    }
+
+    pub(crate) fn wall_millis(&self) -> u64 {
+        u64::try_from(unix_time(&*self.clock).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Event {
+    pub(crate) fn of(&mut self, live: &Live) {
+        self.uid = Some(live.uid.clone());
+        self.session = Some(live.key.session);
+        self.r#gen = Some(live.generation());
+        self.device = Some(live.device.clone());
+    }
+}
+
+/// Makes the counters visible before anything happens: one that must stay 0 is worth seeing at 0.
+fn show_counters() {
+    for name in [
+        "distlock_cas_conflict_total",
+        "distlock_duplicates_detected_total",
+        "distlock_ghosts_swept_total",
+        "distlock_lock_lost_total",
+        "distlock_self_fence_total",
+        "distlock_stale_delete_refused_total",
+        "distlock_stale_kick_refused_total",
+    ] {
+        metrics::counter!(name).increment(0);
+    }
+}

@@ -1,0 +1,179 @@
+//! The part of a login that holds the account's lock: one read, one decision, one write.
+
+use std::sync::Arc;
+
+use distlock_core::{Guard, Result};
+use tokio::sync::mpsc;
+
+use crate::{
+    directory::{Put, Seen},
+    event::Transition,
+    gate::Pass,
+    handout::Handout,
+    ident::{Generation, SessionId, SessionKey},
+    live::{Incarnation, Live},
+    login::{Login, LoginOutcome, RUNS, Run, denied, overtaken},
+    offline::Code,
+    record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
+    resume::ResumeToken,
+};
+
+/// What one run under the lock came to.
+pub(crate) enum Step {
+    Granted(Box<Granted>),
+    /// The lock or the write was lost.
+    Again,
+    Answer(LoginOutcome),
+}
+
+pub(crate) struct Granted {
+    pub(crate) live: Arc<Live>,
+    pub(crate) handouts: mpsc::Receiver<Handout>,
+    pub(crate) r#gen: Generation,
+    /// Sessions that lost their slot to this login.
+    pub(crate) removed: Vec<Revocation>,
+    /// Every session on another node that is not known to be gone.
+    pub(crate) pending: Vec<Revocation>,
+}
+
+impl Run {
+    /// The critical section: reads the record, decides, writes it. No call to another node.
+    pub(crate) async fn under_lock(
+        &self,
+        own: &Incarnation,
+        guard: &Guard,
+        pass: &Pass,
+        resume: Option<&ResumeToken>,
+    ) -> Result<Step> {
+        for _ in 0..RUNS {
+            let step = self.read_and_write(own, guard, pass, resume).await?;
+            if !matches!(step, Step::Again) || !guard.is_valid() {
+                return Ok(step);
+            }
+        }
+        Ok(Step::Again)
+    }
+
+    async fn read_and_write(
+        &self,
+        own: &Incarnation,
+        guard: &Guard,
+        pass: &Pass,
+        resume: Option<&ResumeToken>,
+    ) -> Result<Step> {
+        let Login {
+            uid, device, class, ..
+        } = &self.login;
+        let inner = &self.inner;
+        let Seen {
+            version,
+            mut record,
+        } = inner.directory.read(uid).await?;
+        let dead = inner.dead_in(&record).await;
+        let is_dead = |node: &_, boot| dead.get(&(Clone::clone(node), boot)) == Some(&true);
+        if let Some(resume) = resume
+            && !resume.is_current(&record)
+        {
+            let by = record.slots.values().max_by_key(|entry| entry.r#gen);
+            let by = by.map(|entry| entry.device.clone());
+            return Ok(Step::Answer(denied(Code::Superseded, by)));
+        }
+        record.sweep(is_dead);
+        if record.revocations.len() >= MAX_REVOCATIONS {
+            return Ok(Step::Answer(self.busy()));
+        }
+
+        let decision = inner.policy.decide(&record, class, device);
+        let key = SessionKey {
+            node: inner.node.clone(),
+            boot: own.boot,
+            session: SessionId::random(),
+        };
+        let since = inner.wall_millis();
+        let (r#gen, removed) = record.grant(
+            decision.slot.clone(),
+            guard.token().get(),
+            |r#gen| SlotEntry {
+                key: key.clone(),
+                r#gen,
+                device: device.clone(),
+                class: class.clone(),
+                since,
+            },
+            &decision.victims,
+            |key| key.node == inner.node,
+        );
+        // Before the write, so that a crash right after it cannot leave a revocation that its node never looks for.
+        for victim in removed.iter().filter(|it| it.key.node != inner.node) {
+            let (node, boot) = (&victim.key.node, victim.key.boot);
+            inner.directory.leave_hint(node, boot, uid).await?;
+        }
+
+        if self.gone.is_cancelled() {
+            return Ok(Step::Answer(self.busy()));
+        }
+        if !guard.is_valid() {
+            return Ok(Step::Again);
+        }
+        if !own.lease.is_valid() {
+            return Ok(Step::Answer(denied(Code::NodeFenced, None)));
+        }
+        if let Err(by) = pass.commit() {
+            return Ok(Step::Answer(overtaken(Some(by), None)));
+        }
+        let (live, handouts) = Live::new(
+            uid.clone(),
+            key.clone(),
+            decision.slot,
+            device.clone(),
+            class.clone(),
+            since,
+            own.clone(),
+        );
+        let live = Arc::new(live);
+        live.listing(r#gen);
+        // Before the write, so that a kick that follows it at once finds the session.
+        inner.registry.insert(Arc::clone(&live));
+        let landed = |now: &UserRecord| {
+            if now.slot_of(&key).is_some() {
+                Some(Put::Stored)
+            } else if now.revocations.iter().any(|it| it.key == key) {
+                Some(Put::Overtaken)
+            } else {
+                None
+            }
+        };
+        match inner.directory.put(uid, version, &record, landed).await {
+            Ok(Put::Stored) => {
+                inner.events.emit(Transition::Granted, |event| {
+                    event.of(&live);
+                    event.token = Some(guard.token().get());
+                });
+                Ok(Step::Granted(Box::new(Granted {
+                    live,
+                    handouts,
+                    r#gen,
+                    removed,
+                    pending: record.revocations,
+                })))
+            }
+            Ok(Put::Conflict) => {
+                inner.discard(&live);
+                Ok(Step::Again)
+            }
+            Ok(Put::Overtaken) => {
+                inner.discard(&live);
+                Ok(Step::Answer(overtaken(None, None)))
+            }
+            Err(error) => {
+                if error.did_not_happen() {
+                    inner.discard(&live);
+                } else {
+                    // The logout tries until it knows.
+                    inner.retire(&live).await;
+                }
+                Err(error)
+            }
+        }
+    }
+}

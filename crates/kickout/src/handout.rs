@@ -1,0 +1,138 @@
+//! A message on its way through a session's queue, and the receipt that makes its outcome known.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::Clock;
+use tokio::sync::oneshot;
+
+use crate::peers::{DeliverResult, Message};
+
+const WAITING: u8 = 0;
+const TAKEN: u8 = 1;
+const WITHDRAWN: u8 = 2;
+
+/// A message in the queue. Until the session takes it, its sender may withdraw it.
+#[derive(Debug)]
+pub(crate) struct Handout {
+    message: Message,
+    state: Arc<AtomicU8>,
+    done: oneshot::Sender<DeliverResult>,
+}
+
+/// The sender's side of a [`Handout`].
+#[derive(Debug)]
+pub(crate) struct Pickup {
+    state: Arc<AtomicU8>,
+    done: oneshot::Receiver<DeliverResult>,
+}
+
+/// A message that the session must write to its client now.
+///
+/// Call [`delivered`](Self::delivered) after it was written, [`refused`](Self::refused) when nothing of it was. Dropping it
+/// says "perhaps": its sender is told that the outcome is unknown.
+#[must_use = "its sender waits for the outcome"]
+pub struct Outgoing {
+    message: Message,
+    done: oneshot::Sender<DeliverResult>,
+}
+
+impl Handout {
+    pub(crate) fn new(message: Message) -> (Self, Pickup) {
+        let state = Arc::new(AtomicU8::new(WAITING));
+        let (done, outcome) = oneshot::channel();
+        let pickup = Pickup {
+            state: Arc::clone(&state),
+            done: outcome,
+        };
+        (
+            Self {
+                message,
+                state,
+                done,
+            },
+            pickup,
+        )
+    }
+
+    /// `None` = withdrawn.
+    pub(crate) fn take(self) -> Option<Outgoing> {
+        change(&self.state, TAKEN).then_some(Outgoing {
+            message: self.message,
+            done: self.done,
+        })
+    }
+}
+
+impl Pickup {
+    /// Waits until the message was written, the session ends, or the time is over.
+    pub(crate) async fn outcome(
+        mut self,
+        clock: &dyn Clock,
+        limit: Duration,
+        ended: impl Future<Output = ()>,
+    ) -> DeliverResult {
+        tokio::select! {
+            biased;
+            outcome = &mut self.done => return outcome.unwrap_or_else(|_| self.dropped()),
+            () = ended => {}
+            () = clock.sleep(limit) => {}
+        }
+        if change(&self.state, WITHDRAWN) {
+            return DeliverResult::NotCurrent;
+        }
+        // It is being written at this moment. A little more time tells.
+        tokio::select! {
+            biased;
+            outcome = &mut self.done => outcome.unwrap_or(DeliverResult::Unknown),
+            () = clock.sleep(limit) => DeliverResult::Unknown,
+        }
+    }
+
+    fn dropped(&self) -> DeliverResult {
+        if self.state.load(Ordering::Acquire) == TAKEN {
+            DeliverResult::Unknown
+        } else {
+            DeliverResult::NotCurrent
+        }
+    }
+}
+
+fn change(state: &AtomicU8, to: u8) -> bool {
+    state
+        .compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+}
+
+impl Outgoing {
+    /// The message.
+    #[must_use]
+    pub const fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// It was written to the client's connection.
+    pub fn delivered(self) {
+        let _ = self.done.send(DeliverResult::Delivered);
+    }
+
+    /// Nothing of it was written.
+    pub fn refused(self) {
+        let _ = self.done.send(DeliverResult::NotCurrent);
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the text: messages are private.
+        f.debug_struct("Outgoing")
+            .field("id", &self.message.id)
+            .finish_non_exhaustive()
+    }
+}

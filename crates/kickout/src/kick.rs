@@ -1,0 +1,155 @@
+//! Kicks: sending them to other nodes, and ending a session that one names.
+
+use std::time::Duration;
+
+use distlock_core::Moment;
+use futures_util::future::join_all;
+
+use crate::{
+    event::Transition,
+    flow::{Inner, KickOut},
+    ident::{SessionKey, Uid},
+    nodes::Standing,
+    offline::Offline,
+    peers::{KickRequest, KickResult, PeerError},
+    record::Revocation,
+    wait::jitter,
+};
+
+/// Tries per kick within its budget.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(30);
+
+impl KickOut {
+    /// A kick from another node: ends exactly the session it names. Every answer is final.
+    ///
+    /// # Errors
+    /// [`PeerError::NotSent`] when the kick is for another node, or for an incarnation newer than this one: then it came to
+    /// the wrong process, and what it names may be alive elsewhere.
+    pub fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
+        let inner = &self.inner;
+        let own = inner.own.now().map(|own| own.boot);
+        if request.key.node != inner.node || own.is_some_and(|own| request.key.boot > own) {
+            return Err(PeerError::NotSent(format!(
+                "this is incarnation {} of node {}",
+                own.unwrap_or_default(),
+                inner.node
+            )));
+        }
+        let result = match own {
+            Some(own) if request.key.boot < own => KickResult::BootMismatch,
+            _ => inner.kick_here(request),
+        };
+        inner.events.emit(Transition::KickReceived, |event| {
+            event.uid = Some(request.uid.clone());
+            event.session = Some(request.key.session);
+            event.kick_id = Some(request.kick_id);
+            event.peer = Some(request.from.clone());
+            event.result = Some(format!("{result:?}"));
+        });
+        Ok(result)
+    }
+}
+
+impl Inner {
+    /// Tells the sessions of these revocations to go: in parallel, each with a deadline and retries, all within `budget`.
+    /// Answers those that are known to be gone.
+    pub(crate) async fn kick_all(
+        &self,
+        uid: &Uid,
+        revocations: &[Revocation],
+        budget: Duration,
+    ) -> Vec<SessionKey> {
+        let until = self.clock.now() + budget;
+        let kicks = revocations.iter().map(|revocation| async move {
+            self.kick_there(uid, revocation, until)
+                .await
+                .then(|| revocation.key.clone())
+        });
+        join_all(kicks).await.into_iter().flatten().collect()
+    }
+
+    async fn kick_there(&self, uid: &Uid, revocation: &Revocation, until: Moment) -> bool {
+        let SessionKey { node, boot, .. } = &revocation.key;
+        if *node == self.node {
+            self.apply(uid, revocation);
+            return true;
+        }
+        for round in 0..TRIES {
+            if round > 0 {
+                self.clock.sleep(PAUSE + jitter(PAUSE)).await;
+            }
+            let left = until.since(self.clock.now());
+            if left.is_zero() {
+                break;
+            }
+            let to = match self.nodes.standing(node, *boot).await {
+                Ok(Standing::Dead) => return true,
+                Ok(Standing::Up(to)) => to,
+                Err(_) => continue,
+            };
+            let request = KickRequest::of(uid, revocation, &self.node);
+            let deadline = left.min(self.timers.peer_deadline);
+            let answer = self.caller.kick(&to, request, deadline).await;
+            self.events.emit(Transition::KickSent, |event| {
+                event.uid = Some(uid.clone());
+                event.session = Some(revocation.key.session);
+                event.kick_id = Some(revocation.kick_id);
+                event.peer = Some(node.clone());
+                event.result = Some(match &answer {
+                    Ok(result) => format!("{result:?}"),
+                    Err(error) => error.to_string(),
+                });
+            });
+            match answer {
+                Ok(_) => return true,
+                Err(_) => self.nodes.doubt(node),
+            }
+        }
+        false
+    }
+
+    /// Ends a session of this node that was revoked. Answers whether it was there.
+    pub(crate) fn apply(&self, uid: &Uid, revocation: &Revocation) -> bool {
+        let request = KickRequest::of(uid, revocation, &self.node);
+        self.kick_here(&request) == KickResult::Kicked
+    }
+
+    fn kick_here(&self, request: &KickRequest) -> KickResult {
+        let refused = || match self.registry.newer(&request.uid, request.gen_max) {
+            Some(newer) => {
+                self.refuse_kick(request);
+                KickResult::Newer(newer)
+            }
+            None => KickResult::AlreadyGone,
+        };
+        let Some(live) = self.registry.get(&request.uid, &request.key) else {
+            return refused();
+        };
+        if live.generation() > request.gen_max {
+            return refused();
+        }
+        let mut notice = Offline::new(request.reason).by(request.by_device.clone(), request.by_gen);
+        if let Some(text) = &request.text {
+            notice = notice.reason(text.clone());
+        }
+        // Whoever kicks has taken it out of the directory before.
+        let ended = self.end(&live, notice, false, |event| {
+            event.kick_id = Some(request.kick_id);
+        });
+        if ended {
+            KickResult::Kicked
+        } else {
+            KickResult::AlreadyGone
+        }
+    }
+
+    fn refuse_kick(&self, request: &KickRequest) {
+        metrics::counter!("distlock_stale_kick_refused_total").increment(1);
+        self.events.emit(Transition::StaleKickRefused, |event| {
+            event.uid = Some(request.uid.clone());
+            event.session = Some(request.key.session);
+            event.kick_id = Some(request.kick_id);
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! The kick-out flow: one account, one session, across many nodes. A new login on another device ends the old session, is told
+//! so, and nothing that is late, lost or repeated can end the wrong one.
+//!
+//! A chat or game server embeds it with its own transport, over whichever store is configured. There is no web framework in it.
+//!
+//! ```
+//! use distlock_core::Store;
+//! use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Uid};
+//! # async fn example() -> distlock_core::Result<()> {
+//! # let memory = distlock_memory::Memory::default();
+//! let store = Store::new(memory.lock(), memory.records());
+//! let kick = KickOut::builder(store, NodeId::new("n1")?).start().await?; // .peers(..): how to reach other nodes
+//!
+//! let login = |device| Ok::<_, distlock_core::Error>(Login::new(Uid::new("anna")?, Device::new(device)?, Class::none()));
+//! let LoginOutcome::Admitted(phone) = kick.login(login("phone")?).await? else { panic!() };
+//! let LoginOutcome::Admitted(pc) = kick.login(login("pc")?).await? else { panic!() };
+//!
+//! let notice = phone.superseded().await; // what to tell the phone's client
+//! assert_eq!(notice.by_device, Some(Device::new("pc")?));
+//! assert!(phone.check().is_err()); // asked before each of its messages
+//! assert_eq!(kick.route(pc.uid()).await?.unwrap().key, *pc.key());
+//! kick.shutdown().await;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # What is in the store
+//!
+//! - **Node leases**: the lock `node/<id>`. Its fencing token is the node's incarnation (*boot*), its meta text the node's address.
+//!   A node whose lock is free is dead, and what it wrote counts no more; a node that cannot renew ends its own sessions before
+//!   others may take it for dead.
+//! - **`sess/<uid>`**: one record per account, changed only on top of the version that was read. It names the session (node,
+//!   boot, session id), the account's *generation*, and the older sessions that may not have heard yet. It survives logout,
+//!   because the generation must never fall.
+//! - **`rev/<node>/<boot>/<uid>`**: a note for a node that one of its sessions was revoked. It decides nothing; the record does.
+//! - **`user/<uid>`**: the account's lock, held by a login around one read and one write, never across a call to another node.
+//!
+//! # What holds
+//!
+//! - Of any number of logins, exactly one survives, the one granted last; every other client that was let in is told.
+//! - Logout, sweeping, refreshing, kicks and deliveries name (node, boot, session) and change nothing else, however late.
+//! - A kick that gets lost heals within a third of the node lease: the node looks for it.
+//! - A dead node blocks nobody.
+//! - A message is delivered to exactly one current session, or its sender learns that it was not, or that it may not have been.
+//! - A write whose reply was lost is looked up. What stays unknown is reported as unknown, never as success.
+//!
+//! # Map
+//!
+//! `flow` is the handle and its parts; `login` (with `grant` under the lock and `confirm` after it), `logout`, `route`, `kick` and `admin` are what it does; `pull` and `sweep` run by
+//! themselves. `record`, `policy`, `ident`, `offline` and `resume` are values; `directory` reads and writes them; `node` is this
+//! node's lease and `nodes` the others'; `registry`, `live`, `handout` and `session` are the sessions of this node; `gate` lets
+//! one login per account compete; `peers` is how nodes reach each other; `event` says what happened.
+//!
+//! # Metrics
+//!
+//! `distlock_login_total{result}`, `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_lock_wait_seconds`,
+//! `distlock_lock_hold_seconds`, `distlock_lock_lost_total`, `distlock_cas_conflict_total`,
+//! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`, `distlock_revocations_pending`,
+//! `distlock_ghosts_swept_total`, `distlock_duplicates_detected_total` (must stay 0), `distlock_self_fence_total`,
+//! `distlock_lease_remaining_seconds`. None is labelled by account.
+
+mod admin;
+mod config;
+mod confirm;
+mod directory;
+mod event;
+mod flow;
+mod gate;
+mod grant;
+mod handout;
+mod ident;
+mod kick;
+mod live;
+mod login;
+mod logout;
+mod node;
+mod nodes;
+mod offline;
+mod peers;
+mod policy;
+mod pull;
+mod record;
+mod registry;
+mod resume;
+mod route;
+mod session;
+mod sweep;
+mod wait;
+
+pub use admin::{Kicked, NodeView, Target, UserView};
+pub use config::{Confirm, PolicyName, RouteMode, Timers};
+pub use event::{Event, Transition};
+pub use flow::{Builder, KickOut};
+pub use handout::Outgoing;
+pub use ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid};
+pub use live::Phase;
+pub use login::{Denied, Intent, Login, LoginOutcome, Overtaken};
+pub use logout::LoggedOut;
+pub use nodes::NodeState;
+pub use offline::{Code, Offline, Retry};
+pub use peers::{
+    DeliverRequest, DeliverResult, KickRequest, KickResult, Message, NoPeers, NodeAddress,
+    PeerError, Peers,
+};
+pub use policy::{OnExceed, Policy};
+pub use record::{Revocation, Slot, SlotEntry, UserRecord};
+pub use route::{Delivery, Location};
+pub use session::Session;

@@ -1,0 +1,179 @@
+//! A session of this node as the node sees it: its state machine, its notice and its queue.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use distlock_core::LockWatch;
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    handout::Handout,
+    ident::{Boot, Class, Device, Generation, SessionKey, Uid},
+    offline::{Code, Offline},
+    record::Slot,
+};
+
+/// Messages that may wait for one session.
+const QUEUE: usize = 64;
+
+/// One incarnation of this node: its boot number and the lease that makes it one.
+#[derive(Clone, Debug)]
+pub(crate) struct Incarnation {
+    pub(crate) boot: Boot,
+    pub(crate) lease: LockWatch,
+}
+
+/// Where a session stands. It only moves downwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The login is under way; the client has not been told.
+    Pending,
+    /// It may send and receive.
+    Active,
+    /// It was told to go, or is about to be: it may do neither.
+    Superseded,
+    /// It is being taken out of the directory.
+    Closing,
+    /// It is gone.
+    Closed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) uid: Uid,
+    pub(crate) key: SessionKey,
+    pub(crate) slot: Slot,
+    pub(crate) device: Device,
+    pub(crate) class: Class,
+    /// Wall clock at login in milliseconds since 1970, for display.
+    pub(crate) since: u64,
+    pub(crate) incarnation: Incarnation,
+    state: Mutex<State>,
+    notice: watch::Sender<Option<Offline>>,
+    queue: mpsc::Sender<Handout>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    r#gen: Generation,
+    /// Whether the directory may still name this session, so that closing it must look.
+    listed: bool,
+}
+
+impl Live {
+    pub(crate) fn new(
+        uid: Uid,
+        key: SessionKey,
+        slot: Slot,
+        device: Device,
+        class: Class,
+        since: u64,
+        incarnation: Incarnation,
+    ) -> (Self, mpsc::Receiver<Handout>) {
+        let (queue, handouts) = mpsc::channel(QUEUE);
+        let live = Self {
+            uid,
+            key,
+            slot,
+            device,
+            class,
+            since,
+            incarnation,
+            state: Mutex::new(State {
+                phase: Phase::Pending,
+                r#gen: Generation::default(),
+                listed: false,
+            }),
+            notice: watch::Sender::new(None),
+            queue,
+        };
+        (live, handouts)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.state().r#gen
+    }
+
+    /// The granting write is about to be sent.
+    pub(crate) fn listing(&self, r#gen: Generation) {
+        let mut state = self.state();
+        state.r#gen = r#gen;
+        state.listed = true;
+    }
+
+    /// Pending -> Active, unless something came first.
+    pub(crate) fn activate(&self) -> Result<(), Offline> {
+        let mut state = self.state();
+        if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
+            state.phase = Phase::Active;
+            return Ok(());
+        }
+        drop(state);
+        Err(self.notice_now())
+    }
+
+    /// Whether it may send and receive now.
+    pub(crate) fn check(&self) -> Result<(), Offline> {
+        if self.phase() == Phase::Active && self.incarnation.lease.is_valid() {
+            return Ok(());
+        }
+        Err(self.notice_now())
+    }
+
+    /// Pending or Active -> Superseded. `listed` says whether the directory may still name it. Answers whether this call did it.
+    pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
+        let mut state = self.state();
+        if state.phase > Phase::Active {
+            return false;
+        }
+        state.phase = Phase::Superseded;
+        state.listed &= listed;
+        // Under the lock, so that whoever sees the phase sees the notice.
+        self.notice.send_replace(Some(notice));
+        true
+    }
+
+    /// Anything -> Closing, once. Answers whether the directory must be told.
+    pub(crate) fn close(&self) -> Option<bool> {
+        let mut state = self.state();
+        if state.phase >= Phase::Closing {
+            return None;
+        }
+        state.phase = Phase::Closing;
+        Some(state.listed)
+    }
+
+    pub(crate) fn closed(&self) {
+        self.state().phase = Phase::Closed;
+    }
+
+    pub(crate) async fn superseded(&self) -> Offline {
+        let mut notices = self.notice.subscribe();
+        let notice = notices.wait_for(Option::is_some).await;
+        let notice = notice.ok().and_then(|notice| notice.clone());
+        match notice {
+            Some(notice) => notice,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Queues a message. `Err` gives it back with whether the queue was full.
+    pub(crate) fn queue(&self, handout: Handout) -> Result<(), mpsc::error::TrySendError<Handout>> {
+        self.queue.try_send(handout)
+    }
+
+    /// The notice that was given, or the one that fits a lease that ended a moment ago.
+    fn notice_now(&self) -> Offline {
+        let notice = self.notice.borrow().clone();
+        notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,214 @@
+//! Logout: once per session, by compare-and-delete, and again until it is known to have happened.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::Result;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::{
+    event::Transition,
+    flow::Inner,
+    ident::{SessionKey, Uid},
+    live::{Live, Phase},
+    wait::jitter,
+};
+
+/// Deletes that may wait for the store to come back. Beyond that, a pass over the directory finds what is left.
+const MAX_WAITING: usize = 4096;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long a logout waits for the account's lock. It deletes without it just as well: holding it only keeps a logout, a
+/// login and a locked delivery of one account apart where that costs nothing.
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+
+/// What a logout came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LoggedOut {
+    /// The directory named this session and does no more.
+    Deleted,
+    /// The directory did not name this session; nothing was changed.
+    AlreadyGone,
+    /// The store could not be asked; the delete is tried again in the background.
+    Queued,
+}
+
+/// Deletes that the store did not confirm.
+#[derive(Debug, Default)]
+pub(crate) struct Retries {
+    waiting: Mutex<VecDeque<(Uid, SessionKey)>>,
+    added: Notify,
+    overflowed: AtomicBool,
+}
+
+impl Retries {
+    fn push(&self, uid: Uid, key: SessionKey) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() < MAX_WAITING {
+            waiting.push_back((uid, key));
+        } else {
+            self.overflowed.store(true, Ordering::Release);
+        }
+        drop(waiting);
+        self.added.notify_one();
+    }
+
+    fn pop(&self) -> Option<(Uid, SessionKey)> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.pop_front()
+    }
+
+    /// Whether a pass over the directory is due. Asking takes the order.
+    pub(crate) fn take_overflow(&self) -> bool {
+        self.overflowed.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn order_reconciliation(&self) {
+        self.overflowed.store(true, Ordering::Release);
+    }
+}
+
+impl Inner {
+    /// Ends a session for good. The first call does the work; others find it done.
+    pub(crate) async fn retire(&self, live: &Live) -> LoggedOut {
+        let Some(listed) = live.close() else {
+            return LoggedOut::AlreadyGone;
+        };
+        self.registry.remove(live);
+        let outcome = if listed {
+            self.delete_with_lock(live).await
+        } else {
+            LoggedOut::AlreadyGone
+        };
+        live.closed();
+        self.events.emit(Transition::Closed, |event| {
+            event.of(live);
+            event.result = Some(format!("{outcome:?}"));
+        });
+        outcome
+    }
+
+    /// Forgets a session that certainly never reached the directory.
+    pub(crate) fn discard(&self, live: &Live) {
+        live.close();
+        self.registry.remove(live);
+        live.closed();
+    }
+
+    async fn delete_with_lock(&self, live: &Live) -> LoggedOut {
+        let guard = match live.uid.lock() {
+            Ok(name) => self
+                .locker
+                .lock_named(&name)
+                .ttl(self.timers.lock_ttl)
+                .wait(LOCK_WAIT)
+                .holder(self.node.as_str())
+                .acquire()
+                .await
+                .ok(),
+            Err(_) => None,
+        };
+        let deleted = self.delete(&live.uid, &live.key).await;
+        if let Some(guard) = guard {
+            // The delete did not rest on it.
+            let _ = guard.release().await;
+        }
+        match deleted {
+            Ok(true) => LoggedOut::Deleted,
+            Ok(false) => LoggedOut::AlreadyGone,
+            Err(error) => {
+                tracing::warn!(uid = %live.uid, session = %live.key.session, %error, "logout is tried again");
+                self.retries.push(live.uid.clone(), live.key.clone());
+                LoggedOut::Queued
+            }
+        }
+    }
+
+    /// Takes exactly this session out of the directory. The generation stays.
+    pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
+        let (deleted, record) = self
+            .directory
+            .update(uid, |record| record.remove(key).is_some())
+            .await?;
+        if !deleted {
+            metrics::counter!("distlock_stale_delete_refused_total").increment(1);
+            self.events.emit(Transition::StaleDeleteRefused, |event| {
+                event.uid = Some(uid.clone());
+                event.session = Some(key.session);
+                event.r#gen = Some(record.r#gen);
+            });
+        }
+        Ok(deleted)
+    }
+
+    /// Works off the deletes that the store did not confirm.
+    pub(crate) async fn retry_logouts(self: Arc<Self>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.retries.added.notified() => {}
+            }
+            while let Some((uid, key)) = self.retries.pop() {
+                if self.delete(&uid, &key).await.is_ok() {
+                    pause = FIRST_PAUSE;
+                    continue;
+                }
+                self.retries.push(uid, key);
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    () = self.clock.sleep(pause + jitter(pause)) => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// A pass over the whole directory: slots of this incarnation whose session is not here are deleted. Needed only after
+    /// more logouts failed than the queue holds, because the lease of a node that stays alive voids nothing.
+    pub(crate) async fn reconcile(&self) -> Result<()> {
+        let Some(own) = self.own.now() else {
+            return Ok(());
+        };
+        let mut after = None;
+        loop {
+            let page = self.directory.page(after.as_ref(), 256).await?;
+            let Some((last, ..)) = page.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            for (_, uid, seen) in page {
+                let (Some(uid), Ok(seen)) = (uid, seen) else {
+                    continue;
+                };
+                let left: Vec<_> = seen
+                    .record
+                    .slots
+                    .values()
+                    .map(|entry| &entry.key)
+                    .filter(|key| key.node == self.node && key.boot == own.boot)
+                    .filter(|key| {
+                        self.registry
+                            .get(&uid, key)
+                            .is_none_or(|live| live.phase() >= Phase::Closing)
+                    })
+                    .cloned()
+                    .collect();
+                for key in left {
+                    self.delete(&uid, &key).await?;
+                }
+            }
+        }
+    }
+}

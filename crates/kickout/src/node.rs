@@ -1,0 +1,119 @@
+//! This node's own lease: taken at the start, watched, and taken anew after a loss, under a higher boot number.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Guard, Result};
+use tokio::sync::watch;
+
+use crate::{
+    event::Transition,
+    flow::Inner,
+    ident::Boot,
+    live::Incarnation,
+    nodes::{NodeMeta, NodeState},
+    offline::{Code, Offline},
+    wait::jitter,
+};
+
+/// Pause between attempts to come back after a loss.
+const REJOIN_PAUSE: Duration = Duration::from_millis(500);
+
+/// The present incarnation; `None` while the node is fenced.
+#[derive(Debug)]
+pub(crate) struct Own(watch::Sender<Option<Incarnation>>);
+
+impl Own {
+    pub(crate) fn new() -> Self {
+        Self(watch::Sender::new(None))
+    }
+
+    /// The incarnation, if its lease is valid at this moment.
+    pub(crate) fn now(&self) -> Option<Incarnation> {
+        self.0.borrow().clone().filter(|own| own.lease.is_valid())
+    }
+}
+
+impl Inner {
+    /// Takes the node's lease. A predecessor that died holds it for up to one lease more, so this waits for that long.
+    pub(crate) async fn join(&self) -> Result<Guard> {
+        let meta = NodeMeta {
+            addr: self.advertise.clone(),
+            state: NodeState::Up,
+        };
+        let meta = serde_json::to_string(&meta).map_err(|error| {
+            distlock_core::Error::new(
+                distlock_core::ErrorKind::Internal,
+                "node record cannot be written",
+            )
+            .caused_by(error)
+        })?;
+        let lease = self.timers.node_lease;
+        let guard = self
+            .locker
+            .lock_named(&self.node.lock()?)
+            .ttl(lease)
+            .wait(lease + Duration::from_secs(1))
+            .holder(self.node.as_str())
+            .meta(meta)
+            .acquire()
+            .await?;
+        let boot = Boot::new(guard.token().get());
+        self.events.set_boot(boot);
+        self.own.0.send_replace(Some(Incarnation {
+            boot,
+            lease: guard.watch(),
+        }));
+        self.events.emit(Transition::NodeUp, |event| {
+            event.token = Some(boot.get());
+        });
+        Ok(guard)
+    }
+
+    /// Holds the lease until the flow stops. A lost lease ends every session; then the node comes back as a new incarnation.
+    pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
+        loop {
+            let reason = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                reason = guard.lost() => reason,
+            };
+            self.fence(&reason.to_string());
+            drop(guard);
+            guard = loop {
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    joined = self.join() => match joined {
+                        Ok(guard) => break guard,
+                        Err(error) => tracing::warn!(node = %self.node, %error, "node cannot take its lease"),
+                    },
+                }
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    () = self.clock.sleep(REJOIN_PAUSE + jitter(REJOIN_PAUSE)) => {}
+                }
+            };
+        }
+        for live in self.registry.all() {
+            self.end(&live, Offline::new(Code::Draining), true, |_| {});
+        }
+        self.own.0.send_replace(None);
+        // A lease that ended by itself is as good.
+        let _ = guard.release().await;
+        self.events.emit(Transition::NodeDown, |_| {});
+    }
+
+    /// Others may soon take this incarnation for dead: nothing of it may go on.
+    fn fence(&self, reason: &str) {
+        self.own.0.send_replace(None);
+        metrics::counter!("distlock_self_fence_total").increment(1);
+        tracing::error!(node = %self.node, reason, "node lost its lease and ends its sessions");
+        self.events.emit(Transition::NodeFenced, |event| {
+            event.result = Some(reason.to_owned());
+        });
+        for live in self.registry.all() {
+            self.end(&live, Offline::new(Code::NodeFenced), false, |_| {});
+        }
+    }
+}

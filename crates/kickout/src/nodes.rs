@@ -1,0 +1,135 @@
+//! Which incarnations of other nodes are alive, and where to reach them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::{Clock, Locker, Moment, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ident::{Boot, NodeId},
+    peers::NodeAddress,
+};
+
+/// Longest time a node is taken to be alive without asking again. Short beside every lease, long beside a burst of logins.
+const FRESH: Duration = Duration::from_millis(200);
+
+/// What a node writes beside its lease.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeMeta {
+    pub(crate) addr: String,
+    pub(crate) state: NodeState,
+}
+
+/// Whether a node takes logins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NodeState {
+    /// It does.
+    Up,
+    /// It is about to stop.
+    Draining,
+}
+
+/// How an incarnation stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Its lease is held.
+    Up(NodeAddress),
+    /// Its lease has ended, for ever: boot numbers do not come back.
+    Dead,
+}
+
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    locker: Locker,
+    clock: Arc<dyn Clock>,
+    fresh: Duration,
+    known: Mutex<HashMap<NodeId, Known>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// Every incarnation up to this one is dead.
+    dead: Option<Boot>,
+    up: Option<(NodeAddress, Moment)>,
+}
+
+impl Nodes {
+    pub(crate) fn new(locker: Locker, clock: Arc<dyn Clock>, node_lease: Duration) -> Self {
+        Self {
+            locker,
+            clock,
+            fresh: FRESH.min(node_lease / 20),
+            known: Mutex::default(),
+        }
+    }
+
+    /// How the incarnation stands that a record names. The record must have been read before.
+    ///
+    /// Errors mean "not known", never "dead".
+    pub(crate) async fn standing(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+        if let Some(standing) = self.remembered(node, boot) {
+            return Ok(standing);
+        }
+        self.ask(node, boot).await
+    }
+
+    /// As [`standing`](Self::standing), always asking the store.
+    pub(crate) async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+        let asked = self.clock.now();
+        let info = self.locker.inspect(node.lock()?).await?;
+        let up = info.held.and_then(|holder| {
+            let boot = Boot::new(holder.token?.get());
+            let meta = serde_json::from_str::<NodeMeta>(holder.meta.as_deref()?).ok()?;
+            Some(NodeAddress {
+                node: node.clone(),
+                boot,
+                addr: meta.addr,
+            })
+        });
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.entry(node.clone()).or_default();
+        let dead = match &up {
+            Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
+            // A session of this incarnation was in the directory, so its lease had been held before we asked.
+            None => boot,
+        };
+        known.dead = known.dead.max(Some(dead));
+        known.up = up.map(|up| (up, asked));
+        Ok(known.standing(boot).unwrap_or(Standing::Dead))
+    }
+
+    /// Forgets that a node was alive, so that the next question goes to the store.
+    pub(crate) fn doubt(&self, node: &NodeId) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get_mut(node) {
+            known.up = None;
+        }
+    }
+
+    fn remembered(&self, node: &NodeId, boot: Boot) -> Option<Standing> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get(node)?;
+        let standing = known.standing(boot)?;
+        let fresh = known
+            .up
+            .as_ref()
+            .is_some_and(|(_, asked)| self.clock.now().since(*asked) < self.fresh);
+        (standing == Standing::Dead || fresh).then_some(standing)
+    }
+}
+
+impl Known {
+    fn standing(&self, boot: Boot) -> Option<Standing> {
+        if self.dead.is_some_and(|dead| boot <= dead) {
+            return Some(Standing::Dead);
+        }
+        let (up, _) = self.up.as_ref()?;
+        (up.boot == boot).then(|| Standing::Up(up.clone()))
+    }
+}

@@ -1,0 +1,414 @@
+//! What nodes ask of each other, and the care taken when asking.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{Clock, Moment};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+use crate::{
+    ident::{Boot, Device, Generation, NodeId, SessionKey, Uid},
+    offline::Code,
+    record::Revocation,
+    wait::within,
+};
+
+/// Calls under way to one node at a time.
+const CONCURRENCY: usize = 64;
+/// Failures in a row after which a node is left alone for a while.
+const FAILURES: u32 = 5;
+const BREAK: Duration = Duration::from_secs(1);
+
+/// How to reach other nodes. The flow brings deadlines, retries and a circuit breaker; this is one plain call.
+#[async_trait]
+pub trait Peers: fmt::Debug + Send + Sync + 'static {
+    /// Asks a node to end one session. The answer is what [`KickOut::handle_kick`](crate::KickOut::handle_kick) said there.
+    ///
+    /// # Errors
+    /// [`PeerError`], saying whether the call may have been executed.
+    ///
+    /// # Cancel safety
+    /// The flow drops this future at its deadline.
+    async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError>;
+
+    /// Asks a node to deliver a message to one session.
+    ///
+    /// # Errors
+    /// [`PeerError`], saying whether the call may have been executed.
+    ///
+    /// # Cancel safety
+    /// The flow drops this future at its deadline.
+    async fn deliver(
+        &self,
+        to: &NodeAddress,
+        request: DeliverRequest,
+    ) -> Result<DeliverResult, PeerError>;
+}
+
+/// For a flow with one node: every other node is unreachable.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPeers;
+
+#[async_trait]
+impl Peers for NoPeers {
+    async fn kick(
+        &self,
+        _to: &NodeAddress,
+        _request: KickRequest,
+    ) -> Result<KickResult, PeerError> {
+        Err(PeerError::NotSent("no way to reach other nodes".into()))
+    }
+
+    async fn deliver(
+        &self,
+        _to: &NodeAddress,
+        _request: DeliverRequest,
+    ) -> Result<DeliverResult, PeerError> {
+        Err(PeerError::NotSent("no way to reach other nodes".into()))
+    }
+}
+
+/// A node, its incarnation and where it listens for its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// The node.
+    pub node: NodeId,
+    /// Its incarnation.
+    pub boot: Boot,
+    /// Its address, as it advertised it.
+    pub addr: String,
+}
+
+/// "End exactly this session."
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KickRequest {
+    /// The account.
+    pub uid: Uid,
+    /// Which session.
+    pub key: SessionKey,
+    /// The highest generation that is meant.
+    pub gen_max: Generation,
+    /// Why.
+    pub reason: Code,
+    /// Why, for people.
+    pub text: Option<String>,
+    /// The device that took over.
+    pub by_device: Option<Device>,
+    /// The generation that took over.
+    pub by_gen: Option<Generation>,
+    /// The same in every retry.
+    pub kick_id: Uuid,
+    /// Who asks. For events and logs.
+    pub from: NodeId,
+}
+
+/// What a node answers to a kick. Every answer is final: the session is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KickResult {
+    /// It was there and has been told.
+    Kicked,
+    /// It was not there, or had been told before.
+    AlreadyGone,
+    /// It belonged to an earlier incarnation of this node.
+    BootMismatch,
+    /// The account has a newer session here, which was left alone.
+    Newer(Generation),
+}
+
+/// "Deliver this to exactly this session."
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeliverRequest {
+    /// The account.
+    pub uid: Uid,
+    /// Which session.
+    pub key: SessionKey,
+    /// The message.
+    pub message: Message,
+    /// How long the target may take to hand it to the client.
+    pub within: Duration,
+}
+
+/// A message to an account. The flow does not look into it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who sent it.
+    pub from: Uid,
+    /// The sender's name for it.
+    pub id: String,
+    /// What it says.
+    pub body: String,
+}
+
+/// What a node answers to a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DeliverResult {
+    /// It was written to the session's connection.
+    Delivered,
+    /// The session is not the one that is active here. Nothing was delivered.
+    NotCurrent,
+    /// The session's queue is full. Nothing was delivered.
+    Full,
+    /// It was handed to the connection, which did not take it in time: it may yet arrive.
+    Unknown,
+}
+
+/// A call to another node that brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// It was certainly not executed.
+    NotSent(String),
+    /// It may have been executed.
+    Unknown(String),
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSent(why) => write!(f, "not sent: {why}"),
+            Self::Unknown(why) => write!(f, "outcome unknown: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for PeerError {}
+
+impl KickRequest {
+    /// A kick of exactly this session. The optional fields are public.
+    #[must_use]
+    pub fn new(
+        uid: Uid,
+        key: SessionKey,
+        gen_max: Generation,
+        reason: Code,
+        kick_id: Uuid,
+        from: NodeId,
+    ) -> Self {
+        Self {
+            uid,
+            key,
+            gen_max,
+            reason,
+            text: None,
+            by_device: None,
+            by_gen: None,
+            kick_id,
+            from,
+        }
+    }
+
+    pub(crate) fn of(uid: &Uid, revocation: &Revocation, from: &NodeId) -> Self {
+        Self {
+            uid: uid.clone(),
+            key: revocation.key.clone(),
+            gen_max: revocation.gen_max,
+            reason: revocation.reason,
+            text: revocation.text.clone(),
+            by_device: revocation.by_device.clone(),
+            by_gen: revocation.by_gen,
+            kick_id: revocation.kick_id,
+            from: from.clone(),
+        }
+    }
+}
+
+impl DeliverRequest {
+    /// A delivery to exactly this session.
+    #[must_use]
+    pub const fn new(uid: Uid, key: SessionKey, message: Message, within: Duration) -> Self {
+        Self {
+            uid,
+            key,
+            message,
+            within,
+        }
+    }
+}
+
+/// Deadlines, bounded concurrency and a circuit breaker around [`Peers`].
+#[derive(Debug)]
+pub(crate) struct Caller {
+    peers: Arc<dyn Peers>,
+    clock: Arc<dyn Clock>,
+    lines: Mutex<HashMap<NodeId, Arc<Line>>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    places: Semaphore,
+    health: Mutex<LineHealth>,
+}
+
+#[derive(Debug, Default)]
+struct LineHealth {
+    failures: u32,
+    open_until: Option<Moment>,
+}
+
+impl Caller {
+    pub(crate) fn new(peers: Arc<dyn Peers>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            peers,
+            clock,
+            lines: Mutex::default(),
+        }
+    }
+
+    pub(crate) async fn kick(
+        &self,
+        to: &NodeAddress,
+        request: KickRequest,
+        deadline: Duration,
+    ) -> Result<KickResult, PeerError> {
+        self.call(to, deadline, self.peers.kick(to, request)).await
+    }
+
+    pub(crate) async fn deliver(
+        &self,
+        to: &NodeAddress,
+        request: DeliverRequest,
+        deadline: Duration,
+    ) -> Result<DeliverResult, PeerError> {
+        self.call(to, deadline, self.peers.deliver(to, request))
+            .await
+    }
+
+    async fn call<T>(
+        &self,
+        to: &NodeAddress,
+        deadline: Duration,
+        call: impl Future<Output = Result<T, PeerError>>,
+    ) -> Result<T, PeerError> {
+        let line = self.line(&to.node);
+        if line.is_open(self.clock.now()) {
+            return Err(PeerError::NotSent(format!(
+                "node {} did not answer lately",
+                to.node
+            )));
+        }
+        let started = self.clock.now();
+        let place = within(&*self.clock, deadline, line.places.acquire())
+            .await
+            .and_then(Result::ok)
+            .ok_or_else(|| {
+                PeerError::NotSent(format!("too many calls to node {} are under way", to.node))
+            })?;
+        let left = deadline.saturating_sub(self.clock.now().since(started));
+        let answer = within(&*self.clock, left, call)
+            .await
+            .unwrap_or_else(|| Err(PeerError::Unknown(format!("no answer within {deadline:?}"))));
+        drop(place);
+        line.note(answer.is_ok(), self.clock.now());
+        answer
+    }
+
+    fn line(&self, node: &NodeId) -> Arc<Line> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(lines.entry(node.clone()).or_insert_with(|| {
+            Arc::new(Line {
+                places: Semaphore::new(CONCURRENCY),
+                health: Mutex::default(),
+            })
+        }))
+    }
+}
+
+impl Line {
+    fn is_open(&self, now: Moment) -> bool {
+        let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        health.open_until.is_some_and(|until| now < until)
+    }
+
+    fn note(&self, answered: bool, now: Moment) {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered {
+            *health = LineHealth::default();
+        } else {
+            health.failures += 1;
+            if health.failures >= FAILURES {
+                // One failure after the break opens it again.
+                health.open_until = Some(now + BREAK);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use distlock_core::ManualClock;
+
+    use super::*;
+    use crate::ident::SessionId;
+
+    #[derive(Debug, Default)]
+    struct Deaf(AtomicUsize);
+
+    #[async_trait]
+    impl Peers for Deaf {
+        async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Err(PeerError::Unknown("no answer".into()))
+        }
+
+        async fn deliver(
+            &self,
+            _: &NodeAddress,
+            _: DeliverRequest,
+        ) -> Result<DeliverResult, PeerError> {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_does_not_answer_is_left_alone_for_a_while() {
+        let clock = ManualClock::new();
+        let deaf = Arc::new(Deaf::default());
+        let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+        let to = NodeAddress {
+            node: NodeId::new("n1").unwrap(),
+            boot: Boot::new(1),
+            addr: String::new(),
+        };
+        let key = SessionKey {
+            node: to.node.clone(),
+            boot: to.boot,
+            session: SessionId::random(),
+        };
+        let (uid, from) = (Uid::new("u").unwrap(), NodeId::new("n2").unwrap());
+        let request = KickRequest::new(
+            uid,
+            key,
+            Generation::new(1),
+            Code::Superseded,
+            Uuid::nil(),
+            from,
+        );
+        let kick = || caller.kick(&to, request.clone(), Duration::from_secs(1));
+        for _ in 0..FAILURES {
+            assert!(matches!(kick().await, Err(PeerError::Unknown(_))));
+        }
+        assert!(matches!(kick().await, Err(PeerError::NotSent(_))));
+        clock.advance(BREAK);
+        assert!(matches!(kick().await, Err(PeerError::Unknown(_))));
+        assert!(
+            matches!(kick().await, Err(PeerError::NotSent(_))),
+            "one failure is enough now"
+        );
+        assert_eq!(deaf.0.load(Ordering::Relaxed), FAILURES as usize + 1);
+    }
+}

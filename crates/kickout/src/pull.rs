@@ -1,0 +1,239 @@
+//! The pull path: a node looks for kicks that never reached it, so that a lost call heals by itself.
+
+use std::{collections::HashMap, sync::Arc};
+
+use distlock_core::{Moment, RecordKey, Result};
+
+use crate::{
+    directory::{Hint, Seen},
+    event::Transition,
+    flow::Inner,
+    ident::{SessionId, SessionKey},
+    live::{Incarnation, Live, Phase},
+    offline::{Code, Offline},
+    record::SlotEntry,
+};
+
+const HINT_PAGE: u32 = 256;
+/// Active sessions compared with the directory per round; after the store was away, all of them.
+const COMPARED: usize = 1024;
+const COMPARE_PAGE: usize = 128;
+
+/// What the rounds remember.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Where the comparison goes on.
+    cursor: Option<SessionId>,
+    /// Notes without a revocation, and since when: the login that wrote one may be about to write the record.
+    idle: HashMap<RecordKey, Moment>,
+    /// The last round failed: the store was away.
+    store_was_away: bool,
+}
+
+impl Inner {
+    /// Rounds at the pace of lease renewals.
+    pub(crate) async fn pull(self: Arc<Self>) {
+        let mut memory = Memory::default();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.clock.sleep(self.timers.tick()) => {}
+            }
+            let Some(own) = self.own.now() else {
+                continue;
+            };
+            metrics::gauge!("distlock_lease_remaining_seconds")
+                .set(own.lease.remaining().as_secs_f64());
+            let round = self.round(&own, &mut memory).await;
+            if let Err(error) = &round {
+                tracing::warn!(node = %self.node, %error, "the directory could not be read");
+            }
+            memory.store_was_away = round.is_err();
+        }
+    }
+
+    async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
+        self.read_hints(own, memory).await?;
+        self.compare_sessions(memory).await?;
+        if self.retries.take_overflow()
+            && let Err(error) = self.reconcile().await
+        {
+            self.retries.order_reconciliation();
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
+        let mut idle = HashMap::new();
+        let mut after = None;
+        loop {
+            let page = self
+                .directory
+                .hints(&self.node, own.boot, after.as_ref(), HINT_PAGE)
+                .await?;
+            let Some(last) = page.last() else {
+                break;
+            };
+            after = Some(last.key.clone());
+            for hint in page {
+                self.act_on(&hint, own, &memory.idle, &mut idle).await?;
+            }
+        }
+        memory.idle = idle;
+        Ok(())
+    }
+
+    async fn act_on(
+        &self,
+        hint: &Hint,
+        own: &Incarnation,
+        idle_before: &HashMap<RecordKey, Moment>,
+        idle: &mut HashMap<RecordKey, Moment>,
+    ) -> Result<()> {
+        // The note alone decides nothing: the record does.
+        let record = match self.directory.read(&hint.uid).await {
+            Ok(seen) => seen.record,
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => {
+                tracing::error!(uid = %hint.uid, %error, "a kick cannot be looked up");
+                return Ok(());
+            }
+        };
+        let mut gone = Vec::new();
+        for revocation in &record.revocations {
+            if revocation.key.node == self.node && revocation.key.boot == own.boot {
+                if self.apply(&hint.uid, revocation)
+                    && let Some(age) = hint.age
+                {
+                    metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
+                        .record(age.as_secs_f64());
+                }
+                gone.push(revocation.key.clone());
+            }
+        }
+        if gone.is_empty() {
+            // Written before its record, so a record without a revocation may only be a moment away. A login that takes
+            // longer than this has lost its lock.
+            let now = self.clock.now();
+            let since = idle_before.get(&hint.key).copied().unwrap_or(now);
+            if now.since(since) > self.timers.lock_ttl * 2 {
+                self.directory.drop_hint(hint).await?;
+            } else {
+                idle.insert(hint.key.clone(), since);
+            }
+        } else {
+            self.directory.settle(&hint.uid, &gone).await?;
+        }
+        Ok(())
+    }
+
+    /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
+    async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
+        let mut left = if memory.store_was_away {
+            self.registry.len().max(COMPARED)
+        } else {
+            COMPARED
+        };
+        while left > 0 {
+            let page = self.registry.page(memory.cursor, COMPARE_PAGE.min(left));
+            memory.cursor = page.last().map(|live| live.key.session);
+            if page.is_empty() {
+                break;
+            }
+            left -= page.len();
+            let active: Vec<_> = page
+                .into_iter()
+                .filter(|live| live.phase() == Phase::Active)
+                .collect();
+            if active.is_empty() {
+                continue;
+            }
+            let uids: Vec<_> = active.iter().map(|live| live.uid.clone()).collect();
+            let records = self.directory.read_many(&uids).await?;
+            for (live, seen) in active.iter().zip(records) {
+                match seen {
+                    Ok(seen) => self.compare(live, &seen).await?,
+                    Err(error) => {
+                        tracing::error!(uid = %live.uid, %error, "a session cannot be compared");
+                    }
+                }
+                self.count_duplicates(live);
+            }
+        }
+        Ok(())
+    }
+
+    async fn compare(&self, live: &Arc<Live>, seen: &Seen) -> Result<()> {
+        let record = &seen.record;
+        if record.slot_of(&live.key).is_some() || live.phase() != Phase::Active {
+            return Ok(());
+        }
+        if seen.version.is_none() || record.r#gen < live.generation() {
+            return self.register_again(live).await;
+        }
+        if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
+            self.apply(&live.uid, revocation);
+            self.directory
+                .settle(&live.uid, std::slice::from_ref(&revocation.key))
+                .await?;
+            return Ok(());
+        }
+        let by = record.slots.get(&live.slot).map(|it| it.device.clone());
+        let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
+        self.end(live, notice, false, |event| {
+            event.result = Some("the directory names another session".into());
+        });
+        Ok(())
+    }
+
+    /// The store lost its memory of this session (a failover to a replica that lagged behind).
+    async fn register_again(&self, live: &Arc<Live>) -> Result<()> {
+        let (registered, _) = self
+            .directory
+            .update(&live.uid, |record| {
+                if live.phase() != Phase::Active || record.r#gen >= live.generation() {
+                    return false;
+                }
+                record.r#gen = live.generation();
+                record.slots.insert(
+                    live.slot.clone(),
+                    SlotEntry {
+                        key: live.key.clone(),
+                        r#gen: live.generation(),
+                        device: live.device.clone(),
+                        class: live.class.clone(),
+                        since: live.since,
+                    },
+                );
+                true
+            })
+            .await?;
+        if registered {
+            self.events
+                .emit(Transition::Registered, |event| event.of(live));
+        }
+        if live.phase() >= Phase::Closing {
+            // It logged out in between and may have found nothing to delete.
+            self.delete(&live.uid, &live.key).await?;
+        }
+        Ok(())
+    }
+
+    fn count_duplicates(&self, live: &Live) {
+        let mut active: Vec<SessionKey> = self
+            .registry
+            .of(&live.uid)
+            .iter()
+            .filter(|other| other.slot == live.slot && other.check().is_ok())
+            .map(|other| other.key.clone())
+            .collect();
+        active.dedup();
+        let limit = usize::try_from(self.policy.limit).unwrap_or(usize::MAX);
+        if active.len() > limit {
+            metrics::counter!("distlock_duplicates_detected_total").increment(1);
+            tracing::error!(uid = %live.uid, "more sessions are active than the policy allows");
+        }
+    }
+}

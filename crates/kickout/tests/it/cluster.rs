@@ -1,0 +1,245 @@
+//! Nodes in one process over one memory store, and the wires between them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{RecordKey, Store, SystemClock};
+use distlock_kickout::{
+    Builder, Class, DeliverRequest, DeliverResult, Device, Event, KickOut, KickRequest, KickResult,
+    Login, LoginOutcome, NodeAddress, NodeId, Offline, PeerError, Peers, Session, Timers,
+    Transition, Uid, UserRecord,
+};
+use distlock_memory::Memory;
+use tokio::sync::broadcast;
+
+use crate::link::{Faults, Link};
+
+/// Far beyond anything a healthy run needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Cluster {
+    pub(crate) memory: Memory,
+    pub(crate) mesh: Arc<Mesh>,
+}
+
+pub(crate) struct Node {
+    pub(crate) kick: KickOut,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) events: broadcast::Receiver<Event>,
+    name: String,
+    mesh: Arc<Mesh>,
+}
+
+/// The wires between nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Mesh {
+    nodes: Mutex<HashMap<String, KickOut>>,
+    silent: Mutex<HashSet<String>>,
+    kicks: Mutex<Vec<KickRequest>>,
+}
+
+#[derive(Debug)]
+struct Wire(Arc<Mesh>);
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        Self {
+            memory: Memory::default(),
+            mesh: Arc::default(),
+        }
+    }
+
+    pub(crate) async fn node(&self, name: &str) -> Node {
+        self.node_with(name, |builder| builder).await
+    }
+
+    pub(crate) async fn node_with(
+        &self,
+        name: &str,
+        with: impl FnOnce(Builder) -> Builder,
+    ) -> Node {
+        let link = Link::new(self.memory.lock(), self.memory.records());
+        let faults = link.faults();
+        let link = Arc::new(link);
+        let store = Store::with_clock(link.clone(), link, Arc::new(SystemClock));
+        let builder = KickOut::builder(store, NodeId::new(name).unwrap())
+            .timers(timers())
+            .peers(Arc::new(Wire(Arc::clone(&self.mesh))));
+        let kick = with(builder).start().await.unwrap();
+        let mut nodes = self.mesh.nodes.lock().unwrap();
+        nodes.insert(name.to_owned(), kick.clone());
+        Node {
+            events: kick.events(),
+            kick,
+            faults,
+            name: name.to_owned(),
+            mesh: Arc::clone(&self.mesh),
+        }
+    }
+
+    /// The account's record as it is in the store.
+    pub(crate) async fn record(&self, uid: &Uid) -> Option<UserRecord> {
+        let key = RecordKey::new(format!("sess/{uid}")).unwrap();
+        let entry = self.memory.records().get(&key).await.unwrap()?;
+        Some(UserRecord::parse(uid, &entry.value).unwrap())
+    }
+
+    /// Keys in the store under a prefix.
+    pub(crate) async fn keys(&self, prefix: &str) -> Vec<String> {
+        let page = self.memory.records().scan(prefix, None, 1000).await;
+        let page = page.unwrap().into_iter();
+        page.map(|(key, _)| key.as_str().to_owned()).collect()
+    }
+}
+
+impl Mesh {
+    /// From now on the node answers nobody.
+    pub(crate) fn silence(&self, name: &str) {
+        self.silent.lock().unwrap().insert(name.to_owned());
+    }
+
+    pub(crate) fn unsilence(&self, name: &str) {
+        self.silent.lock().unwrap().remove(name);
+    }
+
+    /// Every kick that was sent, answered or not.
+    pub(crate) fn kicks(&self) -> Vec<KickRequest> {
+        self.kicks.lock().unwrap().clone()
+    }
+
+    fn reach(&self, to: &NodeAddress) -> Result<KickOut, PeerError> {
+        if self.silent.lock().unwrap().contains(to.node.as_str()) {
+            return Err(PeerError::Unknown("no answer".into()));
+        }
+        let nodes = self.nodes.lock().unwrap();
+        nodes
+            .get(to.node.as_str())
+            .cloned()
+            .ok_or_else(|| PeerError::NotSent("no such node".into()))
+    }
+}
+
+#[async_trait]
+impl Peers for Wire {
+    async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
+        self.0.kicks.lock().unwrap().push(request.clone());
+        self.0.reach(to)?.handle_kick(&request)
+    }
+
+    async fn deliver(
+        &self,
+        to: &NodeAddress,
+        request: DeliverRequest,
+    ) -> Result<DeliverResult, PeerError> {
+        Ok(self.0.reach(to)?.handle_deliver(request).await)
+    }
+}
+
+impl Node {
+    pub(crate) async fn login(&self, uid: &Uid, device: &str) -> LoginOutcome {
+        self.kick.login(login(uid, device)).await.unwrap()
+    }
+
+    pub(crate) async fn admit(&self, uid: &Uid, device: &str) -> Session {
+        match self.login(uid, device).await {
+            LoginOutcome::Admitted(session) => session,
+            other => panic!("{device} on {} was not admitted: {other:?}", self.name),
+        }
+    }
+
+    /// Ends as a killed process does: nothing is released, nobody is told, nobody can reach it any more.
+    pub(crate) fn crash(self) {
+        self.faults.cut();
+        self.mesh.silence(&self.name);
+        self.mesh.nodes.lock().unwrap().remove(&self.name);
+    }
+
+    /// The events since the last question.
+    pub(crate) fn history(&mut self) -> Vec<Event> {
+        let mut history = Vec::new();
+        loop {
+            match self.events.try_recv() {
+                Ok(event) => history.push(event),
+                Err(broadcast::error::TryRecvError::Lagged(missed)) => {
+                    panic!("{missed} events were missed")
+                }
+                Err(_) => return history,
+            }
+        }
+    }
+
+    /// The next event of a kind.
+    pub(crate) async fn event(&mut self, transition: Transition) -> Event {
+        let wanted = async {
+            loop {
+                let event = self.events.recv().await.unwrap();
+                if event.event == transition {
+                    return event;
+                }
+            }
+        };
+        soon(&format!("{transition:?}"), wanted).await
+    }
+}
+
+/// Long leases, short everything else: a busy machine must not fence a node by accident.
+pub(crate) fn timers() -> Timers {
+    let mut timers = Timers::default();
+    timers.lock_wait = Duration::from_secs(10);
+    timers.kick_budget = Duration::from_secs(1);
+    timers.peer_deadline = Duration::from_millis(300);
+    timers.node_lease = Duration::from_secs(3);
+    timers.grace = Duration::from_millis(200);
+    timers.sweep = Duration::from_millis(200);
+    timers
+}
+
+pub(crate) fn uid(name: &str) -> Uid {
+    Uid::new(name).unwrap()
+}
+
+pub(crate) fn device(name: &str) -> Device {
+    Device::new(name).unwrap()
+}
+
+pub(crate) fn login(uid: &Uid, name: &str) -> Login {
+    Login::new(uid.clone(), device(name), Class::none())
+}
+
+pub(crate) async fn told(session: &Session) -> Offline {
+    soon("the notice", session.superseded()).await
+}
+
+/// What a future gives; a test that waits for too long says for what.
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not come within {PATIENCE:?}"))
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually<F, C>(what: &str, mut condition: C)
+where
+    C: FnMut() -> F,
+    F: Future<Output = bool>,
+{
+    soon(what, async {
+        while !condition().await {
+            pause(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the store runs on the machine's clock, so the test waits on it"
+)]
+pub(crate) async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}

@@ -1,0 +1,209 @@
+//! A link to the store that a test can cut, and that can lose replies.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, Deleted, DistLock, Entry, Error, ErrorKind,
+    Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey,
+    Records, ReleaseOutcome, Renewal, Renewed, Result, Version, Written,
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    lock: Arc<dyn DistLock>,
+    records: Arc<dyn Records>,
+    faults: Arc<Faults>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    cut: AtomicBool,
+    /// Replies to lose: of puts of `sess/` keys, after they were done.
+    replies_lost_after: AtomicU32,
+    /// Requests to lose: of puts of `sess/` keys, before they are done.
+    requests_lost: AtomicU32,
+    /// Puts of `sess/` keys that are to meet a conflict.
+    conflicts: AtomicU32,
+}
+
+impl Link {
+    pub(crate) fn new(lock: Arc<dyn DistLock>, records: Arc<dyn Records>) -> Self {
+        Self {
+            lock,
+            records,
+            faults: Arc::default(),
+        }
+    }
+
+    pub(crate) fn faults(&self) -> Arc<Faults> {
+        Arc::clone(&self.faults)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.faults.cut.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "the link is cut"));
+        }
+        Ok(())
+    }
+}
+
+impl Faults {
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn heal(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn lose_replies(&self, number: u32) {
+        self.replies_lost_after.store(number, Ordering::SeqCst);
+    }
+
+    pub(crate) fn lose_requests(&self, number: u32) {
+        self.requests_lost.store(number, Ordering::SeqCst);
+    }
+
+    pub(crate) fn conflict(&self, number: u32) {
+        self.conflicts.store(number, Ordering::SeqCst);
+    }
+}
+
+fn take(counter: &AtomicU32) -> bool {
+    counter
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        })
+        .is_ok()
+}
+
+fn unknown() -> Error {
+    Error::new(ErrorKind::OutcomeUnknown, "the reply was lost")
+}
+
+#[async_trait]
+impl DistLock for Link {
+    fn capabilities(&self) -> &Capabilities {
+        self.lock.capabilities()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        self.check()?;
+        self.lock.try_acquire(request).await
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        self.check()?;
+        self.lock.contend(request).await
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        self.check()?;
+        self.lock.renew(lease, renewal).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        self.check()?;
+        self.lock.release(lease).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        self.check()?;
+        self.lock.hand_over(lease, next).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.check()?;
+        self.lock.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.check()?;
+        self.lock.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.check()?;
+        self.lock.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.check()?;
+        self.lock.health().await
+    }
+
+    async fn close(&self) {}
+}
+
+#[async_trait]
+impl Records for Link {
+    fn backend(&self) -> &'static str {
+        self.records.backend()
+    }
+
+    fn tells_ages(&self) -> bool {
+        self.records.tells_ages()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        self.check()?;
+        self.records.get(key).await
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        self.check()?;
+        self.records.get_many(keys).await
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        self.check()?;
+        if !key.as_str().starts_with("sess/") {
+            return self.records.put(key, value, expect).await;
+        }
+        if take(&self.faults.requests_lost) {
+            return Err(unknown());
+        }
+        if take(&self.faults.conflicts) {
+            return Ok(Written::Conflict);
+        }
+        let written = self.records.put(key, value, expect).await?;
+        if take(&self.faults.replies_lost_after) {
+            return Err(unknown());
+        }
+        Ok(written)
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.check()?;
+        self.records.delete(key, expect).await
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.check()?;
+        self.records.scan(prefix, after, limit).await
+    }
+
+    async fn close(&self) {}
+}

@@ -1,0 +1,220 @@
+//! One account, one session: a new login ends the old one, wherever it is.
+
+use distlock_kickout::{Code, Confirm, Intent, LoggedOut, LoginOutcome, Phase, Retry, Transition};
+
+use crate::cluster::{Cluster, eventually, login, soon, told, uid};
+
+#[tokio::test]
+async fn on_another_node() {
+    let cluster = Cluster::new();
+    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    assert!(phone.old_confirmed() && phone.check().is_ok());
+
+    let pc = n2.admit(&anna, "pc").await;
+    assert!(
+        pc.old_confirmed(),
+        "the phone answered, so it is known to be gone"
+    );
+    assert!(pc.generation() > phone.generation());
+
+    let notice = told(&phone).await;
+    assert_eq!(
+        (notice.code, notice.retry),
+        (Code::Superseded, Retry::Never)
+    );
+    assert_eq!(notice.by_device.unwrap().as_str(), "pc");
+    assert_eq!(notice.r#gen, Some(pc.generation()));
+    assert_eq!(phone.check().unwrap_err().code, Code::Superseded);
+    assert_eq!(phone.phase(), Phase::Superseded);
+
+    for node in [&n1, &n2] {
+        let location = node.kick.route(&anna).await.unwrap().unwrap();
+        assert_eq!(location.key, *pc.key());
+    }
+    let record = cluster.record(&anna).await.unwrap();
+    assert_eq!(record.slots.len(), 1);
+    assert!(record.revocations.is_empty(), "{record:?}");
+    assert_eq!(cluster.keys("rev/").await, Vec::<String>::new());
+
+    let received = n1.event(Transition::KickReceived).await;
+    let kicks = cluster.mesh.kicks();
+    assert_eq!(kicks.len(), 1);
+    assert_eq!(received.kick_id, Some(kicks[0].kick_id));
+    assert!(kicks[0].gen_max < pc.generation());
+}
+
+#[tokio::test]
+async fn on_the_same_node_and_by_the_same_device() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let first = n1.admit(&anna, "phone").await;
+    let second = n1.admit(&anna, "phone").await;
+    assert_eq!(told(&first).await.code, Code::Replaced);
+    let third = n1.admit(&anna, "pc").await;
+    assert_eq!(told(&second).await.code, Code::Superseded);
+    assert!(third.check().is_ok());
+    assert!(cluster.mesh.kicks().is_empty(), "nobody was called");
+    assert_eq!(n1.kick.logins_under_way(), 0);
+}
+
+#[tokio::test]
+async fn accounts_do_not_touch_each_other() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let sessions = [
+        n1.admit(&uid("a"), "phone").await,
+        n1.admit(&uid("A"), "phone").await,
+        n1.admit(&uid("a "), "phone").await,
+        n1.admit(&uid("a/b"), "phone").await,
+    ];
+    for session in &sessions {
+        assert!(session.check().is_ok(), "{session:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_late_logout_does_not_erase_the_newcomer() {
+    let cluster = Cluster::new();
+    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    // The kick gets lost, so n1 still believes in the phone and really tries to delete it.
+    cluster.mesh.silence("n1");
+    let pc = n2.admit(&anna, "pc").await;
+    assert!(!pc.old_confirmed());
+    assert_eq!(phone.logout().await, LoggedOut::AlreadyGone);
+    let refused = n1.event(Transition::StaleDeleteRefused).await;
+    assert_eq!(refused.session, Some(phone.key().session));
+    let location = n1.kick.route(&anna).await.unwrap().unwrap();
+    assert_eq!(location.key, *pc.key());
+    assert_eq!(pc.logout().await, LoggedOut::Deleted);
+    assert_eq!(pc.logout().await, LoggedOut::AlreadyGone);
+    assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn the_generation_survives_logout_and_restart() {
+    let cluster = Cluster::new();
+    let anna = uid("anna");
+    let mut last = None;
+    for round in 0..3 {
+        let node = cluster.node(&format!("n{round}")).await;
+        let session = node.admit(&anna, "phone").await;
+        assert!(last < Some(session.generation()));
+        last = Some(session.generation());
+        session.logout().await;
+        assert_eq!(
+            cluster.record(&anna).await.unwrap().r#gen,
+            session.generation()
+        );
+        node.kick.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn dropping_a_session_or_a_login_leaves_nothing() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    drop(n1.admit(&anna, "phone").await);
+    eventually("the logout", || async {
+        n1.kick.route(&anna).await.unwrap().is_none()
+    })
+    .await;
+    // At whatever point a login is dropped, soon nothing of it is left.
+    for polls in 0..40 {
+        let mut login = Box::pin(n1.kick.login(login(&anna, "phone")));
+        for _ in 0..polls {
+            let polled = futures_util::poll!(&mut login);
+            if polled.is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(login);
+        eventually("the end of the dropped login", || async {
+            n1.kick.sessions() == 0
+                && n1.kick.logins_under_way() == 0
+                && n1.kick.route(&anna).await.unwrap().is_none()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_resumed_session_must_not_have_been_superseded() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let resume = |token: &str, device: &str| {
+        login(&anna, device).intent(Intent::Resume, Some(token.to_owned()))
+    };
+
+    let phone = n1.admit(&anna, "phone").await;
+    let token = phone.resume_token();
+    phone.logout().await;
+    let LoginOutcome::Admitted(again) = n2.kick.login(resume(&token, "phone")).await.unwrap()
+    else {
+        panic!("nobody came in between");
+    };
+    let token = again.resume_token();
+    let pc = n1.admit(&anna, "pc").await;
+    let LoginOutcome::Denied(denied) = n2.kick.login(resume(&token, "phone")).await.unwrap() else {
+        panic!("the pc came in between");
+    };
+    assert_eq!(denied.code, Code::Superseded);
+    assert_eq!(denied.by_device.unwrap().as_str(), "pc");
+    assert!(pc.check().is_ok(), "a refused resume ends nobody's session");
+
+    let error = n1.kick.login(resume("garbage", "phone")).await.unwrap_err();
+    assert_eq!(error.kind(), distlock_core::ErrorKind::InvalidArgument);
+    let stolen = login(&uid("otto"), "phone").intent(Intent::Resume, Some(token));
+    let error = n1.kick.login(stolen).await.unwrap_err();
+    assert_eq!(error.kind(), distlock_core::ErrorKind::InvalidArgument);
+    assert!(pc.check().is_ok());
+}
+
+#[tokio::test]
+async fn strict_confirmation_waits_until_the_old_session_was_told() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let n2 = cluster
+        .node_with("n2", |builder| builder.confirm(Confirm::Strict))
+        .await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    cluster.mesh.silence("n1");
+    // Nobody can call n1, but n1 reads its hints.
+    let pc = soon("the strict login", n2.admit(&anna, "pc")).await;
+    assert_eq!(
+        phone.phase(),
+        Phase::Superseded,
+        "told before the pc was let in"
+    );
+    assert!(pc.old_confirmed());
+}
+
+#[tokio::test]
+async fn shutdown_tells_every_session_and_frees_the_directory() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let ((), notice) = tokio::join!(n1.kick.shutdown(), async {
+        let notice = told(&phone).await;
+        phone.logout().await;
+        notice
+    });
+    assert_eq!((notice.code, notice.retry), (Code::Draining, Retry::Now));
+    assert!(
+        matches!(n1.login(&anna, "phone").await, LoginOutcome::Denied(it) if it.code == Code::Draining)
+    );
+    assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
+    assert!(n1.kick.boot().is_none());
+    // The name is free at once.
+    let again = soon("the same node again", cluster.node("n1")).await;
+    assert!(again.kick.boot().is_some());
+}

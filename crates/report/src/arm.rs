@@ -1,0 +1,86 @@
+//! What is measured: one way of taking and freeing locks, under a name.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use crate::{
+    engine::{Round, run_round},
+    sample::Sample,
+};
+
+/// One way of taking and freeing locks: a locker, a raw driver, another library.
+///
+/// The workload's loops are compiled once per subject, so a subject that answers in nanoseconds is not measured through
+/// boxed futures.
+pub trait Subject: Send + Sync + 'static {
+    /// What stands for a held lock.
+    type Held: Send;
+    /// What a failed operation says.
+    type Error: fmt::Display + Send;
+
+    /// Takes the lock, waiting while somebody holds it.
+    fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, Self::Error>> + Send;
+
+    /// Frees the lock.
+    fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Running totals of what reached the store.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+/// Running totals of what reached a store; `None` = cannot be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls to the backend's contract, or driver calls of a raw subject.
+    pub operations: Option<u64>,
+    /// Statements or commands that went to the store.
+    pub statements: Option<u64>,
+}
+
+impl Counters {
+    /// What was added since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        Self {
+            operations: grown(self.operations, earlier.operations),
+            statements: grown(self.statements, earlier.statements),
+        }
+    }
+}
+
+/// A named subject, ready to be measured beside others.
+pub struct Arm {
+    name: String,
+    run: Box<dyn Fn(Round) -> Turn + Send + Sync>,
+}
+
+/// One round of one arm, running.
+type Turn = Pin<Box<dyn Future<Output = Sample> + Send>>;
+
+impl Arm {
+    /// Gives a subject its name in the report.
+    pub fn new<S: Subject>(name: impl Into<String>, subject: S) -> Self {
+        let subject = Arc::new(subject);
+        Self {
+            name: name.into(),
+            run: Box::new(move |round| Box::pin(run_round(Arc::clone(&subject), round))),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) async fn run(&self, round: Round) -> Sample {
+        (self.run)(round).await
+    }
+}
+
+impl fmt::Debug for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Arm").field(&self.name).finish()
+    }
+}

@@ -1,0 +1,112 @@
+//! Measures a backend the way callers use it: through a locker and its guards.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use distlock_core::{DistLock, Guard, Locker, Released, Result};
+
+use crate::{
+    arm::{Arm, Counters, Subject},
+    counting::CountingLock,
+    engine::measure,
+    report::Report,
+    workload::{Options, Workload},
+};
+
+/// Measures one backend through [`Locker`] and [`Guard`]. The arm is named after the backend.
+///
+/// It opens a handle of its own and closes it at the end; `lock` stays open. The locks it takes have names that start with
+/// `bench:`, and are released; rows that a store keeps for a while after a release are left to its reaper.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](distlock_core::ErrorKind::InvalidArgument) when the options do not fit the workload, and
+/// any error of opening a handle. What fails later is counted in the report.
+///
+/// # Cancel safety
+/// Safe to drop: held locks are released in the background, as when a guard is dropped.
+///
+/// # Panics
+/// When the backend panics.
+pub async fn bench(
+    lock: Arc<dyn DistLock>,
+    workload: Workload,
+    options: &Options,
+) -> Result<Report> {
+    options.callers(workload)?;
+    let name = lock.capabilities().backend;
+    let subject = LockerSubject::new(lock.reopen().await?);
+    let locker = subject.locker().clone();
+    locker.ready().await?;
+    let report = measure(&[Arm::new(name, subject)], workload, options).await;
+    locker.close().await;
+    report
+}
+
+/// A backend through [`Locker`] and [`Guard`], with every call to the backend counted.
+pub struct LockerSubject {
+    locker: Locker,
+    calls: CountingLock,
+    statements: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
+    ttl: Duration,
+}
+
+impl LockerSubject {
+    /// A locker of its own over `lock`.
+    #[must_use]
+    pub fn new(lock: Arc<dyn DistLock>) -> Self {
+        let ttl = lock.capabilities().default_ttl;
+        let calls = CountingLock::new(lock);
+        Self {
+            locker: Locker::new(Arc::new(calls.clone())),
+            calls,
+            statements: None,
+            ttl,
+        }
+    }
+
+    /// Also reports statements, from a running total.
+    #[must_use]
+    pub fn count_statements(mut self, total: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.statements = Some(Box::new(total));
+        self
+    }
+
+    /// The locker that is measured.
+    #[must_use]
+    pub const fn locker(&self) -> &Locker {
+        &self.locker
+    }
+}
+
+impl Subject for LockerSubject {
+    type Held = Guard;
+    type Error = String;
+
+    async fn acquire(&self, name: &str) -> Result<Guard, String> {
+        let lock = self.locker.lock(name).ttl(self.ttl);
+        lock.acquire().await.map_err(|error| error.to_string())
+    }
+
+    async fn release(&self, guard: Guard) -> Result<(), String> {
+        match guard.release().await {
+            Released::Clean => Ok(()),
+            Released::AlreadyLost(reason) => Err(format!("lost while held: {reason}")),
+            Released::Unconfirmed(error) => Err(format!("release not confirmed: {error}")),
+            other => Err(format!("unknown answer to a release: {other:?}")),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            operations: Some(self.calls.calls()),
+            statements: self.statements.as_ref().map(|total| total()),
+        }
+    }
+}
+
+impl fmt::Debug for LockerSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockerSubject")
+            .field("locker", &self.locker)
+            .finish_non_exhaustive()
+    }
+}

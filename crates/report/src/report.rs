@@ -1,0 +1,227 @@
+//! Samples with what is said about them, as JSON and as text.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    sample::Sample,
+    statistics::{Figures, Ratio, Spread},
+    table::{Table, count, micros},
+    workload::Workload,
+};
+
+/// One workload on one or several arms.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// What was done; `None` when there is no sample.
+    pub workload: Option<Workload>,
+    /// By how many callers.
+    pub callers: usize,
+    /// In how many rounds.
+    pub rounds: usize,
+    /// Measured time of one round, in seconds (the median).
+    pub seconds_per_round: f64,
+    /// One per arm, in the order of the arms.
+    pub figures: Vec<Figures>,
+    /// Every further arm over the first one.
+    pub ratios: Vec<Ratio>,
+    /// What all this was computed from.
+    pub samples: Vec<Sample>,
+}
+
+impl Report {
+    /// Computes the figures of samples of one workload, also of samples that another process measured.
+    #[must_use]
+    pub fn new(samples: Vec<Sample>) -> Self {
+        let mut arms: Vec<&str> = Vec::new();
+        for sample in &samples {
+            if !arms.contains(&sample.arm.as_str()) {
+                arms.push(&sample.arm);
+            }
+        }
+        let of = |arm: &str| samples.iter().filter(|s| s.arm == arm).collect::<Vec<_>>();
+        let figures: Vec<_> = arms.iter().map(|arm| Figures::of(arm, &of(arm))).collect();
+        let ratios = arms
+            .iter()
+            .skip(1)
+            .map(|arm| Ratio::of((arm, &of(arm)), (arms[0], &of(arms[0]))))
+            .collect();
+        let seconds = Spread::of(
+            samples
+                .iter()
+                .map(|s| crate::sample::float(s.elapsed_ns) / 1e9),
+        );
+        Self {
+            workload: samples.first().map(|s| s.workload),
+            callers: samples.first().map_or(0, |s| s.cycles_per_task.len()),
+            rounds: arms.first().map_or(0, |arm| of(arm).len()),
+            seconds_per_round: seconds.map_or(0.0, |spread| spread.median),
+            figures,
+            ratios,
+            samples,
+        }
+    }
+
+    /// The figures of one arm.
+    #[must_use]
+    pub fn arm(&self, name: &str) -> Option<&Figures> {
+        self.figures.iter().find(|figures| figures.arm == name)
+    }
+
+    /// Whether any cycle failed.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.figures.iter().any(|figures| figures.errors > 0)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(workload) = self.workload else {
+            return writeln!(f, "no samples");
+        };
+        writeln!(
+            f,
+            "{workload}, {} {}, {} {} of {:.2} s, median (lowest to highest)\n",
+            self.callers,
+            if self.callers == 1 {
+                "caller"
+            } else {
+                "callers"
+            },
+            self.rounds,
+            if self.rounds == 1 { "round" } else { "rounds" },
+            self.seconds_per_round
+        )?;
+        let mut table = Table::new([
+            "arm",
+            "cycles/s",
+            "",
+            "p50",
+            "p90",
+            "p99",
+            "max",
+            "ops/cycle",
+            "statements/cycle",
+            "cycles/task",
+            "unfairness",
+            "errors",
+        ]);
+        for figures in &self.figures {
+            table.row(row(figures));
+        }
+        write!(f, "{table}")?;
+        if !self.ratios.is_empty() {
+            writeln!(f)?;
+        }
+        for ratio in &self.ratios {
+            writeln!(
+                f,
+                "{} over {}: cycles/s {}, p50 {}",
+                ratio.arm,
+                ratio.over,
+                times(ratio.cycles_per_second),
+                times(ratio.p50)
+            )?;
+        }
+        for figures in self.figures.iter().filter(|figures| figures.errors > 0) {
+            writeln!(
+                f,
+                "{}: {} failed, the first: {}",
+                figures.arm,
+                count(figures.errors),
+                figures.first_error.as_deref().unwrap_or("unknown")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn row(figures: &Figures) -> Vec<String> {
+    let whole = |value: f64| {
+        format!("{value:.0}")
+            .parse()
+            .map_or_else(|_| "-".into(), count)
+    };
+    let decimals = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.2}"));
+    let time = |value: Option<f64>| value.map_or_else(|| "-".into(), micros);
+    let median = |value: Option<Spread>| value.map(|spread| spread.median);
+    let (least, most) = figures.cycles_per_task;
+    vec![
+        figures.arm.clone(),
+        median(figures.cycles_per_second).map_or_else(|| "-".into(), whole),
+        figures
+            .cycles_per_second
+            .map_or_else(String::new, |spread| {
+                format!("({} to {})", whole(spread.low), whole(spread.high))
+            }),
+        time(median(figures.p50_us)),
+        time(median(figures.p90_us)),
+        time(median(figures.p99_us)),
+        time(figures.max_us),
+        decimals(figures.operations_per_cycle),
+        decimals(figures.statements_per_cycle),
+        format!("{} to {}", count(least), count(most)),
+        decimals(figures.unfairness.map(|spread| spread.high)),
+        count(figures.errors),
+    ]
+}
+
+fn times(ratio: Option<Spread>) -> String {
+    ratio.map_or_else(
+        || "-".into(),
+        |Spread { median, low, high }| format!("x {median:.2} ({low:.2} to {high:.2})"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sample::tests::sample;
+
+    fn two_arms() -> Report {
+        let mut samples = vec![
+            sample("plain", 0, &[1_000, 1_000], Duration::from_micros(1_500)),
+            sample("ours", 0, &[20_000, 30_000], Duration::from_micros(75)),
+        ];
+        samples[0].errors = 1;
+        samples[0].first_error = Some("database is locked".into());
+        Report::new(samples)
+    }
+
+    #[test]
+    fn text_is_aligned_and_complete() {
+        let text = two_arms().to_string();
+        let expected = "\
+independent, 2 callers, 1 round of 2.00 s, median (lowest to highest)
+
+arm    cycles/s                          p50      p90      p99      max  ops/cycle  statements/cycle       cycles/task  unfairness  errors
+plain     1,000    (1,000 to 1,000)  1.50 ms  1.50 ms  1.50 ms  1.50 ms       2.00                 -    1,000 to 1,000        1.00       1
+ours     25,000  (25,000 to 25,000)  75.0 us  75.0 us  75.0 us  75.0 us       2.00                 -  20,000 to 30,000        1.50       0
+
+ours over plain: cycles/s x 25.00 (25.00 to 25.00), p50 x 0.05 (0.05 to 0.05)
+plain: 1 failed, the first: database is locked
+";
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn json_carries_figures_and_samples_and_is_read_back() {
+        let report = two_arms();
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["workload"], "independent");
+        assert_eq!(json["figures"][1]["arm"], "ours");
+        assert_eq!(json["samples"][0]["cycles_per_task"][1], 1000);
+        let back: Report = serde_json::from_value(json).unwrap();
+        assert_eq!(Report::new(back.samples).figures, report.figures);
+    }
+
+    #[test]
+    fn no_samples_make_an_empty_report() {
+        assert_eq!(Report::new(Vec::new()).to_string(), "no samples\n");
+    }
+}

@@ -1,0 +1,213 @@
+//! What one round of one arm saw.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::{timing::nanos, workload::Workload};
+
+/// One round of one arm, as it was measured. Everything else in a report is computed from these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Sample {
+    /// Which arm.
+    pub arm: String,
+    /// What was done.
+    pub workload: Workload,
+    /// Which round, from 0.
+    pub round: u32,
+    /// From the start of the first task to the end of the last one.
+    pub elapsed_ns: u64,
+    /// Finished cycles of each task.
+    pub cycles_per_task: Vec<u64>,
+    /// Cycles that failed.
+    pub errors: u64,
+    /// The first failure's text.
+    pub first_error: Option<String>,
+    /// Calls to the backend's contract.
+    pub operations: Option<u64>,
+    /// Statements or commands that went to the store.
+    pub statements: Option<u64>,
+    /// Time of each cycle, or of each hand-over in [`Workload::Handoff`].
+    pub latencies: Latencies,
+}
+
+impl Sample {
+    /// Finished cycles of all tasks.
+    #[must_use]
+    pub fn cycles(&self) -> u64 {
+        self.cycles_per_task.iter().sum()
+    }
+
+    /// The busiest task's cycles over the idlest one's; `None` when a task got nothing.
+    #[must_use]
+    pub fn unfairness(&self) -> Option<f64> {
+        let least = *self.cycles_per_task.iter().min()?;
+        let most = *self.cycles_per_task.iter().max()?;
+        (least > 0).then(|| float(most) / float(least))
+    }
+
+    /// Cycles per second.
+    #[must_use]
+    pub fn cycles_per_second(&self) -> f64 {
+        float(self.cycles()) * 1e9 / float(self.elapsed_ns.max(1))
+    }
+}
+
+/// A histogram of durations with three significant digits, written as `[upper bound in ns, count]` pairs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
+pub struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    /// The longest duration that is told from longer ones: one hour.
+    pub const MAX: Duration = Duration::from_secs(3600);
+
+    /// An empty histogram.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(
+            Histogram::new_with_bounds(1, nanos(Self::MAX), 3)
+                .expect("the bounds are constants that fit"),
+        )
+    }
+
+    /// Adds one duration.
+    pub fn record(&mut self, time: Duration) {
+        self.0.saturating_record(nanos(time));
+    }
+
+    /// Adds all of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        self.0
+            .add(&other.0)
+            .expect("all histograms have the same bounds");
+    }
+
+    /// How many were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The duration that a share (0 to 1) of all does not exceed; zero when nothing was recorded.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Duration {
+        Duration::from_nanos(self.0.value_at_quantile(share))
+    }
+
+    /// The longest.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.0.max())
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl From<Vec<(u64, u64)>> for Latencies {
+    fn from(pairs: Vec<(u64, u64)>) -> Self {
+        let mut latencies = Self::new();
+        for (value, count) in pairs {
+            latencies.0.saturating_record_n(value, count);
+        }
+        latencies
+    }
+}
+
+impl From<Latencies> for Vec<(u64, u64)> {
+    fn from(latencies: Latencies) -> Self {
+        latencies
+            .0
+            .iter_recorded()
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect()
+    }
+}
+
+/// A count as a number to calculate with; exact below 2^53, which no count here comes near.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A sample with one latency, repeated for each cycle.
+    pub(crate) fn sample(arm: &str, round: u32, tasks: &[u64], latency: Duration) -> Sample {
+        let mut latencies = Latencies::new();
+        for _ in 0..tasks.iter().sum() {
+            latencies.record(latency);
+        }
+        Sample {
+            arm: arm.into(),
+            workload: Workload::Independent,
+            round,
+            elapsed_ns: 2_000_000_000,
+            cycles_per_task: tasks.to_vec(),
+            errors: 0,
+            first_error: None,
+            operations: Some(2 * tasks.iter().sum::<u64>()),
+            statements: None,
+            latencies,
+        }
+    }
+
+    #[test]
+    fn quantiles_of_a_hundred_known_values() {
+        let mut latencies = Latencies::new();
+        for ms in 1..=100 {
+            latencies.record(Duration::from_millis(ms));
+        }
+        assert_eq!(latencies.count(), 100);
+        for (share, ms) in [(0.5, 50.0), (0.9, 90.0), (0.99, 99.0)] {
+            let seen = latencies.quantile(share).as_secs_f64() * 1000.0;
+            assert!((seen / ms - 1.0).abs() < 0.001, "{share}: {seen}");
+        }
+        assert!(latencies.max() >= Duration::from_millis(100));
+    }
+
+    #[test]
+    fn too_long_is_counted_as_longest() {
+        let mut latencies = Latencies::new();
+        latencies.record(Duration::MAX);
+        assert_eq!(latencies.count(), 1);
+        assert!(latencies.max() >= Latencies::MAX);
+    }
+
+    #[test]
+    fn json_gives_the_same_sample() {
+        let mut before = sample("a", 3, &[5, 7], Duration::from_micros(1234));
+        before.latencies.record(Duration::from_secs(7));
+        let json = serde_json::to_string(&before).unwrap();
+        let after: Sample = serde_json::from_str(&json).unwrap();
+        assert_eq!(after.cycles_per_task, before.cycles_per_task);
+        for share in [0.0, 0.5, 0.99, 1.0] {
+            assert_eq!(
+                after.latencies.quantile(share),
+                before.latencies.quantile(share)
+            );
+        }
+        assert_eq!(serde_json::to_string(&after).unwrap(), json);
+    }
+
+    #[test]
+    fn rates_and_fairness() {
+        let seen = sample("a", 0, &[100, 300], Duration::from_millis(1));
+        assert_eq!(seen.cycles(), 400);
+        assert!((seen.cycles_per_second() - 200.0).abs() < 1e-9);
+        assert!((seen.unfairness().unwrap() - 3.0).abs() < 1e-9);
+        assert_eq!(
+            sample("a", 0, &[0, 5], Duration::ZERO).unfairness(),
+            None,
+            "a starved task has no factor"
+        );
+    }
+}

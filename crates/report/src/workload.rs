@@ -1,0 +1,210 @@
+//! What is done, by how many, for how long.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+/// A pattern of acquiring and releasing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Workload {
+    /// One caller, one name.
+    Uncontended,
+    /// Many callers, each with a name of its own.
+    Independent,
+    /// Many callers, one name, nothing done while holding.
+    Contended,
+    /// As `Contended`, but what is timed is a release until the next caller's grant.
+    Handoff,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Uncontended,
+        Self::Independent,
+        Self::Contended,
+        Self::Handoff,
+    ];
+
+    /// The name on the command line and in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Uncontended => "uncontended",
+            Self::Independent => "independent",
+            Self::Contended => "contended",
+            Self::Handoff => "handoff",
+        }
+    }
+
+    /// How many callers there are when nobody says.
+    #[must_use]
+    pub const fn default_concurrency(self) -> u32 {
+        match self {
+            Self::Uncontended => 1,
+            Self::Independent => 64,
+            Self::Contended => 16,
+            Self::Handoff => 2,
+        }
+    }
+
+    /// Whether all callers want the same name.
+    #[must_use]
+    pub const fn shares_one_name(self) -> bool {
+        matches!(self, Self::Contended | Self::Handoff)
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Workload {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|workload| workload.as_str() == text)
+            .ok_or_else(|| {
+                invalid(format!(
+                    "unknown workload \"{text}\": there are uncontended, independent, contended, handoff"
+                ))
+            })
+    }
+}
+
+/// How a workload is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// How many callers; `None` = [`Workload::default_concurrency`].
+    pub concurrency: Option<u32>,
+    /// How long each arm is measured, over all rounds together.
+    pub duration: Duration,
+    /// How often the arms take turns.
+    pub rounds: u32,
+    /// Run before each round of each arm and not counted.
+    pub warmup: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            concurrency: None,
+            duration: Duration::from_secs(5),
+            rounds: 5,
+            warmup: Duration::from_millis(200),
+        }
+    }
+}
+
+impl Options {
+    /// Most callers that may be asked for.
+    pub const MAX_CONCURRENCY: u32 = 10_000;
+
+    /// Sets the number of callers.
+    #[must_use]
+    pub const fn concurrency(mut self, callers: u32) -> Self {
+        self.concurrency = Some(callers);
+        self
+    }
+
+    /// Sets how long each arm is measured, over all rounds together.
+    #[must_use]
+    pub const fn duration(mut self, duration: Duration) -> Self {
+        self.duration = duration;
+        self
+    }
+
+    /// Sets how often the arms take turns.
+    #[must_use]
+    pub const fn rounds(mut self, rounds: u32) -> Self {
+        self.rounds = rounds;
+        self
+    }
+
+    /// Sets how long each arm runs uncounted before each of its rounds.
+    #[must_use]
+    pub const fn warmup(mut self, warmup: Duration) -> Self {
+        self.warmup = warmup;
+        self
+    }
+
+    /// How many callers `workload` gets.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when the options do not fit the workload or are out of range.
+    pub fn callers(&self, workload: Workload) -> Result<u32> {
+        let callers = self
+            .concurrency
+            .unwrap_or_else(|| workload.default_concurrency());
+        if workload == Workload::Uncontended && callers != 1 {
+            return Err(invalid(format!(
+                "uncontended has one caller, not {callers}: use independent or contended for more"
+            )));
+        }
+        if workload.shares_one_name() && callers < 2 {
+            return Err(invalid(format!("{workload} needs at least 2 callers")));
+        }
+        if !(1..=Self::MAX_CONCURRENCY).contains(&callers) {
+            return Err(invalid(format!(
+                "concurrency {callers} is outside 1 to {}",
+                Self::MAX_CONCURRENCY
+            )));
+        }
+        if self.rounds == 0 || (self.duration / self.rounds) < Duration::from_millis(1) {
+            return Err(invalid(format!(
+                "{:?} in {} rounds leaves less than 1 ms for one",
+                self.duration, self.rounds
+            )));
+        }
+        Ok(callers)
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for workload in Workload::ALL {
+            assert_eq!(workload.as_str().parse::<Workload>().unwrap(), workload);
+        }
+        assert!("contend".parse::<Workload>().is_err());
+    }
+
+    #[test]
+    fn options_must_fit_the_workload() {
+        let options = Options::default();
+        assert_eq!(options.callers(Workload::Uncontended).unwrap(), 1);
+        assert_eq!(options.callers(Workload::Independent).unwrap(), 64);
+        for (options, workload) in [
+            (Options::default().concurrency(2), Workload::Uncontended),
+            (Options::default().concurrency(1), Workload::Handoff),
+            (Options::default().concurrency(0), Workload::Independent),
+            (Options::default().concurrency(10_001), Workload::Contended),
+            (Options::default().rounds(0), Workload::Contended),
+            (
+                Options::default().duration(Duration::ZERO),
+                Workload::Contended,
+            ),
+        ] {
+            assert_eq!(
+                options.callers(workload).unwrap_err().kind(),
+                ErrorKind::InvalidArgument,
+                "{options:?}"
+            );
+        }
+    }
+}

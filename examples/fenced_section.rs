@@ -1,0 +1,46 @@
+//! Guard a critical section with fencing: even a holder that was paused past its lease cannot write.
+//!
+//! `cargo run -p distlock --features sqlite --example fenced_section`
+
+use distlock::{FenceError, FencedFile, Forced};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let target = distlock::Target::sqlite(folder.path().join("locks.db"));
+    // Two processes in real life: each has its own connection.
+    let (first, second) = (
+        distlock::connect(&target).await?,
+        distlock::connect(&target).await?,
+    );
+    let ledger = FencedFile::open(folder.path().join("ledger"))?;
+
+    let paused = first.lock("ledger").acquire().await?;
+    ledger.write(&paused.fence(), b"balance: 100")?;
+    say(format_args!("token {} wrote", paused.token()));
+
+    // The first holder is paused for longer than its lease, or an operator frees its lock: it does not know yet.
+    let forced = second.force_release("ledger", paused.token()).await?;
+    assert_eq!(forced, Forced::Released);
+    let latest = second.lock("ledger").acquire().await?;
+    ledger.write(&latest.fence(), b"balance: 90")?;
+    say(format_args!("token {} wrote", latest.token()));
+
+    // Now the first one goes on where it was. The lock could not stop it; the ledger does.
+    match ledger.write(&paused.fence(), b"balance: 50") {
+        Err(FenceError::Refused(refusal)) => say(format_args!("refused: {refusal}")),
+        other => return Err(format!("a stale write was not refused: {other:?}").into()),
+    }
+    assert_eq!(ledger.read()?.as_deref(), Some(&b"balance: 90"[..]));
+
+    assert!(latest.release().await.is_clean());
+    drop(paused);
+    first.close().await;
+    second.close().await;
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "an example talks to its user")]
+fn say(what: std::fmt::Arguments<'_>) {
+    println!("{what}");
+}

@@ -1,0 +1,53 @@
+//! Take a lock, work while it is held, let go.
+//!
+//! Run it in two terminals: `cargo run -p distlock --features sqlite --example take_a_lock`
+
+use std::time::Duration;
+
+use distlock::{ErrorKind, Released};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = std::env::temp_dir().join("distlock-example.db");
+    let locker = distlock::connect(distlock::Target::sqlite(file)).await?;
+
+    let taken = locker
+        .lock("order:42")
+        .ttl(Duration::from_secs(5)) // how long it outlives this process if it dies
+        .wait(Duration::from_secs(3))
+        .acquire()
+        .await;
+    let guard = match taken {
+        Ok(guard) => guard,
+        // The message says who holds it.
+        Err(busy) if busy.kind() == ErrorKind::Timeout => {
+            say(format_args!("busy: {busy}"));
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    say(format_args!("held with token {}", guard.token()));
+
+    // Renewal happens in the background. If it cannot, `lost` says so before anybody else can get the lock.
+    tokio::select! {
+        reason = guard.lost() => say(format_args!("lost: {reason}")),
+        () = work() => say(format_args!("done, {:?} were left", guard.remaining())),
+    }
+
+    match guard.release().await {
+        Released::Clean => say(format_args!("released")),
+        other => say(format_args!("not released cleanly: {other:?}")),
+    }
+    locker.close().await;
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "pretends to work")]
+async fn work() {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+}
+
+#[expect(clippy::print_stdout, reason = "an example talks to its user")]
+fn say(what: std::fmt::Arguments<'_>) {
+    println!("{what}");
+}

@@ -1,0 +1,110 @@
+//! Durations as people write them.
+
+use std::time::Duration;
+
+use distlock_core::{Error, ErrorKind, Result};
+
+/// Reads `5s`, `500ms`, `1m30s` or `2h`: whole numbers, each with its unit (`h`, `m`, `s`, `ms`), largest first.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] that names the text and what is wrong with it: no unit, an unknown unit, units in another
+/// order, or a number too large to count.
+pub fn parse_duration(text: &str) -> Result<Duration> {
+    let problem = |what: String| {
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!("duration \"{}\" {what}", text.escape_debug()),
+        )
+    };
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    let mut smallest = u64::MAX;
+    if rest.is_empty() {
+        return Err(problem(
+            "is empty: write for example 5s, 500ms or 1m30s".into(),
+        ));
+    }
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, after) = rest.split_at(digits);
+        let unit_len = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_len);
+        if number.is_empty() {
+            return Err(problem(
+                "is not whole numbers with units: write for example 5s, 500ms or 1m30s".into(),
+            ));
+        }
+        let millis: u64 = match unit {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
+            "" => {
+                return Err(problem(format!(
+                    "has no unit: did you mean {text}s or {text}ms?"
+                )));
+            }
+            other => {
+                return Err(problem(format!(
+                    "has an unknown unit \"{}\": h, m, s and ms are known",
+                    other.escape_debug()
+                )));
+            }
+        };
+        if millis >= smallest {
+            return Err(problem("names its units twice or out of order".into()));
+        }
+        smallest = millis;
+        total = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(millis))
+            .and_then(|part| total.checked_add(Duration::from_millis(part)))
+            .ok_or_else(|| problem("is too large to count in milliseconds".into()))?;
+        rest = after;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, millis) in [
+            ("0s", 0),
+            ("5s", 5_000),
+            ("500ms", 500),
+            ("1m30s", 90_000),
+            ("2h", 7_200_000),
+            ("1h0m1s5ms", 3_601_005),
+        ] {
+            assert_eq!(parse_duration(text).unwrap().as_millis(), millis, "{text}");
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (text, says) in [
+            ("", "is empty"),
+            ("5", "has no unit: did you mean 5s or 5ms?"),
+            ("1m30", "has no unit"),
+            ("s", "is not whole numbers"),
+            ("-5s", "is not whole numbers"),
+            ("1.5s", "unknown unit \".\""),
+            ("5 s", "unknown unit \" s\""),
+            ("5d", "unknown unit \"d\""),
+            ("1s1s", "twice or out of order"),
+            ("1s1m", "twice or out of order"),
+            ("99999999999999999999s", "too large"),
+            ("18446744073709551615h", "too large"),
+        ] {
+            let error = parse_duration(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! `distlock.toml`: strict, and every mistake is told with file, line, column and key.
+
+use std::{
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use distlock_core::{Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
+
+use super::{
+    options::Origin,
+    secret::{is_secret, mask},
+    suggest::{hint, nearest},
+    target::Target,
+};
+
+/// A configuration file:
+///
+/// ```toml
+/// [backend]
+/// url = "sqlite:/var/lib/distlock/distlock.db"
+/// connect_timeout = "3s"          # every option of the URL may stand here instead
+///
+/// [gateway]                       # read by `distlock gateway run`
+/// node = "n1"
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    source: Option<Source>,
+    backend: Option<Target>,
+}
+
+#[derive(Clone)]
+struct Source {
+    path: Arc<PathBuf>,
+    text: Arc<str>,
+    has_gateway: bool,
+    has_secret: bool,
+}
+
+const TABLES: [&str; 2] = ["backend", "gateway"];
+
+impl Config {
+    /// The variable that names the configuration file.
+    pub const FILE_VARIABLE: &'static str = "DISTLOCK_CONFIG";
+    /// The variable that names the backend and overrides the file's.
+    pub const BACKEND_VARIABLE: &'static str = "DISTLOCK_BACKEND";
+
+    /// A configuration without a file.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self {
+            source: None,
+            backend: None,
+        }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] when it cannot be read, is not TOML, or holds an unknown table or key.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Error::new(
+                ErrorKind::InvalidConfig,
+                format!("cannot read configuration file {}: {error}", path.display()),
+            )
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads what `DISTLOCK_CONFIG` and `DISTLOCK_BACKEND` name; an unset or empty variable names nothing.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn from_env() -> Result<Self> {
+        Self::layered(None)
+    }
+
+    /// As [`Config::from_env`], with a file that goes before the one `DISTLOCK_CONFIG` names.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn layered(file: Option<&Path>) -> Result<Self> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let named = set(Self::FILE_VARIABLE).map(PathBuf::from);
+        let mut config = match file.or(named.as_deref()) {
+            Some(path) => Self::load(path)?,
+            None => Self::empty(),
+        };
+        if let Some(url) = set(Self::BACKEND_VARIABLE) {
+            let origin = Origin::Setting(Self::BACKEND_VARIABLE);
+            let url = url.into_string().map_err(|_| {
+                Error::new(
+                    ErrorKind::InvalidConfig,
+                    format!("{origin}: the backend URL is not UTF-8"),
+                )
+            })?;
+            config.set_backend(Target::new(url).from_origin(origin));
+        }
+        Ok(config)
+    }
+
+    /// Reads a file's text; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(text: &str, path: impl Into<PathBuf>) -> Result<Self> {
+        let mut source = Source {
+            path: Arc::new(path.into()),
+            text: text.into(),
+            has_gateway: false,
+            has_secret: false,
+        };
+        let document = DeTable::parse(text).map_err(|error| source.not_toml(&error))?;
+        let mut backend = None;
+        for (key, value) in document.get_ref() {
+            let table = value.get_ref().as_table();
+            match (key.get_ref().as_ref(), table) {
+                ("backend", Some(table)) => {
+                    let target = source.backend(table, key.span())?;
+                    let url = target.reveal_url();
+                    source.has_secret |= mask(&url) != url;
+                    backend = Some(target);
+                }
+                ("gateway", Some(table)) => {
+                    source.has_gateway = true;
+                    source.has_secret |= table.keys().any(|key| is_secret(key.get_ref()));
+                }
+                (name @ ("backend" | "gateway"), None) => {
+                    return Err(
+                        source.wrong(key.span(), format!("`{name}` must be a table: [{name}]"))
+                    );
+                }
+                (unknown, _) => {
+                    return Err(source.wrong(
+                        key.span(),
+                        format!(
+                            "unknown key `{}`: {}",
+                            unknown.escape_debug(),
+                            hint(unknown, &TABLES)
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(Self {
+            source: Some(source),
+            backend,
+        })
+    }
+
+    /// The configured backend.
+    #[must_use]
+    pub fn backend(&self) -> Option<&Target> {
+        self.backend.as_ref()
+    }
+
+    /// Replaces the backend, options included.
+    pub fn set_backend(&mut self, target: Target) {
+        self.backend = Some(target);
+    }
+
+    /// The file it was read from.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.source.as_ref().map(|source| source.path.as_path())
+    }
+
+    /// Whether the file holds a password, key or token, so that nobody else should be able to read it.
+    #[must_use]
+    pub fn has_secret(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.has_secret)
+    }
+
+    /// Reads the `[gateway]` table into a type that refuses unknown fields; `None` when there is no such table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] with file, line, column and key.
+    pub fn gateway<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        #[derive(serde::Deserialize)]
+        struct Document<T> {
+            gateway: T,
+        }
+        let Some(source) = self.source.as_ref().filter(|source| source.has_gateway) else {
+            return Ok(None);
+        };
+        toml::from_str::<Document<T>>(&source.text)
+            .map(|document| Some(document.gateway))
+            .map_err(|error| source.bad_value(&error))
+    }
+}
+
+impl Source {
+    fn backend(&self, table: &DeTable<'_>, at: Range<usize>) -> Result<Target> {
+        let Some((_, url)) = table.iter().find(|(key, _)| key.get_ref() == "url") else {
+            let near = table
+                .keys()
+                .find(|key| nearest(key.get_ref(), ["url"]).is_some());
+            return Err(match near {
+                Some(key) => self.wrong(
+                    key.span(),
+                    format!(
+                        "unknown key `{}` in [backend]: did you mean `url`?",
+                        key.get_ref()
+                    ),
+                ),
+                None => self.wrong(at, "[backend] has no `url`"),
+            });
+        };
+        let Some(text) = url.get_ref().as_str() else {
+            return Err(self.wrong(url.span(), "`url` in [backend] must be a string"));
+        };
+        let mut target = Target::new(text).from_origin(self.origin(url.span().start));
+        for (key, value) in table {
+            if key.get_ref() == "url" {
+                continue;
+            }
+            let text = match value.get_ref() {
+                DeValue::String(text) => text.to_string(),
+                DeValue::Integer(number) if number.radix() == 10 => {
+                    number.as_str().replace('_', "")
+                }
+                DeValue::Boolean(flag) => flag.to_string(),
+                _ => {
+                    return Err(self.wrong(
+                        value.span(),
+                        format!(
+                            "`{}` in [backend] must be a string, a number or true or false",
+                            key.get_ref()
+                        ),
+                    ));
+                }
+            };
+            target =
+                target.option_from(key.get_ref().as_ref(), text, self.origin(key.span().start));
+        }
+        Ok(target)
+    }
+
+    fn not_toml(&self, error: &toml::de::Error) -> Error {
+        // The parser's own rendering quotes the line, and the line may hold a password.
+        self.wrong(
+            error.span().unwrap_or(0..0),
+            format!("not valid TOML: {}", error.message()),
+        )
+    }
+
+    fn bad_value(&self, error: &toml::de::Error) -> Error {
+        let span = error.span().unwrap_or(0..0);
+        let message = error.message();
+        let mut quoted = message.split('`').skip(1).step_by(2);
+        if message.starts_with("unknown field") || message.starts_with("unknown variant") {
+            let unknown = quoted.next().unwrap_or_default();
+            let known: Vec<_> = quoted.collect();
+            let what = if message.starts_with("unknown field") {
+                "key"
+            } else {
+                "value"
+            };
+            return self.wrong(
+                span,
+                format!(
+                    "unknown {what} `{}` in [gateway]: {}",
+                    unknown.escape_debug(),
+                    hint(unknown, &known)
+                ),
+            );
+        }
+        match self.key_of_line(span.start) {
+            Some(key) if is_secret(key) => {
+                self.wrong(span, format!("`{key}` in [gateway] is not valid"))
+            }
+            Some(key) => self.wrong(span, format!("`{key}` in [gateway]: {message}")),
+            None => self.wrong(span, format!("[gateway]: {message}")),
+        }
+    }
+
+    /// The key that stands on the line of a byte offset.
+    fn key_of_line(&self, at: usize) -> Option<&str> {
+        let start = self.text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.text[start..].lines().next()?;
+        let (key, _) = line.split_once('=')?;
+        Some(key.trim().trim_matches('"'))
+    }
+
+    fn wrong(&self, span: Range<usize>, problem: impl fmt::Display) -> Error {
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!("{}: {problem}", self.origin(span.start)),
+        )
+    }
+
+    fn origin(&self, at: usize) -> Origin {
+        let before = &self.text[..self.text.floor_char_boundary(at)];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Origin::File {
+            path: self.path.clone(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("path", &self.path())
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        let error = Config::parse(text, "distlock.toml").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        error.to_string()
+    }
+
+    #[test]
+    fn mistakes_are_told_with_place_and_suggestion() {
+        for (text, says) in [
+            ("[backend\n", "distlock.toml:1:"),
+            (
+                "[backned]\nurl = \"memory:\"",
+                "distlock.toml:1:2: unknown key `backned`: did you mean `backend`?",
+            ),
+            (
+                "[backend]\nulr = \"memory:\"",
+                "distlock.toml:2:1: unknown key `ulr` in [backend]: did you mean `url`?",
+            ),
+            ("\n[backend]\n", "distlock.toml:2:2: [backend] has no `url`"),
+            (
+                "[backend]\nurl = 5",
+                "distlock.toml:2:7: `url` in [backend] must be a string",
+            ),
+            (
+                "backend = 5",
+                "distlock.toml:1:1: `backend` must be a table",
+            ),
+            (
+                "[backend]\nurl = \"memory:\"\nx = [1]",
+                "distlock.toml:3:5: `x` in [backend] must be",
+            ),
+        ] {
+            assert!(problem(text).contains(says), "{text:?}: {}", problem(text));
+        }
+    }
+
+    #[test]
+    fn a_broken_line_does_not_give_its_password_away() {
+        let said = problem("[backend]\nurl = \"redis://bob:hunter2@h\" oops");
+        assert!(
+            said.contains("distlock.toml:2:") && !said.contains("hunter2"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn gateway_table_is_passed_on_strictly() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Gateway {
+            node: String,
+            #[expect(dead_code, reason = "only its parsing matters here")]
+            token_key: Option<String>,
+        }
+        let config = |text: &str| Config::parse(text, "d.toml").unwrap().gateway::<Gateway>();
+        assert!(config("").unwrap().is_none());
+        assert_eq!(
+            config("[gateway]\nnode = \"n1\"").unwrap().unwrap().node,
+            "n1"
+        );
+        let unknown = config("[gateway]\nnode = \"n1\"\n  nod = 1")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            unknown,
+            "d.toml:3:3: unknown key `nod` in [gateway]: did you mean `node`?"
+        );
+        let kind = config("[gateway]\nnode = 5").unwrap_err().to_string();
+        assert!(
+            kind.starts_with("d.toml:2:8: `node` in [gateway]: invalid type"),
+            "{kind}"
+        );
+        let secret = config("[gateway]\nnode = \"n\"\ntoken_key = 12345")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            secret.contains("d.toml:3:13: `token_key`") && !secret.contains("12345"),
+            "{secret}"
+        );
+    }
+
+    #[test]
+    fn secrets_are_noticed() {
+        for (text, has) in [
+            ("[backend]\nurl = \"redis://bob:hunter2@h\"", true),
+            (
+                "[backend]\nurl = \"redis://h\"\npassword = \"hunter2\"",
+                true,
+            ),
+            ("[gateway]\ntoken_key = \"hunter2\"", true),
+            (
+                "[backend]\nurl = \"sqlite:x.db\"\nreap_after = \"1h\"\n[gateway]\nnode = \"n\"",
+                false,
+            ),
+        ] {
+            assert_eq!(
+                Config::parse(text, "d.toml").unwrap().has_secret(),
+                has,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn debug_hides_secrets() {
+        let config = Config::parse(
+            "[backend]\nurl = \"redis://bob:hunter2@h\"\npassword = \"hunter3\"",
+            "d.toml",
+        )
+        .unwrap();
+        assert!(!format!("{config:?}").contains("hunter"), "{config:?}");
+    }
+}

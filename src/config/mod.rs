@@ -1,0 +1,27 @@
+//! Where a backend URL and its options come from, and how their mistakes are told.
+//!
+//! | source | how |
+//! |---|---|
+//! | a URL in the program | [`Target::new`], or simply a `&str` |
+//! | `distlock.toml` | [`Config::load`]; the file that `DISTLOCK_CONFIG` names with [`Config::from_env`] |
+//! | `DISTLOCK_BACKEND` | [`Config::from_env`]; replaces the file's `[backend]` table as a whole |
+//!
+//! A later source replaces an earlier one entirely: options belong to the store they were written for.
+
+mod duration;
+mod file;
+mod options;
+mod secret;
+mod suggest;
+mod target;
+
+pub use duration::parse_duration;
+pub use file::Config;
+pub use options::{Given, Options, Origin};
+pub use secret::mask;
+pub use suggest::nearest;
+pub use target::Target;
+
+pub(crate) use target::Parts;
+#[cfg(feature = "sqlite")]
+pub(crate) use target::percent_decode;

@@ -1,0 +1,172 @@
+//! The options of one backend: named values, each of which knows where it was written.
+
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+
+use super::{duration::parse_duration, secret::is_secret, suggest::hint};
+
+/// Where an option or a URL was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// In the program itself.
+    Code,
+    /// In a configuration file; line and column count from 1.
+    File {
+        /// The file.
+        path: Arc<PathBuf>,
+        /// The line.
+        line: usize,
+        /// The column, in characters.
+        column: usize,
+    },
+    /// As a query parameter of the URL.
+    Url,
+    /// In an environment variable or a command line flag of this name.
+    Setting(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code => f.write_str("the program"),
+            Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::Url => f.write_str("the URL"),
+            Self::Setting(name) => f.write_str(name),
+        }
+    }
+}
+
+/// One option as it was written.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Given {
+    /// Its name.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Where it stands.
+    pub origin: Origin,
+}
+
+impl Given {
+    /// An error about this option, with the place where the option was written.
+    #[must_use]
+    pub fn blame(&self, error: &Error) -> Error {
+        match &self.origin {
+            Origin::File { .. } => Error::new(error.kind(), format!("{}: {error}", self.origin)),
+            _ => error.clone(),
+        }
+    }
+
+    /// An [`ErrorKind::InvalidConfig`] that points at this option. The value is shown unless it is a secret.
+    #[must_use]
+    pub fn wrong(&self, problem: impl fmt::Display) -> Error {
+        let shown = if is_secret(&self.key) {
+            "***"
+        } else {
+            &self.value
+        };
+        let at = match &self.origin {
+            Origin::File { .. } => format!("{}: ", self.origin),
+            _ => String::new(),
+        };
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "{at}option `{}` = \"{}\": {problem}",
+                self.key,
+                shown.escape_debug()
+            ),
+        )
+    }
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = if is_secret(&self.key) {
+            "***"
+        } else {
+            &self.value
+        };
+        write!(f, "{}={shown}", self.key)
+    }
+}
+
+/// All options of one backend, each taken out once; what is left over at the end is unknown.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    given: Vec<Given>,
+    known: Vec<&'static str>,
+}
+
+impl Options {
+    /// Adds an option.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] when it is there already.
+    pub fn add(&mut self, key: String, value: String, origin: Origin) -> Result<()> {
+        if let Some(earlier) = self.given.iter().find(|given| given.key == key) {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "option `{key}` is given twice: in {} and in {origin}",
+                    earlier.origin
+                ),
+            ));
+        }
+        self.given.push(Given { key, value, origin });
+        Ok(())
+    }
+
+    /// Takes an option out.
+    pub fn take(&mut self, key: &'static str) -> Option<Given> {
+        self.known.push(key);
+        let at = self.given.iter().position(|given| given.key == key)?;
+        Some(self.given.remove(at))
+    }
+
+    /// Takes a duration out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] when it is none.
+    pub fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
+        self.take(key)
+            .map(|given| parse_duration(&given.value).map_err(|error| given.wrong(error.message())))
+            .transpose()
+    }
+
+    /// Takes everything that is left.
+    pub fn take_all(&mut self, known: &[&'static str]) -> Vec<Given> {
+        self.known.extend(known);
+        let (taken, left) = std::mem::take(&mut self.given)
+            .into_iter()
+            .partition(|given| known.contains(&given.key.as_str()));
+        self.given = left;
+        taken
+    }
+
+    /// Checks that every option was taken.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the first one that was not, and the likely right one.
+    pub fn finish(mut self, backend: &str) -> Result<()> {
+        let Some(unknown) = self.given.first() else {
+            return Ok(());
+        };
+        self.known.sort_unstable();
+        let at = match &unknown.origin {
+            Origin::File { .. } => format!("{}: ", unknown.origin),
+            _ => String::new(),
+        };
+        Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "{at}unknown option `{}` for {backend}: {}",
+                unknown.key.escape_debug(),
+                hint(&unknown.key, &self.known)
+            ),
+        ))
+    }
+}

@@ -1,0 +1,42 @@
+//! "Did you mean".
+
+/// The known word that was most likely meant, if one is near enough.
+#[must_use]
+pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_lowercase();
+    known
+        .into_iter()
+        .map(|word| (strsim::damerau_levenshtein(&given, word), word))
+        .filter(|(distance, word)| *distance <= (word.len().max(given.len()) / 3).max(1))
+        .min()
+        .map(|(_, word)| word)
+}
+
+/// What to add to a message about an unknown word: the likely one, or all that are known.
+pub(super) fn hint(given: &str, known: &[&str]) -> String {
+    if let Some(word) = nearest(given, known.iter().copied()) {
+        format!("did you mean `{word}`?")
+    } else if known.is_empty() {
+        "there are none".into()
+    } else {
+        format!("known are {}", known.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_only() {
+        let known = ["connect_timeout", "reap_after", "url"];
+        assert_eq!(nearest("conect_timeout", known), Some("connect_timeout"));
+        assert_eq!(nearest("reapafter", known), Some("reap_after"));
+        assert_eq!(nearest("URL", known), Some("url"));
+        assert_eq!(nearest("banana", known), None);
+        assert_eq!(
+            hint("banana", &known),
+            "known are connect_timeout, reap_after, url"
+        );
+    }
+}

@@ -1,0 +1,305 @@
+//! Which store to open, and how.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
+
+use super::{
+    file::Config,
+    options::{Options, Origin},
+    secret::mask,
+};
+
+/// A backend URL with its options: what [`open`](crate::open) and [`connect`](crate::connect) take.
+///
+/// A `&str` or a [`Config`] turns into one by itself. `Debug` hides secrets.
+#[derive(Clone)]
+pub struct Target {
+    url: String,
+    origin: Origin,
+    options: Vec<(String, String, Origin)>,
+    connect_timeout: Option<Duration>,
+    clock: Arc<dyn Clock>,
+}
+
+/// A target taken apart and checked as far as is possible without knowing the backend.
+#[derive(Debug)]
+#[allow(dead_code, reason = "without any backend nobody reads it")]
+pub(crate) struct Parts {
+    pub(crate) scheme: String,
+    /// Between the scheme's colon and the query.
+    pub(crate) body: String,
+    pub(crate) options: Options,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Target {
+    /// How long [`connect`](crate::connect) waits for the store unless told otherwise.
+    pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// A store by its URL. Nothing is checked before it is opened.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            origin: Origin::Code,
+            options: Vec::new(),
+            connect_timeout: None,
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Says where the URL was written, for messages.
+    #[must_use]
+    pub fn from_origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// Adds an option, as a query parameter of the URL would.
+    #[must_use]
+    pub fn option(self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.option_from(key, value, Origin::Code)
+    }
+
+    pub(super) fn option_from(
+        mut self,
+        key: impl Into<String>,
+        value: impl Into<String>,
+        origin: Origin,
+    ) -> Self {
+        self.options.push((key.into(), value.into(), origin));
+        self
+    }
+
+    /// How long to wait for the store; the option `connect_timeout` says the same.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// Replaces the machine's clock, to test your own handling of expiry.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The URL, fit to be shown.
+    #[must_use]
+    pub fn masked_url(&self) -> String {
+        mask(&self.url)
+    }
+
+    /// The URL with all options and secrets, for handing it on to another process; never print it.
+    #[must_use]
+    pub fn reveal_url(&self) -> String {
+        let mut url = self.url.clone();
+        let mut sign = if url.contains('?') { '&' } else { '?' };
+        for (key, value, _) in &self.options {
+            let pair = url::form_urlencoded::Serializer::new(String::new())
+                .append_pair(key, value)
+                .finish();
+            url.push(sign);
+            url.push_str(&pair);
+            sign = '&';
+        }
+        url
+    }
+
+    /// The scheme in lower case, where the URL has one.
+    #[must_use]
+    pub fn scheme(&self) -> Option<String> {
+        let (scheme, _) = self.url.split_once(':')?;
+        let mut letters = scheme.chars();
+        let plain = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+            && letters.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+        plain.then(|| scheme.to_ascii_lowercase())
+    }
+
+    /// Where the URL was written.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    pub(crate) fn parts(&self) -> Result<Parts> {
+        let Some(scheme) = self.scheme() else {
+            return Err(self.wrong(if self.url.is_empty() {
+                "no backend is given: name one, for example sqlite:/var/lib/distlock/distlock.db"
+                    .into()
+            } else {
+                format!(
+                    "\"{}\" is not a backend URL: it has no scheme, as in sqlite:PATH",
+                    self.masked_url().escape_debug()
+                )
+            }));
+        };
+        let rest = &self.url[scheme.len() + 1..];
+        let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut options = Options::default();
+        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            options.add(key.into_owned(), value.into_owned(), Origin::Url)?;
+        }
+        for (key, value, origin) in &self.options {
+            options.add(key.clone(), value.clone(), origin.clone())?;
+        }
+        let named = options.take_duration("connect_timeout")?;
+        Ok(Parts {
+            scheme,
+            body: body.to_owned(),
+            options,
+            connect_timeout: self
+                .connect_timeout
+                .or(named)
+                .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
+            clock: self.clock.clone(),
+        })
+    }
+
+    /// An [`ErrorKind::InvalidConfig`] that points at where the URL was written.
+    pub(crate) fn wrong(&self, problem: String) -> Error {
+        Error::new(ErrorKind::InvalidConfig, self.located(problem))
+    }
+
+    /// A message that points at where the URL was written.
+    pub(crate) fn located(&self, message: String) -> String {
+        match &self.origin {
+            Origin::Code | Origin::Url => message,
+            origin @ (Origin::File { .. } | Origin::Setting(_)) => format!("{origin}: {message}"),
+        }
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<_> = self.options.iter().map(|(key, ..)| key).collect();
+        f.debug_struct("Target")
+            .field("url", &self.masked_url())
+            .field("options", &keys)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<&str> for Target {
+    fn from(url: &str) -> Self {
+        Self::new(url)
+    }
+}
+
+impl From<String> for Target {
+    fn from(url: String) -> Self {
+        Self::new(url)
+    }
+}
+
+impl From<&String> for Target {
+    fn from(url: &String) -> Self {
+        Self::new(url)
+    }
+}
+
+impl From<&Self> for Target {
+    fn from(target: &Self) -> Self {
+        target.clone()
+    }
+}
+
+impl From<&Config> for Target {
+    fn from(config: &Config) -> Self {
+        config.backend().cloned().unwrap_or_else(|| Self::new(""))
+    }
+}
+
+impl From<Config> for Target {
+    fn from(config: Config) -> Self {
+        Self::from(&config)
+    }
+}
+
+/// Resolves `%41`; what is no such escape stands for itself. `None` when the result is not UTF-8.
+#[cfg(any(test, feature = "sqlite"))]
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        let escaped = match after {
+            [high, low, ..] if *first == b'%' => hex(*high).zip(hex(*low)),
+            _ => None,
+        };
+        match escaped {
+            Some((high, low)) => {
+                bytes.push(high << 4 | low);
+                rest = &rest[2..];
+            }
+            None => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(any(test, feature = "sqlite"))]
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_resolved_and_other_percent_signs_stay() {
+        for (text, decoded) in [
+            ("/tmp/a b", Some("/tmp/a b")),
+            ("%2Ftmp%3f%25", Some("/tmp?%")),
+            ("100%", Some("100%")),
+            ("%zz%4", Some("%zz%4")),
+            ("%C3%A9", Some("\u{e9}")),
+            ("%ff", None),
+        ] {
+            assert_eq!(percent_decode(text).as_deref(), decoded, "{text}");
+        }
+    }
+
+    #[test]
+    fn any_path_survives_the_way_into_a_url_and_back() {
+        for path in [
+            "/tmp/x.db",
+            "/tmp/what?.db",
+            "/tmp/100%25 #1&a=b.db",
+            "rel/\u{e9}.db",
+        ] {
+            let target = Target::sqlite(path);
+            let parts = target.parts().unwrap();
+            assert_eq!(percent_decode(&parts.body).as_deref(), Some(path));
+        }
+    }
+
+    #[test]
+    fn options_come_from_both_places_and_never_twice() {
+        let target = Target::new("sqlite:x.db?reap_after=1h").option("migrate", "false");
+        assert_eq!(
+            target.reveal_url(),
+            "sqlite:x.db?reap_after=1h&migrate=false"
+        );
+        let twice = Target::new("sqlite:x.db?migrate=true").option("migrate", "false");
+        let error = twice.parts().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(
+            error.to_string().contains("`migrate` is given twice"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_target_without_a_scheme_says_so() {
+        for (url, says) in [("", "no backend is given"), ("/tmp/x.db", "has no scheme")] {
+            let error = Target::new(url).parts().unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

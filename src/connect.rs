@@ -1,0 +1,397 @@
+//! From a URL to an open store. The only file that names the backends.
+
+use std::{future::Future, path::Path, time::Duration};
+
+use distlock_core::{Clock, Error, ErrorKind, Locker, Result, Store};
+
+use crate::config::{Parts, Target, nearest};
+
+/// Opens a store.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// let store = distlock::open("memory:").await?;
+/// let (locker, records) = (store.locker(), store.records());
+/// # let _ = (locker, records); store.close().await; Ok(()) }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] for a URL or option that is wrong, which is named; [`ErrorKind::Unsupported`] for a backend
+/// that this build does not have; [`ErrorKind::Unavailable`] when the store does not answer within the `connect_timeout`
+/// (an option, 5 s); and what else the backend reports. Passwords never appear in any of them.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn open(target: impl Into<Target>) -> Result<Store> {
+    open_target(target.into()).await
+}
+
+/// Opens a store and gives its [`Locker`], once everything is connected, the renewal thread included.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// let locker = distlock::connect("memory:").await?;
+/// let guard = locker.lock("order:42").acquire().await?;
+/// assert!(guard.release().await.is_clean());
+/// # locker.close().await; Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancel safety
+/// Safe.
+pub async fn connect(target: impl Into<Target>) -> Result<Locker> {
+    Ok(open_target(target.into()).await?.locker())
+}
+
+/// What [`migrate`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Migrated {
+    /// The version of the tables now; `None` for a backend without tables.
+    pub version: Option<i64>,
+    /// The steps that were taken now.
+    pub applied: Vec<&'static str>,
+}
+
+/// Creates or upgrades a store's tables.
+///
+/// # Errors
+/// As [`open`], and whatever the store refuses.
+///
+/// # Cancel safety
+/// Each step is atomic; dropping the future may leave later ones for the next call.
+pub async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
+    let target = target.into();
+    let parts = target.parts()?;
+    let backend = Backend::of(&target, &parts.scheme)?;
+    let (clock, limit) = (parts.clock.clone(), parts.connect_timeout);
+    within(&*clock, limit, &target, backend.migrate(&target, parts)).await
+}
+
+impl Target {
+    /// A SQLite file, whatever signs its path holds.
+    #[must_use]
+    pub fn sqlite(path: impl AsRef<Path>) -> Self {
+        use std::fmt::Write as _;
+        let mut url = String::from("sqlite:");
+        for byte in path.as_ref().as_os_str().as_encoded_bytes() {
+            if byte.is_ascii_alphanumeric() || b"/-_.~+,:=@".contains(byte) {
+                url.push(char::from(*byte));
+            } else {
+                let _ = write!(url, "%{byte:02X}");
+            }
+        }
+        Self::new(url)
+    }
+}
+
+async fn open_target(target: Target) -> Result<Store> {
+    let parts = target.parts()?;
+    let backend = Backend::of(&target, &parts.scheme)?;
+    let (clock, limit) = (parts.clock.clone(), parts.connect_timeout);
+    let connecting = async {
+        let store = backend.open(&target, parts).await?;
+        store.ready().await?;
+        Ok(store)
+    };
+    within(&*clock, limit, &target, connecting).await
+}
+
+/// The backends of this build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backend {
+    #[cfg(feature = "memory")]
+    Memory,
+    #[cfg(feature = "redis")]
+    Redis,
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper,
+}
+
+/// Scheme, and the feature that brings its backend.
+const FEATURES: [(&str, &str); 7] = [
+    ("memory", "memory"),
+    ("redis", "redis"),
+    ("redis+cluster", "redis"),
+    ("redis+sentinel", "redis"),
+    ("rediss", "redis,tls"),
+    ("sqlite", "sqlite"),
+    ("zookeeper", "zookeeper"),
+];
+
+/// Schemes that have a meaning, and whose backend is not part of this version.
+const NOT_YET: [(&str, &str); 6] = [
+    ("distlock", "distlock lock server"),
+    ("etcd", "etcd"),
+    ("mariadb", "MySQL"),
+    ("mysql", "MySQL"),
+    ("postgres", "Postgres"),
+    ("postgresql", "Postgres"),
+];
+
+impl Backend {
+    fn of(target: &Target, scheme: &str) -> Result<Self> {
+        match scheme {
+            #[cfg(feature = "memory")]
+            "memory" => return Ok(Self::Memory),
+            #[cfg(feature = "redis")]
+            "redis" | "redis+cluster" | "redis+sentinel" | "rediss" => return Ok(Self::Redis),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => return Ok(Self::Sqlite),
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => return Ok(Self::ZooKeeper),
+            _ => {}
+        }
+        if let Some((_, feature)) = FEATURES.iter().find(|(known, _)| *known == scheme) {
+            return Err(unsupported(
+                target,
+                format!(
+                    "the {scheme} backend is not compiled in: run `cargo add distlock --features {feature}`"
+                ),
+            ));
+        }
+        if let Some((_, backend)) = NOT_YET.iter().find(|(known, _)| *known == scheme) {
+            return Err(unsupported(
+                target,
+                format!(
+                    "the {backend} backend ({scheme}:) is not part of this version of distlock: it has {}",
+                    FEATURES.map(|(scheme, _)| format!("{scheme}:")).join(", ")
+                ),
+            ));
+        }
+        let known = FEATURES.iter().chain(&NOT_YET).map(|(scheme, _)| *scheme);
+        let hint = match nearest(scheme, known) {
+            Some(near) => format!("did you mean {near}:?"),
+            None => format!(
+                "known are {}",
+                FEATURES.map(|(scheme, _)| format!("{scheme}:")).join(", ")
+            ),
+        };
+        Err(target.wrong(format!("unknown backend scheme \"{scheme}:\": {hint}")))
+    }
+
+    #[allow(
+        clippy::unused_async,
+        unused_variables,
+        reason = "only without features, or with few"
+    )]
+    async fn open(self, target: &Target, parts: Parts) -> Result<Store> {
+        match self {
+            #[cfg(feature = "memory")]
+            Self::Memory => memory(target, parts),
+            #[cfg(feature = "redis")]
+            Self::Redis => redis::open(target, parts).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => sqlite::open(target, parts).await,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => zookeeper::open(target, parts).await,
+        }
+    }
+
+    #[allow(
+        clippy::unused_async,
+        unused_variables,
+        reason = "only without features, or with few"
+    )]
+    async fn migrate(self, target: &Target, parts: Parts) -> Result<Migrated> {
+        match self {
+            #[cfg(feature = "memory")]
+            Self::Memory => {
+                let store = memory(target, parts)?;
+                store.close().await;
+                Ok(Migrated::default())
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis => {
+                // There are no tables; keys appear when they are needed.
+                let store = redis::open(target, parts).await?;
+                store.close().await;
+                Ok(Migrated::default())
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => sqlite::migrate(target, parts).await,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => {
+                // There are no tables; connecting creates the nodes that are absent.
+                let store = zookeeper::open(target, parts).await?;
+                store.close().await;
+                Ok(Migrated::default())
+            }
+        }
+    }
+}
+
+#[cfg(feature = "memory")]
+fn memory(target: &Target, parts: Parts) -> Result<Store> {
+    if !parts.body.is_empty() {
+        return Err(target.wrong(format!(
+            "backend memory: has no name, and \"{}\" is given: every `open` makes a new, empty store; clone the Store to share it",
+            parts.body.escape_debug()
+        )));
+    }
+    parts.options.finish("memory")?;
+    let memory = distlock_memory::Memory::new(parts.clock.clone());
+    Ok(Store::with_clock(
+        memory.lock(),
+        memory.records(),
+        parts.clock,
+    ))
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use distlock_core::{Result, Store};
+    use distlock_redis::{Redis, RedisConfig};
+
+    use crate::config::{Parts, Target};
+
+    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
+        let mut config = config(target, &mut parts)?;
+        // The backend knows better what went wrong than a clock that ran out.
+        config.connect_timeout = parts.connect_timeout * 9 / 10;
+        let redis = Redis::open(config, parts.clock.clone()).await?;
+        Ok(Store::with_clock(
+            redis.lock(),
+            redis.records(),
+            parts.clock,
+        ))
+    }
+
+    fn config(target: &Target, parts: &mut Parts) -> Result<RedisConfig> {
+        let mut options = std::mem::take(&mut parts.options);
+        let given = options.take_all(&RedisConfig::OPTIONS);
+        options.finish("redis")?;
+        let pairs: Vec<_> = given
+            .iter()
+            .map(|option| (option.key.clone(), option.value.clone()))
+            .collect();
+        let parse = |pairs: &[_]| RedisConfig::from_url_parts(&parts.scheme, &parts.body, pairs);
+        parse(&pairs).map_err(|error| {
+            // The first option with which it goes wrong in the same way is to blame.
+            let same = |end: usize| {
+                parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
+            };
+            match (0..=pairs.len()).find(|&end| same(end)) {
+                Some(end @ 1..) => given[end - 1].blame(&error),
+                _ if error.kind() == distlock_core::ErrorKind::Unsupported => error,
+                _ => target.wrong(error.message().to_owned()),
+            }
+        })
+    }
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use distlock_core::{Result, Store};
+    use distlock_sql::{Sqlite, SqliteConfig};
+
+    use super::Migrated;
+    use crate::config::{Parts, Target, percent_decode};
+
+    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
+        let config = config(target, &mut parts)?;
+        let sqlite = Sqlite::open(config, parts.clock.clone()).await?;
+        Ok(Store::with_clock(
+            sqlite.lock(),
+            sqlite.records(),
+            parts.clock,
+        ))
+    }
+
+    pub(super) async fn migrate(target: &Target, mut parts: Parts) -> Result<Migrated> {
+        let config = config(target, &mut parts)?;
+        let from = Sqlite::migrate(config, parts.clock).await?;
+        let version = from
+            .migrations
+            .last()
+            .map_or(from.version, |last| last.version);
+        Ok(Migrated {
+            version: Some(version),
+            applied: from.migrations.iter().map(|step| step.name).collect(),
+        })
+    }
+
+    fn config(target: &Target, parts: &mut Parts) -> Result<SqliteConfig> {
+        let mut options = std::mem::take(&mut parts.options);
+        let given = options.take_all(&SqliteConfig::OPTIONS);
+        options.finish("sqlite")?;
+        // `sqlite:///path` is the same as `sqlite:/path`.
+        let path = parts.body.strip_prefix("//").unwrap_or(&parts.body);
+        let path = percent_decode(path)
+            .ok_or_else(|| target.wrong("the path of the SQLite file is not UTF-8".into()))?;
+        let mut pairs = Vec::new();
+        for option in given {
+            pairs.push((option.key.clone(), option.value.clone()));
+            // With only one more than last time, an error is about this one.
+            SqliteConfig::from_url_parts("checked below", &pairs)
+                .map_err(|error| option.blame(&error))?;
+        }
+        SqliteConfig::from_url_parts(&path, &pairs).map_err(|error| target.wrong(error.to_string()))
+    }
+}
+
+#[cfg(feature = "zookeeper")]
+mod zookeeper {
+    use distlock_core::{Result, Store};
+    use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
+
+    use crate::config::{Parts, Target};
+
+    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
+        let mut config = config(target, &mut parts)?;
+        // What is left is for asking each server why there was no session.
+        config.connect_timeout = parts.connect_timeout * 3 / 4;
+        let zookeeper = ZooKeeper::open(config, parts.clock.clone()).await?;
+        Ok(Store::with_clock(
+            zookeeper.lock(),
+            zookeeper.records(),
+            parts.clock,
+        ))
+    }
+
+    fn config(target: &Target, parts: &mut Parts) -> Result<ZooKeeperConfig> {
+        let mut options = std::mem::take(&mut parts.options);
+        let given = options.take_all(&ZooKeeperConfig::OPTIONS);
+        options.finish("zookeeper")?;
+        let pairs: Vec<_> = given
+            .iter()
+            .map(|option| (option.key.clone(), option.value.clone()))
+            .collect();
+        let parse = |pairs: &[_]| ZooKeeperConfig::from_url_parts(&parts.body, pairs);
+        parse(&pairs).map_err(|error| {
+            // The first option with which it goes wrong in the same way is to blame.
+            let same = |end: usize| {
+                parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
+            };
+            match (0..=pairs.len()).find(|&end| same(end)) {
+                Some(end @ 1..) => given[end - 1].blame(&error),
+                _ => target.wrong(error.message().to_owned()),
+            }
+        })
+    }
+}
+
+fn unsupported(target: &Target, message: String) -> Error {
+    Error::new(ErrorKind::Unsupported, target.located(message))
+}
+
+/// Bounds the whole of connecting, whatever step of it hangs.
+async fn within<T>(
+    clock: &dyn Clock,
+    limit: Duration,
+    target: &Target,
+    connecting: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::select! {
+        biased;
+        done = connecting => done,
+        () = clock.sleep(limit) => Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("{} did not answer within {limit:?} (connect_timeout)", target.masked_url()),
+        )),
+    }
+}

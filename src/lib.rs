@@ -1,0 +1,65 @@
+//! One distributed lock, many stores: ask for a named lock, and let configuration alone decide who arbitrates.
+//!
+//! ```
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let locker = distlock::connect("memory:").await?; // or "sqlite:/var/lib/app/locks.db", from configuration
+//! let guard = locker.lock("order:42").acquire().await?; // renewed in the background until released
+//!
+//! println!("token {}", guard.token()); // higher than every earlier holder's: show it to what the lock protects
+//! tokio::select! {
+//!     reason = guard.lost() => eprintln!("lost: {reason}"), // told before anybody else can get it
+//!     () = work() => {}
+//! }
+//! assert!(guard.release().await.is_clean());
+//! # locker.close().await; Ok(()) }
+//! # async fn work() {}
+//! ```
+//!
+//! # Map
+//!
+//! | to | use |
+//! |---|---|
+//! | open a store | [`open`] (a [`Store`]: locks and records) or [`connect`] (its [`Locker`]); both take a URL, a [`Target`] with options, or a [`config::Config`] |
+//! | take a lock | [`Locker::lock`], then [`acquire`](LockBuilder::acquire), [`try_acquire`](LockBuilder::try_acquire) or [`run`](LockBuilder::run) |
+//! | take several at once | [`Locker::lock_all`] |
+//! | hold it | [`Guard`]: [`token`](Guard::token), [`is_valid`](Guard::is_valid), [`lost`](Guard::lost), [`extend`](Guard::extend), [`release`](Guard::release) |
+//! | pass it to another process | [`Guard::into_ticket`], [`Locker::resume`] |
+//! | protect what the lock protects | [`FenceGuard`]: refuses whoever holds an older token |
+//! | look and intervene | [`Locker::inspect`], [`Locker::list`], [`Locker::force_release`], [`Locker::health`] |
+//! | keep small values with versions | [`Records`], from [`Store::records`] |
+//! | bring your own store | implement [`DistLock`] and [`Records`], then [`Store::new`] |
+//!
+//! Backend URLs:
+//!
+//! | URL | arbitrates between | feature |
+//! |---|---|---|
+//! | `memory:` | tasks of one process | `memory` (default) |
+//! | `sqlite:PATH` | processes of one host | `sqlite` |
+//! | `redis://HOST`, `rediss://`, `redis+sentinel://H1,H2,H3/PRIMARY`, `redis+cluster://H1,H2` | anybody who can connect | `redis` (with TLS: `redis`, `tls`) |
+//!
+//! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]` table in `distlock.toml`;
+//! an unknown one is an error that names it.
+//!
+//! # Guarantees
+//!
+//! The same on every backend, and each is a case of the conformance suite (`distlock conformance`):
+//!
+//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid). A guard counts its deadline from the
+//!   moment its request was *sent*, on a clock that includes suspend, and stops a margin before the store does.
+//! - A lost lock is told: [`Guard::lost`] resolves before the store can give the lock away, also while a renewal hangs.
+//! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and restarts.
+//! - A release or renewal by a former holder never touches the present one.
+//! - Every async method says what happens when its future is dropped.
+//! - A busy answer says who holds the lock.
+//!
+//! # Features
+//!
+//! `memory` (default), `sqlite`, `redis`, `tls`. A URL whose backend is not compiled in is answered with the `cargo add` line to run.
+
+pub mod config;
+mod connect;
+
+pub use config::Target;
+pub use connect::{Migrated, connect, migrate, open};
+#[doc(inline)]
+pub use distlock_core::*;

@@ -1,0 +1,448 @@
+//! Bad input: a clear message, the documented code, and nothing changed.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+
+use serde_json::Value;
+
+use crate::support::{Home, finish};
+
+/// Every command that takes a name, with a name in place of `NAME`.
+const NAMED: [&[&str]; 4] = [
+    &["run", "NAME", "--", "touch", "ran"],
+    &["acquire", "NAME", "--ttl", "5s"],
+    &["inspect", "NAME"],
+    &["force-release", "NAME", "--token", "1"],
+];
+
+fn with_name<'a>(line: &'a [&'a str], name: &'a OsStr) -> Vec<&'a OsStr> {
+    line.iter()
+        .map(|word| {
+            if *word == "NAME" {
+                name
+            } else {
+                OsStr::new(word)
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn names_that_break_a_rule() {
+    let home = Home::new();
+    let long = "x".repeat(256);
+    let wide = "é".repeat(128);
+    for (name, says) in [
+        (OsStr::new(""), "is empty"),
+        (OsStr::new(&long), "256 bytes long: at most 255"),
+        (OsStr::new(&wide), "256 bytes long: at most 255"),
+        (OsStr::new("a\nb"), "control character at byte 1"),
+        (OsStr::new("\x1b[31m"), "control character at byte 0"),
+        (OsStr::new("a\u{85}b"), "control character"),
+        (OsStr::from_bytes(b"caf\xe9"), "not UTF-8"),
+        (OsStr::from_bytes(b"\xff\xfe"), "not UTF-8"),
+    ] {
+        for line in NAMED {
+            let done = home.run(with_name(line, name));
+            done.failed_with(64, says);
+            assert!(
+                !done.stderr.contains('\x1b'),
+                "escape sequences are not passed on: {done:?}"
+            );
+        }
+    }
+    assert_eq!(home.files(), [""; 0], "before any I/O");
+}
+
+#[test]
+fn names_that_look_odd_are_ordinary() {
+    let home = Home::new();
+    let long = "x".repeat(255);
+    for name in [
+        "/",
+        "..",
+        "a b ",
+        "%41",
+        "'; drop table distributed_lock; --",
+        "*",
+        "{a}",
+        "é",
+        "\"",
+        &long,
+    ] {
+        let done = home.run(["run", "--", name, "true"]);
+        assert_eq!(done.code, 64, "a name after -- is the command: {done:?}");
+        let done = home.run([
+            "run",
+            name,
+            "--",
+            "sh",
+            "-c",
+            "printf %s \"$DISTLOCK_NAME\"",
+        ]);
+        assert_eq!((done.code, done.stdout.as_str()), (0, name), "{done:?}");
+        assert_eq!(home.inspect(name)["name"], name);
+    }
+    home.run(["list", OsStr::from_bytes(b"\xff").to_str().unwrap_or("-")]);
+}
+
+#[test]
+fn ttls_that_are_none_or_out_of_range() {
+    let home = Home::new();
+    for (ttl, says) in [
+        ("0", "has no unit"),
+        ("5", "has no unit: did you mean 5s or 5ms?"),
+        ("0s", "outside 1 ms to 24 h"),
+        ("25h", "outside 1 ms to 24 h"),
+        ("24h1ms", "outside 1 ms to 24 h"),
+        ("5d", "unknown unit \"d\""),
+        ("1.5s", "unknown unit"),
+        ("", "is empty"),
+        ("five", "whole numbers with units"),
+        ("99999999999999999999s", "too large"),
+        ("18446744073709551615h", "too large"),
+    ] {
+        for line in [
+            vec!["acquire", "job", "--ttl", ttl],
+            vec!["run", "job", "--ttl", ttl, "--", "touch", "ran"],
+        ] {
+            home.run(line).failed_with(64, says);
+        }
+    }
+    home.run(["acquire", "job"]).failed_with(64, "--ttl");
+    home.run(["acquire", "job", "--ttl=-5s"])
+        .failed_with(64, "-5s");
+    assert!(!home.path("ran").exists());
+    if home.store().exists() {
+        assert_eq!(home.inspect("job")["state"], "free");
+    }
+}
+
+#[test]
+fn waits_and_other_values_that_are_none() {
+    let home = Home::new();
+    for (line, says) in [
+        (
+            vec!["run", "job", "--wait", "5", "--", "true"],
+            "has no unit",
+        ),
+        (vec!["run", "job", "--wait", "soon", "--", "true"], "soon"),
+        (
+            vec!["run", "job", "-n", "--wait", "1s", "--", "true"],
+            "cannot be used with",
+        ),
+        (vec!["run", "job", "-E", "256", "--", "true"], "256"),
+        (
+            vec!["run", "job", "--kill-after", "20s", "--", "true"],
+            "more than half of the TTL",
+        ),
+        (
+            vec!["run", "job", "--min-hold", "25h", "--", "true"],
+            "over 24 h",
+        ),
+        (
+            vec!["run", "job", "--holder", "", "--", "true"],
+            "holder label is empty",
+        ),
+        (vec!["run", "job"], "CMD"),
+        (vec!["run", "job", "true"], "true"),
+        (vec!["force-release", "job"], "--token"),
+        (
+            vec!["force-release", "job", "--token", "0"],
+            "outside 1 to 2^53",
+        ),
+        (
+            vec!["force-release", "job", "--token", "9007199254740992"],
+            "outside 1 to 2^53",
+        ),
+        (
+            vec!["force-release", "job", "--token", "x"],
+            "a token is a whole number",
+        ),
+    ] {
+        home.run(line).failed_with(64, says);
+    }
+    let long = "x".repeat(129);
+    home.run(["run", "job", "--holder", &long, "--", "true"])
+        .failed_with(64, "at most 128");
+    let long = "x".repeat(4097);
+    home.run(["run", "job", "--meta", &long, "--", "true"])
+        .failed_with(64, "at most 4096");
+}
+
+#[test]
+fn unknown_commands_and_flags_get_a_suggestion() {
+    let home = Home::new();
+    home.run(["aquire", "job"]).failed_with(64, "acquire");
+    home.run(["list", "--jsn"]).failed_with(64, "--json");
+    home.run(["inspect", "a", "b"]).failed_with(64, "'b'");
+    home.run::<&str>([]).failed_with(64, "Usage");
+    assert_eq!(home.files(), [""; 0]);
+}
+
+#[test]
+fn urls_with_an_unknown_scheme_or_option() {
+    let home = Home::new();
+    let file = home.store();
+    let sqlite = |query: &str| format!("sqlite:{}?{query}", file.display());
+    for (url, says) in [
+        ("", "no backend is given"),
+        ("/tmp/locks.db", "has no scheme"),
+        ("sqllite:x.db", "did you mean sqlite:?"),
+        ("ftp://h/x", "unknown backend scheme \"ftp:\""),
+        ("mysql://bob:hunter2@h/db", "not part of this"),
+        ("postgres://bob:hunter2@h/db", "not part of this"),
+        ("etcd://h1:2379", "not part of this"),
+        ("distlock://h1:7420", "not part of this"),
+        ("sqlite:", "path of the SQLite file is empty"),
+        ("sqlite::memory:", "use the backend `memory:`"),
+        (
+            &sqlite("reap_afer=1h"),
+            "unknown option `reap_afer` for sqlite: did you mean `reap_after`?",
+        ),
+        (
+            &sqlite("banana=1"),
+            "unknown option `banana` for sqlite: known are busy_timeout",
+        ),
+        (&sqlite("reap_after=1"), "reap_after"),
+        (&sqlite("migrate=maybe"), "migrate"),
+        (&sqlite("migrate=true&migrate=true"), "given twice"),
+        (
+            &sqlite("connect_timeout=5"),
+            "`connect_timeout` = \"5\": duration \"5\" has no unit",
+        ),
+    ] {
+        // As a flag, and as a variable.
+        let by_flag = finish(&mut home.bare(["--backend", url, "list"]), "");
+        by_flag.failed_with(78, says);
+        assert!(!by_flag.stderr.contains("hunter2"), "{by_flag:?}");
+        if !url.is_empty() {
+            let by_variable = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", url), "");
+            by_variable.failed_with(78, says);
+            assert!(!by_variable.stderr.contains("hunter2"), "{by_variable:?}");
+        }
+    }
+    assert_eq!(home.files(), [""; 0], "nothing was created");
+}
+
+#[test]
+fn memory_is_refused_where_it_could_lock_nothing() {
+    let home = Home::new();
+    for line in [
+        vec!["run", "job", "--", "touch", "ran"],
+        vec!["acquire", "job", "--ttl", "5s"],
+        vec!["inspect", "job"],
+        vec!["list"],
+        vec!["force-release", "job", "--token", "1"],
+        vec!["demo"],
+    ] {
+        let mut command = home.bare(["--backend", "memory:"]);
+        finish(command.args(line), "").failed_with(78, "would lock nothing");
+    }
+    assert_eq!(home.files(), [""; 0]);
+}
+
+#[test]
+fn configuration_mistakes_are_told_with_file_line_and_key() {
+    let home = Home::new();
+    for (text, at, says) in [
+        ("[backend\nurl = 1", ":1:", "not valid TOML"),
+        (
+            "\n[bakend]\nurl = \"memory:\"",
+            ":2:2:",
+            "unknown key `bakend`: did you mean `backend`?",
+        ),
+        (
+            "[backend]\nulr = \"memory:\"",
+            ":2:1:",
+            "unknown key `ulr` in [backend]: did you mean `url`?",
+        ),
+        (
+            "[backend]\nurl = \"sqlite:x.db\"\nreap_afer = \"1h\"",
+            ":3:1:",
+            "unknown option `reap_afer` for sqlite: did you mean `reap_after`?",
+        ),
+        (
+            "[backend]\nurl = \"sqlite:x.db\"\nreap_after = \"1\"",
+            ":3:1:",
+            "`reap_after`",
+        ),
+        (
+            "[backend]\nurl = \"sqllite:x.db\"",
+            ":2:7:",
+            "did you mean sqlite:?",
+        ),
+        (
+            "[backend]\nurl = \"mysql://bob:hunter2@h\"",
+            ":2:7:",
+            "MySQL",
+        ),
+        (
+            "[backend]\nurl = \"mysql://bob:hunter2@h\" oops",
+            ":2:",
+            "not valid TOML",
+        ),
+        (
+            "[backend]\nurl = \"sqlite:x.db?reap_after=1h\"\nreap_after = \"1h\"",
+            ":3:1",
+            "given twice",
+        ),
+    ] {
+        let file = home.write("distlock.toml", text);
+        let file = file.to_str().unwrap();
+        let by_flag = finish(&mut home.bare(["list", "--config", file]), "");
+        let by_variable = finish(home.bare(["list"]).env("DISTLOCK_CONFIG", file), "");
+        for done in [by_flag, by_variable] {
+            done.failed_with(78, says);
+            assert!(done.stderr.contains(&format!("{file}{at}")), "{done:?}");
+            assert!(!done.stderr.contains("hunter2"), "{done:?}");
+        }
+    }
+    let file = home.write("distlock.toml", "[gateway]\nnod = \"n1\"");
+    let token = [
+        "gateway",
+        "token",
+        "--uid",
+        "alice",
+        "--config",
+        file.to_str().unwrap(),
+    ];
+    finish(&mut home.bare(token), "").failed_with(
+        78,
+        ":2:1: unknown key `nod` in [gateway]: did you mean `node`?",
+    );
+    assert_eq!(home.files(), ["distlock.toml"], "nothing was created");
+}
+
+#[test]
+fn a_later_source_of_the_backend_replaces_an_earlier_one() {
+    let home = Home::new();
+    let (in_file, in_variable, in_flag) = (
+        home.path("file.db"),
+        home.path("variable.db"),
+        home.path("flag.db"),
+    );
+    let url = |path: &std::path::Path| format!("sqlite:{}", path.display());
+    let config = home.write(
+        "distlock.toml",
+        &format!(
+            "[backend]\nurl = \"{}\"\nreap_after = \"2h\"\n",
+            url(&in_file)
+        ),
+    );
+    let mut command = home.bare(["list"]);
+    command.env("DISTLOCK_CONFIG", &config);
+    assert_eq!(finish(&mut command, "").code, 0);
+    assert!(in_file.exists() && !in_variable.exists());
+    command.env("DISTLOCK_BACKEND", url(&in_variable));
+    assert_eq!(finish(&mut command, "").code, 0);
+    assert!(in_variable.exists() && !in_flag.exists());
+    command.args(["--backend", &url(&in_flag)]);
+    assert_eq!(finish(&mut command, "").code, 0);
+    assert!(in_flag.exists());
+}
+
+#[test]
+fn a_password_on_the_command_line_is_warned_about_and_never_shown() {
+    let home = Home::new();
+    let done = finish(
+        &mut home.bare(["--backend", "mysql://bob:hunter2@h", "list"]),
+        "",
+    );
+    assert!(done.stderr.contains("can be read by everybody"), "{done:?}");
+    let quoted = finish(
+        &mut home.bare(["--bakend=mysql://bob:hunter2@h", "list"]),
+        "",
+    );
+    for done in [done, quoted] {
+        assert!(!done.stderr.contains("hunter2"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+    let home = Home::new();
+    let file = home.write("distlock.toml", "[gateway]\ntoken_key = \"hunter2\"");
+    for (mode, warns) in [(0o644, true), (0o640, true), (0o600, false)] {
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        let done = home.run(["list", "--config", file.to_str().unwrap()]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(
+            done.stderr.contains("others can read it"),
+            warns,
+            "{mode:o}: {done:?}"
+        );
+        assert!(!done.stderr.contains("hunter2"), "{done:?}");
+    }
+}
+
+#[test]
+fn tickets_that_are_garbage() {
+    let home = Home::new();
+    let good = home.run(["acquire", "job", "--ttl", "1m"]).stdout;
+    let good = good.trim();
+    let before = stable(&home.inspect("job"));
+    let cut = &good[..good.len() - 4];
+    let changed = format!("{}{}", &good[..good.len() - 4], "AAAA");
+    for ticket in [
+        "",
+        "garbage",
+        "dlt1.",
+        "{}",
+        "{\"ticket\": 5}",
+        "{\"ticket\": \"x\"}",
+        "{",
+        cut,
+        &changed,
+    ] {
+        for command in ["renew", "release"] {
+            let done = finish(&mut home.distlock([command]), ticket);
+            done.failed_with(64, "ticket");
+            assert!(
+                ticket.len() < 8 || !done.stderr.contains(ticket),
+                "a ticket is a secret: {done:?}"
+            );
+        }
+    }
+    let bytes = finish(
+        home.distlock(["release"])
+            .env("DISTLOCK_TICKET", OsStr::from_bytes(b"\xff")),
+        "",
+    );
+    bytes.failed_with(64, "not UTF-8");
+    assert_eq!(stable(&home.inspect("job")), before);
+}
+
+#[test]
+fn tickets_that_were_used_or_are_for_another_grant() {
+    let home = Home::new();
+    let old = home.run(["acquire", "job", "--ttl", "1m"]).stdout;
+    assert_eq!(finish(&mut home.distlock(["release"]), &old).code, 0);
+    let new = home
+        .run(["acquire", "job", "--ttl", "1m", "--holder", "the next one"])
+        .stdout;
+    let before = stable(&home.inspect("job"));
+    for command in ["renew", "release"] {
+        finish(&mut home.distlock([command]), &old).failed_with(76, "the ticket");
+    }
+    assert_eq!(
+        stable(&home.inspect("job")),
+        before,
+        "the next holder's lock was not touched"
+    );
+    // The same ticket means nothing to another store.
+    let elsewhere = format!("sqlite:{}", home.path("other.db").display());
+    finish(
+        &mut home.distlock(["release", "--backend", &elsewhere]),
+        &new,
+    )
+    .failed_with(76, "ticket");
+    assert_eq!(finish(&mut home.distlock(["release"]), &new).code, 0);
+}
+
+/// What must not change: everything but the time that passes.
+fn stable(lock: &Value) -> Value {
+    let mut lock = lock.clone();
+    lock["expires_in_ms"] = Value::Null;
+    lock
+}

@@ -1,0 +1,313 @@
+//! The other commands: tickets, looking, intervening, health, tables, measuring, completions, manual.
+
+use crate::support::{Home, SOON, finish};
+
+#[test]
+fn a_script_takes_renews_and_releases_with_a_ticket() {
+    let home = Home::new();
+    let taken = home.run([
+        "acquire", "deploy", "--ttl", "1m", "--holder", "ci", "--meta", "build 7",
+    ]);
+    assert_eq!(taken.code, 0, "{taken:?}");
+    let ticket = taken.stdout.trim().to_owned();
+    let seen = home.inspect("deploy");
+    assert_eq!(
+        (&seen["state"], &seen["holder"], &seen["meta"]),
+        (&"held".into(), &"ci".into(), &"build 7".into())
+    );
+    home.run(["run", "deploy", "-n", "--", "true"])
+        .failed_with(75, "ci");
+
+    // From standard input, and from the environment.
+    let renewed = finish(
+        &mut home.distlock(["renew", "--ttl", "2m", "--json"]),
+        &ticket,
+    );
+    assert_eq!(renewed.code, 0, "{renewed:?}");
+    assert_eq!(renewed.json()["ttl_ms"], 120_000);
+    assert!(home.inspect("deploy")["expires_in_ms"].as_u64().unwrap() > 60_000);
+    let again = finish(home.distlock(["renew"]).env("DISTLOCK_TICKET", &ticket), "");
+    assert_eq!((again.code, again.stdout.as_str()), (0, ""), "{again:?}");
+    let released = finish(
+        home.distlock(["release"]).env("DISTLOCK_TICKET", &ticket),
+        "",
+    );
+    assert_eq!(released.code, 0, "{released:?}");
+    assert_eq!(home.inspect("deploy")["state"], "free");
+}
+
+#[test]
+fn the_json_of_acquire_is_accepted_as_a_ticket() {
+    let home = Home::new();
+    let taken = home.run(["acquire", "deploy", "--ttl", "1m", "--json"]);
+    let json = taken.json();
+    assert_eq!(json["name"], "deploy");
+    assert_eq!(json["token"], home.inspect("deploy")["token"]);
+    let released = finish(&mut home.distlock(["release", "--json"]), &taken.stdout);
+    assert_eq!(released.json()["released"], true, "{released:?}");
+}
+
+#[test]
+fn a_lock_is_shown_with_the_documented_fields() {
+    let home = Home::new();
+    let fields = [
+        "name",
+        "state",
+        "holder",
+        "meta",
+        "token",
+        "epoch",
+        "acquired_at",
+        "expires_in_ms",
+        "waiters",
+    ];
+    let free = home.inspect("job");
+    assert_eq!(free.as_object().unwrap().len(), fields.len(), "{free}");
+    assert!(
+        fields.iter().all(|field| free.get(field).is_some()),
+        "{free}"
+    );
+    assert_eq!(
+        (&free["state"], &free["holder"], &free["token"]),
+        (&"free".into(), &().into(), &().into())
+    );
+
+    let _holder = home.hold("job", &["--holder", "me"], "sleep 60");
+    let held = home.inspect("job");
+    assert_eq!(
+        (&held["state"], &held["holder"]),
+        (&"held".into(), &"me".into()),
+        "{held}"
+    );
+    assert!(held["token"].as_u64().unwrap() > 0);
+    assert!(held["expires_in_ms"].as_u64().unwrap() <= 30_000);
+    let at: jiff::Timestamp = held["acquired_at"].as_str().unwrap().parse().unwrap();
+    let age = jiff::Timestamp::now().duration_since(at);
+    assert!(age.as_secs().abs() < 60, "{held}");
+    let text = home.run(["inspect", "job"]);
+    assert!(
+        text.stdout.starts_with("job: held by me since 20"),
+        "{text:?}"
+    );
+}
+
+#[test]
+fn held_locks_are_listed_one_object_a_line() {
+    let home = Home::new();
+    for name in ["order:2", "order:1", "other"] {
+        let taken = home.run(["acquire", name, "--ttl", "1m"]);
+        assert_eq!(taken.code, 0, "{taken:?}");
+    }
+    let listed = home.run(["list", "order:", "--json"]);
+    let names: Vec<_> = listed
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].clone())
+        .collect();
+    assert_eq!(names, ["order:1", "order:2"]);
+    let table = home.run(["list"]);
+    assert_eq!(table.stdout.lines().count(), 4, "{table:?}");
+    let nothing = home.run(["list", "zzz"]);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (0, ""));
+}
+
+#[test]
+fn a_forced_release_needs_the_token_that_was_seen() {
+    let home = Home::new();
+    home.run(["force-release", "job", "--token", "7"])
+        .failed_with(76, "is free");
+    let taken = home.run(["acquire", "job", "--ttl", "1m", "--json"]).json();
+    let token = taken["token"].as_u64().unwrap();
+    home.run(["force-release", "job", "--token", &(token - 1).to_string()])
+        .failed_with(76, &format!("is held with token {token}"));
+    assert_eq!(home.inspect("job")["state"], "held");
+    let forced = home.run([
+        "force-release",
+        "job",
+        "--token",
+        &token.to_string(),
+        "--json",
+    ]);
+    assert_eq!(forced.json()["released"], true, "{forced:?}");
+    assert_eq!(home.inspect("job")["state"], "free");
+}
+
+#[test]
+fn doctor_tells_what_it_looked_at() {
+    let home = Home::new();
+    let done = home.run(["doctor", "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let json = done.json();
+    assert!(
+        json["server"].as_str().unwrap().contains("SQLite"),
+        "{json}"
+    );
+    assert!(!json["findings"].as_array().unwrap().is_empty(), "{json}");
+    assert_ne!(json["verdict"], "fail", "{json}");
+    let text = home.run(["doctor"]);
+    assert!(text.stdout.contains("VERDICT"), "{text:?}");
+}
+
+#[test]
+fn migrate_creates_the_tables_once() {
+    let home = Home::new();
+    let first = home.run(["migrate", "--json"]);
+    assert_eq!(first.code, 0, "{first:?}");
+    assert_eq!(
+        first.json()["applied"].as_array().unwrap().len(),
+        1,
+        "{first:?}"
+    );
+    let second = home.run(["migrate"]);
+    assert!(second.stdout.contains("up to date"), "{second:?}");
+    let none = finish(&mut home.bare(["migrate", "--backend", "memory:"]), "");
+    assert!(none.stdout.contains("no tables"), "{none:?}");
+}
+
+#[test]
+fn a_store_without_tables_is_told_to_migrate() {
+    let home = Home::new();
+    let url = format!("sqlite:{}?migrate=false", home.store().display());
+    let done = home.run(["--backend", &url, "acquire", "job", "--ttl", "5s"]);
+    assert_ne!(done.code, 0, "{done:?}");
+    assert!(done.stderr.contains("distlock migrate"), "{done:?}");
+}
+
+#[test]
+fn bench_measures_memory_and_files() {
+    let home = Home::new();
+    for backend in [
+        "memory:".to_owned(),
+        format!("sqlite:{}", home.store().display()),
+    ] {
+        let done = home.run([
+            "bench",
+            "--backend",
+            &backend,
+            "--workload",
+            "contended",
+            "--concurrency",
+            "4",
+            "--seconds",
+            "0.2",
+            "--rounds",
+            "1",
+            "--json",
+        ]);
+        assert_eq!(done.code, 0, "{done:?}");
+        let report = done.json();
+        assert_eq!(
+            (&report["workload"], &report["callers"]),
+            (&"contended".into(), &4.into())
+        );
+        assert!(
+            report["figures"][0]["cycles_per_second"].is_object(),
+            "{report}"
+        );
+    }
+    home.run([
+        "bench",
+        "--workload",
+        "uncontended",
+        "--concurrency",
+        "2",
+        "--backend",
+        "memory:",
+    ])
+    .failed_with(64, "uncontended has one caller");
+    home.run(["bench", "--workload", "idle"])
+        .failed_with(64, "idle");
+    home.run(["bench", "--seconds", "-1"]).failed_with(64, "");
+}
+
+#[test]
+fn conformance_runs_chosen_cases_and_says_how_they_ended() {
+    let home = Home::new();
+    let done = home.run(["conformance", "--filter", "fencing::", "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let results: Vec<serde_json::Value> = done
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(!results.is_empty());
+    assert!(
+        results.iter().all(|result| result["status"] == "passed"),
+        "{results:?}"
+    );
+    let table = home.run(["conformance", "--filter", "fencing::"]);
+    assert!(
+        table.stdout.contains("passed") && table.stderr.contains("0 failed"),
+        "{table:?}"
+    );
+    home.run(["conformance", "--filter", "no such case"])
+        .failed_with(64, "no case");
+    let listed = home.run(["conformance", "--list"]);
+    assert!(listed.stdout.lines().count() >= 60, "{listed:?}");
+}
+
+#[test]
+fn completions_and_manual_are_generated() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let done = home.run(["completions", shell]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert!(done.stdout.contains("force-release"), "{shell}");
+        assert!(!done.stdout.contains("conformance-worker"), "{shell}");
+    }
+    let bash = home.run(["completions", "bash"]).stdout;
+    let script = home.write("completion.bash", &bash);
+    let mut check = std::process::Command::new("bash");
+    check.arg("-n").arg(script);
+    assert_eq!(finish(&mut check, "").code, 0);
+    home.run(["completions", "tcsh"]).failed_with(64, "tcsh");
+
+    for words in [vec![], vec!["run"], vec!["gateway", "run"]] {
+        let done = home.run([vec!["man"], words.clone()].concat());
+        assert!(done.stdout.starts_with(".ie"), "{done:?}");
+        assert!(
+            done.stdout.contains(&format!(
+                "distlock{}",
+                words
+                    .iter()
+                    .map(|word| format!("\\-{word}"))
+                    .collect::<String>()
+            )),
+            "{done:?}"
+        );
+    }
+    home.run(["man", "rnu"])
+        .failed_with(64, "did you mean run?");
+    std::fs::create_dir(home.path("man1")).unwrap();
+    assert_eq!(home.run(["man", "--dir", "man1"]).code, 0);
+    assert!(home.path("man1/distlock-force-release.1").is_file());
+}
+
+#[test]
+fn logs_go_to_standard_error_in_the_wanted_form() {
+    let home = Home::new();
+    let mut list = home.distlock(["list", "--json", "--log-format", "json"]);
+    let done = finish(list.env("DISTLOCK_LOG", "trace"), "");
+    assert_eq!((done.code, done.stdout.as_str()), (0, ""), "{done:?}");
+    for line in done.stderr.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|_| panic!("{line}"));
+    }
+    let wrong = finish(
+        home.distlock(["list"]).env("DISTLOCK_LOG", "distlock=loud"),
+        "",
+    );
+    wrong.failed_with(78, "DISTLOCK_LOG");
+}
+
+#[test]
+fn a_lock_expires_by_itself_when_its_ticket_is_not_renewed() {
+    let home = Home::new();
+    let ticket = home.run(["acquire", "job", "--ttl", "300ms"]).stdout;
+    distlock_harness::eventually("the lock is free", SOON, || {
+        home.inspect("job")["state"] == "free"
+    })
+    .unwrap();
+    for command in ["renew", "release"] {
+        finish(&mut home.distlock([command]), &ticket).failed_with(76, "ticket");
+    }
+}

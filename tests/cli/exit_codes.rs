@@ -1,0 +1,152 @@
+//! The documented exit codes, each by the shortest way to it.
+
+use crate::support::{Home, finish};
+
+#[test]
+fn the_commands_own_code_is_kept() {
+    let home = Home::new();
+    for code in [0, 1, 7, 64, 75, 76, 255] {
+        let done = home.run(["run", "job", "--", "sh", "-c", &format!("exit {code}")]);
+        assert_eq!(done.code, code, "{done:?}");
+    }
+    assert_eq!(home.inspect("job")["state"], "free");
+}
+
+#[test]
+fn a_signal_counts_from_128() {
+    let home = Home::new();
+    for (signal, code) in [("TERM", 143), ("KILL", 137), ("INT", 130)] {
+        let done = home.run([
+            "run",
+            "job",
+            "--",
+            "sh",
+            "-c",
+            &format!("kill -{signal} $$"),
+        ]);
+        assert_eq!(done.code, code, "{done:?}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_told_as_a_shell_would() {
+    let home = Home::new();
+    let not_executable = home.write("plain-file", "no program");
+    home.run(["run", "job", "--", "no-such-program-anywhere"])
+        .failed_with(127, "cannot run no-such-program-anywhere");
+    home.run(["run", "job", "--", not_executable.to_str().unwrap()])
+        .failed_with(126, "Permission denied");
+    assert_eq!(home.inspect("job")["state"], "free");
+}
+
+#[test]
+fn bad_usage_is_64() {
+    let home = Home::new();
+    home.run(["run"]).failed_with(64, "required");
+    home.run(["frobnicate"]).failed_with(64, "frobnicate");
+    home.run(["list", "--frobnicate"])
+        .failed_with(64, "--frobnicate");
+}
+
+#[test]
+fn a_file_that_can_never_be_a_store_is_78() {
+    let home = Home::new();
+    let text = home.write("notes.txt", &"this is not a database\n".repeat(100));
+    for (path, says) in [
+        ("/proc/no/such/folder/x.db", "/proc/no/such/folder"),
+        ("/proc", "/proc"),
+        (text.to_str().unwrap(), "notes.txt"),
+    ] {
+        home.run(["--backend", &format!("sqlite:{path}"), "list"])
+            .failed_with(78, says);
+    }
+    assert_eq!(
+        std::fs::read_to_string(text).unwrap(),
+        "this is not a database\n".repeat(100)
+    );
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_told() {
+    let home = Home::new();
+    // Root may write anything, so the refusal must come from the kind of file.
+    let done = home.run([
+        "--backend",
+        "sqlite:/proc/version",
+        "acquire",
+        "job",
+        "--ttl",
+        "5s",
+    ]);
+    done.failed_with(69, "/proc/version: the file cannot be opened");
+}
+
+#[test]
+fn busy_is_75_or_what_was_asked_for() {
+    let home = Home::new();
+    let _holder = home.hold("job", &["--holder", "nightly@db1"], "sleep 60");
+    for args in [vec!["-n"], vec!["--wait", "0"], vec!["--wait", "200ms"]] {
+        let line = [&["run", "job"], args.as_slice(), &["--", "true"]].concat();
+        home.run(line).failed_with(75, "nightly@db1");
+    }
+    home.run(["run", "job", "-n", "-E", "3", "--", "true"])
+        .failed_with(3, "nightly@db1");
+    home.run(["acquire", "job", "--ttl", "5s", "--wait", "0"])
+        .failed_with(75, "nightly@db1");
+}
+
+#[test]
+fn a_lost_lock_is_76() {
+    let home = Home::new();
+    let mut holder = home.hold("job", &["--ttl", "1s"], "sleep 60");
+    assert_eq!(
+        home.sql("delete from distributed_lock where lock_name = 'job'"),
+        1
+    );
+    let status = holder.wait(crate::support::SOON).unwrap();
+    assert_eq!(status.code(), Some(76), "{}", holder.output());
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_69() {
+    let home = Home::new();
+    assert_eq!(home.run(["list"]).code, 0);
+    let _busy = crate::support::BlockingWriter::new(&home);
+    let done = home.run(["acquire", "job", "--ttl", "5s", "--wait", "1s"]);
+    assert_eq!(done.code, 69, "{done:?}");
+}
+
+#[test]
+fn bad_configuration_is_78() {
+    let home = Home::new();
+    home.run(["--backend", "carrier-pigeon:coop", "list"])
+        .failed_with(78, "unknown backend scheme");
+    home.run(["--config", "/no/such/file.toml", "list"])
+        .failed_with(78, "/no/such/file.toml");
+}
+
+#[test]
+fn help_and_version_are_results() {
+    let home = Home::new();
+    for args in [["--help"], ["--version"]] {
+        let done = finish(&mut home.bare(args), "");
+        assert_eq!(done.code, 0, "{done:?}");
+        assert!(done.stdout.contains("distlock"), "{done:?}");
+        assert_eq!(done.stderr, "");
+    }
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_failure() {
+    let home = Home::new();
+    let tool = env!("CARGO_BIN_EXE_distlock");
+    let mut shell = std::process::Command::new("sh");
+    shell
+        .args([
+            "-c",
+            &format!("{tool} man run | head -c 1 >/dev/null; {tool} --help | head -c 1 >/dev/null"),
+        ])
+        .current_dir(home.path("."));
+    let done = finish(&mut shell, "");
+    assert_eq!(done.stderr, "", "{done:?}");
+}

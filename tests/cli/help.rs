@@ -1,0 +1,70 @@
+//! What `--help` says, word for word, for every command.
+
+use crate::support::Home;
+
+const COMMANDS: [&[&str]; 19] = [
+    &[],
+    &["demo"],
+    &["run"],
+    &["acquire"],
+    &["renew"],
+    &["release"],
+    &["inspect"],
+    &["list"],
+    &["force-release"],
+    &["gateway"],
+    &["gateway", "run"],
+    &["gateway", "token"],
+    &["conformance"],
+    &["bench"],
+    &["doctor"],
+    &["migrate"],
+    &["completions"],
+    &["man"],
+    &["help"],
+];
+
+#[test]
+fn every_command_explains_itself() {
+    let home = Home::new();
+    for words in COMMANDS {
+        let done = home.run(if words == ["help"] {
+            words.to_vec()
+        } else {
+            [words, &["--help"]].concat()
+        });
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(done.stderr, "", "{done:?}");
+        let name = if words.is_empty() {
+            "distlock".to_owned()
+        } else {
+            words.join("_")
+        };
+        insta::assert_snapshot!(name, done.stdout);
+        // `gateway` alone only names its two commands.
+        assert!(
+            words == ["gateway"] || done.stdout.contains("Examples:"),
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
+fn no_command_is_forgotten_here() {
+    let home = Home::new();
+    let help = home.run(["--help"]).stdout;
+    let listed = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .map(|line| line.split_whitespace().next().unwrap());
+    for command in listed {
+        assert!(
+            COMMANDS.iter().any(|words| words.first() == Some(&command)),
+            "{command}"
+        );
+    }
+    assert!(!help.contains("conformance-worker"));
+}

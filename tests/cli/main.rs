@@ -1,0 +1,15 @@
+//! The `distlock` tool from outside: the real binary, real processes, real signals, a real SQLite file.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "other processes live in real time: there is no clock to inject into them"
+)]
+
+mod bad_input;
+mod commands;
+mod demo;
+mod exit_codes;
+mod gateway;
+mod help;
+mod run;
+mod support;
+mod terminal;

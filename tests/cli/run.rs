@@ -1,0 +1,255 @@
+//! `distlock run`: exclusion, environment, signals, and what happens when the lock cannot be kept.
+
+use std::time::{Duration, Instant};
+
+use distlock_harness::{Process, Signal, eventually};
+
+use crate::support::{BlockingWriter, Home, SOON, content, finish, gone, state_of};
+
+/// The process id that a script printed as `NAME ID`.
+fn id(process: &Process, name: &str) -> u32 {
+    let line = process
+        .wait_for_line(SOON, |line| line.starts_with(name))
+        .unwrap();
+    line.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn two_runs_of_one_name_never_overlap() {
+    let home = Home::new();
+    let log = home.path("log");
+    let script = format!("echo in >> {0}; sleep 0.3; echo out >> {0}", log.display());
+    let mut runs: Vec<_> = (0..3)
+        .map(|_| home.start(["run", "job", "--", "sh", "-c", &script]))
+        .collect();
+    for run in &mut runs {
+        assert!(run.wait(SOON).unwrap().success(), "{}", run.output());
+    }
+    assert_eq!(content(&log), "in\nout\n".repeat(3));
+}
+
+#[test]
+fn the_command_sees_name_token_and_holder_and_no_credentials() {
+    let home = Home::new();
+    let script = "echo $DISTLOCK_NAME $DISTLOCK_TOKEN $DISTLOCK_HOLDER; env | grep -c ^DISTLOCK_";
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let mut run = home.distlock(["run", "a job", "--holder", "me", "--", "sh", "-c", script]);
+        run.env("DISTLOCK_TICKET", "secret")
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", "secret");
+        let done = finish(&mut run, "");
+        assert_eq!(done.code, 0, "{done:?}");
+        let lines: Vec<_> = done.stdout.lines().collect();
+        let words: Vec<_> = lines[0].split(' ').collect();
+        assert_eq!((words[0], words[1], words[3]), ("a", "job", "me"));
+        assert_eq!(
+            lines[1], "3",
+            "only the three documented variables: {done:?}"
+        );
+        tokens.push(words[2].parse::<u64>().unwrap());
+    }
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
+#[test]
+fn signals_reach_the_command_and_its_code_is_kept() {
+    let home = Home::new();
+    for (signal, name, code) in [
+        (Signal::TERM, "TERM", 11),
+        (Signal::INT, "INT", 12),
+        (Signal::HUP, "HUP", 13),
+    ] {
+        // A background sleep, because a shell runs its traps only between commands.
+        let script = format!("trap 'exit {code}' {name}; echo trapped; sleep 60 & wait");
+        let mut run = home.hold("job", &[], &script);
+        run.wait_for_line(SOON, |line| line == "trapped").unwrap();
+        run.signal(signal).unwrap();
+        assert_eq!(
+            run.wait(SOON).unwrap().code(),
+            Some(code),
+            "{}",
+            run.output()
+        );
+        assert_eq!(home.inspect("job")["state"], "free");
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_ends_the_wait_and_leaves_nothing() {
+    let home = Home::new();
+    let _holder = home.hold("job", &["--holder", "the holder"], "sleep 60");
+    let mut waiter = home.start(["run", "job", "--", "echo", "never"]);
+    waiter
+        .wait_for_line(SOON, |line| {
+            line.contains("waiting for \"job\": held by the holder")
+        })
+        .unwrap();
+    waiter.signal(Signal::TERM).unwrap();
+    assert_eq!(
+        waiter.wait(SOON).unwrap().code(),
+        Some(143),
+        "{}",
+        waiter.output()
+    );
+    assert!(!waiter.output().contains("never"));
+}
+
+#[test]
+fn a_waiting_run_goes_on_when_the_holder_is_done() {
+    let home = Home::new();
+    let go = home.path("go");
+    let wait_for_go = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
+    let mut holder = home.hold("job", &[], &wait_for_go);
+    let mut waiter = home.start(["run", "job", "--", "echo", "my turn"]);
+    waiter
+        .wait_for_line(SOON, |line| line.contains("held by"))
+        .unwrap();
+    std::fs::write(go, "").unwrap();
+    assert!(holder.wait(SOON).unwrap().success());
+    assert!(waiter.wait(SOON).unwrap().success(), "{}", waiter.output());
+    waiter
+        .wait_for_line(SOON, |line| line == "my turn")
+        .unwrap();
+}
+
+#[test]
+fn a_deleted_row_kills_the_whole_group() {
+    let home = Home::new();
+    let script = "sleep 300 & echo child $!; trap '' TERM; echo shell $$; wait; wait";
+    let mut run = home.hold("job", &["--ttl", "1s"], script);
+    let (child, shell) = (id(&run, "child"), id(&run, "shell"));
+    assert_eq!(
+        home.sql("delete from distributed_lock where lock_name = 'job'"),
+        1
+    );
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
+    gone(child);
+    gone(shell);
+    assert!(
+        run.output()
+            .contains("\"job\" was lost while the command ran"),
+        "{}",
+        run.output()
+    );
+}
+
+#[test]
+fn a_forced_release_kills_the_group_and_the_next_one_gets_a_higher_token() {
+    let home = Home::new();
+    let mut run = home.hold("job", &["--ttl", "1s"], "sleep 300");
+    let token = home.inspect("job")["token"].as_u64().unwrap();
+    let forced = home.run(["force-release", "job", "--token", &token.to_string()]);
+    assert_eq!(forced.code, 0, "{forced:?}");
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
+    let next = home.run(["run", "job", "-n", "--", "sh", "-c", "echo $DISTLOCK_TOKEN"]);
+    assert!(
+        next.stdout.trim().parse::<u64>().unwrap() > token,
+        "{next:?}"
+    );
+}
+
+/// The store hangs (another process holds it locked), so no renewal gets through: TERM comes before the deadline, KILL no later.
+#[test]
+fn a_store_that_hangs_ends_the_command_before_the_lock_can_lapse() {
+    let home = Home::new();
+    let marks = home.path("marks");
+    let script = format!(
+        "trap 'date +%s%N >> {}' TERM; echo trapped; while :; do sleep 0.02; done",
+        marks.display()
+    );
+    let ttl = Duration::from_secs(4);
+    let mut run = home.hold("job", &["--ttl", "4s", "--kill-after", "1s"], &script);
+    run.wait_for_line(SOON, |line| line == "trapped").unwrap();
+    let hanging = Instant::now();
+    let held = BlockingWriter::new(&home);
+    let status = run.wait(SOON).unwrap();
+    let took = hanging.elapsed();
+    drop(held);
+    assert_eq!(status.code(), Some(76), "{}", run.output());
+    // The last renewal was sent before the store hung, so the lease of the store ends at the latest one TTL after that.
+    assert!(took <= ttl + Duration::from_millis(250), "{took:?}");
+    assert_eq!(
+        content(&marks).lines().count(),
+        1,
+        "TERM came once, before KILL"
+    );
+    assert!(run.output().contains("lapses in"), "{}", run.output());
+}
+
+#[test]
+fn the_lock_is_released_only_after_the_whole_group_is_gone() {
+    let home = Home::new();
+    // The shell ends at once and leaves a child that ignores TERM.
+    let script = "(trap '' TERM; echo left $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; done) & sleep 0.3; exit 5";
+    let mut run = home.hold("job", &["--ttl", "30s", "--kill-after", "1s"], script);
+    let left = id(&run, "left");
+    // As long as the child lives, nobody else gets in.
+    let lives = format!("grep -qs ') [^ZX] ' /proc/{left}/stat");
+    let next = home.run(["run", "job", "--", "sh", "-c", &lives]);
+    assert_ne!(next.code, 0, "the leftover child still lived: {next:?}");
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(5), "{}", run.output());
+    gone(left);
+}
+
+#[test]
+fn a_paused_run_pauses_its_command_and_goes_on() {
+    let home = Home::new();
+    let script = "echo shell $$; i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i+1)); done; exit 4";
+    let mut run = home.hold("job", &[], script);
+    let shell = id(&run, "shell");
+    run.signal(Signal::TSTP).unwrap();
+    eventually("both are stopped", SOON, || {
+        state_of(run.id()) == Some('T') && state_of(shell) == Some('T')
+    })
+    .unwrap();
+    run.signal(Signal::CONT).unwrap();
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(4), "{}", run.output());
+}
+
+#[test]
+fn a_command_is_not_continued_when_the_lock_lapsed_during_a_pause() {
+    let home = Home::new();
+    let mut run = home.hold(
+        "job",
+        &["--ttl", "500ms"],
+        "echo shell $$; while :; do sleep 0.05; done",
+    );
+    let shell = id(&run, "shell");
+    run.signal(Signal::TSTP).unwrap();
+    eventually("both are stopped", SOON, || {
+        state_of(run.id()) == Some('T') && state_of(shell) == Some('T')
+    })
+    .unwrap();
+    let next = home.run(["run", "job", "--", "echo", "taken over"]);
+    assert_eq!(next.code, 0, "{next:?}");
+    run.signal(Signal::CONT).unwrap();
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
+    gone(shell);
+}
+
+#[test]
+fn a_short_command_keeps_the_lock_for_the_minimum() {
+    let home = Home::new();
+    let start = Instant::now();
+    let done = home.run(["run", "job", "--min-hold", "2s", "--", "true"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let again = home.run(["run", "job", "--", "true"]);
+    assert_eq!(again.code, 0, "{again:?}");
+    assert!(
+        start.elapsed() >= Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn without_configuration_the_users_own_file_is_used() {
+    let home = Home::new();
+    let done = finish(&mut home.bare(["run", "job", "--", "true"]), "");
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(home.path(".local/state/distlock/distlock.db").is_file());
+    let mut elsewhere = home.bare(["run", "job", "--", "true"]);
+    elsewhere.env("XDG_STATE_HOME", home.path("state"));
+    assert_eq!(finish(&mut elsewhere, "").code, 0);
+    assert!(home.path("state/distlock/distlock.db").is_file());
+}

@@ -1,0 +1,258 @@
+//! A home of its own for every test: a folder, a store in it, and the tool with nothing else in its environment.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use distlock_harness::{Process, eventually};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// For anything that has no reason to take long, on a machine that is busy with other tests.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A folder with a store, removed at the end.
+pub(crate) struct Home {
+    folder: TempDir,
+}
+
+/// What a finished command left.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The store's file.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.path("locks.db")
+    }
+
+    /// The names of everything in the folder, store included.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let mut names = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect::<Vec<_>>();
+        names.sort();
+        names
+    }
+
+    /// The tool, with this home's store as its backend.
+    pub(crate) fn distlock<A: AsRef<std::ffi::OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let mut command = self.bare(args);
+        command.env(
+            "DISTLOCK_BACKEND",
+            format!("sqlite:{}", self.store().display()),
+        );
+        command
+    }
+
+    /// The tool without any configuration.
+    pub(crate) fn bare<A: AsRef<std::ffi::OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("DISTLOCK_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(args)
+            .env("HOME", self.folder.path())
+            .env_remove("XDG_STATE_HOME")
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs the tool to its end.
+    pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> Finished {
+        finish(&mut self.distlock(args), "")
+    }
+
+    /// What `inspect --json` says.
+    pub(crate) fn inspect(&self, name: &str) -> Value {
+        let done = self.run(["inspect", name, "--json"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        done.json()
+    }
+
+    /// Starts the tool and leaves it running. It is killed when the test ends.
+    pub(crate) fn start<A: AsRef<std::ffi::OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> Process {
+        Process::spawn(&mut self.distlock(args)).unwrap()
+    }
+
+    /// Starts `distlock run NAME ARGS -- sh -c SCRIPT` and waits until the script printed `ready`.
+    pub(crate) fn hold(&self, name: &str, args: &[&str], script: &str) -> Process {
+        let script = format!("echo ready; {script}");
+        let line = [&["run", name], args, &["--", "sh", "-c", &script]].concat();
+        let process = self.start(line);
+        process.wait_for_line(SOON, |line| line == "ready").unwrap();
+        process
+    }
+
+    /// Changes the store's tables behind everybody's back.
+    pub(crate) fn sql(&self, statement: &str) -> u64 {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            use sqlx::{ConnectOptions as _, Connection as _};
+            let options = sqlx::sqlite::SqliteConnectOptions::new()
+                .filename(self.store())
+                .busy_timeout(SOON);
+            let mut connection = options.connect().await.unwrap();
+            let done = sqlx::query(sqlx::AssertSqlSafe(statement.to_owned()))
+                .execute(&mut connection)
+                .await
+                .unwrap();
+            connection.close().await.unwrap();
+            done.rows_affected()
+        })
+    }
+
+    /// Writes a file into the folder.
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Finished {
+    /// The one line of standard output as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(self.stdout.trim()).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    /// Checks the code and a part of the message.
+    #[track_caller]
+    pub(crate) fn failed_with(&self, code: i32, says: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.stderr.contains(says), "{says:?} is not in {self:?}");
+        assert_eq!(self.stdout, "", "{self:?}");
+    }
+}
+
+/// Runs a command to its end, with this on its standard input.
+pub(crate) fn finish(command: &mut Command, input: &str) -> Finished {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that does not read closes the pipe early.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    Finished {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// The state letter of a process; `None` when it is gone. A zombie counts as gone.
+pub(crate) fn state_of(process: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    (!"ZX".contains(state)).then_some(state)
+}
+
+/// Waits until a process is gone.
+#[track_caller]
+pub(crate) fn gone(process: u32) {
+    eventually("the process is gone", SOON, || state_of(process).is_none()).unwrap();
+}
+
+/// Waits until a file holds a line, and gives its content.
+#[track_caller]
+pub(crate) fn content(path: &Path) -> String {
+    let mut text = String::new();
+    eventually("the file is written", SOON, || {
+        text = fs::read_to_string(path).unwrap_or_default();
+        text.ends_with('\n')
+    })
+    .unwrap();
+    text
+}
+
+/// Holds the store's write lock until it is dropped.
+pub(crate) struct BlockingWriter {
+    release: Option<std::sync::mpsc::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl BlockingWriter {
+    pub(crate) fn new(home: &Home) -> Self {
+        use sqlx::{ConnectOptions as _, Connection as _};
+        let path = home.store();
+        let (release, released) = std::sync::mpsc::channel();
+        let (locked, is_locked) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let options = sqlx::sqlite::SqliteConnectOptions::new()
+                    .filename(path)
+                    .busy_timeout(SOON);
+                let mut connection = options.connect().await.unwrap();
+                sqlx::query("begin immediate")
+                    .execute(&mut connection)
+                    .await
+                    .unwrap();
+                locked.send(()).unwrap();
+                let _ = released.recv();
+                sqlx::query("rollback")
+                    .execute(&mut connection)
+                    .await
+                    .unwrap();
+                connection.close().await.unwrap();
+            });
+        });
+        is_locked.recv().unwrap();
+        Self {
+            release: Some(release),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for BlockingWriter {
+    fn drop(&mut self) {
+        drop(self.release.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `distlock run` on a terminal: the command can read the keyboard, and the shell gets its terminal back.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    os::{fd::OwnedFd, unix::process::CommandExt as _},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use distlock_harness::eventually;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::support::{Home, SOON};
+
+/// A program whose controlling terminal is ours.
+struct Screen {
+    keyboard: File,
+    shown: Arc<Mutex<String>>,
+    child: Child,
+}
+
+impl Screen {
+    /// Runs a shell script with `$TOOL` as `distlock`, in a session of its own.
+    fn of(home: &Home, script: &str) -> Self {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let name = ptsname(&terminal, Vec::new())
+            .unwrap()
+            .into_string()
+            .unwrap();
+        let side = || {
+            let file = File::options().read(true).write(true).open(&name).unwrap();
+            Stdio::from(OwnedFd::from(file))
+        };
+        let template = home.distlock(["--version"]);
+        let mut command = Command::new("setsid");
+        command
+            .args(["--ctty", "--wait", "sh", "-c", script])
+            .env("TOOL", env!("CARGO_BIN_EXE_distlock"))
+            .envs(
+                template
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
+            .current_dir(home.path("."))
+            .stdin(side())
+            .stdout(side())
+            .stderr(side())
+            .process_group(0);
+        let child = command.spawn().unwrap();
+        let keyboard = File::from(terminal);
+        let mut screen = keyboard.try_clone().unwrap();
+        let shown = Arc::new(Mutex::new(String::new()));
+        let text = Arc::clone(&shown);
+        thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            while let Ok(read @ 1..) = screen.read(&mut bytes) {
+                text.lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&bytes[..read]));
+            }
+        });
+        Self {
+            keyboard,
+            shown,
+            child,
+        }
+    }
+
+    fn types(&mut self, text: &str) {
+        self.keyboard.write_all(text.as_bytes()).unwrap();
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let seen = eventually(text, SOON, || self.shown.lock().unwrap().contains(text));
+        assert!(
+            seen.is_ok(),
+            "{text:?} is not on the screen: {:?}",
+            self.shown.lock().unwrap()
+        );
+    }
+
+    #[track_caller]
+    fn ends_with(&mut self, code: i32) {
+        let mut status = None;
+        let ended = eventually("the script ends", SOON, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(ended.is_ok(), "{:?}", self.shown.lock().unwrap());
+        assert_eq!(
+            status.unwrap().code(),
+            Some(code),
+            "{:?}",
+            self.shown.lock().unwrap()
+        );
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // The session hangs up when its terminal goes away.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_command_reads_the_keyboard_and_the_script_does_afterwards() {
+    let home = Home::new();
+    let mut screen = Screen::of(
+        &home,
+        "\"$TOOL\" run job -- sh -c 'echo ask; read line; echo got $line'; read line; echo then $line",
+    );
+    screen.shows("ask");
+    screen.types("first\n");
+    screen.shows("got first");
+    screen.types("second\n");
+    screen.shows("then second");
+    screen.ends_with(0);
+}
+
+#[test]
+fn control_c_reaches_the_command() {
+    let home = Home::new();
+    // Whether or not the command has the terminal by now.
+    for ask in ["", "read line;"] {
+        // The script's own shell is in the foreground as well, and would end with the signal.
+        let script = format!(
+            "trap : INT; \"$TOOL\" run job -- sh -c 'trap \"exit 9\" INT; echo on; {ask} sleep 60 & wait'; exit $?"
+        );
+        let mut screen = Screen::of(&home, &script);
+        screen.shows("on");
+        if !ask.is_empty() {
+            screen.types("line\n");
+        }
+        screen.types("\x03");
+        screen.ends_with(9);
+    }
+}
+
+#[test]
+fn control_z_pauses_both_and_fg_continues_both() {
+    let home = Home::new();
+    // A shell with job control, as a person has.
+    let mut screen = Screen::of(
+        &home,
+        "set -m; \"$TOOL\" run job -- sh -c 'echo on; read line; echo got $line; read more; echo and $more'; \
+         echo back; fg; echo end $?",
+    );
+    screen.shows("on");
+    screen.types("first\n");
+    screen.shows("got first");
+    screen.types("\x1a");
+    screen.shows("back");
+    screen.types("second\n");
+    screen.shows("and second");
+    screen.shows("end 0");
+    screen.ends_with(0);
+}

@@ -1,0 +1,455 @@
+//! The conformance suite is worth what it catches: each of these backends breaks one promise, and a case must notice.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock::{
+    AcquireRequest, Attempt, Capabilities, Clock as _, Contender, Deleted, DistLock, Entry, Expect,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason,
+    RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep,
+    Ttl, Version, Written,
+};
+use distlock_conformance::{CaseResult, Options, Subject, cases, run_with};
+use distlock_memory::Memory;
+
+/// The one thing that is wrong with a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sabotage {
+    AnybodyReleases,
+    AnybodyRenews,
+    EveryTokenIsOne,
+    ExpiresEarly,
+    FoldsCase,
+    ForceIgnoresTheToken,
+    ForgetsMeta,
+    GrantsHeldLocks,
+    HandsNothingOver,
+    ListsTooMuch,
+    NeverExpires,
+    NeverLeaves,
+    NeverWakes,
+    /// Nothing is wrong: it has neither tickets nor hand-overs, and says so.
+    CanDoLess,
+    RecordsIgnoreVersions,
+    RecordsTrimKeys,
+    ReleasesNothing,
+    ReusesTickets,
+    TrimsNames,
+    WrongReason,
+}
+
+use Sabotage::*;
+
+/// Runs the cases of a sabotaged backend whose names contain `filter`, and gives the names of those that failed.
+async fn caught(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
+    let memory = Memory::new(Arc::new(SystemClock));
+    let subject = Subject::connect("saboteur", move || {
+        let lock = Saboteur::new(memory.lock(), sabotage);
+        let records = SaboteurRecords {
+            inner: memory.records(),
+            sabotage,
+        };
+        async move { Ok(Store::new(Arc::new(lock), Arc::new(records))) }
+    })
+    .await
+    .unwrap();
+    assert!(
+        cases(&subject)
+            .iter()
+            .any(|case| case.name.contains(filter)),
+        "no case is named {filter}"
+    );
+    let results = run_with(&subject, &Options::default().filter(Some(filter)), |_| {}).await;
+    results
+        .iter()
+        .filter(|result| result.failed())
+        .map(|result: &CaseResult| result.name)
+        .collect()
+}
+
+macro_rules! catches {
+    ($($test:ident: $sabotage:ident by $case:literal;)+) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            assert_eq!(caught($sabotage, $case).await, [$case], "{:?} was not noticed", $sabotage);
+        }
+    )+};
+}
+
+catches! {
+    a_release_by_a_stranger: AnybodyReleases by "ownership::stranger_cannot_release";
+    a_renewal_by_a_stranger: AnybodyRenews by "ownership::stranger_cannot_renew";
+    a_revived_lock: AnybodyRenews by "expiry::expired_owner_cannot_renew";
+    a_renewal_that_creates: AnybodyRenews by "ownership::renewal_creates_nothing";
+    equal_tokens: EveryTokenIsOne by "fencing::rises_across_release";
+    equal_tokens_in_a_history: EveryTokenIsOne by "exclusion::two_clients_never_overlap";
+    a_lease_that_ends_early: ExpiresEarly by "expiry::never_before_the_holders_deadline";
+    a_dead_holder_that_frees_early: ExpiresEarly by "expiry::dead_holder_excludes_until_then";
+    folded_case: FoldsCase by "names::tricky_names_are_distinct";
+    a_force_that_hits_another: ForceIgnoresTheToken by "inspect::force_checks_the_token";
+    lost_meta: ForgetsMeta by "inspect::held_lock_shows_its_holder";
+    a_second_holder: GrantsHeldLocks by "exclusion::holder_excludes_every_client";
+    two_holders_at_a_time: GrantsHeldLocks by "exclusion::race_has_one_winner";
+    a_hand_over_that_is_not_there: HandsNothingOver by "ownership::hand_over_is_one_step";
+    a_list_of_strangers: ListsTooMuch by "names::list_prefix_is_literal";
+    a_lease_without_end: NeverExpires by "expiry::dead_holder_frees_at_its_ttl";
+    a_place_that_is_never_given_up: NeverLeaves by "ownership::contender_that_left_blocks_nobody";
+    a_waiter_that_sleeps_on: NeverWakes by "waiting::wake_up_is_as_promised";
+    lost_updates: RecordsIgnoreVersions by "records::concurrent_increments_are_exact";
+    stale_writes: RecordsIgnoreVersions by "records::version_must_match";
+    trimmed_keys: RecordsTrimKeys by "names::tricky_keys_are_distinct";
+    a_release_that_does_nothing: ReleasesNothing by "release::clean_release_frees";
+    a_dropped_guard_that_stays: ReleasesNothing by "release::dropped_guard_frees";
+    a_cancelled_acquire_that_stays: ReleasesNothing by "cancellation::lock_all_dropped_after_any_poll";
+    a_ticket_used_twice: ReusesTickets by "tickets::resumed_once";
+    a_ticket_won_twice: ReusesTickets by "tickets::one_of_many_resumes";
+    trimmed_names: TrimsNames by "names::tricky_names_are_distinct";
+    a_wrong_reason: WrongReason by "loss::force_is_told";
+}
+
+/// The control: without sabotage the same cases pass.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_honest_backend_is_not_accused() {
+    let memory = Memory::new(Arc::new(SystemClock));
+    let subject = Subject::connect("honest", move || {
+        let store = Store::new(memory.lock(), memory.records());
+        async move { Ok(store) }
+    })
+    .await
+    .unwrap();
+    let results = run_with(
+        &subject,
+        &Options::default().filter(Some("ownership::")),
+        |_| {},
+    )
+    .await;
+    assert!(
+        results.len() > 10 && !results.iter().any(CaseResult::failed),
+        "{results:?}"
+    );
+}
+
+/// Nor is one that can less and says so: what it cannot do is asked for, and the answer is checked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_modest_backend_is_not_accused() {
+    for filter in ["tickets::", "ownership::", "handover::"] {
+        assert_eq!(caught(CanDoLess, filter).await, [""; 0], "{filter}");
+    }
+}
+
+#[derive(Debug)]
+struct Saboteur {
+    inner: Arc<dyn DistLock>,
+    capabilities: Capabilities,
+    sabotage: Sabotage,
+}
+
+impl Saboteur {
+    fn new(inner: Arc<dyn DistLock>, sabotage: Sabotage) -> Self {
+        let mut capabilities = inner.capabilities().clone();
+        if sabotage == CanDoLess {
+            capabilities.tickets = false;
+            capabilities.hand_over = false;
+        }
+        Self {
+            inner,
+            capabilities,
+            sabotage,
+        }
+    }
+
+    fn is(&self, sabotage: Sabotage) -> bool {
+        self.sabotage == sabotage
+    }
+
+    fn name(&self, name: &LockName) -> LockName {
+        let changed = match self.sabotage {
+            FoldsCase => name.as_str().to_lowercase(),
+            TrimsNames => name.as_str().trim_end().to_owned(),
+            _ => return name.clone(),
+        };
+        LockName::new(changed).unwrap_or_else(|_| name.clone())
+    }
+
+    fn request(&self, request: &AcquireRequest) -> AcquireRequest {
+        let mut request = request.clone();
+        request.name = self.name(&request.name);
+        request.ttl = self.ttl(request.ttl);
+        if self.is(ForgetsMeta) {
+            request.meta = None;
+        }
+        request
+    }
+
+    fn ttl(&self, ttl: Ttl) -> Ttl {
+        match self.sabotage {
+            ExpiresEarly => Ttl::new(ttl.duration() / 4).unwrap_or(ttl),
+            NeverExpires => Ttl::MAX,
+            _ => ttl,
+        }
+    }
+
+    fn lease(&self, lease: &Lease) -> Lease {
+        let token = lease.token.filter(|_| !self.is(EveryTokenIsOne));
+        Lease::new(self.name(&lease.name), lease.owner, token)
+    }
+
+    /// What is told about a grant.
+    fn told(&self, mut grant: Grant, asked_for: Ttl) -> Grant {
+        grant.valid_for = asked_for.duration();
+        if self.is(EveryTokenIsOne)
+            && let Ok(one) = FencingToken::new(1)
+        {
+            grant.token = one;
+        }
+        grant
+    }
+
+    async fn evict(&self, name: &LockName) -> Result<bool> {
+        let held = self.inner.inspect(name).await?.held;
+        match held.and_then(|held| held.token) {
+            Some(token) => Ok(self.inner.force_release(name, token).await? == Forced::Released),
+            None => Ok(false),
+        }
+    }
+}
+
+#[async_trait]
+impl DistLock for Saboteur {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(Self::new(
+            self.inner.reopen().await?,
+            self.sabotage,
+        )))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let changed = self.request(request);
+        if self.is(GrantsHeldLocks) {
+            self.evict(&changed.name).await?;
+        }
+        let attempt = self.inner.try_acquire(&changed).await?;
+        Ok(attempt.map(|grant| self.told(grant, request.ttl)))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        Ok(Box::new(SaboteurContender {
+            inner: self.inner.contend(&self.request(request)).await?,
+            of: Self::new(Arc::clone(&self.inner), self.sabotage),
+            ttl: request.ttl,
+        }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let mut changed = *renewal;
+        changed.ttl = self.ttl(renewal.ttl);
+        if self.is(ReusesTickets) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
+            changed.ticket = TicketStep::Keep;
+        }
+        let mine = self.lease(lease);
+        let answer = self.inner.renew(&mine, &changed).await?;
+        Ok(match answer {
+            Renewed::Extended {
+                epoch, token, loss, ..
+            } => {
+                let grant = self.told(Grant::new(token, epoch, Duration::ZERO), renewal.ttl);
+                Renewed::Extended {
+                    valid_for: grant.valid_for,
+                    epoch: grant.epoch,
+                    token: grant.token,
+                    loss,
+                }
+            }
+            Renewed::NotHeld(_) if self.is(AnybodyRenews) => {
+                let mut request = AcquireRequest::new(
+                    mine.name,
+                    mine.owner,
+                    renewal.ttl,
+                    distlock::HolderLabel::new("revived")?,
+                );
+                self.evict(&request.name).await?;
+                request.meta = None;
+                match self.inner.try_acquire(&request).await?.acquired() {
+                    Some(grant) => Renewed::Extended {
+                        valid_for: grant.valid_for,
+                        epoch: grant.epoch,
+                        token: grant.token,
+                        loss: grant.loss,
+                    },
+                    None => Renewed::NotHeld(LossReason::Expired),
+                }
+            }
+            Renewed::NotHeld(_) if self.is(WrongReason) => {
+                Renewed::NotHeld(LossReason::SessionLost)
+            }
+            not_held => not_held,
+        })
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        match self.sabotage {
+            AnybodyReleases if self.evict(&lease.name).await? => Ok(ReleaseOutcome::Released {
+                others_waiting: None,
+            }),
+            ReleasesNothing => Ok(ReleaseOutcome::Released {
+                others_waiting: None,
+            }),
+            _ => self.inner.release(&self.lease(lease)).await,
+        }
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        if self.is(HandsNothingOver) || self.is(CanDoLess) {
+            return Ok(HandOver::Unsupported);
+        }
+        let answer = self
+            .inner
+            .hand_over(&self.lease(lease), &self.request(next))
+            .await?;
+        Ok(match answer {
+            HandOver::Done(grant) => HandOver::Done(self.told(grant, next.ttl)),
+            other => other,
+        })
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let mut info = self.inner.inspect(&self.name(name)).await?;
+        info.name = name.clone();
+        Ok(info)
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        let mut prefix = prefix.to_owned();
+        if self.is(ListsTooMuch) {
+            prefix.pop();
+        }
+        self.inner.list(&prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        let name = self.name(name);
+        if self.is(ForceIgnoresTheToken) && self.evict(&name).await? {
+            return Ok(Forced::Released);
+        }
+        self.inner.force_release(&name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.inner.health().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+struct SaboteurContender {
+    inner: Box<dyn Contender>,
+    of: Saboteur,
+    ttl: Ttl,
+}
+
+#[async_trait]
+impl Contender for SaboteurContender {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let attempt = self.inner.attempt().await?;
+        Ok(attempt.map(|grant| self.of.told(grant, self.ttl)))
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        if self.of.is(NeverWakes) {
+            SystemClock.sleep(at_most).await;
+        } else {
+            self.inner.wait(at_most).await;
+        }
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        if self.of.is(NeverLeaves) {
+            std::mem::forget(self);
+            return Ok(());
+        }
+        self.inner.leave().await
+    }
+}
+
+#[derive(Debug)]
+struct SaboteurRecords {
+    inner: Arc<dyn Records>,
+    sabotage: Sabotage,
+}
+
+impl SaboteurRecords {
+    fn key(&self, key: &RecordKey) -> RecordKey {
+        if self.sabotage != RecordsTrimKeys {
+            return key.clone();
+        }
+        RecordKey::new(key.as_str().trim_end()).unwrap_or_else(|_| key.clone())
+    }
+}
+
+#[async_trait]
+impl Records for SaboteurRecords {
+    fn backend(&self) -> &'static str {
+        self.inner.backend()
+    }
+
+    fn tells_ages(&self) -> bool {
+        self.inner.tells_ages()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        let (inner, sabotage) = (self.inner.reopen().await?, self.sabotage);
+        Ok(Arc::new(Self { inner, sabotage }))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        self.inner.get(&self.key(key)).await
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        self.inner.get_many(keys).await
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        let key = self.key(key);
+        let expect = match expect {
+            Expect::Version(_) if self.sabotage == RecordsIgnoreVersions => {
+                // Between reading and writing, as a naive store would.
+                tokio::task::yield_now().await;
+                self.inner
+                    .get(&key)
+                    .await?
+                    .map_or(expect, |entry| Expect::Version(entry.version))
+            }
+            expect => expect,
+        };
+        self.inner.put(&key, value, expect).await
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.inner.delete(&self.key(key), expect).await
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.inner.scan(prefix, after, limit).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
