@@ -33,38 +33,32 @@
 //! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
 //!
 //! # Features
-//! `sqlite`: the SQLite dialect, with SQLite itself built in. None by default.
+//! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the servers' dialects. `tls`: TLS to the
+//! servers, through rustls. None by default.
+#![cfg_attr(
+    not(feature = "sqlite"),
+    allow(dead_code, reason = "without a dialect nobody uses what they share")
+)]
 
-#[cfg(feature = "sqlite")]
 mod config;
-#[cfg(feature = "sqlite")]
 mod dialect;
-#[cfg(feature = "sqlite")]
 mod doctor;
-#[cfg(feature = "sqlite")]
 mod error;
-#[cfg(feature = "sqlite")]
 pub mod fence;
-#[cfg(feature = "sqlite")]
 mod lock;
-#[cfg(feature = "sqlite")]
 mod migrate;
-#[cfg(feature = "sqlite")]
 mod op;
-#[cfg(feature = "sqlite")]
 mod reaper;
-#[cfg(feature = "sqlite")]
 mod records;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(feature = "sqlite")]
 mod store;
-#[cfg(feature = "sqlite")]
 mod wait;
 
 #[cfg(feature = "sqlite")]
 pub use config::SqliteConfig;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use config::{Product, Secret, ServerConfig, SslMode};
 pub use migrate::{Migration, TablesStatus};
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;

@@ -10,7 +10,7 @@ use std::{
 
 use distlock_core::{
     Error, ErrorKind, Result,
-    batch::{Batcher, Executor, Failure, Limits, Reply},
+    batch::{Batcher, Executor, Failure, Reply},
 };
 use tokio::task::AbortHandle;
 
@@ -40,7 +40,7 @@ impl<D: Dialect> Store<D> {
     /// A handle with `parts` that are closed one by one.
     pub(crate) fn new(dialect: D, parts: usize) -> Arc<Self> {
         Arc::new(Self {
-            batcher: Batcher::new(Writer(dialect), Limits::default()),
+            batcher: Batcher::new(Writer(dialect), D::limits()),
             asleep: AtomicUsize::new(0),
             polling: AtomicBool::new(false),
             parts: AtomicUsize::new(parts),

@@ -1,12 +1,13 @@
 //! What differs between databases, behind one private trait.
 
+#[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, Health, HolderInfo, LockName, OwnerId, RecordKey, Result,
-    batch::{Failure, Reply},
+    batch::{Failure, Limits, Reply},
 };
 
 use crate::{
@@ -27,6 +28,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn group(&self) -> &Arc<Group>;
 
     fn reap_after(&self) -> Duration;
+
+    /// How much of it goes out together, and how much at the same time.
+    fn limits() -> Limits {
+        Limits::default()
+    }
 
     /// A second one whose connections are opened on the calling runtime.
     fn reopen(&self) -> impl Future<Output = Result<Self>> + Send;

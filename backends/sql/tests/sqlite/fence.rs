@@ -1,7 +1,7 @@
 //! Fenced writes in the caller's own transaction.
 
 use distlock_core::{Epoch, ErrorKind, Fence, FenceError, FenceRefusal, FencingToken};
-use distlock_sql::fence::{CREATE_TABLE, admit};
+use distlock_sql::fence::sqlite::{CREATE_TABLE, admit};
 use sqlx::Connection as _;
 
 use super::*;

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::{Access, Failed, sqlite_code},
-    migrate::{LATEST, TablesStatus},
+    migrate::{self, LATEST, TablesStatus},
 };
 
 /// How long opening waits for other processes that set the file up at the same moment.
@@ -247,7 +247,7 @@ pub(super) async fn upgrade(
             meta.0
         }
     };
-    for migration in TablesStatus::at(version).migrations {
+    for migration in TablesStatus::at(version, &migrate::SQLITE).migrations {
         run(connection, shared, shared.statements.script(migration.sql)).await?;
     }
     run(connection, shared, "COMMIT").await?;

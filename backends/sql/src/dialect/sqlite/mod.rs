@@ -30,7 +30,7 @@ use crate::{
     config::SqliteConfig,
     doctor,
     error::{Access, Failed},
-    migrate::TablesStatus,
+    migrate::{self, TablesStatus},
     op::{Answer, Kind, Op},
     wait::Group,
 };
@@ -105,7 +105,7 @@ impl SqliteDialect {
         config.migrate = true;
         let shared = Shared::new(config, clock)?;
         let version = link::migrate(&shared).await?;
-        Ok(TablesStatus::at(version))
+        Ok(TablesStatus::at(version, &migrate::SQLITE))
     }
 
     /// How the tables stand. Changes nothing.
@@ -115,7 +115,7 @@ impl SqliteDialect {
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
         let version = link::version(&shared).await?;
-        Ok(TablesStatus::at(version))
+        Ok(TablesStatus::at(version, &migrate::SQLITE))
     }
 
     fn with(shared: Arc<Shared>, writer: Link) -> Self {
@@ -373,7 +373,7 @@ impl Dialect for SqliteDialect {
             .bind(self.shared.boot.to_vec())
             .bind(now.boot);
         let epoch = open.epoch.clone();
-        let examined = doctor::sqlite(&mut open.connection, &self.shared, stock).await;
+        let examined = doctor::sqlite::examine(&mut open.connection, &self.shared, stock).await;
         let mut health = examined.map_err(|error| {
             link.failed(Failed::sqlite(error, Access::Read))
                 .into_error()

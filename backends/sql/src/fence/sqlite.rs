@@ -1,7 +1,4 @@
-//! The checking half of fencing, in the caller's own transaction.
-//!
-//! The bar is a row of a small table in the caller's database. [`admit`] raises it or refuses; the caller changes its data in
-//! the same transaction, so that no earlier holder can write in between or afterwards.
+//! In a SQLite transaction.
 //!
 //! ```no_run
 //! use distlock_core::Fence;
@@ -9,7 +6,7 @@
 //!
 //! async fn pay(database: &mut SqliteConnection, fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
 //!     let mut transaction = database.begin_with("BEGIN IMMEDIATE").await?;
-//!     distlock_sql::fence::admit(&mut transaction, "account:42", fence).await?;
+//!     distlock_sql::fence::sqlite::admit(&mut transaction, "account:42", fence).await?;
 //!     sqlx::query("UPDATE account SET balance = balance - 1 WHERE id = 42")
 //!         .execute(&mut *transaction)
 //!         .await?;
@@ -17,11 +14,8 @@
 //!     Ok(())
 //! }
 //! ```
-//!
-//! A row that carries its own bar in two columns needs no second table: see
-//! [`FenceGuard::SQL_CONDITION`].
 
-use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard, FenceState};
+use distlock_core::{Fence, FenceError};
 use sqlx::SqliteConnection;
 
 use crate::error::{Access, Failed};
@@ -48,7 +42,7 @@ const WRITE: &str = "UPDATE distributed_fence SET state = ?2 WHERE resource = ?1
 ///
 /// # Errors
 /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be used, with
-/// [`ErrorKind::Corrupt`] when what it holds cannot be read.
+/// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when what it holds cannot be read.
 ///
 /// # Cancel safety
 /// Dropping it may leave the bar raised inside the open transaction: roll back.
@@ -57,7 +51,7 @@ pub async fn admit(
     resource: &str,
     fence: &Fence,
 ) -> Result<(), FenceError> {
-    let unseen = text(FenceGuard::new().state())?;
+    let unseen = super::unseen()?;
     let rows: Vec<(String,)> = sqlx::query_as(READ)
         .bind(resource.to_owned())
         .bind(unseen)
@@ -66,27 +60,14 @@ pub async fn admit(
         .await
         .map_err(failed)?;
     let state = rows.into_iter().next().map(|(state,)| state);
-    let state: FenceState = serde_json::from_str(&state.unwrap_or_default()).map_err(|error| {
-        let problem = format!("the fence of {resource:?} cannot be read");
-        FenceError::Failed(Error::new(ErrorKind::Corrupt, problem).caused_by(error))
-    })?;
-    let mut guard = FenceGuard::from_state(state);
-    guard.check(fence).map_err(FenceError::Refused)?;
+    let raised = super::raised(resource, &state.unwrap_or_default(), fence)?;
     sqlx::query(WRITE)
         .bind(resource.to_owned())
-        .bind(text(guard.state())?)
+        .bind(raised)
         .execute(connection)
         .await
         .map(drop)
         .map_err(failed)
-}
-
-fn text(state: &FenceState) -> Result<String, FenceError> {
-    serde_json::to_string(state).map_err(|error| {
-        FenceError::Failed(
-            Error::new(ErrorKind::Internal, "a fence cannot be written").caused_by(error),
-        )
-    })
 }
 
 fn failed(error: sqlx::Error) -> FenceError {

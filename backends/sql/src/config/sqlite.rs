@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::Result;
+
+use super::{REAP_AFTER, check_prefix, check_range, duration, escape, flag, invalid, unknown};
 
 /// Where the file is and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,10 @@ impl SqliteConfig {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known name.
     pub fn from_url_parts(path: &str, options: &[(String, String)]) -> Result<Self> {
+        Self::parse(path, options).map_err(|error| error.on("sqlite"))
+    }
+
+    fn parse(path: &str, options: &[(String, String)]) -> Result<Self> {
         let mut config = Self::new(path);
         for (name, value) in options {
             match name.as_str() {
@@ -61,7 +67,7 @@ impl SqliteConfig {
                 "migrate" => config.migrate = flag(name, value)?,
                 "reap_after" => config.reap_after = duration(name, value)?,
                 "table_prefix" => config.table_prefix.clone_from(value),
-                _ => return Err(unknown(name)),
+                _ => return Err(unknown(name, "sqlite", &Self::OPTIONS)),
             }
         }
         config.check()?;
@@ -73,6 +79,10 @@ impl SqliteConfig {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] that names the option.
     pub fn check(&self) -> Result<()> {
+        self.checked().map_err(|error| error.on("sqlite"))
+    }
+
+    fn checked(&self) -> Result<()> {
         let path = &self.path;
         if path.as_os_str().is_empty() {
             return Err(invalid("the path of the SQLite file is empty"));
@@ -87,41 +97,13 @@ impl SqliteConfig {
                 "`:memory:` is no file that processes could share: use the backend `memory:`",
             ));
         }
-        let range = |option: &str, value: Duration, min: Duration, max: Duration| {
-            if (min..=max).contains(&value) {
-                return Ok(());
-            }
-            Err(invalid(format!(
-                "option `{option}`: {value:?} is outside {min:?} to {max:?}"
-            )))
-        };
-        range(
+        check_range(
             "busy_timeout",
             self.busy_timeout,
-            Duration::from_millis(1),
-            Duration::from_secs(1),
+            (Duration::from_millis(1), Duration::from_secs(1)),
         )?;
-        range(
-            "reap_after",
-            self.reap_after,
-            Duration::from_secs(1),
-            Duration::from_secs(365 * 24 * 3600),
-        )?;
-        let mut prefix = self.table_prefix.bytes();
-        let is_prefix = prefix
-            .next()
-            .is_none_or(|first| first == b'_' || first.is_ascii_lowercase())
-            && prefix
-                .all(|byte| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit())
-            && self.table_prefix.len() <= 32;
-        if !is_prefix {
-            return Err(invalid(format!(
-                "option `table_prefix`: {:?} is not a lower-case letter or `_`, followed by at most 31 lower-case letters, \
-                 digits or `_`",
-                self.table_prefix
-            )));
-        }
-        Ok(())
+        check_range("reap_after", self.reap_after, REAP_AFTER)?;
+        check_prefix(&self.table_prefix)
     }
 
     /// The URL that means this configuration, with `migrate` left out.
@@ -153,65 +135,10 @@ impl SqliteConfig {
     }
 }
 
-/// Escapes what would end the path part of a URL, or be taken for an escape.
-fn escape(path: &str) -> String {
-    let mut out = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        if byte.is_ascii_alphanumeric() || b"/._-~+@,:=".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
-fn flag(option: &str, value: &str) -> Result<bool> {
-    value.parse().map_err(|_| {
-        invalid(format!(
-            "option `{option}`: {value:?} is neither `true` nor `false`"
-        ))
-    })
-}
-
-fn duration(option: &str, value: &str) -> Result<Duration> {
-    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let millis = match &value[digits.len()..] {
-        "ms" => Some(1),
-        "s" => Some(1000),
-        "m" => Some(60_000),
-        "h" => Some(3_600_000),
-        "d" => Some(86_400_000),
-        _ => None,
-    };
-    millis
-        .and_then(|unit: u64| digits.parse::<u64>().ok()?.checked_mul(unit))
-        .map(Duration::from_millis)
-        .ok_or_else(|| {
-            invalid(format!(
-                "option `{option}`: {value:?} is no duration such as `500ms`, `30s`, `15m`, `1h` or `7d`"
-            ))
-        })
-}
-
-fn unknown(name: &str) -> Error {
-    let nearest = SqliteConfig::OPTIONS
-        .into_iter()
-        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
-        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
-    let hint = match nearest {
-        Some(known) => format!("did you mean `{known}`?"),
-        None => format!("known are {}", SqliteConfig::OPTIONS.join(", ")),
-    };
-    invalid(format!("unknown option {name:?} for sqlite: {hint}"))
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidConfig, message).on("sqlite")
-}
-
 #[cfg(test)]
 mod tests {
+    use distlock_core::ErrorKind;
+
     use super::*;
 
     fn parse(options: &[(&str, &str)]) -> Result<SqliteConfig> {

@@ -1,6 +1,6 @@
-//! Looks at every setting that a promise rests on.
+//! SQLite: the file, and how it is written.
 
-use std::{os::unix::fs::PermissionsExt as _, time::Duration};
+use std::os::unix::fs::PermissionsExt as _;
 
 use distlock_core::{Health, Verdict};
 use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
@@ -11,7 +11,7 @@ use crate::dialect::sqlite::Shared;
 const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
 
 /// Examines a SQLite file over a connection; `stock` is the query that counts rows.
-pub(crate) async fn sqlite(
+pub(crate) async fn examine(
     connection: &mut SqliteConnection,
     shared: &Shared,
     stock: Query<'static, Sqlite, SqliteArguments>,
@@ -68,25 +68,15 @@ pub(crate) async fn sqlite(
 
     shared.group.count("doctor");
     let row = stock.fetch_one(connection).await?;
-    let (held, free, stale): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-    let oldest: Option<i64> = row.try_get(3)?;
-    let (records, tombstones): (i64, i64) = (row.try_get(4)?, row.try_get(5)?);
-    let oldest = oldest.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    let detail = format!(
-        "{held} held, {free} free, {stale} stale{}; {records} records, {tombstones} tombstones",
-        oldest.map_or_else(String::new, |age| format!(" (the oldest for {age:.0?})"))
-    );
-    // Twice, because a turn comes four times in that period, and a machine may have been asleep.
-    let overdue = oldest.is_some_and(|age| age > shared.config.reap_after * 2);
-    health.found(
-        "rows",
-        if overdue {
-            Verdict::Warn
-        } else {
-            Verdict::Pass
-        },
-        detail,
-    );
+    let stock = super::Stock {
+        held: row.try_get(0)?,
+        free: row.try_get(1)?,
+        stale: row.try_get(2)?,
+        oldest_stale: row.try_get(3)?,
+        records: row.try_get(4)?,
+        tombstones: row.try_get(5)?,
+    };
+    stock.report(&mut health, shared.config.reap_after);
     Ok(health)
 }
 

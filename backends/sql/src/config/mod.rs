@@ -1,0 +1,102 @@
+//! Options, checked once.
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod server;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::{fmt::Write as _, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use server::{Product, Secret, ServerConfig, SslMode};
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteConfig;
+
+/// How long a row may be idle before it is removed.
+const REAP_AFTER: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
+
+/// Escapes what has a meaning of its own in a URL's path.
+fn escape(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-~+@,:=".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+fn flag(option: &str, value: &str) -> Result<bool> {
+    value.parse().map_err(|_| {
+        invalid(format!(
+            "option `{option}`: {value:?} is neither `true` nor `false`"
+        ))
+    })
+}
+
+fn duration(option: &str, value: &str) -> Result<Duration> {
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let millis = match &value[digits.len()..] {
+        "ms" => Some(1),
+        "s" => Some(1000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        "d" => Some(86_400_000),
+        _ => None,
+    };
+    millis
+        .and_then(|unit: u64| digits.parse::<u64>().ok()?.checked_mul(unit))
+        .map(Duration::from_millis)
+        .ok_or_else(|| {
+            invalid(format!(
+                "option `{option}`: {value:?} is no duration such as `500ms`, `30s`, `15m`, `1h` or `7d`"
+            ))
+        })
+}
+
+fn check_range(option: &str, value: Duration, (min, max): (Duration, Duration)) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "option `{option}`: {value:?} is outside {min:?} to {max:?}"
+    )))
+}
+
+/// A prefix becomes part of statements: nothing but what needs no quoting in any dialect may pass.
+fn check_prefix(prefix: &str) -> Result<()> {
+    let mut bytes = prefix.bytes();
+    let plain = bytes
+        .next()
+        .is_none_or(|first| first == b'_' || first.is_ascii_lowercase())
+        && bytes.all(|byte| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        && prefix.len() <= 32;
+    if plain {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "option `table_prefix`: {prefix:?} is not a lower-case letter or `_`, followed by at most 31 lower-case letters, \
+         digits or `_`"
+    )))
+}
+
+fn unknown(name: &str, backend: &str, known: &[&str]) -> Error {
+    let nearest = known
+        .iter()
+        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
+        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
+    let hint = match nearest {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => format!("known are {}", known.join(", ")),
+    };
+    invalid(format!("unknown option {name:?} for {backend}: {hint}"))
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message)
+}

@@ -1,0 +1,596 @@
+//! Options of a database server.
+
+use std::{
+    fmt::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
+
+use distlock_core::{Error, ErrorKind, Result};
+
+use super::{REAP_AFTER, check_prefix, check_range, duration, escape, flag, invalid, unknown};
+
+/// Where the server is and how it is used. `Debug` hides the password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Which server it is.
+    pub product: Product,
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+    /// The Unix socket (MySQL) or the folder it is in (Postgres), instead of host and port.
+    pub socket: Option<PathBuf>,
+    /// The user; where it is not given, the driver's own default.
+    pub user: Option<String>,
+    /// Its password.
+    pub password: Option<Secret>,
+    /// The database that holds the tables.
+    pub database: String,
+    /// How the connection is protected.
+    pub ssl_mode: SslMode,
+    /// A PEM file with the authorities to trust.
+    pub ssl_ca: Option<PathBuf>,
+    /// PEM files with the client's certificate and its key.
+    pub ssl_client: Option<(PathBuf, PathBuf)>,
+    /// Put before the tables' names; nothing unless told otherwise.
+    pub table_prefix: String,
+    /// How many connections one handle opens at most; 1 to 32, 4 unless told otherwise. (A handle renews on a second, equal
+    /// set of connections; waiting takes one more.)
+    pub pool_size: u32,
+    /// How long connecting may take; 100 ms to 60 s, 5 s unless told otherwise.
+    pub connect_timeout: Duration,
+    /// How long one statement may take, its way there and back included; 100 ms to 60 s, 5 s unless told otherwise.
+    pub statement_timeout: Duration,
+    /// Whether connecting creates tables that are absent. It never changes what is there.
+    pub migrate: bool,
+    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h unless told otherwise.
+    pub reap_after: Duration,
+}
+
+/// Whose dialect a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Product {
+    /// MySQL or MariaDB.
+    MySql,
+    /// PostgreSQL.
+    Postgres,
+}
+
+/// How the connection to a server is protected. In a URL each driver's own names are written: `sslmode=verify-full` for
+/// Postgres, `ssl-mode=VERIFY_IDENTITY` for MySQL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SslMode {
+    /// Never TLS. (`disable`, `DISABLED`)
+    Disable,
+    /// TLS where the server offers it and this build has it, plain text otherwise. (`prefer`, `PREFERRED`)
+    #[default]
+    Prefer,
+    /// TLS or nothing; the server's certificate is not verified. (`require`, `REQUIRED`)
+    Require,
+    /// TLS with a certificate of a trusted authority. (`verify-ca`, `VERIFY_CA`)
+    VerifyCa,
+    /// TLS with a certificate of a trusted authority for this host. (`verify-full`, `VERIFY_IDENTITY`)
+    VerifyFull,
+}
+
+/// A password. It is shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl ServerConfig {
+    /// A server with everything else as it is unless told otherwise.
+    pub fn new(product: Product, host: impl Into<String>, database: impl Into<String>) -> Self {
+        Self {
+            product,
+            host: host.into(),
+            port: product.default_port(),
+            socket: None,
+            user: None,
+            password: None,
+            database: database.into(),
+            ssl_mode: SslMode::Prefer,
+            ssl_ca: None,
+            ssl_client: None,
+            table_prefix: String::new(),
+            pool_size: 4,
+            connect_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(5),
+            migrate: true,
+            reap_after: Duration::from_secs(3600),
+        }
+    }
+
+    /// From a whole URL: `postgres://user:password@host:5432/database?table_prefix=app_`, `mysql://..`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that says what is wrong.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let (scheme, rest) = url.split_once(':').ok_or_else(|| {
+            invalid("not a URL: it has no scheme, as in postgres://host/database")
+        })?;
+        let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let options = query
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                Ok((decoded(name)?, decoded(value)?))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Self::from_url_parts(scheme, body, &options)
+    }
+
+    /// From the parts of a URL: its scheme, what stands between the scheme's colon and the query (still percent-encoded), and
+    /// the options, already decoded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known name;
+    /// [`ErrorKind::Unsupported`] when TLS is asked of a build without it.
+    pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
+        let product = Product::of(scheme)
+            .ok_or_else(|| invalid(format!("{scheme:?} is no scheme of a database server")))?;
+        Self::parse(product, body, options).map_err(|error| error.on(product.name()))
+    }
+
+    fn parse(product: Product, body: &str, options: &[(String, String)]) -> Result<Self> {
+        let mut config = Self::new(product, "", "");
+        config.address(body)?;
+        config.apply(options)?;
+        config.checked()?;
+        Ok(config)
+    }
+
+    fn address(&mut self, body: &str) -> Result<()> {
+        let example = self.product.example();
+        let rest = body
+            .strip_prefix("//")
+            .ok_or_else(|| invalid(format!("not a URL of a server, as in {example}")))?;
+        // The last `@`, for a password that holds one unescaped.
+        let (userinfo, rest) = match rest.rsplit_once('@') {
+            Some((userinfo, rest)) => (Some(userinfo), rest),
+            None => (None, rest),
+        };
+        if let Some(userinfo) = userinfo {
+            let (user, password) = match userinfo.split_once(':') {
+                Some((user, password)) => (user, Some(password)),
+                None => (userinfo, None),
+            };
+            self.user = Some(decoded(user)?).filter(|user| !user.is_empty());
+            self.password = password.map(decoded).transpose()?.map(Secret);
+        }
+        let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (host, port) = if let Some(rest) = address.strip_prefix('[') {
+            let (host, rest) = rest.split_once(']').ok_or_else(|| {
+                invalid(format!("the address {address:?} has no closing bracket"))
+            })?;
+            (host, rest.strip_prefix(':'))
+        } else {
+            match address.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (address, None),
+            }
+        };
+        self.host = decoded(host)?;
+        if let Some(port) = port {
+            let number = port.parse().ok().filter(|port| *port != 0);
+            self.port = number.ok_or_else(|| invalid(format!("{port:?} is no TCP port")))?;
+        }
+        self.database = decoded(database)?;
+        Ok(())
+    }
+
+    fn apply(&mut self, options: &[(String, String)]) -> Result<()> {
+        let (mut cert, mut key) = (None, None);
+        for (name, value) in options {
+            match name.as_str() {
+                "connect_timeout" => self.connect_timeout = duration(name, value)?,
+                "migrate" => self.migrate = flag(name, value)?,
+                "password" => self.password = Some(Secret(value.clone())),
+                "pool_size" => {
+                    self.pool_size = value.parse().map_err(|_| {
+                        invalid(format!("option `pool_size`: {value:?} is no number"))
+                    })?;
+                }
+                "reap_after" => self.reap_after = duration(name, value)?,
+                "socket" => self.socket = Some(value.into()),
+                "statement_timeout" => self.statement_timeout = duration(name, value)?,
+                "table_prefix" => self.table_prefix.clone_from(value),
+                "user" => self.user = Some(value.clone()),
+                name if !self.product.options().contains(&name) => {
+                    return Err(unknown(name, self.product.name(), self.product.options()));
+                }
+                "sslmode" | "ssl-mode" => {
+                    self.ssl_mode = self.product.ssl_mode(value).ok_or_else(|| {
+                        invalid(format!(
+                            "option `{name}`: {value:?} is none of {}",
+                            self.product.ssl_modes().map(|(name, _)| name).join(", ")
+                        ))
+                    })?;
+                }
+                "sslrootcert" | "ssl-ca" => self.ssl_ca = Some(value.into()),
+                "sslcert" | "ssl-cert" => cert = Some(PathBuf::from(value)),
+                _ => key = Some(PathBuf::from(value)),
+            }
+        }
+        self.ssl_client = match (cert, key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert, key)),
+            _ => {
+                return Err(invalid(
+                    "a client's certificate needs its key as well, and a key its certificate",
+                ));
+            }
+        };
+        Ok(())
+    }
+
+    /// Checks every option against its range.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the option; [`ErrorKind::Unsupported`] when TLS is asked of a build without
+    /// it.
+    pub fn check(&self) -> Result<()> {
+        self.checked()
+            .map_err(|error| error.on(self.product.name()))
+    }
+
+    fn checked(&self) -> Result<()> {
+        let example = self.product.example();
+        if self.host.is_empty() && self.socket.is_none() {
+            return Err(invalid(format!("the URL names no host, as in {example}")));
+        }
+        if self.host.contains(char::is_whitespace) {
+            return Err(invalid(format!("{:?} is no host", self.host)));
+        }
+        if self.database.is_empty() {
+            return Err(invalid(format!(
+                "the URL names no database, as in {example}"
+            )));
+        }
+        let texts = [Some(&self.database), self.user.as_ref()];
+        if texts.into_iter().flatten().any(|text| text.contains('\0')) {
+            return Err(invalid("a name in the URL holds a NUL"));
+        }
+        if !(1..=32).contains(&self.pool_size) {
+            return Err(invalid(format!(
+                "option `pool_size`: {} is outside 1 to 32",
+                self.pool_size
+            )));
+        }
+        let timeouts = (Duration::from_millis(100), Duration::from_secs(60));
+        check_range("connect_timeout", self.connect_timeout, timeouts)?;
+        check_range("statement_timeout", self.statement_timeout, timeouts)?;
+        check_range("reap_after", self.reap_after, REAP_AFTER)?;
+        check_prefix(&self.table_prefix)?;
+        let asked = !matches!(self.ssl_mode, SslMode::Disable | SslMode::Prefer);
+        if !asked && (self.ssl_ca.is_some() || self.ssl_client.is_some()) {
+            return Err(invalid(format!(
+                "certificates are given, but TLS is not asked for: set `{}` to one of {}",
+                self.product.ssl_option(),
+                self.product.ssl_modes().map(|(name, _)| name)[2..].join(", ")
+            )));
+        }
+        if asked && !cfg!(feature = "tls") {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "TLS is not compiled in: run `cargo add distlock --features {},tls`",
+                    self.product.name()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The URL that means this configuration, without the password, and with `migrate` left out.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let mut url = format!("{}://", self.product.name());
+        if let Some(user) = &self.user {
+            let _ = write!(url, "{}@", strictly_escaped(user));
+        }
+        if self.host.contains(':') {
+            let _ = write!(url, "[{}]", self.host);
+        } else {
+            url.push_str(&strictly_escaped(&self.host));
+        }
+        if self.port != self.product.default_port() {
+            let _ = write!(url, ":{}", self.port);
+        }
+        let _ = write!(url, "/{}", strictly_escaped(&self.database));
+        let mut separator = '?';
+        let mut add = |option: &str, value: &str| {
+            let _ = write!(url, "{separator}{option}={value}");
+            separator = '&';
+        };
+        let millis = |time: Duration| format!("{}ms", time.as_millis());
+        let standard = Self::new(self.product, "", "");
+        if self.pool_size != standard.pool_size {
+            add("pool_size", &self.pool_size.to_string());
+        }
+        if self.reap_after != standard.reap_after {
+            add("reap_after", &millis(self.reap_after));
+        }
+        if let Some(socket) = &self.socket {
+            add("socket", &escape(&socket.to_string_lossy()));
+        }
+        if self.ssl_mode != standard.ssl_mode {
+            let modes = self.product.ssl_modes();
+            let named = modes.iter().find(|(_, mode)| *mode == self.ssl_mode);
+            add(
+                self.product.ssl_option(),
+                named.map_or("", |(name, _)| name),
+            );
+        }
+        let [ca, cert, key] = self.product.ssl_files();
+        if let Some(path) = &self.ssl_ca {
+            add(ca, &escape(&path.to_string_lossy()));
+        }
+        if let Some((certificate, secret)) = &self.ssl_client {
+            add(cert, &escape(&certificate.to_string_lossy()));
+            add(key, &escape(&secret.to_string_lossy()));
+        }
+        if self.statement_timeout != standard.statement_timeout {
+            add("statement_timeout", &millis(self.statement_timeout));
+        }
+        if self.table_prefix != standard.table_prefix {
+            add("table_prefix", &self.table_prefix);
+        }
+        url
+    }
+}
+
+impl Product {
+    /// By the scheme of a URL.
+    #[must_use]
+    pub fn of(scheme: &str) -> Option<Self> {
+        match scheme {
+            "mariadb" | "mysql" => Some(Self::MySql),
+            "postgres" | "postgresql" => Some(Self::Postgres),
+            _ => None,
+        }
+    }
+
+    /// The backend's short name, which is also its scheme.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MySql => "mysql",
+            Self::Postgres => "postgres",
+        }
+    }
+
+    /// The port it listens on unless told otherwise.
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::MySql => 3306,
+            Self::Postgres => 5432,
+        }
+    }
+
+    /// The names of the options, as in a URL.
+    #[must_use]
+    pub const fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::MySql => &[
+                "connect_timeout",
+                "migrate",
+                "password",
+                "pool_size",
+                "reap_after",
+                "socket",
+                "ssl-ca",
+                "ssl-cert",
+                "ssl-key",
+                "ssl-mode",
+                "statement_timeout",
+                "table_prefix",
+                "user",
+            ],
+            Self::Postgres => &[
+                "connect_timeout",
+                "migrate",
+                "password",
+                "pool_size",
+                "reap_after",
+                "socket",
+                "sslcert",
+                "sslkey",
+                "sslmode",
+                "sslrootcert",
+                "statement_timeout",
+                "table_prefix",
+                "user",
+            ],
+        }
+    }
+
+    const fn example(self) -> &'static str {
+        match self {
+            Self::MySql => "mysql://user@127.0.0.1/database",
+            Self::Postgres => "postgres://user@127.0.0.1/database",
+        }
+    }
+
+    const fn ssl_option(self) -> &'static str {
+        match self {
+            Self::MySql => "ssl-mode",
+            Self::Postgres => "sslmode",
+        }
+    }
+
+    const fn ssl_files(self) -> [&'static str; 3] {
+        match self {
+            Self::MySql => ["ssl-ca", "ssl-cert", "ssl-key"],
+            Self::Postgres => ["sslrootcert", "sslcert", "sslkey"],
+        }
+    }
+
+    /// As the drivers name them. Postgres' `allow` is missing: the driver takes it for `disable`.
+    const fn ssl_modes(self) -> [(&'static str, SslMode); 5] {
+        use SslMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
+        match self {
+            Self::MySql => [
+                ("DISABLED", Disable),
+                ("PREFERRED", Prefer),
+                ("REQUIRED", Require),
+                ("VERIFY_CA", VerifyCa),
+                ("VERIFY_IDENTITY", VerifyFull),
+            ],
+            Self::Postgres => [
+                ("disable", Disable),
+                ("prefer", Prefer),
+                ("require", Require),
+                ("verify-ca", VerifyCa),
+                ("verify-full", VerifyFull),
+            ],
+        }
+    }
+
+    fn ssl_mode(self, value: &str) -> Option<SslMode> {
+        let modes = self.ssl_modes();
+        let found = modes
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(value));
+        found.map(|(_, mode)| *mode)
+    }
+}
+
+impl Secret {
+    /// Wraps a password.
+    pub fn new(password: impl Into<String>) -> Self {
+        Self(password.into())
+    }
+
+    /// The password itself, for the driver; never print it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+fn strictly_escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"._-~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+fn decoded(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escaped = (*first == b'%')
+            .then(|| std::str::from_utf8(tail.get(..2)?).ok())
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match escaped {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    // Not shown: it may be a part of a password.
+    String::from_utf8(bytes).map_err(|_| invalid("a part of the URL is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_and_written_back_without_its_password() {
+        let url = "postgres://bo%40b:hun%2Fter@2@db.local:6543/my%20db?pool_size=8&reap_after=2h&table_prefix=app_";
+        let config = ServerConfig::from_url(url).unwrap();
+        assert_eq!(config.user.as_deref(), Some("bo@b"));
+        assert_eq!(config.password, Some(Secret::new("hun/ter@2")));
+        assert_eq!((config.host.as_str(), config.port), ("db.local", 6543));
+        assert_eq!(config.database, "my db");
+        assert!(!format!("{config:?}").contains("hun"));
+        assert_eq!(
+            config.url(),
+            "postgres://bo%40b@db.local:6543/my%20db?pool_size=8&reap_after=7200000ms&table_prefix=app_"
+        );
+        let again = ServerConfig::from_url(&config.url()).unwrap();
+        let password = config.password.clone();
+        assert_eq!(ServerConfig { password, ..again }, config);
+    }
+
+    #[test]
+    fn the_rest_is_as_documented() {
+        let config = ServerConfig::from_url("mariadb://[::1]/locks?migrate=false").unwrap();
+        let mut standard = ServerConfig::new(Product::MySql, "::1", "locks");
+        standard.migrate = false;
+        assert_eq!(config, standard);
+        assert_eq!(config.url(), "mysql://[::1]/locks");
+        assert_eq!((config.port, config.pool_size), (3306, 4));
+        let socket = ServerConfig::from_url("postgres:///locks?socket=/run/postgresql").unwrap();
+        assert_eq!(socket.socket.as_deref(), Some("/run/postgresql".as_ref()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let long = format!("postgres://h/d?table_prefix={}", "p".repeat(33));
+        for (url, says) in [
+            ("postgres:locks", "not a URL of a server"),
+            ("postgres:///d", "names no host"),
+            ("postgres://h", "names no database"),
+            ("postgres://h:0/d", "no TCP port"),
+            ("postgres://h:70000/d", "no TCP port"),
+            ("postgres://[::1/d", "closing bracket"),
+            ("postgres://h/d?pool_size=0", "`pool_size`"),
+            ("postgres://h/d?pool_size=many", "`pool_size`"),
+            ("postgres://h/d?statement_timeout=1h", "`statement_timeout`"),
+            ("postgres://h/d?reap_afer=1h", "did you mean `reap_after`?"),
+            (
+                "postgres://h/d?ssl-mode=REQUIRED",
+                "did you mean `sslmode`?",
+            ),
+            ("postgres://h/d?sslmode=allow", "none of disable, prefer"),
+            ("mysql://h/d?ssl-mode=yes", "none of DISABLED, PREFERRED"),
+            ("postgres://h/d?sslrootcert=/ca.pem", "TLS is not asked for"),
+            (
+                "postgres://h/d?sslmode=require&sslcert=/c.pem",
+                "needs its key",
+            ),
+            ("postgres://h/d?table_prefix=A", "`table_prefix`"),
+            ("postgres://h/d?table_prefix=a%3Bdrop", "`table_prefix`"),
+            ("postgres://h/a%00b", "holds a NUL"),
+            ("oracle://h/d", "no scheme of a database server"),
+            (long.as_str(), "`table_prefix`"),
+        ] {
+            let error = ServerConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_that_is_not_compiled_in_is_refused() {
+        let error = ServerConfig::from_url("postgres://h/d?sslmode=require").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("--features postgres,tls"));
+    }
+}

@@ -1,0 +1,44 @@
+//! Looks at every setting that a promise rests on.
+
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+
+use std::time::Duration;
+
+use distlock_core::{Health, Verdict};
+
+/// What is in the tables.
+pub(crate) struct Stock {
+    pub(crate) held: i64,
+    pub(crate) free: i64,
+    pub(crate) stale: i64,
+    /// For how long the oldest of them has been stale, in microseconds.
+    pub(crate) oldest_stale: Option<i64>,
+    pub(crate) records: i64,
+    pub(crate) tombstones: i64,
+}
+
+impl Stock {
+    pub(crate) fn report(&self, health: &mut Health, reap_after: Duration) {
+        let oldest = self
+            .oldest_stale
+            .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+        let detail = format!(
+            "{} held, {} free, {} stale{}; {} records, {} tombstones",
+            self.held,
+            self.free,
+            self.stale,
+            oldest.map_or_else(String::new, |age| format!(" (the oldest for {age:.0?})")),
+            self.records,
+            self.tombstones
+        );
+        // Twice, because a turn comes four times in that period, and a machine may have been asleep.
+        let overdue = oldest.is_some_and(|age| age > reap_after * 2);
+        let verdict = if overdue {
+            Verdict::Warn
+        } else {
+            Verdict::Pass
+        };
+        health.found("rows", verdict, detail);
+    }
+}

@@ -1,0 +1,36 @@
+//! The checking half of fencing, in the caller's own transaction.
+//!
+//! The bar is a row of a small table in the caller's database. `admit` raises it or refuses; the caller changes its data in
+//! the same transaction, so that no earlier holder can write in between or afterwards. There is one module for each dialect.
+//!
+//! A row that carries its own bar in two columns needs no second table: see
+//! [`FenceGuard::SQL_CONDITION`].
+
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard, FenceState};
+
+/// The bar of a resource that nobody has used yet.
+fn unseen() -> Result<String, FenceError> {
+    text(FenceGuard::new().state())
+}
+
+/// The bar after `fence` was let through.
+fn raised(resource: &str, state: &str, fence: &Fence) -> Result<String, FenceError> {
+    let state: FenceState = serde_json::from_str(state).map_err(|error| {
+        let problem = format!("the fence of {resource:?} cannot be read");
+        FenceError::Failed(Error::new(ErrorKind::Corrupt, problem).caused_by(error))
+    })?;
+    let mut guard = FenceGuard::from_state(state);
+    guard.check(fence).map_err(FenceError::Refused)?;
+    text(guard.state())
+}
+
+fn text(state: &FenceState) -> Result<String, FenceError> {
+    serde_json::to_string(state).map_err(|error| {
+        FenceError::Failed(
+            Error::new(ErrorKind::Internal, "a fence cannot be written").caused_by(error),
+        )
+    })
+}
