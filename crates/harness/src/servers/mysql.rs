@@ -4,7 +4,7 @@ use std::{
     env, fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
+use super::template::{cache, copy, finish};
 use crate::{Process, Signal, eventually, free_port};
 
 const READY: Duration = Duration::from_secs(60);
@@ -64,15 +65,6 @@ fn mysqld() -> Option<PathBuf> {
         })
 }
 
-/// Where things stay from one run of the tests to the next.
-fn cache() -> PathBuf {
-    let base = env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
-        .unwrap_or_else(env::temp_dir);
-    base.join("distlock")
-}
-
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
 /// `root` may connect over TCP without a password, and there is an empty database, `distlock`.
@@ -115,13 +107,7 @@ impl MySqlServer {
     fn prepare(product: Product, port: u16, settings: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir().context("a folder for the server")?;
         let template = template(product)?;
-        // `cp` makes cheap copies where the file system can, and leaves holes holes.
-        let copied = Command::new("cp")
-            .args(["-r", "--reflink=auto", "--sparse=always"])
-            .arg(&template)
-            .arg(folder.path().join("data"))
-            .status()?;
-        ensure!(copied.success(), "copy {}", template.display());
+        copy(&template, &folder.path().join("data"))?;
         Ok(Self {
             process: None,
             folder,
@@ -347,21 +333,6 @@ fn template(product: Product) -> Result<PathBuf> {
     }
     fs::rename(data, &finished)?;
     Ok(finished)
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let output = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .output()
-        .with_context(|| format!("{command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?}: {}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,0 +1,422 @@
+//! PostgreSQL.
+
+use std::{
+    env, fs,
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::{fs::chown, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
+use tempfile::TempDir;
+
+use super::template::{cache, copy, finish};
+use crate::{Process, Signal, Watchdog, eventually, free_port, signal};
+
+const READY: Duration = Duration::from_secs(60);
+
+/// The database that every server has from the start.
+const DATABASE: &str = "distlock";
+
+/// A private server. It is killed, and its data removed, when it is dropped.
+///
+/// `postgres` may connect over TCP without a password, everybody else needs one; and there is an empty database, `distlock`.
+/// It does not sync its disk (which a crash of the server alone does not need) unless the setting `fsync=on` is given.
+#[derive(Debug)]
+pub struct PostgresServer {
+    process: Option<Process>,
+    folder: TempDir,
+    port: u16,
+    settings: Vec<String>,
+    databases: AtomicU32,
+}
+
+/// A server that stands still. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct Paused {
+    processes: Vec<u32>,
+    watchdogs: Vec<Watchdog>,
+}
+
+impl PostgresServer {
+    /// Starts a server.
+    ///
+    /// # Errors
+    /// When PostgreSQL is not installed or does not start.
+    pub fn start() -> Result<Self> {
+        Self::with(&[])
+    }
+
+    /// Starts a server with further settings, such as `default_transaction_isolation=serializable`.
+    ///
+    /// # Errors
+    /// As [`PostgresServer::start`].
+    pub fn with(settings: &[&str]) -> Result<Self> {
+        let mut last = None;
+        for _ in 0..3 {
+            // Somebody else may take the port first.
+            let mut server = Self::prepare(free_port()?, settings)?;
+            match server.launch() {
+                Ok(()) => return Ok(server),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.context("no attempt was made")?)
+    }
+
+    fn prepare(port: u16, settings: &[&str]) -> Result<Self> {
+        let folder = folder(&env::temp_dir())?;
+        copy(&template()?, &folder.path().join("data"))?;
+        Ok(Self {
+            process: None,
+            folder,
+            port,
+            settings: settings.iter().map(|it| (*it).to_owned()).collect(),
+            databases: AtomicU32::new(0),
+        })
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let mut command = program("postgres")?;
+        command.arg("-D").arg(self.data());
+        let port = format!("port={}", self.port);
+        let standard = [
+            port.as_str(),
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "fsync=off",
+            "shared_buffers=16MB",
+            "max_connections=200",
+            "jit=off",
+            // What a killed client had locked is free soon.
+            "client_connection_check_interval=100ms",
+        ];
+        for setting in standard
+            .into_iter()
+            .chain(self.settings.iter().map(String::as_str))
+        {
+            command.args(["-c", setting]);
+        }
+        // After a crash, the last of the old server's processes may still be on their way out, which the new one notices.
+        let mut process = None;
+        eventually("the server starts", READY, || {
+            process = Process::spawn(&mut command).ok();
+            let Some(started) = &process else { return true };
+            let said = started.wait_for_line(READY, |line| {
+                line.contains("ready to accept connections") || line.contains("FATAL")
+            });
+            !said.is_ok_and(|said| said.contains("pre-existing shared memory"))
+        })?;
+        let mut process = process.context("postgres does not start")?;
+        ensure!(
+            process.output().contains("ready to accept") && process.is_running()?,
+            "the server did not start: {}",
+            process.output()
+        );
+        self.process = Some(process);
+        eventually("the server answers", READY, || self.sql("SELECT 1").is_ok())
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its data.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Of the database that is there from the start.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of(DATABASE)
+    }
+
+    /// Of any database.
+    #[must_use]
+    pub fn url_of(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Makes an empty database and says its name.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub fn new_database(&self) -> Result<String> {
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{DATABASE}_{number}");
+        self.sql(&format!("CREATE DATABASE {name}"))?;
+        Ok(name)
+    }
+
+    /// Runs statements in one transaction as `postgres`, and gives back what they print, columns parted by tabs.
+    ///
+    /// # Errors
+    /// When one of them fails; the server's message is in the error.
+    pub fn sql(&self, statements: &str) -> Result<String> {
+        self.sql_in(DATABASE, statements)
+    }
+
+    /// As [`PostgresServer::sql`], in another database.
+    ///
+    /// # Errors
+    /// As [`PostgresServer::sql`].
+    pub fn sql_in(&self, database: &str, statements: &str) -> Result<String> {
+        let output = self
+            .client(database)?
+            .args(["-c", statements])
+            .output()
+            .context("psql")?;
+        if !output.status.success() {
+            bail!("{statements}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned())
+    }
+
+    /// Runs statements in a transaction that stays open until the value is dropped: what they lock stays locked.
+    ///
+    /// # Errors
+    /// When they were not carried out soon.
+    pub fn hold_open(&self, statements: &str) -> Result<Process> {
+        let process = Process::spawn(self.client(DATABASE)?.args([
+            "-c",
+            "BEGIN",
+            "-c",
+            statements,
+            "-c",
+            "SELECT 'held open'",
+            "-c",
+            "SELECT pg_sleep(600)",
+        ]))?;
+        process.wait_for_line(READY, |line| line.contains("held open"))?;
+        Ok(process)
+    }
+
+    fn client(&self, database: &str) -> Result<Command> {
+        let mut command = Command::new(binaries()?.join("psql"));
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("PG") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(["-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1"])
+            .args(["-h", "127.0.0.1", "-U", "postgres", "-d", database])
+            .args(["-p", &self.port.to_string()]);
+        Ok(command)
+    }
+
+    /// Stops all of its processes, as if the machine stood still.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause(&self) -> Result<Paused> {
+        let postmaster = self.process.as_ref().context("it runs")?.id();
+        let mut paused = Paused {
+            processes: Vec::new(),
+            watchdogs: Vec::new(),
+        };
+        // First the one that starts others.
+        for process in std::iter::once(postmaster).chain(children(postmaster)?) {
+            // One that ended meanwhile needs no stopping.
+            if signal(process, Signal::STOP).is_ok() {
+                paused.watchdogs.push(Watchdog::over_process(process)?);
+                paused.processes.push(process);
+            }
+        }
+        Ok(paused)
+    }
+
+    /// Kills it at once, as a crash would. Its data stays.
+    pub fn kill(&mut self) {
+        // The others notice the death of the first by themselves.
+        self.process = None;
+    }
+
+    /// Kills it and starts it again, on the same port and data.
+    ///
+    /// # Errors
+    /// As [`PostgresServer::start`].
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill();
+        self.launch()
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        // A killed server would leave a segment of shared memory behind, of which there are not many.
+        if let Some(process) = &mut self.process
+            && process.signal(Signal::QUIT).is_ok()
+        {
+            let _ = process.wait(Duration::from_secs(5));
+        }
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        for watchdog in self.watchdogs.drain(..) {
+            watchdog.dismiss();
+        }
+        for process in &self.processes {
+            let _ = signal(*process, Signal::CONT);
+        }
+    }
+}
+
+/// The processes that another one has started.
+fn children(parent: u32) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Ok(process) = entry?.file_name().to_string_lossy().parse() else {
+            continue;
+        };
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // The name before it may hold anything, blanks and brackets included.
+        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        if after_name.split(' ').nth(1) == Some(&parent.to_string()) {
+            found.push(process);
+        }
+    }
+    Ok(found)
+}
+
+/// The folder of the newest installed version.
+fn binaries() -> Result<PathBuf> {
+    let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let newest = installed
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .filter(|folder| folder.join("postgres").exists())
+        .max_by_key(|folder| {
+            let version = folder.parent().and_then(Path::file_name);
+            version.and_then(|it| it.to_string_lossy().parse::<u32>().ok())
+        });
+    newest
+        .or_else(|| env::split_paths(&env::var_os("PATH")?).find(|it| it.join("postgres").exists()))
+        .context("a PostgreSQL server (Debian: apt-get install postgresql)")
+}
+
+/// One of its programs. They refuse to run as root, so that root runs them as the user of the Debian package.
+fn program(name: &str) -> Result<Command> {
+    let mut command = Command::new(binaries()?.join(name));
+    command.current_dir("/");
+    if let Some((user, group)) = unprivileged()? {
+        command.uid(user).gid(group);
+    }
+    Ok(command)
+}
+
+/// User and group to run as, when we are root.
+fn unprivileged() -> Result<Option<(u32, u32)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd").context("/etc/passwd")?;
+    let find = |name: &str| {
+        let fields = users
+            .lines()
+            .map(|line| line.split(':').collect::<Vec<_>>())
+            .find(|fields| fields.first() == Some(&name))?;
+        Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
+    };
+    let found = find("postgres").or_else(|| find("nobody"));
+    found.context("a user that is not root").map(Some)
+}
+
+/// A folder that the server's user owns.
+fn folder(parent: &Path) -> Result<TempDir> {
+    let folder = tempfile::tempdir_in(parent).context("a folder for the server")?;
+    if let Some((user, group)) = unprivileged()? {
+        chown(folder.path(), Some(user), Some(group))?;
+    }
+    Ok(folder)
+}
+
+/// A folder of data to copy, made once per machine and version of the server.
+fn template() -> Result<PathBuf> {
+    let made = fs::metadata(binaries()?.join("postgres"))?.modified()?;
+    let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
+    let templates = cache().join("templates");
+    fs::create_dir_all(&templates)?;
+    let finished = templates.join(format!("Postgres-{made}-1"));
+    let lock = fs::File::create(templates.join("Postgres.lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    if finished.exists() {
+        return Ok(finished);
+    }
+    // Where its user can get at it.
+    let work = folder(&env::temp_dir())?;
+    let data = work.path().join("data");
+    finish(program("initdb")?.arg("-D").arg(&data).args([
+        "--no-sync",
+        "--username=postgres",
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--locale=C.UTF-8",
+    ]))?;
+    fs::write(
+        data.join("pg_hba.conf"),
+        "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
+    )?;
+    let statements = work.path().join("setup.sql");
+    fs::write(&statements, format!("CREATE DATABASE {DATABASE}\n"))?;
+    finish(
+        program("postgres")?
+            .args(["--single", "-D"])
+            .arg(&data)
+            .args(["-c", "fsync=off", "postgres"])
+            .stdin(fs::File::open(&statements)?),
+    )?;
+    let copied = templates.join("Postgres-unfinished");
+    let _ = fs::remove_dir_all(&copied);
+    copy(&data, &copied)?;
+    fs::rename(copied, &finished)?;
+    Ok(finished)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lives_through_a_crash() {
+        let mut server = PostgresServer::start().unwrap();
+        server
+            .sql("CREATE TABLE kept (n INT); INSERT INTO kept VALUES (1)")
+            .unwrap();
+        let holder = server.hold_open("UPDATE kept SET n = 2").unwrap();
+        let impatient = "SET lock_timeout = '1ms'; UPDATE kept SET n = 3";
+        assert!(server.sql(impatient).is_err());
+        drop(holder);
+        server.restart().unwrap();
+        assert_eq!(server.sql("SELECT n FROM kept").unwrap(), "1");
+        server.sql("UPDATE kept SET n = 2").unwrap();
+        let other = server.new_database().unwrap();
+        assert_eq!(
+            server.sql_in(&other, "SELECT current_database()").unwrap(),
+            other
+        );
+        assert!(server.sql("SELECT nonsense").is_err());
+    }
+
+    #[test]
+    fn stands_still_and_goes_on() {
+        let server = PostgresServer::start().unwrap();
+        let paused = server.pause().unwrap();
+        let postmaster = server.process.as_ref().unwrap().id();
+        let state = || fs::read_to_string(format!("/proc/{postmaster}/stat")).unwrap();
+        eventually("it stands still", READY, || state().contains(") T ")).unwrap();
+        drop(paused);
+        assert_eq!(server.sql("SELECT 1").unwrap(), "1");
+    }
+}
