@@ -40,6 +40,15 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         Driver::MasterNameNotFoundBySentinel => {
             format!("the sentinels ({at}) know no primary of this name that is up")
         }
+        // The driver puts the server's refusal into its own words, and the code is lost.
+        _ if error.to_string().contains("refused to switch database") => {
+            let detail = error.detail().unwrap_or_default();
+            return Error::new(
+                ErrorKind::InvalidConfig,
+                format!("{at} has no such database for this user: {detail}"),
+            )
+            .on(BACKEND);
+        }
         _ if error.is_timeout() => {
             format!(
                 "{at} did not answer in time; a server that wants TLS, or one that does not, may also stay silent"

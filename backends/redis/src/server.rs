@@ -36,10 +36,21 @@ impl Server {
     /// and what it is.
     ///
     /// # Errors
-    /// When it cannot serve: it is loading, it is a replica.
+    /// When it cannot serve: it is loading, it is a replica, it is a sentinel.
     pub(crate) fn read(answers: Vec<Value>, address: &str) -> Result<(u64, Self)> {
         let mut answers = answers.into_iter();
         let time = answers.next().unwrap_or(Value::Nil);
+        let info = Info::read(answers.next());
+        // A sentinel knows neither the time nor any key.
+        if info.get("redis_mode") == Some("sentinel") {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "{address} is a sentinel: use redis+sentinel://{address}/PRIMARY instead of redis://"
+                ),
+            )
+            .on(BACKEND));
+        }
         if let Value::ServerError(refusal) = &time {
             return Err(error::of_reply(refusal, address));
         }
@@ -52,7 +63,6 @@ impl Server {
                 )
                 .on(BACKEND)
             })?;
-        let info = Info::read(answers.next());
         let mut server = Self {
             version: info.version(),
             epoch: info.epoch(),
@@ -195,6 +205,21 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(error.to_string().contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn a_sentinel_is_no_place_for_locks() {
+        let mut answers = answers(
+            "redis_version:7.0.15\r\nredis_mode:sentinel\r\n",
+            Value::Nil,
+        );
+        answers[0] = Value::Nil;
+        let error = Server::read(answers, "a:1").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(
+            error.to_string().contains("redis+sentinel://a:1/"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! | `eventually` | waiting on a condition with a deadline: [`eventually`], [`eventually_async`] |
 //! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops one direction, swallows, resets, loses one reply |
 //! | `port` | [`free_port`] |
+//! | `pki` | [`Pki`]: a private authority and its certificates |
 //! | [`servers`] | real servers, started for the test |
 //!
 //! # Guarantees
@@ -32,6 +33,7 @@
 )]
 
 mod eventually;
+mod pki;
 mod port;
 mod process;
 mod proxy;
@@ -39,6 +41,7 @@ pub mod servers;
 mod watchdog;
 
 pub use eventually::{eventually, eventually_async};
+pub use pki::Pki;
 pub use port::free_port;
 pub use process::{Process, Signal, distlock_binary, signal};
 pub use proxy::{Direction, FaultProxy};

@@ -1,0 +1,178 @@
+//! Who may connect, and what for: ACL users, databases, TLS.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{conforms, open, redis};
+use distlock_conformance::Subject;
+use distlock_core::Verdict;
+use distlock_harness::servers::redis::RedisServer;
+
+/// The line that the crate's documentation gives.
+const ACL: &str = include_str!("../src/acl.txt");
+
+/// A server with a user who may do what is documented and nothing else. A file of the server's would be read the same way.
+fn server_with_the_documented_user() -> (RedisServer, String) {
+    let server = RedisServer::start().unwrap();
+    let line = ACL.trim().replace(">PASSWORD", ">canary");
+    let words: Vec<_> = line.split(' ').collect();
+    assert_eq!(server.command(&words).unwrap(), "OK");
+    let url = format!("redis://distlock:canary@{}", server.address());
+    (server, url)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_only_the_documented_acl_conforms() {
+    let (server, url) = server_with_the_documented_user();
+    let subject = Subject::connect("redis_acl", move || open(url.clone())).await;
+    conforms(subject.unwrap()).await;
+    // Nothing was tried that is not on the list, except what health may say it does not know.
+    let denied = server.command(&["ACL", "LOG"]).unwrap();
+    assert!(!denied.contains("canary"), "{denied}");
+    let objects = denied.lines().collect::<Vec<_>>();
+    let denied: Vec<_> = objects
+        .windows(2)
+        .filter(|pair| pair[0] == "object")
+        .map(|pair| pair[1])
+        .collect();
+    assert!(
+        denied.iter().all(|object| object.starts_with("config")),
+        "{denied:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_this_user_may_not_read_is_unknown_to_the_doctor() {
+    let (_server, url) = server_with_the_documented_user();
+    let store = redis(&url).await.unwrap();
+    let health = store.lock().health().await.unwrap();
+    for (check, verdict) in [
+        ("version", Verdict::Pass),
+        ("role", Verdict::Pass),
+        ("eviction", Verdict::Unknown),
+        ("persistence", Verdict::Unknown),
+        ("replicas", Verdict::Unknown),
+    ] {
+        let found = health.findings.iter().find(|found| found.check == check);
+        assert_eq!(found.unwrap().verdict, verdict, "{check}: {health:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn databases_and_prefixes_keep_stores_apart() {
+    let server = RedisServer::start().unwrap();
+    let mut guards = Vec::new();
+    for place in ["", "/3", "?db=4", "?prefix=app:"] {
+        let locker = common::locker(&format!("{}{place}", server.url())).await;
+        let guard = locker
+            .lock("a")
+            .ttl(Duration::from_secs(30))
+            .wait(Duration::ZERO)
+            .acquire()
+            .await;
+        guards.push(guard.unwrap());
+    }
+    let keys = server.command(&["KEYS", "*:l:*"]).unwrap();
+    let mut heads: Vec<_> = keys
+        .lines()
+        .filter_map(|key| key.split('{').next())
+        .collect();
+    heads.sort_unstable();
+    assert_eq!(heads, ["app:", "distlock:"]);
+    let databases = server.command(&["INFO", "keyspace"]).unwrap();
+    assert!(
+        databases.contains("db3:") && databases.contains("db4:"),
+        "{databases}"
+    );
+    for guard in guards {
+        assert!(guard.release().await.is_clean());
+    }
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    use distlock_core::{ErrorKind, Expect, RecordKey, Written};
+    use distlock_harness::Pki;
+
+    use super::*;
+
+    fn url(server: &RedisServer, pki: &Pki, options: &[(&str, &str)]) -> String {
+        let mut url = format!("rediss://127.0.0.1:{}", server.port());
+        for (at, (option, file)) in options.iter().enumerate() {
+            let sign = if at == 0 { '?' } else { '&' };
+            url += &format!("{sign}{option}={}", pki.path(file).display());
+        }
+        url
+    }
+
+    const ALL: [(&str, &str); 3] = [
+        ("ca", "ca.crt"),
+        ("cert", "client.crt"),
+        ("key", "client.key"),
+    ];
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_private_authority_and_a_client_certificate() {
+        let pki = Pki::new().unwrap();
+        let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
+        let store = redis(&url(&server, &pki, &ALL)).await.unwrap();
+        let locker = distlock_core::Locker::new(store.lock());
+        locker.ready().await.unwrap();
+        let guard = locker.lock("a").ttl(Duration::from_secs(30)).acquire();
+        let guard = guard.await.unwrap();
+        // The wake-up comes over the same connection.
+        let waiting = tokio::spawn({
+            let locker = common::locker(&url(&server, &pki, &ALL)).await;
+            async move { locker.lock("a").wait(common::SOON).acquire().await }
+        });
+        guard.extend(Duration::from_secs(30)).await.unwrap();
+        assert!(guard.release().await.is_clean());
+        let next = waiting.await.unwrap().unwrap();
+        assert!(next.release().await.is_clean());
+        let key = RecordKey::new("k").unwrap();
+        let written = store.records().put(&key, b"v", Expect::Absent).await;
+        assert!(matches!(written.unwrap(), Written::Stored(_)));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_cannot_prove_it_is_not_let_in() {
+        let pki = Pki::new().unwrap();
+        let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
+        let other = Pki::new().unwrap();
+        for (whose, options) in [
+            // The system's authorities have not signed it.
+            (&pki, &ALL[1..]),
+            // Another authority than the server's.
+            (&other, &ALL[..]),
+            // No certificate of the client.
+            (&pki, &ALL[..1]),
+        ] {
+            let error = redis(&url(&server, whose, options)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("127.0.0.1"), "{error}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn files_that_are_none_are_a_wrong_configuration() {
+        let pki = Pki::new().unwrap();
+        std::fs::write(pki.path("garbage"), "garbage").unwrap();
+        let garbage = format!("rediss://127.0.0.1:1?ca={}", pki.path("garbage").display());
+        let key_is_none = format!(
+            "rediss://127.0.0.1:1?cert={}&key={}",
+            pki.path("client.crt").display(),
+            pki.path("garbage").display()
+        );
+        let absent = "rediss://127.0.0.1:1?ca=/nowhere/ca.crt".to_owned();
+        for (url, says) in [
+            (garbage, "`ca`"),
+            (key_is_none, "`key`"),
+            (absent, "/nowhere/ca.crt"),
+        ] {
+            let error = redis(&url).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Wrong URLs for servers that work: each says what is wrong and where, soon, and shows no password.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server lives in real time"
+)]
+
+mod common;
+
+use std::{
+    io::Read as _,
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use common::redis;
+use distlock_core::{Error, ErrorKind};
+use distlock_harness::servers::redis::{RedisCluster, RedisSentinels, RedisServer};
+
+/// What every URL here sets as its connect timeout.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What opening this comes to. It must not take longer than a second above the limit.
+async fn refused(url: &str) -> Error {
+    let sign = if url.contains('?') { '&' } else { '?' };
+    let start = Instant::now();
+    let opened = redis(&format!("{url}{sign}connect_timeout=2s")).await;
+    let took = start.elapsed();
+    let error = opened.expect_err(url);
+    assert!(took < LIMIT + Duration::from_secs(1), "{url}: {took:?}");
+    let shown = format!("{error} {error:?}");
+    assert!(!shown.contains("canary"), "{shown}");
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        assert!(!format!("{cause} {cause:?}").contains("canary"), "{cause}");
+        source = cause.source();
+    }
+    error
+}
+
+#[track_caller]
+fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
+    assert_eq!(error.kind(), kind, "{error}");
+    for word in words {
+        assert!(error.to_string().contains(word), "{word:?}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials() {
+    let server = RedisServer::with(&["requirepass secret", "user limited on >canary -@all"]);
+    let server = server.unwrap();
+    let at = server.address().to_string();
+    for (user, word) in [
+        (":canary@", "refused the credentials"),
+        ("nobody:canary@", "refused the credentials"),
+        ("", "refused the credentials"),
+        // The right password of a user who may do nothing.
+        ("limited:canary@", "does not permit"),
+    ] {
+        let error = refused(&format!("redis://{user}{at}")).await;
+        says(&error, ErrorKind::InvalidConfig, &[word, &at]);
+    }
+    let option = refused(&format!("redis://{at}?password=canary")).await;
+    says(&option, ErrorKind::InvalidConfig, &[&at]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn databases() {
+    let server = RedisServer::start().unwrap();
+    let at = server.address().to_string();
+    for url in [format!("redis://{at}/99"), format!("redis://{at}?db=99")] {
+        let error = refused(&url).await;
+        says(&error, ErrorKind::InvalidConfig, &["DB index", &at]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses() {
+    // Nobody there.
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = gone.local_addr().unwrap().to_string();
+    drop(gone);
+    let error = refused(&format!("redis://:canary@{at}")).await;
+    says(&error, ErrorKind::Unavailable, &[&at]);
+    for scheme in ["redis+sentinel", "redis+cluster"] {
+        let path = if scheme.ends_with("sentinel") {
+            "/mymaster"
+        } else {
+            ""
+        };
+        let error = refused(&format!("{scheme}://:canary@{at}{path}")).await;
+        says(&error, ErrorKind::Unavailable, &[&at]);
+    }
+    let error = refused("redis://:canary@no-such-host.invalid").await;
+    says(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
+
+    // Somebody who never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap().to_string();
+    let error = refused(&format!("redis://:canary@{at}")).await;
+    says(&error, ErrorKind::Unavailable, &[&at, "did not answer"]);
+
+    // Somebody who speaks something else.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = other.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in other.incoming().flatten() {
+            use std::io::Write as _;
+            let _ = stream.read(&mut [0; 64]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let error = refused(&format!("redis://:canary@{at}")).await;
+    says(&error, ErrorKind::Unavailable, &[&at]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wrong_kind_of_server() {
+    let primary = RedisServer::start().unwrap();
+    let at = primary.address().to_string();
+    let replica = RedisServer::with(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
+    let replica = replica.unwrap();
+    let error = refused(&replica.url()).await;
+    says(&error, ErrorKind::Unavailable, &["replica of", &at]);
+
+    let error = refused(&format!("redis+cluster://{at}")).await;
+    says(&error, ErrorKind::InvalidConfig, &["redis://", &at]);
+
+    let cluster = RedisCluster::start(3, 0).unwrap();
+    let error = refused(&cluster.nodes[0].url()).await;
+    let at = cluster.nodes[0].address().to_string();
+    says(&error, ErrorKind::InvalidConfig, &["redis+cluster://", &at]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels() {
+    let servers = RedisSentinels::start().unwrap();
+    let at = servers.sentinels[0].address().to_string();
+    let error = refused(&servers.sentinels[0].url()).await;
+    says(
+        &error,
+        ErrorKind::InvalidConfig,
+        &["redis+sentinel://", &at],
+    );
+    let error = refused(&format!("redis+sentinel://{at}/another")).await;
+    says(&error, ErrorKind::Unavailable, &["another", &at]);
+    // A server that is no sentinel.
+    let at = servers.primary.address().to_string();
+    let error = refused(&format!("redis+sentinel://{at}/mymaster")).await;
+    says(&error, ErrorKind::Unavailable, &[&at]);
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    use distlock_harness::Pki;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_wrong_protocol() {
+        let plain = RedisServer::start().unwrap();
+        let at = plain.address().to_string();
+        let error = refused(&format!("rediss://:canary@{at}")).await;
+        says(&error, ErrorKind::Unavailable, &[&at]);
+
+        let pki = Pki::new().unwrap();
+        let secured = RedisServer::with_tls(pki.folder(), &[]).unwrap();
+        let at = secured.address().to_string();
+        let error = refused(&format!("redis://:canary@{at}")).await;
+        says(&error, ErrorKind::Unavailable, &[&at]);
+        let error = refused(&format!("rediss://:canary@{at}")).await;
+        says(&error, ErrorKind::Unavailable, &[&at]);
+    }
+}

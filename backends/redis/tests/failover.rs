@@ -1,0 +1,141 @@
+//! A replica takes over: what the old holder is told, and that tokens rise all the same.
+#![expect(clippy::disallowed_methods, reason = "real servers live in real time")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{SOON, locker, within};
+use distlock_core::{Guard, Locker, LossReason};
+use distlock_harness::{
+    Signal, eventually, eventually_async,
+    servers::redis::{RedisCluster, RedisSentinels},
+};
+
+/// Longer than a failover takes on a busy machine.
+const TTL: Duration = Duration::from_secs(30);
+
+async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
+    let acquired = locker.lock(name).ttl(ttl).wait(SOON * 2).acquire();
+    acquired.await.unwrap()
+}
+
+/// A failover that the replica was ready for: the lock is still there, under a new epoch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_replicated_survives() {
+    let mut servers = RedisSentinels::start().unwrap();
+    let locker = locker(&servers.url()).await;
+    let guard = hold(&locker, "a", TTL).await;
+    let (epoch, token) = (guard.epoch(), guard.token());
+    eventually("the replica has it", SOON, || {
+        let keys = servers.replica.command(&["KEYS", "*:l:*"]);
+        keys.is_ok_and(|keys| keys.ends_with("}:l:a"))
+    })
+    .unwrap();
+    servers.primary.kill();
+    eventually("the replica was promoted", SOON * 2, || {
+        servers
+            .replica
+            .info("role")
+            .is_ok_and(|role| role == "master")
+    })
+    .unwrap();
+    eventually_async("the new epoch is noted", TTL, || async {
+        // Asking for it is what a renewal does.
+        let _ = guard.extend(TTL).await;
+        (guard.epoch() != epoch).then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(guard.token(), token);
+    assert!(guard.release().await.is_clean());
+    let next = hold(&locker, "a", TTL).await;
+    assert!(next.token() > token, "the counter went along");
+    assert!(next.release().await.is_clean());
+}
+
+/// A failover to a replica that was cut off before the grant: the lock is forgotten, and the counter is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_not_replicated_is_told_to_its_holder_and_tokens_rise() {
+    let mut servers = RedisSentinels::start().unwrap();
+    let locker = locker(&servers.url()).await;
+    let ttl = TTL / 2;
+    // Both servers have the same counter.
+    let before = hold(&locker, "a", ttl).await;
+    let last = before.token();
+    eventually("the replica has it", SOON, || {
+        let keys = servers.replica.command(&["KEYS", "*:c"]);
+        keys.is_ok_and(|keys| !keys.is_empty())
+    })
+    .unwrap();
+    assert!(before.release().await.is_clean());
+    eventually("the replica knows of the release", SOON, || {
+        let keys = servers.replica.command(&["KEYS", "*:l:*"]);
+        keys.is_ok_and(|keys| keys.is_empty())
+    })
+    .unwrap();
+
+    servers.replica.signal(Signal::STOP).unwrap();
+    let killed = servers
+        .primary
+        .command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    assert_eq!(killed.unwrap(), "1");
+    let guard = hold(&locker, "a", ttl).await;
+    assert!(guard.token() > last);
+    servers.primary.kill();
+    let start = Instant::now();
+    servers.replica.signal(Signal::CONT).unwrap();
+
+    let reason = within(ttl + SOON, "told", guard.lost()).await;
+    assert!(
+        matches!(reason, LossReason::HistoryChanged | LossReason::Unreachable),
+        "{reason:?}"
+    );
+    assert!(start.elapsed() <= ttl + Duration::from_millis(250));
+    let next = hold(&locker, "a", ttl).await;
+    assert!(next.token() > guard.token(), "the clock did not forget");
+    assert_ne!(next.epoch(), guard.epoch());
+    // What the former holder still does changes nothing.
+    assert!(!guard.release().await.is_clean());
+    next.extend(ttl).await.unwrap();
+    assert!(next.release().await.is_clean());
+}
+
+/// One shard of three fails over: its locks go on under a new epoch, and nobody else's notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_of_a_cluster() {
+    let mut servers = RedisCluster::start(3, 1).unwrap();
+    let locker = locker(&servers.url()).await;
+    // Some on every shard, as likely as not.
+    let mut guards = Vec::new();
+    for at in 0..12 {
+        guards.push(hold(&locker, &format!("lock-{at}"), TTL).await);
+    }
+    let keys: Vec<_> = servers
+        .nodes
+        .iter()
+        .flat_map(|node| {
+            let keys = node.command(&["KEYS", "*:l:lock-0"]).unwrap();
+            keys.lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(keys.len(), 2, "the primary and its replica: {keys:?}");
+    let primary = servers.primary_of(&keys[0]).unwrap();
+    servers.nodes[primary].kill();
+    let tokens: Vec<_> = guards.iter().map(Guard::token).collect();
+    eventually_async("every lock is reached again", TTL, || async {
+        for guard in &guards {
+            guard.extend(TTL).await.ok()?;
+        }
+        Some(())
+    })
+    .await
+    .unwrap();
+    for (guard, token) in guards.into_iter().zip(tokens) {
+        assert!(guard.is_valid() && guard.token() == token);
+        assert!(guard.release().await.is_clean());
+    }
+    let next = hold(&locker, "lock-0", TTL).await;
+    assert!(next.release().await.is_clean());
+}

@@ -1,0 +1,244 @@
+//! The catalogue of mistakes: five ways to build a lock on Redis that are often seen, each failing under a schedule that
+//! ours passes.
+//!
+//! A wrong design is played by hand, command by command, because what is wrong with it is what happens in between.
+
+mod common;
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use common::{SOON, pause, redis, request, take, within};
+use distlock_core::{
+    AcquireRequest, Attempt, Clock, DistLock, Grant, Lease, Locker, Moment, ReleaseOutcome, Sleep,
+    SystemClock,
+};
+use distlock_harness::{Direction, FaultProxy, eventually_async, servers::redis::RedisServer};
+use distlock_redis::{Redis, RedisConfig};
+
+/// Of a lease that ends within the test.
+const SHORT: Duration = Duration::from_millis(600);
+/// Of a lease that does not.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A wrong lock: one client that asks the server whatever its design says.
+struct Wrong<'a>(&'a RedisServer);
+
+impl Wrong<'_> {
+    fn ask(&self, command: &[&str]) -> String {
+        self.0.command(command).unwrap()
+    }
+
+    /// The common way to take a lock, which is right: only the ways to give it back differ.
+    fn take(&self, owner: &str, ttl: Duration) -> bool {
+        let ttl = ttl.as_millis().to_string();
+        self.ask(&["SET", "lock", owner, "NX", "PX", &ttl]) == "OK"
+    }
+
+    fn holder(&self) -> String {
+        self.ask(&["GET", "lock"])
+    }
+}
+
+fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
+    Lease::new(request.name.clone(), request.owner, Some(grant.token))
+}
+
+async fn is_busy(lock: &dyn DistLock, request: &AcquireRequest) -> bool {
+    matches!(lock.try_acquire(request).await.unwrap(), Attempt::Busy(_))
+}
+
+/// Schedule: the client dies as soon as the server has done the first thing it asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn set_then_expire_separately() {
+    let server = RedisServer::start().unwrap();
+    let wrong = Wrong(&server);
+    assert_eq!(wrong.ask(&["SETNX", "lock", "a"]), "1");
+    // It dies here; EXPIRE was to come next.
+    pause(SHORT * 2).await;
+    assert_eq!(wrong.ask(&["PTTL", "lock"]), "-1", "held for ever");
+    assert_eq!(wrong.ask(&["SETNX", "lock", "b"]), "0");
+
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let dying = redis(&format!("redis://{}", proxy.address()))
+        .await
+        .unwrap();
+    // The script is loaded, so that the first thing it asks for is the lock.
+    let lock = dying.lock();
+    let warm = request("warm", LONG);
+    let grant = take(&*lock, &warm).await;
+    lock.release(&lease(&warm, &grant)).await.unwrap();
+    // It hears nothing more, and nothing more is heard of it once the server has done the first thing.
+    proxy.stop(Direction::ToClient);
+    let attempt = tokio::spawn(async move { lock.try_acquire(&request("a", SHORT)).await });
+    eventually_async("the server has done it", SOON, || async {
+        (!server.command(&["KEYS", "*:l:a"]).unwrap().is_empty()).then_some(())
+    })
+    .await
+    .unwrap();
+    proxy.black_hole();
+    let next = redis(&server.url()).await.unwrap();
+    let locker = Locker::new(next.lock());
+    let guard = within(SOON, "it ended by itself", locker.lock("a").acquire()).await;
+    assert!(guard.unwrap().release().await.is_clean());
+    attempt.abort();
+}
+
+/// Schedule: a client whose clock is a minute ahead asks for a lock that is held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timestamp_as_value_and_get_set() {
+    #[derive(Debug)]
+    struct Ahead;
+
+    impl Clock for Ahead {
+        fn now(&self) -> Moment {
+            SystemClock.now() + LONG
+        }
+
+        fn wall(&self) -> SystemTime {
+            SystemClock.wall() + LONG
+        }
+
+        fn sleep(&self, time: Duration) -> Sleep {
+            SystemClock.sleep(time)
+        }
+    }
+
+    let server = RedisServer::start().unwrap();
+    let wrong = Wrong(&server);
+    let lease_of = Duration::from_secs(20);
+    let millis = |clock: &dyn Clock| {
+        let now = clock.wall().duration_since(SystemTime::UNIX_EPOCH);
+        now.unwrap().as_millis()
+    };
+    let end = |clock: &dyn Clock| (millis(clock) + lease_of.as_millis()).to_string();
+    let first = end(&SystemClock);
+    assert_eq!(wrong.ask(&["SETNX", "lock", &first]), "1");
+    // The other finds a value that is past by its clock, writes its own and gets back what it has seen: it thinks it won.
+    let seen = wrong.ask(&["GET", "lock"]);
+    assert!(seen.parse::<u128>().unwrap() < millis(&Ahead));
+    let second = end(&Ahead);
+    assert_eq!(wrong.ask(&["GETSET", "lock", &second]), seen, "two holders");
+    // Even one who loses the race has written: a third prolongs what the second holds, who no longer finds its own value.
+    assert_eq!(wrong.ask(&["GETSET", "lock", "3"]), second);
+    assert_ne!(wrong.holder(), second);
+
+    let config = || RedisConfig::from_url(&server.url()).unwrap();
+    let on_time = redis(&server.url()).await.unwrap();
+    let ahead = Redis::open(config(), Arc::new(Ahead)).await.unwrap();
+    let held = request("a", lease_of);
+    let grant = take(&*on_time.lock(), &held).await;
+    let other = request("a", lease_of);
+    assert!(is_busy(&*ahead.lock(), &other).await);
+    let released = on_time.lock().release(&lease(&held, &grant)).await;
+    assert!(matches!(released.unwrap(), ReleaseOutcome::Released { .. }));
+}
+
+/// Schedule: the lease of the first runs out, the second takes the lock, the first gives it back, the third asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_delete() {
+    let server = RedisServer::start().unwrap();
+    let wrong = Wrong(&server);
+    assert!(wrong.take("a", SHORT));
+    pause(SHORT * 2).await;
+    assert!(wrong.take("b", LONG));
+    assert_eq!(wrong.ask(&["DEL", "lock"]), "1");
+    assert!(wrong.take("c", LONG), "while b holds it");
+
+    let store = redis(&server.url()).await.unwrap();
+    let lock = store.lock();
+    let (first, second, third) = (request("a", SHORT), request("a", LONG), request("a", LONG));
+    let granted = take(&*lock, &first).await;
+    pause(SHORT * 2).await;
+    let second_grant = take(&*lock, &second).await;
+    let released = lock.release(&lease(&first, &granted)).await.unwrap();
+    assert_eq!(released, ReleaseOutcome::NotHeld);
+    assert!(is_busy(&*lock, &third).await);
+    let released = lock.release(&lease(&second, &second_grant)).await.unwrap();
+    assert!(matches!(released, ReleaseOutcome::Released { .. }));
+}
+
+/// Schedule: the first gives its lock back in time, but is held up on the way until the second has taken it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_comparison_and_a_deletion_in_two_steps() {
+    let server = RedisServer::start().unwrap();
+    let wrong = Wrong(&server);
+    assert!(wrong.take("a", SHORT));
+    assert_eq!(wrong.holder(), "a", "it is mine, so it may be deleted");
+    pause(SHORT * 2).await;
+    assert!(wrong.take("b", LONG));
+    assert_eq!(wrong.ask(&["DEL", "lock"]), "1");
+    assert!(wrong.take("c", LONG), "while b holds it");
+
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let slow = redis(&format!("redis://{}", proxy.address()))
+        .await
+        .unwrap();
+    let store = redis(&server.url()).await.unwrap();
+    let lock = store.lock();
+    let (first, second, third) = (request("a", SHORT), request("a", LONG), request("a", LONG));
+    let granted = take(&*slow.lock(), &first).await;
+    proxy.stop(Direction::ToServer);
+    let releasing = tokio::spawn({
+        let (lock, lease) = (slow.lock(), lease(&first, &granted));
+        async move { lock.release(&lease).await }
+    });
+    pause(SHORT * 2).await;
+    let second_grant = take(&*lock, &second).await;
+    proxy.pass();
+    let released = within(SOON, "answered", releasing).await.unwrap();
+    assert_eq!(released.unwrap(), ReleaseOutcome::NotHeld);
+    assert!(is_busy(&*lock, &third).await);
+    let released = lock.release(&lease(&second, &second_grant)).await.unwrap();
+    assert!(matches!(released, ReleaseOutcome::Released { .. }));
+}
+
+/// Schedule: the holder gives its lock back in time, and the next one asks.
+///
+/// The wrong unlock asks for the lock once more, and deletes it only when that fails and the end it reads is past: so the
+/// holder never frees what it holds, and anybody frees what the holder may still be working under.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlock_by_set_if_absent() {
+    let server = RedisServer::start().unwrap();
+    let wrong = Wrong(&server);
+    let millis = || {
+        let now = SystemClock.wall().duration_since(SystemTime::UNIX_EPOCH);
+        now.unwrap().as_millis()
+    };
+    let unlock = || {
+        if wrong.ask(&["SETNX", "lock", &millis().to_string()]) == "0"
+            && wrong.holder().parse::<u128>().unwrap() < millis()
+        {
+            wrong.ask(&["DEL", "lock"]);
+        }
+    };
+    let end = (millis() + LONG.as_millis()).to_string();
+    assert_eq!(wrong.ask(&["SETNX", "lock", &end]), "1");
+    unlock();
+    assert_eq!(wrong.holder(), end, "it is still held");
+    // Unlocking what nobody holds takes it.
+    wrong.ask(&["DEL", "lock"]);
+    unlock();
+    assert_ne!(wrong.holder(), "");
+    // And a stranger's unlock frees a lock that has just been prolonged by nobody but its own idea of time.
+    wrong.ask(&["SET", "lock", &(millis() - 1).to_string()]);
+    unlock();
+    assert_eq!(wrong.holder(), "");
+
+    let store = redis(&server.url()).await.unwrap();
+    let lock = store.lock();
+    let (first, stranger, next) = (request("a", LONG), request("a", LONG), request("a", LONG));
+    let grant = take(&*lock, &first).await;
+    let strangers = Lease::new(stranger.name.clone(), stranger.owner, Some(grant.token));
+    let released = lock.release(&strangers).await.unwrap();
+    assert_eq!(released, ReleaseOutcome::NotHeld);
+    assert!(is_busy(&*lock, &next).await);
+    let released = lock.release(&lease(&first, &grant)).await.unwrap();
+    assert!(matches!(released, ReleaseOutcome::Released { .. }));
+    // Releasing what nobody holds takes nothing.
+    let released = lock.release(&lease(&first, &grant)).await.unwrap();
+    assert_eq!(released, ReleaseOutcome::NotHeld);
+    take(&*lock, &next).await;
+}

@@ -1,0 +1,92 @@
+//! A private authority and the certificates of one server and one client, for servers that speak TLS.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
+
+/// Certificates in a folder of their own, which is removed when this is dropped. `server` is 127.0.0.1 and `localhost`.
+///
+/// The files are `ca.crt`, `server.crt`, `server.key`, `client.crt` and `client.key`, all PEM.
+#[derive(Debug)]
+pub struct Pki(TempDir);
+
+impl Pki {
+    /// Makes an authority and what it signs.
+    ///
+    /// # Errors
+    /// When `openssl` is not installed or refuses.
+    pub fn new() -> Result<Self> {
+        let pki = Self(tempfile::tempdir().context("a folder for certificates")?);
+        let request = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+        pki.openssl(&format!(
+            "{request} -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.crt"
+        ))?;
+        for (name, use_of_key) in [("server", "serverAuth"), ("client", "clientAuth")] {
+            fs::write(
+                pki.path("extensions"),
+                format!(
+                    "basicConstraints=critical,CA:FALSE\nextendedKeyUsage={use_of_key}\n\
+                     subjectAltName=IP:127.0.0.1,DNS:localhost\n"
+                ),
+            )?;
+            pki.openssl(&format!(
+                "{request} -subj /CN={name} -keyout {name}.key -out {name}.csr"
+            ))?;
+            pki.openssl(&format!(
+                "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile extensions -out {name}.crt"
+            ))?;
+        }
+        Ok(pki)
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The path of one of its files.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn openssl(&self, arguments: &str) -> Result<()> {
+        let output = Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(self.folder())
+            .output()
+            .context("openssl (Debian: apt-get install openssl)")?;
+        ensure!(
+            output.status.success(),
+            "openssl {arguments}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_there() {
+        let pki = Pki::new().unwrap();
+        for name in [
+            "ca.crt",
+            "server.crt",
+            "server.key",
+            "client.crt",
+            "client.key",
+        ] {
+            let text = fs::read_to_string(pki.path(name)).unwrap();
+            assert!(text.starts_with("-----BEGIN"), "{name}: {text}");
+        }
+    }
+}
