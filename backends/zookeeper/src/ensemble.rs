@@ -124,6 +124,11 @@ impl Ensemble {
         graves.push_back((owner, reason));
     }
 
+    /// It begins anew: an owner that lost its place, in a queue or with its session, has another one now.
+    pub(crate) fn unbury(&self, owner: OwnerId) {
+        self.graves().retain(|(buried, _)| *buried != owner);
+    }
+
     /// How an acquisition ended, if that is remembered.
     pub(crate) fn grave(&self, owner: OwnerId) -> Option<LossReason> {
         self.graves()

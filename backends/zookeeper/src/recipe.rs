@@ -369,6 +369,7 @@ fn register(
         holder,
         created,
     );
+    session.ensemble().unbury(request.owner);
     session.nodes.add(&node);
     if let Some(reason) = session.ended() {
         // It ended in between and did not see this one.

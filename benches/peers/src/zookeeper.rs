@@ -25,6 +25,7 @@ impl Ensemble {
             None => Self::Private(servers::ZooKeeper::start_with(&servers::Setup {
                 // As fast as the virtual machine makes them; the tests' servers start faster instead.
                 optimised: true,
+                flushed: true,
                 folder,
                 ..servers::Setup::default()
             })?),

@@ -38,6 +38,9 @@ pub struct Setup {
     pub folder: Option<std::path::PathBuf>,
     /// Whether the virtual machines may take their time to become fast, instead of starting fast.
     pub optimised: bool,
+    /// Whether every transaction is on the disk before it is answered. Without that a killed server keeps its data as well,
+    /// only a power cut would lose some; and tests do not depend on how busy the disk is.
+    pub flushed: bool,
     /// More lines for every server's configuration file.
     pub settings: Vec<String>,
     /// More arguments for every server's JVM.
@@ -55,6 +58,7 @@ impl Default for Setup {
             tick: Duration::from_millis(250),
             folder: None,
             optimised: false,
+            flushed: false,
             settings: Vec::new(),
             java: Vec::new(),
             detours: Vec::new(),
@@ -323,6 +327,7 @@ impl ZooKeeper {
         command
             .args(["-Xmx160m", "-XX:+UseSerialGC"])
             .args((!self.setup.optimised).then_some("-XX:TieredStopAtLevel=1"))
+            .args((!self.setup.flushed).then_some("-Dzookeeper.forceSync=no"))
             // Transaction logs are made this large at once, in KiB.
             .arg("-Dzookeeper.preAllocSize=1024")
             .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")

@@ -1,0 +1,40 @@
+//! A lock that passes between two processes, and what both see of it.
+
+use distlock_core::{Attempt, Forced, LossReason};
+use distlock_harness::servers::zookeeper::ZooKeeper;
+
+use crate::rig::{give_back, line_up_behind, locker, within};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_passes_between_two_sessions() {
+    let ensemble = ZooKeeper::start().unwrap();
+    let (ours, theirs) = (
+        locker(&ensemble.servers()).await,
+        locker(&ensemble.servers()).await,
+    );
+
+    let guard = ours.lock("x/é").meta("m").acquire().await.unwrap();
+    let seen = theirs.inspect("x/é").await.unwrap();
+    let holder = seen.held.unwrap();
+    assert_eq!(holder.token, Some(guard.token()));
+    assert_eq!(holder.meta.as_deref(), Some("m"));
+    let listed = theirs.list("").await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].name.as_str(), "x/é");
+    let attempt = theirs.lock("x/é").try_acquire().await.unwrap();
+    assert!(matches!(attempt, Attempt::Busy(Some(_))), "{attempt:?}");
+
+    let waiting = line_up_behind(&guard, &theirs).await;
+    let token = guard.token();
+    give_back(guard).await;
+    let (next, _) = within("its turn", waiting).await.unwrap();
+    assert!(next.token() > token);
+
+    let wrong = ours.force_release("x/é", token).await.unwrap();
+    assert_eq!(wrong, Forced::OtherToken(next.token()));
+    assert!(next.is_valid());
+    let forced = ours.force_release("x/é", next.token()).await.unwrap();
+    assert_eq!(forced, Forced::Released);
+    assert_eq!(next.lost().await, LossReason::Removed);
+    assert!(ours.inspect("x/é").await.unwrap().held.is_none());
+}

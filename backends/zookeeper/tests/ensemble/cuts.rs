@@ -1,0 +1,135 @@
+//! Clients that are cut off from servers that live.
+
+use std::time::Duration;
+
+use distlock_core::LossReason;
+use distlock_harness::{Direction, FaultProxy, servers::zookeeper::ZooKeeper};
+
+use crate::rig::{
+    SESSION, contenders, eventually, give_back, hold, line_up, line_up_behind, locker, pause,
+    stranger, within,
+};
+
+/// A proxy before each server, and their addresses.
+async fn behind_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
+    let mut proxies = Vec::new();
+    for at in 0..ensemble.len() {
+        proxies.push(FaultProxy::start(ensemble.address(at)).await.unwrap());
+    }
+    let addresses: Vec<_> = proxies
+        .iter()
+        .map(|proxy| proxy.address().to_string())
+        .collect();
+    (proxies, addresses.join(","))
+}
+
+fn cut(proxies: &[FaultProxy]) {
+    for proxy in proxies {
+        proxy.stop(Direction::ToServer);
+        proxy.stop(Direction::ToClient);
+    }
+}
+
+fn mend(proxies: &[FaultProxy]) {
+    for proxy in proxies {
+        proxy.pass();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_off_from_one_server_from_all_and_for_longer_than_the_session() {
+    let ensemble = ZooKeeper::start().unwrap();
+    let (proxies, servers) = behind_proxies(&ensemble).await;
+    let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
+    let client = stranger(&ensemble.servers()).await;
+
+    // The server it talks to is out of reach: it finds another one before it has to give the lock up.
+    let guard = hold(&cut_off, "one").await;
+    let used = proxies
+        .iter()
+        .find(|proxy| proxy.connections() > 0)
+        .unwrap();
+    used.black_hole();
+    eventually("another server", async || {
+        let others = proxies.iter().filter(|proxy| !std::ptr::eq(*proxy, used));
+        others
+            .map(FaultProxy::connections)
+            .any(|count| count > 0)
+            .then_some(())
+    })
+    .await;
+    pause(SESSION).await;
+    assert!(guard.is_valid());
+    give_back(guard).await;
+    used.pass();
+
+    // No server can be reached while one lock is held and another one waited for: the holder is told before the next one
+    // gets the lock, and the one in the queue lines up again when the line is mended.
+    let holder = hold(&cut_off, "held").await;
+    let ahead = hold(&direct, "awaited").await;
+    let queued = line_up(&cut_off, "awaited").await;
+    let next = line_up_behind(&holder, &direct).await;
+    cut(&proxies);
+    let reason = within("told", holder.lost()).await;
+    assert!(
+        matches!(reason, LossReason::Unreachable | LossReason::SessionLost),
+        "{reason}"
+    );
+    let (next, _) = within("the session has expired", next).await.unwrap();
+    assert!(next.token() > holder.token());
+    eventually("its place in the queue is gone too", async || {
+        (contenders(&client, "awaited").await.len() == 1).then_some(())
+    })
+    .await;
+    mend(&proxies);
+    // What the old holder still does changes nothing.
+    assert!(!holder.release().await.is_clean());
+    eventually("in the queue again", async || {
+        (contenders(&client, "awaited").await.len() == 2).then_some(())
+    })
+    .await;
+    let token = ahead.token();
+    give_back(ahead).await;
+    let (queued, _) = within("its turn", queued).await.unwrap();
+    assert!(queued.token() > token);
+    give_back(queued).await;
+    assert!(next.is_valid());
+    give_back(next).await;
+    // A program that goes on after that has a new session for everything.
+    give_back(hold(&cut_off, "held").await).await;
+    for name in ["one", "held", "awaited"] {
+        assert!(contenders(&client, name).await.is_empty(), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_whose_answer_was_lost_is_found_again() {
+    let ensemble = ZooKeeper::start().unwrap();
+    let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
+    let cut_off = locker(&proxy.address().to_string()).await;
+    let client = stranger(&ensemble.servers()).await;
+    // The container is there, so that the answer that is lost is the creation's.
+    give_back(hold(&cut_off, "a").await).await;
+    for round in 0..8 {
+        proxy.swallow_one_reply();
+        let guard = hold(&cut_off, "a").await;
+        let present = contenders(&client, "a").await;
+        assert_eq!(present.len(), 1, "round {round}: {present:?}");
+        assert!(guard.is_valid());
+        give_back(guard).await;
+    }
+    // Nobody waits for it any more when the answer is lost.
+    for round in 0..8 {
+        proxy.swallow_one_reply();
+        let acquiring = cut_off.lock("a").acquire();
+        tokio::select! {
+            acquired = acquiring => drop(acquired),
+            () = pause(Duration::from_millis(round * 2)) => {}
+        }
+        eventually("nothing is left", async || {
+            contenders(&client, "a").await.is_empty().then_some(())
+        })
+        .await;
+    }
+    give_back(hold(&cut_off, "a").await).await;
+}

@@ -1,0 +1,11 @@
+//! The backend on real servers: on its own, beside others, and with every fault they can have.
+//!
+//! Each test starts its own servers, so what can share them is one test.
+#![expect(clippy::print_stderr, reason = "a random test names its seed")]
+
+mod basics;
+mod cuts;
+mod neighbours;
+mod queue;
+mod rig;
+mod servers;

@@ -1,0 +1,237 @@
+//! The queue: nobody is forgotten, nothing is left, nothing costs more with more who wait.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Attempt, DistLock, ErrorKind, Guard, Lease, LossReason};
+use distlock_harness::servers::zookeeper::ZooKeeper;
+use tokio::task::JoinSet;
+
+use crate::rig::{
+    SESSION, SOON, container, contenders, eventually, give_back, hold, line_up, locker, now, open,
+    pause, request, requests, stranger, within,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crowds_cancellations_and_hands_that_interfere() {
+    let ensemble = ZooKeeper::start().unwrap();
+    nodes_removed_by_hand(&ensemble).await;
+    two_crowds_alternate(&ensemble).await;
+    renewals_are_shared(&ensemble).await;
+    closing_wakes_those_behind(&ensemble).await;
+    for waiters in [40, 200] {
+        crowd_with_cancellations(&ensemble, waiters).await;
+    }
+}
+
+/// A place that somebody removes is a loss, or an error, at once.
+async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
+    let (ours, theirs) = (
+        locker(&ensemble.servers()).await,
+        locker(&ensemble.servers()).await,
+    );
+    let client = stranger(&ensemble.servers()).await;
+    let guard = hold(&ours, "removed").await;
+    let holders = contenders(&client, "removed").await;
+    let waiting = tokio::spawn(theirs.lock("removed").wait(SOON).acquire());
+    let queued = eventually("in the queue", async || {
+        let all = contenders(&client, "removed").await;
+        all.into_iter().find(|child| !holders.contains(child))
+    })
+    .await;
+    let start = now();
+    let path = |child: &str| format!("{}/{child}", container("removed"));
+    client.delete(&path(&queued), None).await.unwrap();
+    let error = within("refused", waiting).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(guard.is_valid());
+    client.delete(&path(&holders[0]), None).await.unwrap();
+    assert_eq!(within("told", guard.lost()).await, LossReason::Removed);
+    assert!(
+        now().since(start) < SESSION * 2,
+        "without waiting for the lease to end"
+    );
+    assert!(!guard.release().await.is_clean());
+    give_back(hold(&theirs, "removed").await).await;
+    ours.close().await;
+    theirs.close().await;
+}
+
+/// Many tasks in each of two processes: both get their share.
+async fn two_crowds_alternate(ensemble: &ZooKeeper) {
+    const EACH: usize = 16;
+    const IN_ALL: u32 = 200;
+    let crowds = [
+        locker(&ensemble.servers()).await,
+        locker(&ensemble.servers()).await,
+    ];
+    let grants = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
+    let done = Arc::new(AtomicBool::new(false));
+    // Both crowds are in the queue before anybody counts.
+    let first = hold(&crowds[0], "crowd").await;
+    let mut tasks = JoinSet::new();
+    for (locker, count) in crowds.iter().zip(&grants) {
+        for _ in 0..EACH {
+            let (locker, count, done) = (locker.clone(), Arc::clone(count), Arc::clone(&done));
+            let others = grants.clone();
+            tasks.spawn(async move {
+                while !done.load(Ordering::Relaxed) {
+                    let guard = locker.lock("crowd").wait(SOON).acquire().await.unwrap();
+                    if !done.load(Ordering::Relaxed) {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let sum: u32 = others
+                        .iter()
+                        .map(|count| count.load(Ordering::Relaxed))
+                        .sum();
+                    if sum >= IN_ALL {
+                        done.store(true, Ordering::Relaxed);
+                    }
+                    pause(Duration::from_millis(1)).await;
+                    give_back(guard).await;
+                }
+            });
+        }
+    }
+    for locker in &crowds {
+        eventually("both wait", async || {
+            (locker.inspect("crowd").await.ok()?.waiters >= Some(4)).then_some(())
+        })
+        .await;
+    }
+    give_back(first).await;
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    let shares = grants.map(|count| count.load(Ordering::Relaxed));
+    let most = shares[0].max(shares[1]);
+    assert!(most * 10 <= (shares[0] + shares[1]) * 6, "{shares:?}");
+    for locker in crowds {
+        locker.close().await;
+    }
+}
+
+/// Sixty locks of one session cost about as many renewals as one does.
+async fn renewals_are_shared(ensemble: &ZooKeeper) {
+    let locker = locker(&ensemble.servers()).await;
+    let mut costs = Vec::new();
+    let mut guards = Vec::new();
+    for many in [1, 60] {
+        while guards.len() < many {
+            guards.push(hold(&locker, &format!("shared-{}", guards.len())).await);
+        }
+        // Whatever follows a grant is over.
+        pause(Duration::from_millis(500)).await;
+        let before = requests(ensemble);
+        pause(SESSION).await;
+        costs.push(requests(ensemble) - before);
+        assert!(guards.iter().all(Guard::is_valid));
+    }
+    for guard in guards {
+        give_back(guard).await;
+    }
+    assert!(
+        costs[1] < costs[0] + 30,
+        "{costs:?} requests in {SESSION:?}"
+    );
+    locker.close().await;
+}
+
+/// A locker that is closed while others wait for what it holds.
+async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
+    let (ours, theirs) = (
+        locker(&ensemble.servers()).await,
+        locker(&ensemble.servers()).await,
+    );
+    let held = hold(&ours, "closed").await;
+    let next = line_up(&theirs, "closed").await;
+    let start = now();
+    drop(held);
+    ours.close().await;
+    let (next, granted) = within("its turn", next).await.unwrap();
+    assert!(
+        granted.since(start) < SESSION,
+        "without waiting for the session to expire"
+    );
+    give_back(next).await;
+    theirs.close().await;
+}
+
+/// Many wait, some of them give up at any time: all others get the lock, one after the other.
+async fn crowd_with_cancellations(ensemble: &ZooKeeper, waiters: u32) {
+    const SESSIONS: usize = 4;
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
+    eprintln!("SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut stores: Vec<Arc<dyn DistLock>> = Vec::new();
+    for _ in 0..SESSIONS {
+        stores.push(open(&ensemble.servers()).await.lock());
+    }
+    let client = stranger(&ensemble.servers()).await;
+    let name = format!("crowd-{waiters}");
+    let inside = Arc::new(AtomicBool::new(false));
+    let granted = Arc::new(AtomicU32::new(0));
+    let before = requests(ensemble);
+    let mut tasks = JoinSet::new();
+    let mut stay = 0;
+    for at in 0..waiters {
+        let lock = Arc::clone(&stores[at as usize % SESSIONS]);
+        let patience = random
+            .bool()
+            .then(|| Duration::from_millis(random.u64(0..1500)));
+        stay += u32::from(patience.is_none());
+        let (inside, granted, name) = (Arc::clone(&inside), Arc::clone(&granted), name.clone());
+        tasks.spawn(async move {
+            let request = request(&name, Duration::from_secs(60));
+            let acquire = async {
+                let mut contender = lock.contend(&request).await.unwrap();
+                loop {
+                    if let Attempt::Acquired(grant) = contender.attempt().await.unwrap() {
+                        return grant;
+                    }
+                    contender.wait(Duration::from_secs(60)).await;
+                }
+            };
+            let grant = match patience {
+                None => acquire.await,
+                Some(patience) => tokio::select! {
+                    grant = acquire => grant,
+                    () = pause(patience) => return,
+                },
+            };
+            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+            if patience.is_none() {
+                granted.fetch_add(1, Ordering::SeqCst);
+            }
+            tokio::task::yield_now().await;
+            inside.store(false, Ordering::SeqCst);
+            let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
+            lock.release(&lease).await.unwrap();
+        });
+    }
+    let all = async {
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+    };
+    within("everybody who stays gets the lock", all).await;
+    assert_eq!(granted.load(Ordering::SeqCst), stay);
+    eventually("no place is left", async || {
+        contenders(&client, &name).await.is_empty().then_some(())
+    })
+    .await;
+    let each = (requests(ensemble) - before) / u64::from(waiters);
+    eprintln!("{waiters} waiters: {each} requests each");
+    assert!(each <= 16, "{each} requests for each of {waiters}");
+    for store in stores {
+        store.close().await;
+    }
+}
