@@ -1,17 +1,21 @@
-//! The conformance suite, as far as one process can ask it, on every kind of server.
+//! The conformance suite on every kind of server; on one server also what takes several processes.
 
 mod common;
 
 use common::{conforms, open, over_records};
-use distlock_conformance::Subject;
-use distlock_harness::servers::redis::{RedisCluster, RedisSentinels, RedisServer};
+use distlock_conformance::{Subject, Workers};
+use distlock_harness::{
+    distlock_binary,
+    servers::redis::{RedisCluster, RedisSentinels, RedisServer},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server() {
     let server = RedisServer::start().unwrap();
     let url = server.url();
+    let workers = Workers::new(distlock_binary().unwrap(), ["conformance-worker"], &url);
     let subject = Subject::connect("redis", move || open(url.clone())).await;
-    conforms(subject.unwrap()).await;
+    conforms(subject.unwrap().with_workers(workers)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
