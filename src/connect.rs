@@ -229,7 +229,7 @@ impl Backend {
 fn memory(target: &Target, parts: Parts) -> Result<Store> {
     if !parts.body.is_empty() {
         return Err(target.wrong(format!(
-            "backend memory: has no name, and \"{}\" is given: every `open` makes a new, empty store; clone the Store to share it",
+            "backend \"memory:\" takes no name, and \"{}\" is given: every `open` makes a new, empty store; clone the Store to share it",
             parts.body.escape_debug()
         )));
     }

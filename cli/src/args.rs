@@ -29,8 +29,10 @@ pub(crate) struct Cli {
 
 const AFTER_HELP: &str = "\
 Backends:
-  sqlite:PATH   a file shared by the processes of one host
-  memory:       the tasks of one process (bench, conformance)
+  sqlite:PATH                      a file shared by the processes of one host
+  redis://HOST:PORT                Redis or Valkey; also rediss://, redis+sentinel://, redis+cluster://
+  zookeeper://HOST:PORT,../ROOT    a ZooKeeper ensemble
+  memory:                          the tasks of one process (bench, conformance)
 
   Without --backend, DISTLOCK_BACKEND and a configuration file, locks live in
   $XDG_STATE_HOME/distlock/distlock.db (~/.local/state/distlock/distlock.db).
@@ -162,6 +164,10 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
 /// Help and version are results; everything else clap says is bad usage.
 fn answer(error: &clap::Error) -> Outcome {
     let text = error.render();
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        write!(std::io::stderr().lock(), "{text}")?;
+        return Ok(code::USAGE);
+    }
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion

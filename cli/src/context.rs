@@ -4,7 +4,7 @@ use std::{os::unix::fs::PermissionsExt as _, path::PathBuf};
 
 use distlock::{
     Store, Target,
-    config::{Config, Origin, mask},
+    config::{Config, Origin, mask, nearest},
 };
 
 use crate::{
@@ -30,6 +30,7 @@ pub(crate) enum Sharing {
 
 impl Context {
     pub(crate) fn new(global: Global) -> Self {
+        warn_about_unknown_variables();
         Self { global }
     }
 
@@ -79,6 +80,46 @@ impl Context {
     pub(crate) async fn open(&self, sharing: Sharing) -> Outcome<Store> {
         Ok(distlock::open(self.target(sharing)?).await?)
     }
+}
+
+/// A misspelled variable would be ignored without a word. Those of a gateway are its own affair.
+fn warn_about_unknown_variables() {
+    const KNOWN: [&str; 7] = [
+        "DISTLOCK_BACKEND",
+        "DISTLOCK_CONFIG",
+        "DISTLOCK_LOG",
+        "DISTLOCK_TICKET",
+        // What `run` gives to its command, which may be this tool again.
+        "DISTLOCK_NAME",
+        "DISTLOCK_TOKEN",
+        "DISTLOCK_HOLDER",
+    ];
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if !name.starts_with("DISTLOCK_")
+            || name.starts_with("DISTLOCK_GATEWAY_")
+            || KNOWN.contains(&name.as_ref())
+        {
+            continue;
+        }
+        // Others may have their own variables of this kind: only what is nearly one of ours is worth a word.
+        if let Some(near) = near_variable(&name, &KNOWN) {
+            output::tell(format_args!(
+                "warning: {} means nothing here: did you mean {near}?",
+                name.escape_debug()
+            ));
+        }
+    }
+}
+
+/// The known variable that was most likely meant.
+pub(crate) fn near_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let lower: Vec<_> = known.iter().map(|known| known.to_lowercase()).collect();
+    let near = nearest(name, lower.iter().map(String::as_str))?;
+    known
+        .iter()
+        .copied()
+        .find(|known| known.eq_ignore_ascii_case(near))
 }
 
 fn warn_about_readers(config: &Config) {

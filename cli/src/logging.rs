@@ -18,8 +18,12 @@ pub(crate) enum LogFormat {
 /// Starts logging, from this level on unless `DISTLOCK_LOG` says otherwise.
 pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
     let filter = match std::env::var("DISTLOCK_LOG") {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
-            .map_err(|error| Failure::new(code::CONFIG, format!("DISTLOCK_LOG: {error}")))?,
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|error| {
+            Failure::new(
+                code::CONFIG,
+                format!("DISTLOCK_LOG is \"{}\": {error}", text.escape_debug()),
+            )
+        })?,
         _ => EnvFilter::new(level),
     };
     let log = fmt().with_env_filter(filter).with_writer(std::io::stderr);

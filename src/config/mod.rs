@@ -8,19 +8,19 @@
 //!
 //! A later source replaces an earlier one entirely: options belong to the store they were written for.
 
-mod duration;
 mod file;
 mod options;
 mod secret;
 mod suggest;
 mod target;
 
-pub use duration::parse_duration;
 pub use file::Config;
 pub use options::{Given, Options, Origin};
 pub use secret::mask;
 pub use suggest::nearest;
 pub use target::Target;
+
+pub use distlock_core::parse_duration;
 
 pub(crate) use target::Parts;
 #[cfg(feature = "sqlite")]

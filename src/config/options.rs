@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result};
 
-use super::{duration::parse_duration, secret::is_secret, suggest::hint};
+use super::{parse_duration, secret::is_secret, suggest::hint};
 
 /// Where an option or a URL was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -94,7 +94,7 @@ fn ttls_that_are_none_or_out_of_range() {
         ("0s", "outside 1 ms to 24 h"),
         ("25h", "outside 1 ms to 24 h"),
         ("24h1ms", "outside 1 ms to 24 h"),
-        ("5d", "unknown unit \"d\""),
+        ("5d", "outside 1 ms to 24 h"),
         ("1.5s", "unknown unit"),
         ("", "is empty"),
         ("five", "whole numbers with units"),

@@ -281,6 +281,8 @@ fn completions_and_manual_are_generated() {
     std::fs::create_dir(home.path("man1")).unwrap();
     assert_eq!(home.run(["man", "--dir", "man1"]).code, 0);
     assert!(home.path("man1/distlock-force-release.1").is_file());
+    assert!(home.path("man1/distlock-gateway-token.1").is_file());
+    assert!(!home.path("man1/distlock-help.1").exists());
 }
 
 #[test]
@@ -296,7 +298,7 @@ fn logs_go_to_standard_error_in_the_wanted_form() {
         home.distlock(["list"]).env("DISTLOCK_LOG", "distlock=loud"),
         "",
     );
-    wrong.failed_with(78, "DISTLOCK_LOG");
+    wrong.failed_with(78, "DISTLOCK_LOG is \"distlock=loud\"");
 }
 
 #[test]

@@ -40,6 +40,43 @@ fn a_command_that_cannot_be_started_is_told_as_a_shell_would() {
 }
 
 #[test]
+fn a_script_that_names_no_shell_runs_in_sh() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let home = Home::new();
+    let script = home.write("nightly", "echo \"$1 under $DISTLOCK_NAME\"; exit 9");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", home.path(".").display());
+    for program in [script.to_str().unwrap(), "nightly"] {
+        let mut run = home.distlock(["run", "job", "--", program, "backup"]);
+        let done = finish(run.env("PATH", &path), "");
+        assert_eq!(
+            (done.code, done.stdout.as_str()),
+            (9, "backup under job\n"),
+            "{done:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_at_all_is_answered_with_the_help() {
+    let done = Home::new().run([] as [&str; 0]);
+    assert_eq!(done.code, 64, "{done:?}");
+    assert!(done.stderr.starts_with("One distributed lock"), "{done:?}");
+}
+
+#[test]
+fn a_misspelled_variable_is_warned_about() {
+    let home = Home::new();
+    let done = finish(home.distlock(["list"]).env("DISTLOCK_BAKEND", "x"), "");
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(
+        done.stderr.contains("did you mean DISTLOCK_BACKEND?"),
+        "{done:?}"
+    );
+}
+
+#[test]
 fn bad_usage_is_64() {
     let home = Home::new();
     home.run(["run"]).failed_with(64, "required");
@@ -79,6 +116,31 @@ fn a_file_that_may_not_be_written_is_told() {
         "5s",
     ]);
     done.failed_with(69, "/proc/version: the file cannot be opened");
+}
+
+#[test]
+fn a_store_that_this_user_may_not_use_is_77() {
+    use std::os::unix::{fs::PermissionsExt as _, process::CommandExt as _};
+
+    let home = Home::new();
+    let open = |path: std::path::PathBuf, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    home.run(["list"]);
+    open(home.store(), 0o400);
+    // Root may read and write anything, so the tool runs as somebody else, from where everybody may.
+    let tool = home.path("distlock");
+    std::fs::copy(env!("CARGO_BIN_EXE_distlock"), &tool).unwrap();
+    open(tool.clone(), 0o755);
+    open(home.path("."), 0o755);
+    let mut list = std::process::Command::new(&tool);
+    list.args(["list", "--backend"])
+        .arg(format!("sqlite:{}", home.store().display()))
+        .current_dir("/");
+    if rustix::process::geteuid().is_root() {
+        list.uid(65_534);
+    }
+    finish(&mut list, "").failed_with(77, "locks.db: cannot be read and written");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
 use crate::error::BACKEND;
 
@@ -447,21 +447,8 @@ fn percent_decode(text: &str) -> Option<String> {
 }
 
 fn duration(option: &str, value: &str) -> Result<Duration> {
-    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let millis = match &value[digits.len()..] {
-        "ms" => Some(1),
-        "s" => Some(1000),
-        "m" => Some(60_000),
-        _ => None,
-    };
-    millis
-        .and_then(|unit: u64| digits.parse::<u64>().ok()?.checked_mul(unit))
-        .map(Duration::from_millis)
-        .ok_or_else(|| {
-            invalid(format!(
-                "option `{option}`: {value:?} is no duration such as `500ms` or `2s`"
-            ))
-        })
+    parse_duration(value)
+        .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
 }
 
 fn unknown(name: &str) -> Error {
@@ -542,7 +529,7 @@ mod tests {
             ("redis://a?prefix=", "`prefix`"),
             ("redis://a?prefix=a{b}", "`prefix`"),
             ("redis://a?prefix=a*", "`prefix`"),
-            ("redis://a?request_timeout=2", "no duration"),
+            ("redis://a?request_timeout=2", "has no unit"),
             ("redis://a?request_timeout=1ms", "outside 100 ms"),
             ("redis://a?tls=true", "rediss://"),
             ("redis://a?ca=/x", "rediss://"),

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
 /// Which ensemble, where in its tree, and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -330,23 +330,8 @@ fn acl(value: &str) -> Result<AclPolicy> {
 }
 
 fn duration(option: &str, value: &str) -> Result<Duration> {
-    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let millis = match &value[digits.len()..] {
-        "ms" => Some(1),
-        "s" => Some(1000),
-        "m" => Some(60_000),
-        "h" => Some(3_600_000),
-        "d" => Some(86_400_000),
-        _ => None,
-    };
-    millis
-        .and_then(|unit: u64| digits.parse::<u64>().ok()?.checked_mul(unit))
-        .map(Duration::from_millis)
-        .ok_or_else(|| {
-            invalid(format!(
-                "option `{option}`: {value:?} is no duration such as `500ms`, `30s`, `15m`, `1h` or `7d`"
-            ))
-        })
+    parse_duration(value)
+        .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
 }
 
 fn decoded(what: &str, text: &str) -> Result<String> {
@@ -447,7 +432,7 @@ mod tests {
             ("//h1:port", vec![], "no server"),
             ("h1", vec![], "zookeeper://host"),
             ("//hunter2@h1", vec![], "no password"),
-            ("//h1", vec![("session_timeout", "10")], "no duration"),
+            ("//h1", vec![("session_timeout", "10")], "has no unit"),
             ("//h1", vec![("session_timeout", "1ms")], "outside"),
             (
                 "//h1",

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    context::{Context, Sharing},
+    context::{Context, Sharing, near_variable},
     exit::{Outcome, code},
     output::{self, millis},
     values,
@@ -92,6 +92,7 @@ impl Node {
             config.set(key, value)?;
         }
         config.validate()?;
+        warn_about_unknown_variables();
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let parent = self.exit_with_stdin.then(stdin_ends);
@@ -109,7 +110,13 @@ impl Node {
             }
         };
         distlock_gateway::install_metrics();
-        let store = context.open(Sharing::Optional).await?;
+        let target = context.target(Sharing::Optional)?;
+        if target.scheme().as_deref() == Some("memory") {
+            output::tell(
+                "warning: backend memory: is this process's alone: no other node knows the sessions of this one",
+            );
+        }
+        let store = distlock::open(target).await?;
         let gateway = distlock_gateway::Gateway::start(config, store.clone()).await?;
         let mut events = gateway.events();
         output::json(gateway.ready())?;
@@ -165,6 +172,27 @@ fn configured(context: &Context) -> Outcome<GatewayConfig> {
     Ok(config)
 }
 
+/// A misspelled variable would leave its setting at the default without a word.
+fn warn_about_unknown_variables() {
+    let known: Vec<_> = GatewayConfig::KEYS
+        .iter()
+        .map(|(key, _)| variable(key))
+        .collect();
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("DISTLOCK_GATEWAY_") && !known.iter().any(|known| *known == name) {
+            let known: Vec<_> = known.iter().map(String::as_str).collect();
+            let near = near_variable(&name, &known);
+            let near = near.map(|near| format!(": did you mean {near}?"));
+            output::tell(format_args!(
+                "warning: {} means nothing here{}",
+                name.escape_debug(),
+                near.unwrap_or_default()
+            ));
+        }
+    }
+}
+
 /// Resolves when standard input ends. On a thread of its own: a blocked read cannot be cancelled.
 fn stdin_ends() -> tokio::sync::oneshot::Receiver<()> {
     let (tell, ended) = tokio::sync::oneshot::channel();
@@ -196,12 +224,14 @@ impl Args for Settings {
             .iter()
             .filter(|(key, _)| !SECRETS.contains(key))
             .map(|(key, help)| {
+                let default = GatewayConfig::default_of(key);
+                let default = default.map(|default| format!(" [default: {default}]"));
                 Arg::new(*key)
                     .long(key.replace('_', "-"))
                     .env(variable(key))
                     .hide_env_values(true)
                     .value_name("VALUE")
-                    .help(*help)
+                    .help(format!("{help}{}", default.unwrap_or_default()))
             });
         command.args(flags)
     }

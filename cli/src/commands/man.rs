@@ -27,8 +27,16 @@ Examples:
   distlock man run | man -l -
   distlock man --dir ~/.local/share/man/man1";
 
+fn without_help(command: clap::Command) -> clap::Command {
+    command
+        .disable_help_subcommand(true)
+        .mut_subcommands(without_help)
+}
+
 impl Man {
     pub(crate) fn execute(self, mut tool: clap::Command) -> Outcome {
+        // Those of `help` would only say what the others say.
+        tool = without_help(tool);
         // Gives every command its full name and the global flags.
         tool.build();
         if let Some(folder) = self.dir {

@@ -1,7 +1,12 @@
 //! `distlock run`: hold a lock while a command runs.
 
 use std::{
-    ffi::OsString, io, os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration,
+    ffi::OsString,
+    io,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
 };
 
 use clap::Args;
@@ -54,7 +59,7 @@ pub(crate) struct Run {
     /// Keep the lock at least this long, also when the command ends sooner
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::duration)]
     min_hold: Duration,
-    /// Time between TERM and KILL [default: 5s, but at most a quarter of the TTL]
+    /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter of the TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     kill_after: Option<Duration>,
     /// The command and its arguments
@@ -76,6 +81,9 @@ Examples:
   distlock run nightly --ttl 5s -n -- sh -c 'echo \"token $DISTLOCK_TOKEN\"'
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
   distlock run report --min-hold 30s -- ./report.sh     (cron on several hosts whose clocks differ)";
+
+/// `ENOEXEC`: a file that may be executed and is no program.
+const NO_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
 
 /// How long to wait in silence.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -183,9 +191,20 @@ impl Run {
         kill_after: Duration,
         clock: &dyn Clock,
     ) -> Outcome {
-        let mut command = self.command_for(guard, holder);
+        let mut command = self.command_for(guard, holder, &self.command);
         let mut group = match ProcessGroup::spawn(&mut command) {
             Ok(group) => group,
+            // As a shell does with a script that does not say which shell it is for.
+            Err(error) if error.raw_os_error() == Some(NO_FORMAT) => {
+                let script = on_path(&self.command[0]);
+                let words = [OsString::from("/bin/sh"), script];
+                let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
+                let mut command = self.command_for(guard, holder, &words);
+                match ProcessGroup::spawn(&mut command) {
+                    Ok(group) => group,
+                    Err(error) => return Err(not_started(&self.command[0], &error)),
+                }
+            }
             Err(error) => return Err(not_started(&self.command[0], &error)),
         };
         let end = Supervision::new(guard, clock, kill_after)
@@ -197,9 +216,9 @@ impl Run {
         }
     }
 
-    fn command_for(&self, guard: &Guard, holder: &HolderLabel) -> Command {
-        let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]);
+    fn command_for(&self, guard: &Guard, holder: &HolderLabel, words: &[OsString]) -> Command {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         for (variable, _) in std::env::vars_os() {
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
                 command.env_remove(variable);
@@ -225,6 +244,18 @@ impl Run {
         }
         Ok(given)
     }
+}
+
+/// The file that a command's name stands for.
+fn on_path(program: &OsString) -> OsString {
+    if Path::new(program).components().count() > 1 {
+        return program.clone();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+        .map_or_else(|| program.clone(), PathBuf::into_os_string)
 }
 
 fn not_started(program: &OsString, error: &io::Error) -> Failure {

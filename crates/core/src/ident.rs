@@ -87,9 +87,10 @@ impl HolderLabel {
     /// `user@host:pid` of this process, cut to fit.
     #[must_use]
     pub fn of_this_process() -> Self {
-        let user = std::env::var("USER")
-            .or_else(|_| std::env::var("LOGNAME"))
-            .unwrap_or_else(|_| "unknown".into());
+        let user = ["USER", "LOGNAME"]
+            .into_iter()
+            .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()))
+            .unwrap_or_else(user_of_this_process);
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
         let clean = |text: &str, most: usize| {
@@ -152,6 +153,18 @@ impl Meta {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// The user's name as the host's own list has it, or the number. Services often run without `USER`.
+fn user_of_this_process() -> String {
+    let id = rustix::process::getuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == id).then(|| name.to_owned())
+    });
+    name.unwrap_or(id)
 }
 
 #[cfg(test)]

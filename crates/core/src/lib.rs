@@ -43,6 +43,7 @@ mod capabilities;
 mod clock;
 mod contract;
 mod deadline;
+mod duration;
 mod error;
 mod fence;
 mod guard;
@@ -76,6 +77,7 @@ pub use contract::{
     AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health,
     HolderInfo, Lease, LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
 };
+pub use duration::parse_duration;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};
 pub use guard::{Ended, Guard, LockWatch};

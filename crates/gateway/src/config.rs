@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, parse_duration};
 use distlock_kickout::{Confirm, NodeId, PolicyName, RouteMode, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
@@ -159,11 +159,30 @@ impl GatewayConfig {
                 let slot = self
                     .duration_slot(key)
                     .ok_or_else(|| invalid(key, "is not a key of [gateway]"))?;
-                *slot = parse_duration(value)
-                    .map_err(|problem| invalid(key, &format!("is \"{value}\": {problem}")))?;
+                *slot = parse_duration(value).map_err(|error| invalid(key, error.message()))?;
             }
         }
         Ok(())
+    }
+
+    /// The default of a key, as [`set`](Self::set) reads it; `None` for one that has none.
+    #[must_use]
+    pub fn default_of(key: &str) -> Option<String> {
+        let mut config = Self::default();
+        if let Some(time) = config.duration_slot(key) {
+            return Some(format!("{time:?}"));
+        }
+        match key {
+            "listen" => Some(config.listen),
+            "peer_listen" => Some(config.peer_listen),
+            "admin_listen" => Some(config.admin_listen),
+            "policy" => Some(word(config.policy)),
+            "confirm" => Some(word(config.confirm)),
+            "route" => Some(word(config.route)),
+            "max_frame" => Some(config.max_frame.to_string()),
+            "max_connections" => Some(config.max_connections.to_string()),
+            _ => None,
+        }
     }
 
     /// Checks every key against its limits.
@@ -171,7 +190,18 @@ impl GatewayConfig {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`], naming the key, the limit and the value.
     pub fn validate(&self) -> Result<()> {
-        NodeId::new(&self.node).map_err(|error| invalid("node", error.message()))?;
+        if self.node.is_empty() {
+            return Err(invalid(
+                "node",
+                "is not set: every node needs a name of its own",
+            ));
+        }
+        NodeId::new(&self.node).map_err(|error| {
+            invalid(
+                "node",
+                &format!("is no name for a node: {}", error.message()),
+            )
+        })?;
         address("listen", &self.listen)?;
         address("peer_listen", &self.peer_listen)?;
         address("admin_listen", &self.admin_listen)?;
@@ -297,20 +327,17 @@ impl fmt::Debug for Secret {
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
-    parse_duration(&text).map_err(|problem| D::Error::custom(format!("\"{text}\": {problem}")))
-}
-
-fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
-    let signed: jiff::SignedDuration = text
-        .trim()
-        .parse()
-        .map_err(|_| "not a duration with a unit, such as 5s or 300ms".to_owned())?;
-    Duration::try_from(signed).map_err(|_| "a duration cannot be negative".to_owned())
+    parse_duration(&text).map_err(|error| D::Error::custom(error.message()))
 }
 
 fn choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
     let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(value);
     T::deserialize(deserializer).map_err(|error| invalid(key, &format!("is not valid: {error}")))
+}
+
+/// A choice as it is written.
+fn word(choice: impl fmt::Debug) -> String {
+    format!("{choice:?}").to_lowercase()
 }
 
 fn number(key: &str, value: &str) -> Result<usize> {

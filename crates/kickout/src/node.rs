@@ -18,6 +18,9 @@ use crate::{
 /// Pause between attempts to come back after a loss.
 const REJOIN_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long a start waits for a predecessor's lease in silence.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The present incarnation; `None` while the node is fenced.
 #[derive(Debug)]
 pub(crate) struct Own(watch::Sender<Option<Incarnation>>);
@@ -48,15 +51,29 @@ impl Inner {
             .caused_by(error)
         })?;
         let lease = self.timers.node_lease;
-        let guard = self
+        let name = self.node.lock()?;
+        let taking = self
             .locker
-            .lock_named(&self.node.lock()?)
+            .lock_named(&name)
             .ttl(lease)
             .wait(lease + Duration::from_secs(1))
             .holder(self.node.as_str())
             .meta(meta)
-            .acquire()
-            .await?;
+            .acquire();
+        let say_why = async {
+            self.clock.sleep(SILENCE).await;
+            tracing::warn!(
+                node = %self.node,
+                at_most = ?lease,
+                "the lease under this node's name is held: by its predecessor until that one's lease is over, or by another \
+                 node of the same name"
+            );
+            std::future::pending().await
+        };
+        let guard = tokio::select! {
+            taken = taking => taken?,
+            never = say_why => never,
+        };
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
         self.own.0.send_replace(Some(Incarnation {

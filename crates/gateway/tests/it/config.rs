@@ -79,7 +79,7 @@ fn every_key_can_be_set_from_text() {
 fn limits_name_the_key_the_value_and_what_is_allowed() {
     for (key, value, says) in [
         ("node", "n/1", "node name has '/'"),
-        ("node", "", "node name is empty"),
+        ("node", "", "is not set"),
         ("listen", "nowhere", "is \"nowhere\": host:port is needed"),
         ("peer_advertise", "host:", "host:port is needed"),
         (

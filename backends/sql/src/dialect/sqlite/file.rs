@@ -60,7 +60,7 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => return Err(wrong(folder, "is not a folder")),
-        Err(error) => return Err(wrong(folder, "the folder cannot be used").caused_by(error)),
+        Err(error) => return Err(refused(folder, "the folder cannot be used", error)),
     }
     if !config.force
         && let Some(kind) = network_file_system(folder)
@@ -84,7 +84,7 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
             ),
         )),
         Err(error) if error.kind() == Io::NotFound => create(path),
-        Err(error) => Err(wrong(path, "cannot be used").caused_by(error)),
+        Err(error) => Err(refused(path, "cannot be used", error)),
     }
 }
 
@@ -97,15 +97,14 @@ fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result
         return Err(wrong(path, "is not an ordinary file"));
     }
     // Not by opening it: closing any descriptor of the file would drop the locks that this process holds on it.
-    rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| {
-        wrong(path, "cannot be read and written").caused_by(io::Error::from(error))
-    })?;
+    rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
+        .map_err(|error| refused(path, "cannot be read and written", io::Error::from(error)))?;
     rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
-        wrong(
+        refused(
             folder,
             "the folder cannot be written, and SQLite keeps its log beside the file",
+            io::Error::from(error),
         )
-        .caused_by(io::Error::from(error))
     })
 }
 
@@ -122,7 +121,7 @@ fn create(path: &Path) -> Result<()> {
             Ok(())
         }
         Err(error) if error.kind() == Io::AlreadyExists => Ok(()),
-        Err(error) => Err(wrong(path, "cannot be created").caused_by(error)),
+        Err(error) => Err(refused(path, "cannot be created", error)),
     }
 }
 
@@ -172,6 +171,15 @@ pub(super) fn quoted(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
     }
+}
+
+/// What the operating system refused.
+fn refused(path: &Path, problem: impl std::fmt::Display, error: io::Error) -> Error {
+    let mut refused = wrong(path, problem);
+    if error.kind() == Io::PermissionDenied {
+        refused = Error::new(ErrorKind::AccessDenied, refused.message().to_owned());
+    }
+    refused.caused_by(error)
 }
 
 pub(super) fn wrong(path: &Path, problem: impl std::fmt::Display) -> Error {

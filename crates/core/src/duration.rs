@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use distlock_core::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
-/// Reads `5s`, `500ms`, `1m30s` or `2h`: whole numbers, each with its unit (`h`, `m`, `s`, `ms`), largest first.
+/// Reads `5s`, `500ms`, `1m30s`, `2h` or `7d`: whole numbers, each with its unit (`d`, `h`, `m`, `s`, `ms`), largest first,
+/// with or without spaces between them.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] that names the text and what is wrong with it: no unit, an unknown unit, units in another
@@ -36,11 +37,15 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
                 "is not whole numbers with units: write for example 5s, 500ms or 1m30s".into(),
             ));
         }
-        let millis: u64 = match unit {
+        let millis: u64 = match unit.trim_end() {
+            "d" => 86_400_000,
             "h" => 3_600_000,
             "m" => 60_000,
             "s" => 1_000,
             "ms" => 1,
+            "" if text.bytes().all(|digit| digit == b'0') => {
+                return Err(problem("has no unit: write for example 5s or 500ms".into()));
+            }
             "" => {
                 return Err(problem(format!(
                     "has no unit: did you mean {text}s or {text}ms?"
@@ -48,7 +53,7 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
             }
             other => {
                 return Err(problem(format!(
-                    "has an unknown unit \"{}\": h, m, s and ms are known",
+                    "has an unknown unit \"{}\": d, h, m, s and ms are known",
                     other.escape_debug()
                 )));
             }
@@ -79,7 +84,9 @@ mod tests {
             ("5s", 5_000),
             ("500ms", 500),
             ("1m30s", 90_000),
+            ("1m 30s", 90_000),
             ("2h", 7_200_000),
+            ("7d", 604_800_000),
             ("1h0m1s5ms", 3_601_005),
         ] {
             assert_eq!(parse_duration(text).unwrap().as_millis(), millis, "{text}");
@@ -92,11 +99,12 @@ mod tests {
             ("", "is empty"),
             ("5", "has no unit: did you mean 5s or 5ms?"),
             ("1m30", "has no unit"),
+            ("0", "has no unit: write for example 5s"),
             ("s", "is not whole numbers"),
             ("-5s", "is not whole numbers"),
             ("1.5s", "unknown unit \".\""),
             ("5 s", "unknown unit \" s\""),
-            ("5d", "unknown unit \"d\""),
+            ("5w", "unknown unit \"w\""),
             ("1s1s", "twice or out of order"),
             ("1s1m", "twice or out of order"),
             ("99999999999999999999s", "too large"),
