@@ -3,6 +3,7 @@
 //! Each test starts its own servers, so what can share them is one test.
 #![expect(clippy::print_stderr, reason = "a random test names its seed")]
 
+mod access;
 mod basics;
 mod cuts;
 mod neighbours;

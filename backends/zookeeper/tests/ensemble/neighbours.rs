@@ -1,17 +1,21 @@
 //! Other recipes in the same queue: we exclude them, and they us.
 
+use std::process::Command;
+
 use distlock_core::Attempt;
-use distlock_harness::servers::zookeeper::ZooKeeper;
+use distlock_harness::{Process, servers::zookeeper::ZooKeeper};
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
 use crate::rig::{
-    container, contenders, eventually, give_back, hold, line_up, locker, stranger, waiters, within,
+    SOON, container, contenders, eventually, give_back, hold, line_up, locker, stranger, waiters,
+    within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recipes_of_others_take_part() {
     let ensemble = ZooKeeper::start().unwrap();
     the_clients_own_recipe(&ensemble).await;
+    pythons_kazoo(&ensemble).await;
 }
 
 /// The one in Curator's form that comes with the client.
@@ -56,4 +60,59 @@ async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
         .await;
     }
     give_back(hold(&ours, "shared").await).await;
+}
+
+const KAZOO: &str = r#"
+import os, sys, time
+from kazoo.client import KazooClient
+
+servers, path, go_on = sys.argv[1:]
+client = KazooClient(hosts=servers)
+client.start()
+lock = client.Lock(path, "kazoo", extra_lock_patterns=["-lock-"])
+lock.acquire()
+print("held", flush=True)
+while not os.path.exists(go_on):
+    time.sleep(0.01)
+lock.release()
+print("released", flush=True)
+client.stop()
+"#;
+
+/// Python's most used client, told of our nodes' form as its documentation says.
+async fn pythons_kazoo(ensemble: &ZooKeeper) {
+    let ours = locker(&ensemble.servers()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let go_on = folder.path().join("go-on");
+    let guard = hold(&ours, "python").await;
+    // The system's own: others do not see what Debian installs.
+    let mut python = Command::new("/usr/bin/python3");
+    python
+        .args(["-c", KAZOO, &ensemble.servers(), &container("python")])
+        .arg(&go_on);
+    let mut theirs = Process::spawn(&mut python).unwrap();
+    eventually("in the queue", async || {
+        let running = theirs.is_running().unwrap();
+        let missing = "python3-kazoo is needed (Debian: apt-get install python3-kazoo)";
+        assert!(running, "{missing}\n{}", theirs.output());
+        (waiters(&ours, "python").await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(theirs.output(), "", "it waits");
+    give_back(guard).await;
+    let says = |theirs: &Process, word: &str| {
+        theirs.wait_for_line(SOON, |line| line == word).unwrap();
+    };
+    says(&theirs, "held");
+    match ours.lock("python").try_acquire().await.unwrap() {
+        Attempt::Busy(holder) => assert_eq!(holder.unwrap().holder, "kazoo"),
+        Attempt::Acquired(guard) => panic!("{guard:?}"),
+    }
+    let next = line_up(&ours, "python").await;
+    assert!(!next.is_finished());
+    std::fs::write(&go_on, "").unwrap();
+    let (guard, _) = within("its turn", next).await.unwrap();
+    says(&theirs, "released");
+    give_back(guard).await;
+    theirs.wait(SOON).unwrap();
 }

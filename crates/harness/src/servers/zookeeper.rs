@@ -21,6 +21,12 @@ const JARS: [&str; 2] = [
     "/usr/share/java/slf4j-simple.jar",
 ];
 
+/// What ZooKeeper's jar does not name and needs for TLS all the same. A JVM passes over those that are absent.
+const TLS_JARS: [&str; 2] = [
+    "/usr/share/java/netty-codec.jar",
+    "/usr/share/java/netty-resolver.jar",
+];
+
 /// A JVM on a busy machine, and an election.
 const START: Duration = Duration::from_secs(60);
 
@@ -332,7 +338,7 @@ impl ZooKeeper {
             .arg("-Dzookeeper.preAllocSize=1024")
             .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
             .args(&self.setup.java)
-            .args(["-cp", &JARS.join(":")])
+            .args(["-cp", &[JARS, TLS_JARS].concat().join(":")])
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(self.configuration(at));
         self.members[at].process = Some(Process::spawn(&mut command)?);
