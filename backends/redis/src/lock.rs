@@ -261,6 +261,10 @@ impl DistLock for RedisLock {
         examined.map_err(|error| error.on(BACKEND).during("health"))
     }
 
+    fn requests_sent(&self) -> Option<u64> {
+        Some(self.store.ways().router.dialer.tally().sent())
+    }
+
     async fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.store.close_part().await;

@@ -152,6 +152,10 @@ impl<D: Dialect> DistLock for SqlLock<D> {
         health.map_err(|error| error.on(D::NAME).during("health"))
     }
 
+    fn requests_sent(&self) -> Option<u64> {
+        Some(self.store.dialect().group().statements())
+    }
+
     async fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.store.close_part().await;

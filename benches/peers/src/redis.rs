@@ -52,8 +52,7 @@ pub(crate) async fn run(
         arms.push(Arm::new("rslock", Rslock::connect(&url)?));
     }
     let store = open(&url).await?;
-    let commands = store.clone();
-    let subject = LockerSubject::new(store.lock()).count_statements(move || commands.commands());
+    let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     locker.ready().await?;
     arms.push(Arm::new("distlock-redis", subject));

@@ -23,9 +23,7 @@ pub(crate) async fn run(
         arms.push(Arm::new(format!("sqlite-plain-pool-{connections}"), pooled));
     }
     let store = open(&folder.join("ours.db")).await?;
-    let statements = store.clone();
-    let subject =
-        LockerSubject::new(store.lock()).count_statements(move || statements.statements());
+    let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     locker.ready().await?;
     arms.push(Arm::new("distlock-sqlite", subject));

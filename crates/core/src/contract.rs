@@ -106,6 +106,12 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     /// Only when the store cannot be asked at all; a setting that may not be read is [`Verdict::Unknown`].
     async fn health(&self) -> Result<Health>;
 
+    /// Running total of the statements, commands or requests that went to the store, with all handles that were opened from
+    /// this one, waiting included. For those who measure; `None` = not counted.
+    fn requests_sent(&self) -> Option<u64> {
+        None
+    }
+
     /// Closes connections and stops helpers. Idempotent.
     async fn close(&self);
 }

@@ -110,6 +110,10 @@ impl DistLock for CountingLock {
         self.inner.health().await
     }
 
+    fn requests_sent(&self) -> Option<u64> {
+        self.inner.requests_sent()
+    }
+
     async fn close(&self) {
         self.inner.close().await;
     }

@@ -45,7 +45,6 @@ pub async fn bench(
 pub struct LockerSubject {
     locker: Locker,
     calls: CountingLock,
-    statements: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
     ttl: Duration,
 }
 
@@ -58,16 +57,8 @@ impl LockerSubject {
         Self {
             locker: Locker::new(Arc::new(calls.clone())),
             calls,
-            statements: None,
             ttl,
         }
-    }
-
-    /// Also reports statements, from a running total.
-    #[must_use]
-    pub fn count_statements(mut self, total: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        self.statements = Some(Box::new(total));
-        self
     }
 
     /// The locker that is measured.
@@ -98,7 +89,7 @@ impl Subject for LockerSubject {
     fn counters(&self) -> Counters {
         Counters {
             operations: Some(self.calls.calls()),
-            statements: self.statements.as_ref().map(|total| total()),
+            statements: self.calls.requests_sent(),
         }
     }
 }
