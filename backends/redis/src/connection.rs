@@ -22,7 +22,7 @@ use redis::{
 use crate::{
     config::{Endpoint, RedisConfig},
     error::{self, BACKEND},
-    server::Server,
+    server::{CompareDelete, Server},
     waiters::Waiters,
 };
 
@@ -38,6 +38,8 @@ pub(crate) struct Link {
     broken: Arc<AtomicBool>,
     /// Whether the server remembers what this connection reads.
     tracking: AtomicBool,
+    /// Set when the server refused to compare and delete: it has the command, and this user may not use it.
+    must_not_compare: AtomicBool,
     tally: Arc<Tally>,
 }
 
@@ -95,6 +97,16 @@ impl Link {
     /// The server refused to remember: ask it again next time.
     pub(crate) fn forget_tracking(&self) {
         self.tracking.store(false, Ordering::Release);
+    }
+
+    /// How this user deletes a value that is still the same without a script, if it can.
+    pub(crate) fn compare_delete(&self) -> Option<CompareDelete> {
+        let may = !self.must_not_compare.load(Ordering::Acquire);
+        self.server.compare_delete.filter(|_| may)
+    }
+
+    pub(crate) fn forget_compare_delete(&self) {
+        self.must_not_compare.store(true, Ordering::Release);
     }
 
     /// Sends commands in one go and reads their replies; a refusal of one is its reply.
@@ -248,6 +260,7 @@ impl Dialer {
             clock_read: (time, asked),
             broken,
             tracking: AtomicBool::new(false),
+            must_not_compare: AtomicBool::new(false),
             tally: Arc::clone(&self.tally),
         })
     }

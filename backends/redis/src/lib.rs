@@ -19,7 +19,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `config` | options, checked once |
-//! | `names`, `value` | from names to keys, and what stands under them |
+//! | `names`, `value`, `verbatim` | from names to keys, what stands under them, and what stands there of ours |
 //! | `scripts/` | the steps that must happen at once, in Lua |
 //! | `op`, `request`, `store` | operations, how they become a request, the batches they travel in |
 //! | `lock`, `wait` | [`DistLock`]: operations, and the server's wake-ups |
@@ -43,6 +43,8 @@
 //! ```text
 #![doc = include_str!("acl.txt")]
 //! ```
+//!
+//! Valkey 9 and Redis 8.4 can compare a value and delete it without a script: add `+delifeq` or `+delex` there.
 //!
 //! # Features
 //! `tls`: TLS through rustls with the aws-lc provider.
@@ -68,6 +70,7 @@ mod store;
 mod tls;
 mod topology;
 mod value;
+mod verbatim;
 mod wait;
 mod waiters;
 

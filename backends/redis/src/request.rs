@@ -283,13 +283,7 @@ impl Request<'_> {
     /// TTL, and holder and meta.
     fn terms(&mut self, request: &AcquireRequest) {
         self.command.arg(request.ttl.as_millis());
-        match &request.meta {
-            None => self.command.arg(request.holder.as_str()),
-            Some(meta) => {
-                self.command
-                    .arg(format!("{}\n{}", request.holder.as_str(), meta.as_str()))
-            }
-        };
+        self.command.arg(value::label(request).as_bytes());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
-use redis::Value;
+use redis::{Cmd, Value};
 
 use crate::error::{self, BACKEND};
 
@@ -22,13 +22,26 @@ pub(crate) struct Server {
     pub(crate) compare_delete: Option<CompareDelete>,
 }
 
-/// A command that deletes a key if it holds a given value.
+/// A command that deletes a key if it holds a given value, and answers how many it deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompareDelete {
     /// Valkey 9: `DELIFEQ key value`.
     DelIfEq,
     /// Redis 8.4: `DELEX key IFEQ value`.
     DelEx,
+}
+
+impl CompareDelete {
+    /// The command for a key and its value.
+    pub(crate) fn command(self, key: &str, value: &str) -> Cmd {
+        let mut command = Cmd::new();
+        match self {
+            Self::DelIfEq => command.arg("DELIFEQ").arg(key),
+            Self::DelEx => command.arg("DELEX").arg(key).arg("IFEQ"),
+        };
+        command.arg(value);
+        command
+    }
 }
 
 impl Server {
@@ -42,7 +55,7 @@ impl Server {
         let time = answers.next().unwrap_or(Value::Nil);
         let info = Info::read(answers.next());
         // A sentinel knows neither the time nor any key.
-        if info.get("redis_mode") == Some("sentinel") {
+        if info.mode() == Some("sentinel") {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!(
@@ -66,7 +79,7 @@ impl Server {
         let mut server = Self {
             version: info.version(),
             epoch: info.epoch(),
-            clustered: info.get("redis_mode").map(|mode| mode == "cluster"),
+            clustered: info.mode().map(|mode| mode == "cluster"),
             appends: info.get("aof_enabled").map(|on| on == "1"),
             compare_delete: None,
         };
@@ -114,6 +127,11 @@ impl Info {
 
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
+    }
+
+    /// `standalone`, `cluster` or `sentinel`. Valkey calls the field by another name.
+    fn mode(&self) -> Option<&str> {
+        self.get("redis_mode").or_else(|| self.get("server_mode"))
     }
 
     fn version(&self) -> String {
@@ -186,10 +204,11 @@ mod tests {
             ),
             (vec![Value::Nil, Value::Array(vec![])], CompareDelete::DelEx),
         ] {
-            let valkey = format!("{INFO}valkey_version:9.0.1\r\n");
+            let valkey = INFO.replace("redis_mode:", "server_mode:") + "valkey_version:9.0.1\r\n";
             let (_, server) = Server::read(answers(&valkey, Value::Array(known)), "a:1").unwrap();
             assert_eq!(server.compare_delete, Some(expected));
             assert_eq!(server.version, "Valkey 9.0.1");
+            assert_eq!(server.clustered, Some(false));
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use distlock_core::{
-    Clock, Epoch, Error, ErrorKind, Lease, Renewed, Result,
+    Attempt, Clock, Epoch, Error, ErrorKind, HandOver, Lease, Renewed, Result,
     batch::{Batcher, Executor, Failure, Limits, Reply},
 };
 
@@ -26,6 +26,7 @@ use crate::{
     request,
     runs::Runs,
     topology::Router,
+    verbatim::Verbatim,
     waiters::Waiters,
 };
 
@@ -53,6 +54,15 @@ pub(crate) struct Ways {
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) runs: Arc<Runs>,
     histories: Arc<Histories>,
+    verbatim: Arc<Verbatim>,
+}
+
+/// What all handles of a store know together.
+#[derive(Clone, Debug)]
+struct Memory {
+    runs: Arc<Runs>,
+    histories: Arc<Histories>,
+    verbatim: Arc<Verbatim>,
 }
 
 /// Which history an answer is from: the server's, and the store's.
@@ -73,7 +83,11 @@ impl Store {
     ) -> Result<Arc<Self>> {
         let waiters = Arc::<Waiters>::default();
         let dialer = Dialer::new(config, clock, Arc::clone(&waiters))?;
-        let memory = (Arc::default(), Arc::new(Histories::new()));
+        let memory = Memory {
+            runs: Arc::default(),
+            histories: Arc::new(Histories::new()),
+            verbatim: Arc::default(),
+        };
         Self::connect(dialer, waiters, memory, parts).await
     }
 
@@ -81,17 +95,18 @@ impl Store {
     pub(crate) async fn reopen(&self) -> Result<Arc<Self>> {
         let waiters = Arc::<Waiters>::default();
         let dialer = self.ways.router.dialer.again(Arc::clone(&waiters));
-        let memory = (
-            Arc::clone(&self.ways.runs),
-            Arc::clone(&self.ways.histories),
-        );
+        let memory = Memory {
+            runs: Arc::clone(&self.ways.runs),
+            histories: Arc::clone(&self.ways.histories),
+            verbatim: Arc::clone(&self.ways.verbatim),
+        };
         Self::connect(dialer, waiters, memory, 1).await
     }
 
     async fn connect(
         dialer: Dialer,
         waiters: Arc<Waiters>,
-        (runs, histories): (Arc<Runs>, Arc<Histories>),
+        memory: Memory,
         parts: usize,
     ) -> Result<Arc<Self>> {
         let names = Names::new(&dialer.config().prefix);
@@ -104,8 +119,9 @@ impl Store {
             router,
             names,
             waiters,
-            runs,
-            histories,
+            runs: memory.runs,
+            histories: memory.histories,
+            verbatim: memory.verbatim,
         });
         let mut limits = Limits::default();
         limits.bytes = 1024 * 1024;
@@ -183,6 +199,11 @@ impl fmt::Debug for Store {
 impl Ways {
     /// Sends operations of one kind, in the order of their keys, and answers each.
     async fn run(&self, kind: Kind, ops: &[Op]) -> Vec<Result<Answer>> {
+        if let (Kind::Release, [op]) = (kind, ops)
+            && let Some(answer) = self.compare_and_delete(op).await
+        {
+            return vec![answer];
+        }
         let calls = self.parts(ops).map(|part| {
             let (command, script) = request::request(&self.names, kind, part);
             let call = Call::script(part[0].target.bucket, command, script);
@@ -209,6 +230,37 @@ impl Ways {
             }
         }
         answers
+    }
+
+    /// Releases one lock without a script, where the server can. `None` when that did not release it: the value may stand
+    /// there in another form, which a script can tell.
+    async fn compare_and_delete(&self, op: &Op) -> Option<Result<Answer>> {
+        let What::Release(lease) = &op.what else {
+            return None;
+        };
+        let how = self.router.only_link()?.compare_delete()?;
+        let value = self.verbatim.take(lease)?;
+        let command = how.command(&op.target.key, &value);
+        match self
+            .router
+            .ask(Call::plain(op.target.bucket, vec![command]))
+            .await
+        {
+            Ok(heard) if heard.replies == [Value::Int(1)] => {
+                let news = self.news(&heard.link);
+                Some(self.read(op, Value::Int(1), &heard.link, &news))
+            }
+            Ok(_) => None,
+            Err(error) if error.did_not_happen() => {
+                if error.kind() == ErrorKind::AccessDenied
+                    && let Some(link) = self.router.only_link()
+                {
+                    link.forget_compare_delete();
+                }
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// What may share a request: everything, or in a cluster what is in one bucket. Keys are in the order of their buckets.
@@ -242,6 +294,16 @@ impl Ways {
             }
             (What::Release(lease) | What::ReleaseAndLook(lease), _) => {
                 histories.forget(lease.owner);
+            }
+            (
+                What::Acquire(request) | What::Contend(request),
+                Answer::Acquired(Attempt::Acquired(_)),
+            ) if link.compare_delete().is_some() => self.verbatim.keep(request),
+            (What::HandOver(lease, next), Answer::HandedOver(HandOver::Done(_)))
+                if link.compare_delete().is_some() =>
+            {
+                self.verbatim.take(lease);
+                self.verbatim.keep(next);
             }
             _ => {}
         }

@@ -6,11 +6,14 @@
 //!
 //! A record: version and time of writing, 16 decimal digits each, then the bytes.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
 use distlock_core::{
-    Entry, Error, ErrorKind, FencingToken, HolderInfo, Lease, LockName, OwnerId, RecordKey, Result,
-    Version,
+    AcquireRequest, Entry, Error, ErrorKind, FencingToken, HolderInfo, Lease, LockName, OwnerId,
+    RecordKey, Result, Version,
 };
 
 /// The owner's digits.
@@ -43,6 +46,15 @@ pub(crate) fn start(lease: &Lease) -> String {
         text.push_str(&number(token.get()));
     }
     text
+}
+
+/// Holder and meta as they stand in a value.
+pub(crate) fn label(request: &AcquireRequest) -> Cow<'_, str> {
+    let holder = request.holder.as_str();
+    match &request.meta {
+        None => Cow::Borrowed(holder),
+        Some(meta) => Cow::Owned(format!("{holder}\n{}", meta.as_str())),
+    }
 }
 
 /// Reads the value of a lock. `left` is what `PTTL` said.

@@ -1,0 +1,84 @@
+//! What stands in the store for the locks that this process holds, so that a newer server can delete one by comparing the
+//! whole value, without a script.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use distlock_core::{AcquireRequest, Lease, OwnerId};
+
+use crate::value;
+
+/// More are forgotten: guards that were lost never come back to be struck off. What is forgotten is released by script.
+const MOST: usize = 16_384;
+
+#[derive(Debug, Default)]
+pub(crate) struct Verbatim {
+    // A std mutex: held for one operation of the map.
+    labels: Mutex<HashMap<OwnerId, Box<str>>>,
+}
+
+impl Verbatim {
+    /// A lock was granted.
+    pub(crate) fn keep(&self, request: &AcquireRequest) {
+        let mut labels = self.labels();
+        if labels.len() >= MOST {
+            labels.clear();
+        }
+        labels.insert(request.owner, value::label(request).into());
+    }
+
+    /// The value of a lock that is about to be released, as it most likely stands in the store: granted when its token
+    /// says, and without a ticket. One that stands otherwise is not deleted by a comparison with this.
+    pub(crate) fn take(&self, lease: &Lease) -> Option<String> {
+        let label = self.labels().remove(&lease.owner)?;
+        let token = value::number(lease.token?.get());
+        Some(format!("{} {token} - {label}", value::start(lease)))
+    }
+
+    fn labels(&self) -> MutexGuard<'_, HashMap<OwnerId, Box<str>>> {
+        self.labels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use distlock_core::{FencingToken, HolderLabel, LockName, Ttl};
+
+    use super::*;
+
+    fn request(owner: OwnerId) -> AcquireRequest {
+        AcquireRequest::new(
+            LockName::new("a").unwrap(),
+            owner,
+            Ttl::new(Duration::from_secs(1)).unwrap(),
+            HolderLabel::new("ci@host:1 x").unwrap(),
+        )
+    }
+
+    #[test]
+    fn the_value_is_as_it_was_written_and_known_once() {
+        let verbatim = Verbatim::default();
+        let request = request(OwnerId::new());
+        let token = FencingToken::new(1_760_000_000_000_001).ok();
+        let lease = Lease::new(request.name.clone(), request.owner, token);
+        assert_eq!(verbatim.take(&lease), None);
+        verbatim.keep(&request);
+        let value = verbatim.take(&lease).unwrap();
+        let read = value::holder(&request.name, value.as_bytes(), 10).unwrap();
+        assert_eq!((&*read.holder, read.token), ("ci@host:1 x", token));
+        assert_eq!(verbatim.take(&lease), None);
+    }
+
+    #[test]
+    fn those_that_never_come_back_are_bounded() {
+        let verbatim = Verbatim::default();
+        for _ in 0..2 * MOST {
+            verbatim.keep(&request(OwnerId::new()));
+        }
+        assert!(verbatim.labels().len() <= MOST);
+    }
+}

@@ -1,0 +1,219 @@
+//! Newer servers delete a value that is still the same without a script: Valkey 9 with `DELIFEQ`, Redis 8.4 with `DELEX`.
+//!
+//! The server here may be older, so a proxy stands for a newer one: it says that the command is known, and asks for the
+//! same in a script.
+
+mod common;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{open, pause, redis, request, take};
+use distlock_conformance::Subject;
+use distlock_core::{Guard, Lease, Locker, ReleaseOutcome};
+use distlock_harness::servers::redis::RedisServer;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
+};
+
+const COMPARE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// What the proxy's server can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Can {
+    DelIfEq,
+    DelEx,
+    /// `DELIFEQ`, and this user may not use it.
+    Denied,
+}
+
+struct Newer {
+    address: SocketAddr,
+    /// How often it was asked to compare and delete.
+    asked: Arc<AtomicUsize>,
+}
+
+impl Newer {
+    async fn start(server: &RedisServer, can: Can) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (asked, server) = (Arc::<AtomicUsize>::default(), server.address());
+        let count = Arc::clone(&asked);
+        // Ends with the test's runtime.
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(server).await.unwrap();
+                let (from_client, mut to_client) = client.into_split();
+                let (mut from_server, to_server) = server.into_split();
+                tokio::spawn(translate(
+                    BufReader::new(from_client),
+                    to_server,
+                    can,
+                    Arc::clone(&count),
+                ));
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut from_server, &mut to_client).await },
+                );
+            }
+        });
+        Self { address, asked }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
+/// Passes requests on, and says the new ones in old words.
+async fn translate(
+    mut client: BufReader<tokio::net::tcp::OwnedReadHalf>,
+    mut server: tokio::net::tcp::OwnedWriteHalf,
+    can: Can,
+    asked: Arc<AtomicUsize>,
+) -> std::io::Result<()> {
+    loop {
+        let mut words = Vec::new();
+        for _ in 0..number(&mut client).await? {
+            let mut word = vec![0; number(&mut client).await?];
+            client.read_exact(&mut word).await?;
+            client.read_exact(&mut [0; 2]).await?;
+            words.push(String::from_utf8_lossy(&word).into_owned());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let compared = match *words {
+            ["DELIFEQ", key, value] if can != Can::DelEx => Some((key, value)),
+            ["DELEX", key, "IFEQ", value] if can == Can::DelEx => Some((key, value)),
+            _ => None,
+        };
+        let words = match (&*words, compared) {
+            (["COMMAND", "INFO", ..], _) if can == Can::DelEx => {
+                vec!["EVAL", "return {false, {'delex'}}", "0"]
+            }
+            (["COMMAND", "INFO", ..], _) => vec!["EVAL", "return {{'delifeq'}, false}", "0"],
+            (_, Some((key, value))) => {
+                asked.fetch_add(1, Ordering::AcqRel);
+                if can == Can::Denied {
+                    vec!["CONFIG", "GET", "save"]
+                } else {
+                    vec!["EVAL", COMPARE, "1", key, value]
+                }
+            }
+            _ => words,
+        };
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        server.write_all(request.as_bytes()).await?;
+    }
+}
+
+/// The number after the sign of an array or a text.
+async fn number(client: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> std::io::Result<usize> {
+    let mut line = String::new();
+    client.read_line(&mut line).await?;
+    let digits = line.trim_end().get(1..).unwrap_or_default();
+    digits.parse().map_err(std::io::Error::other)
+}
+
+async fn hold(locker: &Locker, name: &str) -> Guard {
+    locker.lock(name).ttl(LONG).acquire().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_release_is_one_comparison() {
+    for can in [Can::DelIfEq, Can::DelEx] {
+        let server = RedisServer::start().unwrap();
+        let newer = Newer::start(&server, can).await;
+        let locker = common::locker(&newer.url()).await;
+        let left = || server.command(&["KEYS", "*:l:*"]).unwrap();
+        // The script that releases is never loaded.
+        for round in 1..=3 {
+            let guard = locker.lock("a").ttl(LONG).meta("of\nmine").acquire();
+            assert!(guard.await.unwrap().release().await.is_clean());
+            assert_eq!((newer.asked(), left()), (round, String::new()), "{can:?}");
+        }
+        // A counter that is ahead of the clock: the value holds two numbers, and only a script finds it.
+        let counter = server.command(&["KEYS", "*:c"]).unwrap();
+        let set = server.command(&["SET", &counter, "8000000000000000"]);
+        assert_eq!(set.unwrap(), "OK");
+        let guard = hold(&locker, "a").await;
+        assert_eq!(guard.token().get(), 8_000_000_000_000_001);
+        assert!(guard.release().await.is_clean());
+        assert_eq!(left(), "");
+        server.command(&["DEL", &counter]).unwrap();
+        // One that has a ticket.
+        let ticket = hold(&locker, "a").await.into_ticket().await.unwrap();
+        let guard = locker.resume(&ticket).await.unwrap();
+        assert!(guard.release().await.is_clean());
+        assert_eq!(left(), "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_longer_ours_is_left_alone() {
+    let server = RedisServer::start().unwrap();
+    let newer = Newer::start(&server, Can::DelIfEq).await;
+    let store = redis(&newer.url()).await.unwrap();
+    let lock = store.lock();
+    let (first, second) = (request("a", Duration::from_millis(300)), request("a", LONG));
+    let grant = take(&*lock, &first).await;
+    pause(Duration::from_millis(600)).await;
+    take(&*lock, &second).await;
+    let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
+    assert_eq!(lock.release(&lease).await.unwrap(), ReleaseOutcome::NotHeld);
+    assert_eq!(newer.asked(), 1);
+    assert!(lock.inspect(&first.name).await.unwrap().held.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_use_it_asks_once() {
+    let server = RedisServer::start().unwrap();
+    let newer = Newer::start(&server, Can::Denied).await;
+    let acl = include_str!("../src/acl.txt")
+        .trim()
+        .replace(">PASSWORD", ">secret");
+    let words: Vec<_> = acl.split(' ').collect();
+    assert_eq!(server.command(&words).unwrap(), "OK");
+    let url = format!("redis://distlock:secret@{}", newer.address);
+    let store = redis(&url).await.unwrap();
+    let lock = store.lock();
+    for _ in 0..3 {
+        let request = request("a", LONG);
+        let grant = take(&*lock, &request).await;
+        let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
+        let released = lock.release(&lease).await.unwrap();
+        assert!(matches!(released, ReleaseOutcome::Released { .. }));
+    }
+    assert_eq!(newer.asked(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_suite_holds_where_releases_are_concerned() {
+    let server = RedisServer::start().unwrap();
+    let newer = Newer::start(&server, Can::DelIfEq).await;
+    let url = newer.url();
+    let subject = Subject::connect("redis_newer", move || open(url.clone())).await;
+    let subject = subject.unwrap();
+    for property in ["release::", "handover::", "ownership::"] {
+        let results = distlock_conformance::run(&subject, Some(property)).await;
+        assert!(!results.is_empty());
+        let failed: Vec<_> = results.iter().filter(|result| result.failed()).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+    }
+    assert!(newer.asked() > 0);
+}
