@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use distlock_harness::{Process, Signal, eventually, servers::zookeeper::ZooKeeper};
+use distlock_harness::{Process, Signal, eventually};
 use serde_json::Value;
 
 use crate::support::{Home, SOON};
@@ -85,16 +85,6 @@ fn all_scenes_pass() {
     );
     assert!(is_empty(&home.path("tmp")));
     assert_eq!(processes_of(&home.path("tmp")), [0; 0]);
-}
-
-#[test]
-fn all_scenes_pass_on_an_ensemble() {
-    let ensemble = ZooKeeper::start().unwrap();
-    let home = Home::new();
-    let url = format!("zookeeper://{}/app", ensemble.servers());
-    let mut run = Process::spawn(&mut demo(&home, &["--json", "--backend", &url])).unwrap();
-    let status = run.wait(SOON * 6).unwrap();
-    assert_eq!(status.code(), Some(0), "{}", run.output());
 }
 
 #[test]

@@ -14,3 +14,4 @@ mod redis;
 mod run;
 mod support;
 mod terminal;
+mod zookeeper;

@@ -91,7 +91,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 impl Run {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::lock_name(&self.name)?;
-        let kill_after = self.checked_kill_after()?;
+        self.check_kill_after()?;
         // Before anything can be held, so that no signal ends us without a release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
@@ -121,6 +121,7 @@ impl Run {
                 return Err(error.into());
             }
         };
+        let kill_after = self.kill_after_under(&guard);
         let outcome = self
             .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
             .await;
@@ -231,18 +232,31 @@ impl Run {
         command
     }
 
-    fn checked_kill_after(&self) -> Outcome<Duration> {
-        let Some(given) = self.kill_after else {
-            return Ok(Duration::from_secs(5).min(self.ttl / 4));
-        };
+    fn check_kill_after(&self) -> Outcome<()> {
         // Right before a renewal, which happens at a third, just over half of the TTL is left.
-        if given > self.ttl / 2 {
-            return Err(Failure::usage(format!(
+        match self.kill_after {
+            Some(given) if given > self.ttl / 2 => Err(Failure::usage(format!(
                 "--kill-after {given:?} is more than half of the TTL ({:?}): every renewal would come too late",
                 self.ttl
-            )));
+            ))),
+            _ => Ok(()),
         }
-        Ok(given)
+    }
+
+    /// As far as the lease allows that was granted: one that hangs on a session can be shorter than what was asked for.
+    fn kill_after_under(&self, guard: &Guard) -> Duration {
+        let lease = guard.ttl().duration();
+        match self.kill_after {
+            None => Duration::from_secs(5).min(lease / 4),
+            Some(given) if given > lease / 2 => {
+                output::tell(format_args!(
+                    "warning: --kill-after {given:?} is cut to {:?}: this store's leases last {lease:?}",
+                    lease / 2
+                ));
+                lease / 2
+            }
+            Some(given) => given,
+        }
     }
 }
 

@@ -1,0 +1,79 @@
+//! The tool over a ZooKeeper ensemble: the demo, a lock held by a process, and what it says when a URL is wrong.
+
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use distlock_harness::{Process, eventually, free_port, servers::zookeeper::ZooKeeper};
+
+use crate::support::{Finished, Home, SOON, finish};
+
+fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
+    finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
+}
+
+#[test]
+fn the_demo_passes_and_a_lock_passes_on() {
+    let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
+    let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
+    let mut demo = Process::spawn(&mut home.bare(["demo", "--backend", &url])).unwrap();
+    let status = demo.wait(SOON * 6).unwrap();
+    let output = demo.output();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(output.contains("all 6 scenes passed"), "{output}");
+
+    let held = ["run", "job", "--holder", "me", "--", "sleep", "60"];
+    let mut holder = Process::spawn(home.bare(held).env("DISTLOCK_BACKEND", &url)).unwrap();
+    let shown = || run(&home, &url, &["inspect", "job", "--json"]).json();
+    eventually("held", SOON, || shown()["state"] == "held").unwrap();
+    assert_eq!(shown()["holder"], "me");
+    let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
+    busy.failed_with(75, "me");
+    let token = shown()["token"].to_string();
+    let forced = run(&home, &url, &["force-release", "job", "--token", &token]);
+    assert_eq!(forced.code, 0, "{forced:?}");
+    // The holder is told, and its command is stopped.
+    let status = holder.wait(SOON).unwrap();
+    assert_eq!(status.code(), Some(76), "{}", holder.output());
+    let ran = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
+    // A lock that hangs on a session ends with the process: there is no ticket.
+    let refused = run(&home, &url, &["acquire", "job", "--ttl", "5s"]);
+    refused.failed_with(78, "");
+}
+
+#[test]
+fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
+    let home = Home::new();
+    let closed = format!("127.0.0.1:{}", free_port().unwrap());
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    for (url, code, says) in [
+        (format!("zookeeper://u:canary@{closed}/app"), 69, &*closed),
+        (format!("zookeeper://u:canary@{silent}/app"), 69, &*silent),
+        (format!("zookeeper://u:canary@{closed}/"), 78, "root path"),
+        (
+            format!("zookeeper://u:canary@{closed}/zookeeper/x"),
+            78,
+            "belongs to the ensemble",
+        ),
+        (
+            format!("zookeeper://u:canary@{closed}/app?sesion_timeout=5s"),
+            78,
+            "`session_timeout`",
+        ),
+        (format!("zookeeper://canary@{closed}/app"), 78, "password"),
+    ] {
+        let sign = if url.contains('?') { '&' } else { '?' };
+        let start = Instant::now();
+        let done = run(&home, &format!("{url}{sign}connect_timeout=2s"), &["list"]);
+        // Time to start a process on a busy machine is not counted against it.
+        assert!(
+            start.elapsed() < Duration::from_secs(2 + 1) + SOON / 10,
+            "{url}"
+        );
+        done.failed_with(code, says);
+        assert!(!done.stderr.contains("canary"), "{done:?}");
+    }
+}
