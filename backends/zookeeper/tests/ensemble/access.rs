@@ -4,7 +4,7 @@ use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Locker, SystemClock};
 use distlock_harness::{
-    Pki, free_port,
+    free_port,
     servers::zookeeper::{Setup, ZooKeeper},
 };
 use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
@@ -193,7 +193,7 @@ async fn a_server_that_knows_its_users() {
 #[cfg(feature = "tls")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_speaks_tls() {
-    let pki = Pki::new().unwrap();
+    let pki = distlock_harness::Pki::new().unwrap();
     let read = |name: &str| std::fs::read_to_string(pki.path(name)).unwrap();
     let identity = pki.path("identity.pem");
     std::fs::write(&identity, read("server.key") + &read("server.crt")).unwrap();
@@ -219,7 +219,7 @@ async fn a_server_that_speaks_tls() {
     let locker = connect(url(&address, Some("app:secret"), &all)).await;
     give_back(hold(&locker, "a").await).await;
     // Without a certificate of ours, with another authority, and without TLS.
-    let other = Pki::new().unwrap();
+    let other = distlock_harness::Pki::new().unwrap();
     let stranger = ("tls_ca", other.path("ca.crt").display().to_string());
     for options in [vec![ca], [&[stranger], &ours[..]].concat(), Vec::new()] {
         let error = refused(url(&address, None, &options)).await;
