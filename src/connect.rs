@@ -104,6 +104,8 @@ async fn open_target(target: Target) -> Result<Store> {
 enum Backend {
     #[cfg(feature = "memory")]
     Memory,
+    #[cfg(feature = "mysql")]
+    MySql,
     #[cfg(feature = "redis")]
     Redis,
     #[cfg(feature = "sqlite")]
@@ -113,8 +115,10 @@ enum Backend {
 }
 
 /// Scheme, and the feature that brings its backend.
-const FEATURES: [(&str, &str); 7] = [
+const FEATURES: [(&str, &str); 9] = [
+    ("mariadb", "mysql"),
     ("memory", "memory"),
+    ("mysql", "mysql"),
     ("redis", "redis"),
     ("redis+cluster", "redis"),
     ("redis+sentinel", "redis"),
@@ -124,11 +128,9 @@ const FEATURES: [(&str, &str); 7] = [
 ];
 
 /// Schemes that have a meaning, and whose backend is not part of this version.
-const NOT_YET: [(&str, &str); 6] = [
+const NOT_YET: [(&str, &str); 4] = [
     ("distlock", "distlock lock server"),
     ("etcd", "etcd"),
-    ("mariadb", "MySQL"),
-    ("mysql", "MySQL"),
     ("postgres", "Postgres"),
     ("postgresql", "Postgres"),
 ];
@@ -138,6 +140,8 @@ impl Backend {
         match scheme {
             #[cfg(feature = "memory")]
             "memory" => return Ok(Self::Memory),
+            #[cfg(feature = "mysql")]
+            "mariadb" | "mysql" => return Ok(Self::MySql),
             #[cfg(feature = "redis")]
             "redis" | "redis+cluster" | "redis+sentinel" | "rediss" => return Ok(Self::Redis),
             #[cfg(feature = "sqlite")]
@@ -183,6 +187,8 @@ impl Backend {
         match self {
             #[cfg(feature = "memory")]
             Self::Memory => memory(target, parts),
+            #[cfg(feature = "mysql")]
+            Self::MySql => mysql::open(target, parts).await,
             #[cfg(feature = "redis")]
             Self::Redis => redis::open(target, parts).await,
             #[cfg(feature = "sqlite")]
@@ -205,6 +211,8 @@ impl Backend {
                 store.close().await;
                 Ok(Migrated::default())
             }
+            #[cfg(feature = "mysql")]
+            Self::MySql => mysql::migrate(target, parts).await,
             #[cfg(feature = "redis")]
             Self::Redis => {
                 // There are no tables; keys appear when they are needed.
@@ -240,6 +248,67 @@ fn memory(target: &Target, parts: Parts) -> Result<Store> {
         memory.records(),
         parts.clock,
     ))
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use distlock_core::{Result, Store};
+    use distlock_sql::MySql;
+
+    use super::{Migrated, migrated, server};
+    use crate::config::{Parts, Target};
+
+    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
+        let config = server::config(target, &mut parts)?;
+        let mysql = MySql::open(config, parts.clock.clone()).await?;
+        Ok(Store::with_clock(
+            mysql.lock(),
+            mysql.records(),
+            parts.clock,
+        ))
+    }
+
+    pub(super) async fn migrate(target: &Target, mut parts: Parts) -> Result<Migrated> {
+        let config = server::config(target, &mut parts)?;
+        Ok(migrated(&MySql::migrate(config, parts.clock).await?))
+    }
+}
+
+/// A database server, whatever its dialect.
+#[cfg(feature = "mysql")]
+mod server {
+    use distlock_core::{ErrorKind, Result};
+    use distlock_sql::{Product, ServerConfig};
+
+    use crate::config::{Parts, Target};
+
+    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<ServerConfig> {
+        let Some(product) = Product::of(&parts.scheme) else {
+            return Err(target.wrong(format!("{:?} is no database server", parts.scheme)));
+        };
+        let mut options = std::mem::take(&mut parts.options);
+        let given = options.take_all(product.options());
+        options.finish(product.name())?;
+        let pairs: Vec<_> = given
+            .iter()
+            .map(|option| (option.key.clone(), option.value.clone()))
+            .collect();
+        let parse = |pairs: &[_]| ServerConfig::from_url_parts(&parts.scheme, &parts.body, pairs);
+        let mut config = parse(&pairs).map_err(|error| {
+            // The first option with which it goes wrong in the same way is to blame.
+            let same = |end: usize| {
+                parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
+            };
+            match (0..=pairs.len()).find(|&end| same(end)) {
+                Some(end @ 1..) => given[end - 1].blame(&error),
+                _ if error.kind() == ErrorKind::Unsupported => error,
+                _ => target.wrong(error.message().to_owned()),
+            }
+        })?;
+        // The backend knows better what went wrong than a clock that ran out.
+        config.connect_timeout = parts.connect_timeout * 9 / 10;
+        Ok(config)
+    }
 }
 
 #[cfg(feature = "redis")]
@@ -289,7 +358,7 @@ mod sqlite {
     use distlock_core::{Result, Store};
     use distlock_sql::{Sqlite, SqliteConfig};
 
-    use super::Migrated;
+    use super::{Migrated, migrated};
     use crate::config::{Parts, Target, percent_decode};
 
     pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
@@ -304,15 +373,7 @@ mod sqlite {
 
     pub(super) async fn migrate(target: &Target, mut parts: Parts) -> Result<Migrated> {
         let config = config(target, &mut parts)?;
-        let from = Sqlite::migrate(config, parts.clock).await?;
-        let version = from
-            .migrations
-            .last()
-            .map_or(from.version, |last| last.version);
-        Ok(Migrated {
-            version: Some(version),
-            applied: from.migrations.iter().map(|step| step.name).collect(),
-        })
+        Ok(migrated(&Sqlite::migrate(config, parts.clock).await?))
     }
 
     fn config(target: &Target, parts: &mut Parts) -> Result<SqliteConfig> {
@@ -372,6 +433,16 @@ mod zookeeper {
                 _ => target.wrong(error.message().to_owned()),
             }
         })
+    }
+}
+
+/// What was done to tables that were as `from` says.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+fn migrated(from: &distlock_sql::TablesStatus) -> Migrated {
+    let last = from.migrations.last();
+    Migrated {
+        version: Some(last.map_or(from.version, |last| last.version)),
+        applied: from.migrations.iter().map(|step| step.name).collect(),
     }
 }
 

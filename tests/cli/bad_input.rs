@@ -189,7 +189,7 @@ fn urls_with_an_unknown_scheme_or_option() {
         ("/tmp/locks.db", "has no scheme"),
         ("sqllite:x.db", "did you mean sqlite:?"),
         ("ftp://h/x", "unknown backend scheme \"ftp:\""),
-        ("mysql://bob:hunter2@h/db", "not part of this"),
+        ("mysql://bob:hunter2@h", "names no database"),
         ("postgres://bob:hunter2@h/db", "not part of this"),
         ("etcd://h1:2379", "not part of this"),
         ("distlock://h1:7420", "not part of this"),
@@ -274,7 +274,7 @@ fn configuration_mistakes_are_told_with_file_line_and_key() {
         (
             "[backend]\nurl = \"mysql://bob:hunter2@h\"",
             ":2:7:",
-            "MySQL",
+            "names no database",
         ),
         (
             "[backend]\nurl = \"mysql://bob:hunter2@h\" oops",

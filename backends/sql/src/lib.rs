@@ -47,6 +47,8 @@ mod error;
 pub mod fence;
 mod lock;
 mod migrate;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod op;
 mod reaper;
 mod records;
@@ -60,5 +62,7 @@ pub use config::SqliteConfig;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use config::{Product, Secret, ServerConfig, SslMode};
 pub use migrate::{Migration, TablesStatus};
+#[cfg(feature = "mysql")]
+pub use mysql::MySql;
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;

@@ -51,6 +51,12 @@ pub(crate) const SQLITE: [Migration; 1] = steps(include_str!(
     "../../../migrations/sqlite/0001_locks_and_records.sql"
 ));
 
+/// For MySQL and MariaDB, in order.
+#[cfg(feature = "mysql")]
+pub(crate) const MYSQL: [Migration; 1] = steps(include_str!(
+    "../../../migrations/mysql/0001_locks_and_records.sql"
+));
+
 /// The version that this program works with.
 pub(crate) const LATEST: i64 = 1;
 

@@ -18,6 +18,18 @@ pub use sqlite::SqliteConfig;
 const REAP_AFTER: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
 
+/// A word for a shell.
+pub(crate) fn quoted(word: &str) -> String {
+    if word
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte))
+    {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 /// Escapes what has a meaning of its own in a URL's path.
 fn escape(path: &str) -> String {
     let mut out = String::with_capacity(path.len());

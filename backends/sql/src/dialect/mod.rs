@@ -1,5 +1,7 @@
 //! What differs between databases, behind one private trait.
 
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 

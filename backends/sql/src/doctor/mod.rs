@@ -1,5 +1,7 @@
 //! Looks at every setting that a promise rests on.
 
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 

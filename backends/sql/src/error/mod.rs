@@ -1,10 +1,14 @@
 //! What a driver's error means: did it happen, did it not, or is that unknown; and is the store or one row at fault.
 
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
 use distlock_core::{Error, ErrorKind, batch::Failure};
 
+#[cfg(feature = "mysql")]
+pub(crate) use mysql::MySqlTrouble;
 #[cfg(feature = "sqlite")]
 pub(crate) use sqlite::sqlite_code;
 

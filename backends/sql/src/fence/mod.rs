@@ -6,6 +6,8 @@
 //! A row that carries its own bar in two columns needs no second table: see
 //! [`FenceGuard::SQL_CONDITION`].
 
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -219,9 +219,10 @@ impl MySqlServer {
     /// # Errors
     /// When they were not carried out soon.
     pub fn hold_open(&self, statements: &str) -> Result<Process> {
+        // The client sleeps, not the server: a server that sleeps does not see that its client has gone.
         let process = Process::spawn(self.client().arg("--unbuffered").args([
             "--execute",
-            &format!("{statements}; SELECT 'held open'; DO SLEEP(600)"),
+            &format!("{statements}; SELECT 'held open';\n\\! sleep 600"),
         ]))?;
         process.wait_for_line(READY, |line| line.contains("held open"))?;
         Ok(process)
@@ -294,7 +295,7 @@ fn template(product: Product) -> Result<PathBuf> {
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
     let folder = cache().join("templates");
     fs::create_dir_all(&folder)?;
-    let finished = folder.join(format!("{product:?}-{made}-1"));
+    let finished = folder.join(format!("{product:?}-{made}-2"));
     let lock = fs::File::create(folder.join(format!("{product:?}.lock")))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if finished.exists() {
@@ -303,7 +304,13 @@ fn template(product: Product) -> Result<PathBuf> {
     let work = tempfile::tempdir_in(&folder)?;
     let data = work.path().join("data");
     let statements = work.path().join("setup.sql");
-    fs::write(&statements, format!("CREATE DATABASE {DATABASE};\n"))?;
+    let mut script = format!("CREATE DATABASE {DATABASE};\n");
+    if product == Product::MySql {
+        // It has a `root` for its socket only.
+        script += "CREATE USER 'root'@'127.0.0.1';\n";
+        script += "GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n";
+    }
+    fs::write(&statements, script)?;
     if product == Product::MariaDb {
         let mut install = Command::new("mariadb-install-db");
         install

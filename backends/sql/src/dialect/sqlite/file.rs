@@ -11,7 +11,7 @@ use std::{
 use distlock_core::{Error, ErrorKind, Result};
 use rustix::fs::Access;
 
-use crate::config::SqliteConfig;
+use crate::config::{SqliteConfig, quoted};
 
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,18 +159,6 @@ fn network_file_system(folder: &Path) -> Option<&'static str> {
 #[cfg(not(target_os = "linux"))]
 fn network_file_system(_: &Path) -> Option<&'static str> {
     None
-}
-
-/// A word for a shell.
-pub(super) fn quoted(word: &str) -> String {
-    if word
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte))
-    {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }
 
 /// What the operating system refused.

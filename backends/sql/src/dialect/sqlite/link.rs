@@ -10,9 +10,10 @@ use sqlx::{
 
 use super::{
     Shared,
-    file::{self, FileId, quoted},
+    file::{self, FileId},
 };
 use crate::{
+    config::quoted,
     error::{Access, Failed, sqlite_code},
     migrate::{self, LATEST, TablesStatus},
 };

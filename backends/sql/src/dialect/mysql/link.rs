@@ -1,0 +1,455 @@
+//! One connection, opened when it is first needed, and again when it broke.
+
+use std::{collections::HashMap, fmt::Write as _, time::Duration};
+
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
+use futures_util::TryStreamExt as _;
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Either, Executor as _, MySqlConnection,
+    mysql::{MySqlConnectOptions, MySqlQueryResult, MySqlRow, MySqlSslMode},
+};
+
+use super::{Shared, rows};
+use crate::{
+    config::SslMode,
+    error::{Access, Failed},
+    migrate::{self, LATEST, TablesStatus},
+};
+
+/// A connection that was idle for longer is tried before it is used: firewalls and servers forget such connections.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
+/// strict about what does not fit, at the server's true time, every statement a transaction of its own that sees what was
+/// committed before it, and not waiting for long for what others have locked.
+const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
+    sql_select_limit = DEFAULT, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    timestamp = DEFAULT, innodb_lock_wait_timeout = 1, lock_wait_timeout = 2, wait_timeout = 28800; \
+    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
+
+const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+    ('version', 'version_comment', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_cluster_address')";
+
+/// Which of the two products it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    MariaDb,
+    MySql,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    open: Option<Open>,
+    /// Of the last connection.
+    epoch: Option<Epoch>,
+    history_changed: bool,
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Open {
+    connection: MySqlConnection,
+    pub(super) flavour: Flavour,
+    /// Product and version, as people know them.
+    pub(super) server: String,
+    /// What names the tables, whichever server they are on.
+    pub(super) tables: String,
+    pub(super) epoch: Epoch,
+    /// Whether an earlier connection of this link knew another history.
+    pub(super) history_changed: bool,
+    used: Moment,
+}
+
+/// What came back: the statements' results in order, and all rows.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    pub(crate) done: Vec<MySqlQueryResult>,
+    pub(crate) rows: Vec<MySqlRow>,
+}
+
+/// Why it did not all come back.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) failed: Failed,
+    /// How many statements were carried out before.
+    pub(crate) done: usize,
+}
+
+impl Answers {
+    /// How many rows were changed.
+    pub(super) fn changed(&self) -> u64 {
+        self.done.iter().map(MySqlQueryResult::rows_affected).sum()
+    }
+}
+
+impl Link {
+    /// The connection.
+    pub(super) async fn ready(&mut self, shared: &Shared) -> Result<&mut Open> {
+        if self.closed {
+            return Err(Error::new(
+                ErrorKind::Closed,
+                "the store's handle was closed",
+            ));
+        }
+        if let Some(open) = &mut self.open
+            && shared.clock.now().since(open.used) > IDLE
+            && !open.is_alive(shared).await
+        {
+            self.open = None;
+        }
+        if self.open.is_none() {
+            let mut open = Open::new(shared).await?;
+            let before = self.epoch.replace(open.epoch.clone());
+            self.history_changed |= before.is_some_and(|before| before != open.epoch);
+            open.history_changed = self.history_changed;
+            self.open = Some(open);
+        }
+        match &mut self.open {
+            Some(open) => Ok(open),
+            None => Err(Error::new(ErrorKind::Internal, "no connection")),
+        }
+    }
+
+    /// Notes a failure: a connection that is of no more use is replaced before the next operation.
+    pub(super) fn failed(&mut self, failed: Failed) -> Failed {
+        if failed.meaning.reconnect {
+            self.open = None;
+        }
+        failed
+    }
+
+    /// Forgets the connection: the next operation opens another.
+    pub(super) fn disconnect(&mut self) {
+        self.open = None;
+    }
+
+    pub(super) async fn close(&mut self, shared: &Shared) {
+        self.closed = true;
+        if let Some(open) = self.open.take() {
+            tokio::select! {
+                closed = open.connection.close() => {
+                    if let Err(error) = closed {
+                        tracing::debug!(%error, "a connection did not close cleanly");
+                    }
+                }
+                () = shared.clock.sleep(shared.config.statement_timeout) => {}
+            }
+        }
+    }
+}
+
+impl Open {
+    async fn new(shared: &Shared) -> Result<Self> {
+        let mut connection = connect(shared).await?;
+        let (variables, version) = introduce(&mut connection, shared).await?;
+        let version = match version {
+            None if !shared.config.migrate => {
+                return Err(not_migrated(shared, "has no tables of distlock"));
+            }
+            None => {
+                upgrade(&mut connection, shared, 0).await?;
+                meta(&mut connection, shared).await?
+            }
+            Some(found) => found,
+        };
+        let (version, tables) = version;
+        if version < LATEST {
+            let problem =
+                format!("has tables of version {version}, and this program needs version {LATEST}");
+            return Err(not_migrated(shared, &problem));
+        }
+        if version > LATEST {
+            return Err(wrong(
+                shared,
+                format!(
+                    "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
+                ),
+            ));
+        }
+        Ok(Self {
+            connection,
+            flavour: variables.flavour,
+            server: variables.server,
+            epoch: Epoch::new(match variables.identity {
+                Some(server) => format!("{tables}@{server}"),
+                None => tables.clone(),
+            }),
+            tables,
+            history_changed: false,
+            used: shared.clock.now(),
+        })
+    }
+
+    async fn is_alive(&mut self, shared: &Shared) -> bool {
+        tokio::select! {
+            alive = self.connection.ping() => alive.is_ok(),
+            () = shared.clock.sleep(shared.config.statement_timeout) => false,
+        }
+    }
+
+    /// Sends statements, in one round trip, and reads what comes back.
+    pub(crate) async fn send(
+        &mut self,
+        shared: &Shared,
+        operation: &'static str,
+        statements: String,
+        access: Access,
+    ) -> Result<Answers, Broken> {
+        shared.group.count(operation);
+        let answered = exchange(&mut self.connection, shared, statements, access).await;
+        self.used = shared.clock.now();
+        answered
+    }
+
+    /// Ends a transaction that a failed statement has left open. Says whether that worked.
+    pub(super) async fn roll_back(&mut self, shared: &Shared) -> bool {
+        self.send(shared, "rollback", "ROLLBACK".to_owned(), Access::Read)
+            .await
+            .is_ok()
+    }
+}
+
+/// Brings the tables up to date and says from which version it went.
+pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
+    let mut connection = connect(shared).await?;
+    let (_, version) = introduce(&mut connection, shared).await?;
+    let version = version.map_or(0, |(version, _)| version);
+    if version < LATEST {
+        upgrade(&mut connection, shared, version).await?;
+    }
+    leave(connection).await;
+    Ok(version)
+}
+
+/// The version of the tables; 0 when there are none. Changes nothing.
+pub(super) async fn version(shared: &Shared) -> Result<i64> {
+    let mut connection = connect(shared).await?;
+    let (_, version) = introduce(&mut connection, shared).await?;
+    leave(connection).await;
+    Ok(version.map_or(0, |(version, _)| version))
+}
+
+async fn leave(connection: MySqlConnection) {
+    if let Err(error) = connection.close().await {
+        tracing::debug!(%error, "a connection did not close cleanly");
+    }
+}
+
+async fn connect(shared: &Shared) -> Result<MySqlConnection> {
+    let config = &shared.config;
+    let mut options = MySqlConnectOptions::new()
+        .host(&config.host)
+        .port(config.port)
+        .username(config.user.as_deref().unwrap_or("root"))
+        .database(&config.database)
+        .ssl_mode(match config.ssl_mode {
+            SslMode::Disable => MySqlSslMode::Disabled,
+            SslMode::Prefer => MySqlSslMode::Preferred,
+            SslMode::Require => MySqlSslMode::Required,
+            SslMode::VerifyCa => MySqlSslMode::VerifyCa,
+            SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
+        })
+        // No statement is prepared, and the session is set up by ourselves.
+        .statement_cache_capacity(0)
+        .pipes_as_concat(false)
+        .no_engine_substitution(false)
+        .timezone(None)
+        .set_names(false)
+        .disable_statement_logging();
+    if let Some(password) = &config.password {
+        options = options.password(password.reveal());
+    }
+    if let Some(socket) = &config.socket {
+        options = options.socket(socket);
+    }
+    if let Some(authorities) = &config.ssl_ca {
+        options = options.ssl_ca(authorities);
+    }
+    if let Some((certificate, key)) = &config.ssl_client {
+        options = options.ssl_client_cert(certificate).ssl_client_key(key);
+    }
+    shared.group.count("open");
+    let connected = tokio::select! {
+        connected = options.connect() => connected,
+        () = shared.clock.sleep(config.connect_timeout) => {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("{} did not answer within {:?}", place(shared), config.connect_timeout),
+            ));
+        }
+    };
+    connected.map_err(|error| {
+        let error = Failed::mysql(error, Access::Read).into_error();
+        Error::new(error.kind(), place(shared)).caused_by(error)
+    })
+}
+
+/// What a server says of itself.
+struct Variables {
+    flavour: Flavour,
+    server: String,
+    /// What tells it from other servers; `None` where any of a cluster may answer.
+    identity: Option<String>,
+}
+
+/// The tables' version, and what names them; `None` when there are none.
+type Meta = Option<(i64, String)>;
+
+/// Sets the session up, and asks who is there and what is there.
+async fn introduce(connection: &mut MySqlConnection, shared: &Shared) -> Result<(Variables, Meta)> {
+    let mut script = SESSION.to_owned();
+    let _ = write!(script, "; {}; {VARIABLES}", shared.statements.objects());
+    let found = run(connection, shared, script).await?;
+    let mut rows_found = found.rows.iter();
+    let objects: i64 = match rows_found.next() {
+        Some(row) => rows::column(row, 0)?,
+        None => 0,
+    };
+    let mut variables = HashMap::new();
+    for row in rows_found {
+        variables.insert(rows::string(row, 0)?, rows::string(row, 1)?);
+    }
+    let variables = Variables::of(&variables)?;
+    let version = match objects {
+        0 => None,
+        3 => Some(meta(connection, shared).await?),
+        _ => {
+            return Err(wrong(
+                shared,
+                "has only some of distlock's tables, or another program's tables of the same names: choose another \
+                 database or a `table_prefix`",
+            ));
+        }
+    };
+    Ok((variables, version))
+}
+
+impl Variables {
+    fn of(variables: &HashMap<String, String>) -> Result<Self> {
+        let get = |name: &str| variables.get(name).map_or("", String::as_str);
+        let version = get("version");
+        let flavour = if version.contains("MariaDB") || get("version_comment").contains("MariaDB") {
+            Flavour::MariaDb
+        } else {
+            Flavour::MySql
+        };
+        let number = version.split('-').next().unwrap_or(version);
+        let mut parts = number.split('.').map(|part| part.parse().unwrap_or(0));
+        let parts: (u32, u32, u32) = (
+            parts.next().unwrap_or(0),
+            parts.next().unwrap_or(0),
+            parts.next().unwrap_or(0),
+        );
+        let (name, least) = match flavour {
+            Flavour::MariaDb => ("MariaDB", (10, 6, 0)),
+            Flavour::MySql => ("MySQL", (8, 0, 19)),
+        };
+        if parts < least {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{name} {version} cannot skip locked rows: at least {}.{}.{} is needed",
+                    least.0, least.1, least.2
+                ),
+            ));
+        }
+        let clustered = get("wsrep_on").eq_ignore_ascii_case("on");
+        let identity = ["server_uuid", "server_uid"]
+            .map(get)
+            .into_iter()
+            .find(|identity| !identity.is_empty());
+        Ok(Self {
+            flavour,
+            server: format!("{name} {number}"),
+            identity: identity.filter(|_| !clustered).map(str::to_owned),
+        })
+    }
+}
+
+async fn meta(connection: &mut MySqlConnection, shared: &Shared) -> Result<(i64, String)> {
+    let found = run(connection, shared, shared.statements.meta()).await?;
+    match found.rows.first() {
+        Some(row) => Ok((rows::column(row, 0)?, rows::string(row, 1)?)),
+        None => Err(not_migrated(
+            shared,
+            "has tables of distlock that were not finished",
+        )),
+    }
+}
+
+/// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
+/// transaction of its own, and others may do the same at the same time.
+async fn upgrade(connection: &mut MySqlConnection, shared: &Shared, version: i64) -> Result<()> {
+    for migration in TablesStatus::at(version, &migrate::MYSQL).migrations {
+        run(connection, shared, shared.statements.script(migration.sql)).await?;
+    }
+    Ok(())
+}
+
+async fn run(connection: &mut MySqlConnection, shared: &Shared, script: String) -> Result<Answers> {
+    shared.group.count("open");
+    exchange(connection, shared, script, Access::Read)
+        .await
+        .map_err(|broken| {
+            let error = broken.failed.into_error();
+            Error::new(error.kind(), place(shared)).caused_by(error)
+        })
+}
+
+async fn exchange(
+    connection: &mut MySqlConnection,
+    shared: &Shared,
+    statements: String,
+    access: Access,
+) -> Result<Answers, Broken> {
+    let mut answers = Answers::default();
+    let reading = async {
+        // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
+        // `[a-z0-9_]`.
+        let mut stream = connection.fetch_many(sqlx::raw_sql(AssertSqlSafe(statements)));
+        while let Some(part) = stream.try_next().await? {
+            match part {
+                Either::Left(done) => answers.done.push(done),
+                Either::Right(row) => answers.rows.push(row),
+            }
+        }
+        Ok(())
+    };
+    let outcome = tokio::select! {
+        read = reading => read.map_err(|error| Failed::mysql(error, access)),
+        () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::mysql_timed_out(access)),
+    };
+    match outcome {
+        Ok(()) => Ok(answers),
+        Err(failed) => Err(Broken {
+            failed,
+            done: answers.done.len(),
+        }),
+    }
+}
+
+/// Which database it is about, without user and password.
+fn place(shared: &Shared) -> String {
+    let config = &shared.config;
+    match &config.socket {
+        Some(socket) => format!("{:?} at {}", config.database, socket.display()),
+        None => format!("{:?} at {}:{}", config.database, config.host, config.port),
+    }
+}
+
+fn wrong(shared: &Shared, problem: impl std::fmt::Display) -> Error {
+    Error::new(
+        ErrorKind::InvalidConfig,
+        format!("the database {} {problem}", place(shared)),
+    )
+}
+
+fn not_migrated(shared: &Shared, problem: &str) -> Error {
+    wrong(
+        shared,
+        format!(
+            "{problem}: run `distlock migrate --backend {}`",
+            crate::config::quoted(&shared.config.url())
+        ),
+    )
+}

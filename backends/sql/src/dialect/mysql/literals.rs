@@ -1,0 +1,43 @@
+//! Values inside of statements, in a form that has no quotes, no escapes and no character set.
+
+/// Bytes.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len() * 2 + 3);
+    out.push_str("x'");
+    for byte in bytes {
+        for half in [byte >> 4, byte & 15] {
+            out.push(char::from(b"0123456789abcdef"[usize::from(half)]));
+        }
+    }
+    out.push('\'');
+    out
+}
+
+/// Text, for a column of text.
+pub(super) fn text(text: &str) -> String {
+    format!("_utf8mb4 {}", hex(text.as_bytes()))
+}
+
+/// Text that may be absent.
+pub(super) fn opaque(value: Option<&str>) -> String {
+    value.map_or_else(|| "NULL".to_owned(), text)
+}
+
+/// For `IN (..)`.
+pub(super) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
+    values.map(hex).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_value_holds_its_literal_holds_hexadecimal_digits_only() {
+        assert_eq!(hex(b"a'\\\0"), "x'61275c00'");
+        assert_eq!(hex(b""), "x''");
+        assert_eq!(text("\u{e9}\""), "_utf8mb4 x'c3a922'");
+        assert_eq!(opaque(None), "NULL");
+        assert_eq!(list([b"a".as_slice(), b"b"].into_iter()), "x'61',x'62'");
+    }
+}

@@ -1,0 +1,351 @@
+//! MySQL and MariaDB.
+
+mod group;
+mod link;
+mod literals;
+pub(crate) mod rows;
+mod statements;
+mod write;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result,
+    batch::{Failure, Limits, Reply},
+};
+use tokio::sync::Mutex;
+
+pub(crate) use self::link::{Answers, Open};
+use self::{
+    link::Link,
+    statements::{Range, Statements},
+    write::Stuck,
+};
+use super::{Dialect, LockRow, Reaped, ReapedPage, above_prefix};
+use crate::{
+    config::{Product, ServerConfig},
+    doctor,
+    error::{Access, Failed},
+    migrate::{self, TablesStatus},
+    op::{Answer, Kind, Op},
+    wait::Group,
+};
+
+/// Rows that one step of the reaper removes.
+const PAGE: usize = 500;
+
+/// Operations in a batch: enough to share a flush of the disk, and few enough that their rows are not locked for long.
+const BATCH: usize = 256;
+
+/// A server, with one connection that writes and one that reads.
+pub(crate) struct MySqlDialect {
+    shared: Arc<Shared>,
+    writer: Mutex<Writer>,
+    reader: Mutex<Link>,
+}
+
+#[derive(Debug, Default)]
+struct Writer {
+    link: Link,
+    stuck: Stuck,
+}
+
+/// What the handles of one opened store share.
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) group: Arc<Group>,
+    statements: Statements,
+}
+
+impl Shared {
+    fn new(mut config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        config.product = Product::MySql;
+        config.check()?;
+        Ok(Self {
+            statements: Statements::new(&config.table_prefix),
+            group: Group::new(MySqlDialect::NAME),
+            config,
+            clock,
+        })
+    }
+
+    fn reap_after(&self) -> u128 {
+        self.config.reap_after.as_micros()
+    }
+
+    /// For the doctor: the server's time.
+    pub(crate) fn clock_question(&self) -> String {
+        format!("SELECT {}", statements::NOW)
+    }
+
+    /// For the doctor: what the tables are made of.
+    pub(crate) fn columns_question(&self) -> String {
+        self.statements.columns()
+    }
+
+    /// For the doctor: what is in the tables.
+    pub(crate) fn stock_question(&self) -> String {
+        self.statements.stocktaking()
+    }
+}
+
+impl MySqlDialect {
+    /// Connects, and creates the tables where that is allowed.
+    pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let mut shared = Shared::new(config, clock)?;
+        let mut link = Link::default();
+        shared.group = group::of(&link.ready(&shared).await?.tables);
+        Ok(Self::with(Arc::new(shared), link))
+    }
+
+    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    pub(crate) async fn migrate(
+        mut config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        config.migrate = true;
+        let shared = Shared::new(config, clock)?;
+        let version = link::migrate(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::MYSQL))
+    }
+
+    /// How the tables stand. Changes nothing.
+    pub(crate) async fn status(
+        config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let version = link::version(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::MYSQL))
+    }
+
+    fn with(shared: Arc<Shared>, link: Link) -> Self {
+        Self {
+            shared,
+            writer: Mutex::new(Writer {
+                link,
+                stuck: Stuck::default(),
+            }),
+            reader: Mutex::new(Link::default()),
+        }
+    }
+
+    /// Sends a statement that belongs to no batch.
+    async fn ask(
+        &self,
+        operation: &'static str,
+        statement: String,
+        access: Access,
+    ) -> Result<Answers> {
+        let mut link = self.reader.lock().await;
+        let open = link.ready(&self.shared).await?;
+        open.send(&self.shared, operation, statement, access)
+            .await
+            .map_err(|broken| link.failed(broken.failed).into_error())
+    }
+
+    async fn read(&self, operation: &'static str, statement: String) -> Result<Answers> {
+        self.ask(operation, statement, Access::Read).await
+    }
+}
+
+impl Dialect for MySqlDialect {
+    const NAME: &'static str = "mysql";
+
+    fn capabilities() -> Capabilities {
+        Capabilities::new(Self::NAME)
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    fn group(&self) -> &Arc<Group> {
+        &self.shared.group
+    }
+
+    fn reap_after(&self) -> Duration {
+        self.shared.config.reap_after
+    }
+
+    fn limits() -> Limits {
+        let mut limits = Limits::default();
+        limits.operations = BATCH;
+        // A value takes two signs per byte on its way, and a server may refuse more than 4 MiB at once.
+        limits.bytes = 1024 * 1024;
+        limits
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        let mut link = Link::default();
+        link.ready(&self.shared).await?;
+        Ok(Self::with(Arc::clone(&self.shared), link))
+    }
+
+    async fn write(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let mut writer = self.writer.lock().await;
+        let Writer { link, stuck } = &mut *writer;
+        let batch = write::Batch {
+            ops,
+            shared: &self.shared,
+            link,
+            stuck,
+        };
+        batch.send().await
+    }
+
+    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+        let mut link = self.reader.lock().await;
+        let open = link.ready(&self.shared).await?;
+        let names: Vec<_> = names.iter().collect();
+        look(open, &self.shared, &names)
+            .await
+            .map_err(|failed| link.failed(failed).into_error())
+    }
+
+    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+        let statements = &self.shared.statements;
+        // What somebody else has locked is left out: who waits for another lock must not wait for that one.
+        let keys = names.iter().map(|name| name.as_str().as_bytes());
+        let unlocked = statements.unlocked(Reaped::Locks, keys);
+        let unlocked = self.read("want", unlocked).await?;
+        let names = first_columns(&unlocked)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let statement = statements.want(&names, self.shared.group.mark(), time.as_micros());
+        self.ask("want", statement, Access::Write).await.map(drop)
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<(LockName, LockRow)>> {
+        let range = Range {
+            from: prefix,
+            after: after.map(LockName::as_str),
+            below: above_prefix(prefix),
+            limit,
+        };
+        let found = self
+            .read("list", self.shared.statements.list(&range))
+            .await?;
+        let rows = found.rows.iter().map(|row| {
+            let (name, row) = rows::lock(row, &self.shared)?;
+            Ok((name, row?))
+        });
+        rows.collect()
+    }
+
+    async fn epoch(&self) -> Result<Epoch> {
+        let mut link = self.reader.lock().await;
+        Ok(link.ready(&self.shared).await?.epoch.clone())
+    }
+
+    async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let found = self
+            .read("get_records", self.shared.statements.get(keys))
+            .await?;
+        let found = found
+            .rows
+            .iter()
+            .map(rows::record)
+            .collect::<Result<HashMap<_, _>>>()?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let range = Range {
+            from: prefix,
+            after: after.map(RecordKey::as_str),
+            below: above_prefix(prefix),
+            limit,
+        };
+        let found = self
+            .read("scan_records", self.shared.statements.scan(&range))
+            .await?;
+        found.rows.iter().map(rows::record).collect()
+    }
+
+    async fn claim_reaping(&self, every: Duration) -> Result<bool> {
+        let statement = self.shared.statements.claim_reaping(every.as_micros());
+        let claimed = self.ask("claim_reaping", statement, Access::Write).await?;
+        Ok(claimed.changed() > 0)
+    }
+
+    async fn reap_page(&self, table: Reaped, _: Option<String>) -> Result<ReapedPage> {
+        let (statements, after) = (&self.shared.statements, self.shared.reap_after());
+        let mut page = ReapedPage::default();
+        let idle = self
+            .read("reap_look", statements.idle(table, after))
+            .await?;
+        let idle = first_columns(&idle)?;
+        if idle.is_empty() {
+            return Ok(page);
+        }
+        // What somebody has locked is left for another turn.
+        let unlocked = statements.unlocked(table, idle.iter().map(Vec::as_slice));
+        let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;
+        if unlocked.is_empty() {
+            return Ok(page);
+        }
+        let reap = statements.reap(table, &unlocked, after);
+        let reaped = self.ask("reap", reap, Access::Write).await?;
+        page.removed = reaped.changed();
+        // An index leads to the idle rows, so that the next page begins where this one did.
+        page.next = (idle.len() == PAGE && page.removed > 0).then(String::new);
+        Ok(page)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let mut link = self.reader.lock().await;
+        let open = link.ready(&self.shared).await?;
+        let mut health = Health::new(open.server.clone());
+        health.epoch = Some(open.epoch.clone());
+        let examined = doctor::mysql::examine(&mut health, open, &self.shared).await;
+        examined.map_err(|failed| link.failed(failed).into_error())?;
+        Ok(health)
+    }
+
+    async fn close(&self) {
+        self.writer.lock().await.link.close(&self.shared).await;
+        self.reader.lock().await.close(&self.shared).await;
+    }
+}
+
+impl fmt::Debug for MySqlDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySql")
+            .field("config", &self.shared.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the rows of these names on a connection.
+async fn look(
+    open: &mut Open,
+    shared: &Shared,
+    names: &[&LockName],
+) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
+    let statement = shared.statements.look(names.iter().copied());
+    let found = open
+        .send(shared, "look", statement, Access::Read)
+        .await
+        .map_err(|broken| broken.failed)?;
+    let rows = found.rows.iter();
+    rows.map(|row| rows::lock(row, shared).map_err(Failed::corrupt))
+        .collect()
+}
+
+fn first_columns(answers: &Answers) -> Result<Vec<Vec<u8>>> {
+    let rows = answers.rows.iter();
+    rows.map(|row| rows::column(row, 0)).collect()
+}

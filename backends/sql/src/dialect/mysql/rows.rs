@@ -1,0 +1,111 @@
+//! What a row means.
+
+use std::time::{Duration, SystemTime};
+
+use distlock_core::{
+    Entry, Error, ErrorKind, FencingToken, HolderInfo, LockName, OwnerId, RecordKey, Result,
+    Version,
+};
+use sqlx::{Row as _, mysql::MySqlRow};
+use uuid::Uuid;
+
+use super::Shared;
+use crate::{
+    dialect::LockRow,
+    error::{Access, Failed},
+};
+
+/// A column, whatever its type is called: a table that was changed by hand may have another.
+pub(crate) fn column<'r, T>(row: &'r MySqlRow, index: usize) -> Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::MySql>,
+{
+    row.try_get_unchecked(index)
+        .map_err(|error| Failed::mysql(error, Access::Read).into_error())
+}
+
+pub(crate) fn string(row: &MySqlRow, index: usize) -> Result<String> {
+    Ok(optional_string(row, index)?.unwrap_or_default())
+}
+
+fn optional_string(row: &MySqlRow, index: usize) -> Result<Option<String>> {
+    // As bytes, because the driver takes a binary collation for binary data.
+    let bytes: Option<Vec<u8>> = column(row, index)?;
+    bytes
+        .map(|bytes| String::from_utf8(bytes).map_err(|_| corrupt("a text is not UTF-8")))
+        .transpose()
+}
+
+/// A token or version.
+pub(super) fn token(number: u64) -> Result<FencingToken> {
+    FencingToken::new(number).map_err(|_| corrupt(format!("token {number} is out of range")))
+}
+
+pub(super) fn version(number: u64) -> Result<Version> {
+    Ok(Version::new(token(number)?.get()))
+}
+
+fn token_column(row: &MySqlRow, index: usize) -> Result<FencingToken> {
+    let number: i64 = column(row, index)?;
+    let number = u64::try_from(number);
+    token(number.map_err(|_| corrupt("a token is negative"))?)
+}
+
+/// The name of a row of the lock table, and the rest of it.
+pub(super) fn lock(row: &MySqlRow, shared: &Shared) -> Result<(LockName, Result<LockRow>)> {
+    let name = string(row, 0)?;
+    let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
+    let read = lock_row(row, shared).map_err(|error| error.about(&name));
+    Ok((name, read))
+}
+
+fn lock_row(row: &MySqlRow, shared: &Shared) -> Result<LockRow> {
+    let owner: Option<Vec<u8>> = column(row, 1)?;
+    let owner = owner
+        .map(|bytes| Uuid::from_slice(&bytes).map(OwnerId::from_uuid))
+        .transpose()
+        .map_err(|_| corrupt("its holder's identity does not have 16 bytes"))?;
+    let token = token_column(row, 2)?;
+    let until: i64 = column(row, 3)?;
+    let now: i64 = column(row, 9)?;
+    let expires_in = after(now, until);
+    let held = match owner {
+        Some(_) if !expires_in.is_zero() => {
+            let mut holder = HolderInfo::new(string(row, 5)?);
+            holder.meta = optional_string(row, 6)?;
+            holder.token = Some(token);
+            let acquired = after(0, column(row, 4)?);
+            holder.acquired_at = SystemTime::UNIX_EPOCH.checked_add(acquired);
+            holder.expires_in = Some(expires_in);
+            Some(holder)
+        }
+        _ => None,
+    };
+    let wanted_by: i64 = column(row, 7)?;
+    let wanted_for = after(now, column(row, 8)?);
+    Ok(LockRow {
+        owner,
+        held,
+        last_token: token,
+        until: Some(until),
+        wanted: (!wanted_for.is_zero()).then(|| (wanted_for, wanted_by == shared.group.mark())),
+    })
+}
+
+/// A row of the record table.
+pub(super) fn record(row: &MySqlRow) -> Result<(RecordKey, Entry)> {
+    let key = RecordKey::new(string(row, 0)?).map_err(|error| corrupt(error.message()))?;
+    let version = Version::new(token_column(row, 1)?.get());
+    let age = after(column(row, 3)?, column(row, 4)?);
+    Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
+}
+
+/// From one time in microseconds to a later one; zero when it is not later.
+fn after(earlier: i64, later: i64) -> Duration {
+    let micros = later.saturating_sub(earlier);
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+pub(super) fn corrupt(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, problem)
+}

@@ -1,0 +1,367 @@
+//! Every statement that is sent in normal operation.
+//!
+//! Statements are text without parameters: all values are numbers or hexadecimal literals (see [`literals`](super::literals)),
+//! so that no mode, quoting style or character set of the server changes their meaning, and several statements travel in
+//! one round trip. Each answers for itself: how many rows it matched, and what it gave to `LAST_INSERT_ID`, which comes back
+//! in the same packet.
+//!
+//! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
+
+use distlock_core::{AcquireRequest, LockName, Meta, RecordKey, Renewal, TicketStep};
+
+use super::{
+    PAGE,
+    link::Flavour,
+    literals::{hex, list, opaque, text},
+};
+use crate::{dialect::Reaped, op::Op};
+
+/// Microseconds since 1970. No session's time zone has a part in it.
+pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
+
+/// The same for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
+pub(super) const BATCH_NOW: &str = "@distlock_now";
+
+pub(super) const SET_BATCH_NOW: &str =
+    "SET @distlock_now = TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
+
+/// The statements of one table prefix.
+#[derive(Debug)]
+pub(super) struct Statements {
+    prefix: String,
+    lock: String,
+    record: String,
+    meta: String,
+}
+
+impl Statements {
+    /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
+    pub(super) fn new(prefix: &str) -> Self {
+        let table = |name: &str| format!("{prefix}distributed_{name}");
+        Self {
+            prefix: prefix.to_owned(),
+            lock: table("lock"),
+            record: table("record"),
+            meta: table("meta"),
+        }
+    }
+
+    /// A migration's text for these tables.
+    pub(super) fn script(&self, sql: &str) -> String {
+        // Every name of ours begins so, and nothing else does.
+        sql.replace("distributed_", &format!("{}distributed_", self.prefix))
+    }
+
+    /// What changes the row of one operation, if it is as it must be; `now` is [`NOW`] or [`BATCH_NOW`].
+    pub(super) fn write(&self, op: &Op, mark: i64, flavour: Flavour, now: &str) -> String {
+        let lock = &self.lock;
+        match op {
+            Op::Acquire(request) => self.acquire(request, mark, now),
+            Op::Renew(lease, renewal) => {
+                let ttl = micros(*renewal);
+                let (set, condition) = match renewal.ticket {
+                    TicketStep::Keep => (String::new(), String::new()),
+                    TicketStep::Issue(nonce) => (
+                        format!(", nonce = {}", hex(nonce.as_bytes())),
+                        String::new(),
+                    ),
+                    TicketStep::Redeem(nonce) => (
+                        ", nonce = NULL".to_owned(),
+                        format!(" AND nonce = {}", hex(nonce.as_bytes())),
+                    ),
+                };
+                format!(
+                    "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {now} + {ttl}{set} \
+                     WHERE {} AND expires_at > {now}{condition}",
+                    of(lease)
+                )
+            }
+            // Says 2 when another process waits, else 1.
+            Op::Release(lease) => format!(
+                "UPDATE {lock} SET \
+                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > {now} AND wanted_by <> {mark}, 2, 1)), \
+                 holder_id = NULL, expires_at = {now}, holder = '', meta = NULL, nonce = NULL WHERE {}",
+                of(lease)
+            ),
+            Op::HandOver(lease, next) => format!(
+                "UPDATE {lock} SET token = LAST_INSERT_ID(GREATEST(token + 1, {now})), holder_id = {}, \
+                 expires_at = {now} + {}, acquired_at = {now}, holder = {}, meta = {}, nonce = NULL \
+                 WHERE {} AND expires_at > {now}",
+                hex(next.owner.as_uuid().as_bytes()),
+                next.ttl.as_millis() * 1000,
+                text(next.holder.as_str()),
+                opaque(next.meta.as_ref().map(Meta::as_str)),
+                of(lease)
+            ),
+            Op::Force(name, token) => format!(
+                "UPDATE {lock} SET holder_id = NULL, expires_at = {now}, holder = '', meta = NULL, nonce = NULL \
+                 WHERE lock_name = {} AND token = {} AND holder_id IS NOT NULL AND expires_at > {now}",
+                hex(name.as_str().as_bytes()),
+                token.get()
+            ),
+            Op::Create(key, value) => self.create(key, value, flavour, now),
+            Op::Replace(key, value, version) => format!(
+                "UPDATE {} SET version = LAST_INSERT_ID(GREATEST(version + 1, {now})), value = {}, written_at = {now} \
+                 WHERE record_key = {} AND version = {} AND deleted = 0",
+                self.record,
+                hex(value),
+                hex(key.as_str().as_bytes()),
+                version.get()
+            ),
+            // The row stays as a tombstone until it is reaped.
+            Op::Delete(key, version) => format!(
+                "UPDATE {} SET value = '', deleted = 1, written_at = {now} \
+                 WHERE record_key = {} AND version = {} AND deleted = 0",
+                self.record,
+                hex(key.as_str().as_bytes()),
+                version.get()
+            ),
+        }
+    }
+
+    /// Takes a missing, free or stale row, or one that is ours already, and says its token; 0 for one that is held.
+    ///
+    /// The values of the insert are evaluated first in any case, so the branch that refuses must say 0 itself. Assignments
+    /// are carried out from left to right and see what those before them did: who holds it and until when come last.
+    fn acquire(&self, request: &AcquireRequest, mark: i64, now: &str) -> String {
+        let owner = hex(request.owner.as_uuid().as_bytes());
+        let until = format!("{now} + {}", request.ttl.as_millis() * 1000);
+        let holder = text(request.holder.as_str());
+        let meta = opaque(request.meta.as_ref().map(Meta::as_str));
+        let free = format!("(holder_id IS NULL OR expires_at <= {now})");
+        let ours = format!("(holder_id IS NULL OR holder_id = {owner} OR expires_at <= {now})");
+        format!(
+            "INSERT INTO {} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
+             VALUES ({}, {owner}, LAST_INSERT_ID({now}), {now}, {until}, {holder}, {meta}) \
+             ON DUPLICATE KEY UPDATE \
+             token = CASE WHEN {free} THEN LAST_INSERT_ID(GREATEST(token + 1, {now})) \
+             WHEN holder_id = {owner} THEN LAST_INSERT_ID(token) ELSE token + LAST_INSERT_ID(0) END, \
+             acquired_at = IF({free}, {now}, acquired_at), \
+             nonce = IF({free}, NULL, nonce), \
+             wanted_until = IF({ours} AND wanted_by = {mark}, 0, wanted_until), \
+             holder = IF({ours}, {holder}, holder), \
+             meta = IF({ours}, {meta}, meta), \
+             holder_id = IF({ours}, {owner}, holder_id), \
+             expires_at = IF(holder_id = {owner}, {until}, expires_at)",
+            self.lock,
+            hex(request.name.as_str().as_bytes()),
+        )
+    }
+
+    /// Says the version, or 0 when there is such a record. A tombstone's version is passed, never repeated.
+    fn create(&self, key: &RecordKey, value: &[u8], flavour: Flavour, now: &str) -> String {
+        let record = &self.record;
+        // MySQL is about to lose the one form, MariaDB never had the other.
+        let (alias, new) = match flavour {
+            Flavour::MariaDb => ("", "VALUES(value)"),
+            Flavour::MySql => (" AS new", "new.value"),
+        };
+        format!(
+            "INSERT INTO {record} (record_key, version, value, deleted, written_at) \
+             VALUES ({}, LAST_INSERT_ID({now}), {}, 0, {now}){alias} \
+             ON DUPLICATE KEY UPDATE \
+             version = IF({record}.deleted = 1, LAST_INSERT_ID(GREATEST({record}.version + 1, {now})), \
+             {record}.version + LAST_INSERT_ID(0)), \
+             value = IF({record}.deleted = 1, {new}, {record}.value), \
+             written_at = IF({record}.deleted = 1, {now}, {record}.written_at), \
+             deleted = 0",
+            hex(key.as_str().as_bytes()),
+            hex(value),
+        )
+    }
+
+    /// Answers with an error at once when the operation's row is locked by another transaction.
+    pub(super) fn probe(&self, op: &Op) -> String {
+        let (table, column) = self.table(match op.lock() {
+            Some(_) => Reaped::Locks,
+            None => Reaped::Records,
+        });
+        format!(
+            "SELECT {column} FROM {table} WHERE {column} = {} FOR UPDATE NOWAIT",
+            hex(op.key().as_bytes())
+        )
+    }
+
+    pub(super) fn look<'a>(&self, names: impl Iterator<Item = &'a LockName>) -> String {
+        format!(
+            "SELECT {} FROM {} WHERE lock_name IN ({})",
+            lock_columns(),
+            self.lock,
+            list(names.map(|name| name.as_str().as_bytes()))
+        )
+    }
+
+    /// Those of the rows that nobody has locked.
+    pub(super) fn unlocked<'a>(
+        &self,
+        table: Reaped,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> String {
+        let (table, column) = self.table(table);
+        // Without being forced to, the optimiser may well read, and lock, all of a small table.
+        format!(
+            "SELECT {column} FROM {table} FORCE INDEX (PRIMARY) WHERE {column} IN ({}) FOR UPDATE SKIP LOCKED",
+            list(keys)
+        )
+    }
+
+    fn table(&self, table: Reaped) -> (&str, &'static str) {
+        match table {
+            Reaped::Locks => (&self.lock, "lock_name"),
+            Reaped::Records => (&self.record, "record_key"),
+        }
+    }
+
+    /// The mark of another process that waits is left alone.
+    pub(super) fn want(&self, names: &[Vec<u8>], mark: i64, micros: u128) -> String {
+        format!(
+            "UPDATE {} FORCE INDEX (PRIMARY) SET wanted_by = {mark}, wanted_until = {NOW} + {micros} WHERE lock_name IN ({}) \
+             AND holder_id IS NOT NULL AND (wanted_by = {mark} OR wanted_until <= {NOW})",
+            self.lock,
+            list(names.iter().map(Vec::as_slice))
+        )
+    }
+
+    /// Held locks from `from` on, below `below`, but not `not`.
+    pub(super) fn list(&self, range: &Range<'_>) -> String {
+        format!(
+            "SELECT {} FROM {} WHERE {} AND holder_id IS NOT NULL AND expires_at > {NOW} \
+             ORDER BY lock_name LIMIT {}",
+            lock_columns(),
+            self.lock,
+            range.condition("lock_name"),
+            range.limit
+        )
+    }
+
+    pub(super) fn get(&self, keys: &[RecordKey]) -> String {
+        format!(
+            "SELECT record_key, version, value, written_at, {NOW} FROM {} WHERE record_key IN ({}) AND deleted = 0",
+            self.record,
+            list(keys.iter().map(|key| key.as_str().as_bytes()))
+        )
+    }
+
+    pub(super) fn scan(&self, range: &Range<'_>) -> String {
+        format!(
+            "SELECT record_key, version, value, written_at, {NOW} FROM {} WHERE {} AND deleted = 0 \
+             ORDER BY record_key LIMIT {}",
+            self.record,
+            range.condition("record_key"),
+            range.limit
+        )
+    }
+
+    pub(super) fn claim_reaping(&self, every: u128) -> String {
+        format!(
+            "UPDATE {} SET reaped_at = {NOW} WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= {NOW} - {every})",
+            self.meta
+        )
+    }
+
+    /// Some idle rows. One whose token is not below the clock stays: a new row's would not be higher.
+    pub(super) fn idle(&self, table: Reaped, reap_after: u128) -> String {
+        let (name, column) = self.table(table);
+        let condition = idle(table, reap_after);
+        format!("SELECT {column} FROM {name} WHERE {condition} LIMIT {PAGE}")
+    }
+
+    pub(super) fn reap(&self, table: Reaped, keys: &[Vec<u8>], reap_after: u128) -> String {
+        let (name, column) = self.table(table);
+        let condition = idle(table, reap_after);
+        // The form for several tables, because in the other no index can be forced.
+        format!(
+            "DELETE idle FROM {name} AS idle FORCE INDEX (PRIMARY) WHERE {column} IN ({}) AND {condition}",
+            list(keys.iter().map(Vec::as_slice))
+        )
+    }
+
+    pub(super) fn meta(&self) -> String {
+        format!(
+            "SELECT schema_version, epoch FROM {} WHERE id = 1",
+            self.meta
+        )
+    }
+
+    /// How many of our tables there are.
+    pub(super) fn objects(&self) -> String {
+        format!(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
+             AND table_name IN ('{}', '{}', '{}')",
+            self.lock, self.record, self.meta
+        )
+    }
+
+    /// Table, column, its type with collation, and the engine.
+    pub(super) fn columns(&self) -> String {
+        format!(
+            "SELECT c.table_name, c.column_name, c.column_type, c.collation_name, t.engine, c.column_key \
+             FROM information_schema.columns c JOIN information_schema.tables t \
+             ON t.table_schema = c.table_schema AND t.table_name = c.table_name \
+             WHERE c.table_schema = DATABASE() AND c.table_name IN ('{}', '{}')",
+            self.lock, self.record
+        )
+    }
+
+    /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
+    pub(super) fn stocktaking(&self) -> String {
+        let held = format!("holder_id IS NOT NULL AND expires_at > {NOW}");
+        let stale = format!("holder_id IS NOT NULL AND expires_at <= {NOW}");
+        format!(
+            "SELECT COUNT(CASE WHEN {held} THEN 1 END), COUNT(CASE WHEN holder_id IS NULL THEN 1 END), \
+             COUNT(CASE WHEN {stale} THEN 1 END), MAX(CASE WHEN {stale} THEN {NOW} - expires_at END), \
+             (SELECT COUNT(*) FROM {0} WHERE deleted = 0), (SELECT COUNT(*) FROM {0} WHERE deleted = 1) FROM {1}",
+            self.record, self.lock
+        )
+    }
+}
+
+/// Part of a table, in byte order.
+pub(super) struct Range<'a> {
+    pub(super) from: &'a str,
+    pub(super) after: Option<&'a str>,
+    pub(super) below: Option<String>,
+    pub(super) limit: u32,
+}
+
+impl Range<'_> {
+    fn condition(&self, column: &str) -> String {
+        let mut condition = format!("{column} >= {}", hex(self.from.as_bytes()));
+        if let Some(after) = self.after {
+            condition += &format!(" AND {column} > {}", hex(after.as_bytes()));
+        }
+        if let Some(below) = &self.below {
+            condition += &format!(" AND {column} < {}", hex(below.as_bytes()));
+        }
+        condition
+    }
+}
+
+fn idle(table: Reaped, reap_after: u128) -> String {
+    match table {
+        Reaped::Locks => format!("expires_at <= {NOW} - {reap_after} AND token < {NOW}"),
+        Reaped::Records => {
+            format!("deleted = 1 AND written_at <= {NOW} - {reap_after} AND version < {NOW}")
+        }
+    }
+}
+
+fn lock_columns() -> String {
+    format!(
+        "lock_name, holder_id, token, expires_at, acquired_at, holder, meta, wanted_by, wanted_until, {NOW}"
+    )
+}
+
+/// The row of a lease that is still its owner's.
+fn of(lease: &distlock_core::Lease) -> String {
+    let name = hex(lease.name.as_str().as_bytes());
+    let owner = hex(lease.owner.as_uuid().as_bytes());
+    let token = lease
+        .token
+        .map_or_else(String::new, |token| format!(" AND token = {}", token.get()));
+    format!("lock_name = {name} AND holder_id = {owner}{token}")
+}
+
+fn micros(renewal: Renewal) -> u64 {
+    renewal.ttl.as_millis() * 1000
+}

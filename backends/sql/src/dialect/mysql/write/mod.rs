@@ -1,0 +1,271 @@
+//! Batches that change something: a statement for each row, all in one round trip and one transaction, and one read to tell
+//! the refused ones why.
+
+mod acquire;
+mod records;
+mod release;
+mod renew;
+
+use std::{collections::HashMap, time::Duration};
+
+use distlock_core::{
+    Epoch, LockName, Moment, Result,
+    batch::{Failure, Reply},
+};
+use sqlx::mysql::MySqlQueryResult;
+
+use super::{
+    MySqlDialect, Shared,
+    link::{Broken, Link},
+    look, rows,
+    statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
+};
+use crate::{
+    dialect::{Dialect as _, LockRow},
+    error::{Access, Failed, MySqlTrouble},
+    op::{Answer, Op},
+};
+
+/// How often a transaction that the server took back is sent again, beside the time there is for it.
+const ATTEMPTS: u32 = 12;
+
+/// How long a row that somebody else had locked is taken to be locked still.
+const STUCK_FOR: Duration = Duration::from_secs(60);
+
+/// Rows that others have locked for longer than a statement waits, and since when that was last seen.
+#[derive(Debug, Default)]
+pub(super) struct Stuck(HashMap<String, Moment>);
+
+/// One batch on its way.
+pub(super) struct Batch<'a> {
+    pub(super) ops: &'a [Op],
+    pub(super) shared: &'a Shared,
+    pub(super) link: &'a mut Link,
+    pub(super) stuck: &'a mut Stuck,
+}
+
+/// What the refused are told from.
+struct Refusals {
+    rows: Result<HashMap<LockName, Result<LockRow>>>,
+    epoch: Epoch,
+    history_changed: bool,
+}
+
+impl Stuck {
+    fn contains(&self, op: &Op) -> bool {
+        self.0.contains_key(op.key())
+    }
+}
+
+impl<'a> Batch<'a> {
+    pub(super) async fn send(mut self) -> Result<Vec<Reply<Answer>>, Failure> {
+        let now = self.shared.clock.now();
+        self.stuck.0.retain(|_, seen| now.since(*seen) < STUCK_FOR);
+        if let [op] = self.ops {
+            self.probe(op).await.map_err(Failed::into_failure)?;
+        }
+        let done = self.done(now).await?;
+        let refused = done.iter().filter(|it| !happened(it.op, &it.result));
+        let refused: Vec<_> = refused.filter_map(|it| it.op.lock()).collect();
+        let refusals = self.refusals(&refused).await;
+        let mut replies: Vec<_> = self.ops.iter().map(|_| Reply::Alone).collect();
+        for it in done {
+            replies[it.at] = Reply::Done(answer(it.op, &it.result, &refusals));
+        }
+        Ok(replies)
+    }
+
+    /// Carries the operations out, as often as the server takes them back, except those whose rows are locked by others.
+    async fn done(&mut self, started: Moment) -> Result<Vec<Done<'a>>, Failure> {
+        let (ops, shared) = (self.ops, self.shared);
+        let lone = ops.len() == 1;
+        let mut sent: Vec<usize> = (0..ops.len())
+            .filter(|at| lone || !self.stuck.contains(&ops[*at]))
+            .collect();
+        let mut attempt = 0;
+        while !sent.is_empty() {
+            let batch: Vec<_> = sent.iter().map(|at| &ops[*at]).collect();
+            let broken = match self.attempt(&batch).await? {
+                Ok(results) => {
+                    let done = sent.into_iter().zip(results);
+                    let done = done.map(|(at, result)| Done {
+                        at,
+                        op: &ops[at],
+                        result,
+                    });
+                    return Ok(done.collect());
+                }
+                Err(broken) => broken,
+            };
+            attempt += 1;
+            let late = shared.clock.now().since(started) > shared.config.statement_timeout / 2;
+            match (broken.failed.mysql_trouble(), broken.at) {
+                // The statement that waited is the one whose row is locked.
+                (Some(MySqlTrouble::Locked), Some(at)) => {
+                    let key = batch[at].key().to_owned();
+                    self.stuck.0.insert(key, shared.clock.now());
+                    if lone {
+                        return Err(broken.failed.into_failure());
+                    }
+                    sent.remove(at);
+                }
+                (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
+                    metrics::counter!("distlock_store_retries_total", "backend" => MySqlDialect::NAME)
+                        .increment(1);
+                    let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
+                    shared.clock.sleep(pause).await;
+                }
+                _ => return Err(broken.failed.into_failure()),
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// One transaction.
+    async fn attempt(
+        &mut self,
+        ops: &[&Op],
+    ) -> Result<Result<Vec<MySqlQueryResult>, BrokenBatch>, Failure> {
+        let shared = self.shared;
+        let mark = shared.group.mark();
+        let kind = ops.first().map_or("write", |op| op.kind().name());
+        let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
+        let statement = |op, now| shared.statements.write(op, mark, open.flavour, now);
+        if let [op] = ops {
+            let sent = open
+                .send(shared, kind, statement(op, NOW), Access::Write)
+                .await;
+            return Ok(match sent {
+                Ok(answers) => Ok(answers.done),
+                Err(broken) => Err(BrokenBatch {
+                    at: Some(0),
+                    failed: self.link.failed(broken.failed),
+                }),
+            });
+        }
+        let mut script = format!("{SET_BATCH_NOW}; START TRANSACTION");
+        for op in ops {
+            script.push_str("; ");
+            script.push_str(&statement(op, BATCH_NOW));
+        }
+        script.push_str("; COMMIT");
+        // The two statements before the first operation's, and the one after the last.
+        let (before, all) = (2, ops.len() + 3);
+        let broken = match open.send(shared, kind, script, Access::Write).await {
+            Ok(mut answers) if answers.done.len() == all => {
+                answers.done.truncate(all - 1);
+                answers.done.drain(..before);
+                return Ok(Ok(answers.done));
+            }
+            Ok(answers) => Broken {
+                failed: Failed::corrupt(rows::corrupt(
+                    "the server answered to another number of statements than were sent",
+                )),
+                done: answers.done.len(),
+            },
+            Err(broken) => broken,
+        };
+        // Nothing was committed if the server says that a statement before failed: it carries out none after that.
+        if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
+            self.link.disconnect();
+        }
+        let at = broken.done.checked_sub(before);
+        Ok(Err(BrokenBatch {
+            at: at.filter(|at| *at < ops.len()),
+            failed: self.link.failed(broken.failed),
+        }))
+    }
+
+    /// Fails at once for a row that was found locked a while ago and still is: waiting for it would hold up all others.
+    async fn probe(&mut self, op: &Op) -> Result<(), Failed> {
+        if !self.stuck.contains(op) {
+            return Ok(());
+        }
+        let shared = self.shared;
+        let Ok(open) = self.link.ready(shared).await else {
+            return Ok(());
+        };
+        let statement = shared.statements.probe(op);
+        match open.send(shared, "probe", statement, Access::Read).await {
+            Ok(_) => {
+                self.stuck.0.remove(op.key());
+                Ok(())
+            }
+            Err(broken) => {
+                if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
+                    self.stuck.0.insert(op.key().to_owned(), shared.clock.now());
+                }
+                Err(self.link.failed(broken.failed))
+            }
+        }
+    }
+
+    async fn refusals(&mut self, names: &[&LockName]) -> Refusals {
+        let shared = self.shared;
+        let open = match self.link.ready(shared).await {
+            Ok(open) => open,
+            Err(error) => {
+                return Refusals {
+                    rows: Err(error),
+                    epoch: Epoch::new(""),
+                    history_changed: false,
+                };
+            }
+        };
+        let (epoch, history_changed) = (open.epoch.clone(), open.history_changed);
+        let rows = match names {
+            [] => Ok(Vec::new()),
+            names => look(open, shared, names).await,
+        };
+        Refusals {
+            rows: rows
+                .map(|rows| rows.into_iter().collect())
+                .map_err(|failed| self.link.failed(failed).into_error()),
+            epoch,
+            history_changed,
+        }
+    }
+}
+
+/// An operation whose statement was carried out.
+struct Done<'a> {
+    /// Its place in the batch.
+    at: usize,
+    op: &'a Op,
+    result: MySqlQueryResult,
+}
+
+/// Why a batch did not go through, and at which of its operations.
+struct BrokenBatch {
+    at: Option<usize>,
+    failed: Failed,
+}
+
+/// Whether the statement did what the operation asked for.
+fn happened(op: &Op, result: &MySqlQueryResult) -> bool {
+    match op {
+        Op::Acquire(_) | Op::Create(..) => result.last_insert_id() > 0,
+        _ => result.rows_affected() > 0,
+    }
+}
+
+fn answer(op: &Op, result: &MySqlQueryResult, refusals: &Refusals) -> Result<Answer> {
+    let id = happened(op, result).then(|| result.last_insert_id());
+    match op {
+        Op::Acquire(request) => acquire::answer(request, id, refusals),
+        Op::Renew(lease, renewal) => renew::renewed(lease, renewal, id, refusals),
+        Op::HandOver(lease, next) => renew::handed_over(lease, next, id, refusals),
+        Op::Release(_) => Ok(release::released(id)),
+        Op::Force(name, _) => release::forced(name, id, refusals),
+        Op::Create(..) | Op::Replace(..) => records::written(id),
+        Op::Delete(..) => Ok(records::deleted(id)),
+    }
+}
+
+impl Refusals {
+    /// The row of a refused operation; `None` when there is none any more.
+    fn row(&self, name: &LockName) -> Result<Option<LockRow>> {
+        let rows = self.rows.as_ref().map_err(Clone::clone)?;
+        rows.get(name).cloned().transpose()
+    }
+}

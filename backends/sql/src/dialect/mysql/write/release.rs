@@ -1,0 +1,28 @@
+//! Freeing locks: by their holders, and by force.
+
+use distlock_core::{Forced, LockName, ReleaseOutcome, Result};
+
+use super::Refusals;
+use crate::op::Answer;
+
+/// What the statement says when another process waits.
+const WANTED: u64 = 2;
+
+pub(super) fn released(says: Option<u64>) -> Answer {
+    Answer::Released(match says {
+        Some(says) => ReleaseOutcome::Released {
+            others_waiting: Some(says == WANTED),
+        },
+        None => ReleaseOutcome::NotHeld,
+    })
+}
+
+pub(super) fn forced(name: &LockName, freed: Option<u64>, refusals: &Refusals) -> Result<Answer> {
+    if freed.is_some() {
+        return Ok(Answer::Forced(Forced::Released));
+    }
+    Ok(Answer::Forced(match refusals.row(name)? {
+        Some(row) if row.held.is_some() => Forced::OtherToken(row.last_token),
+        Some(_) | None => Forced::NotHeld,
+    }))
+}

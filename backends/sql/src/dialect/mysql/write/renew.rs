@@ -1,0 +1,57 @@
+//! Keeping locks, and passing them on.
+
+use distlock_core::{
+    AcquireRequest, Grant, HandOver, Lease, LossFeed, LossReason, Renewal, Renewed, Result,
+};
+
+use super::Refusals;
+use crate::{dialect::mysql::rows, op::Answer};
+
+pub(super) fn renewed(
+    lease: &Lease,
+    renewal: &Renewal,
+    token: Option<u64>,
+    refusals: &Refusals,
+) -> Result<Answer> {
+    Ok(Answer::Renewed(match token {
+        Some(token) => Renewed::Extended {
+            valid_for: renewal.ttl.duration(),
+            epoch: refusals.epoch.clone(),
+            token: rows::token(token)?,
+            loss: LossFeed::silent(),
+        },
+        None => Renewed::NotHeld(why_lost(lease, refusals)?),
+    }))
+}
+
+pub(super) fn handed_over(
+    lease: &Lease,
+    next: &AcquireRequest,
+    token: Option<u64>,
+    refusals: &Refusals,
+) -> Result<Answer> {
+    Ok(Answer::HandedOver(match token {
+        Some(token) => HandOver::Done(Grant::new(
+            rows::token(token)?,
+            refusals.epoch.clone(),
+            next.ttl.duration(),
+        )),
+        None => HandOver::NotHeld(why_lost(lease, refusals)?),
+    }))
+}
+
+fn why_lost(lease: &Lease, refusals: &Refusals) -> Result<LossReason> {
+    let Some(row) = refusals.row(&lease.name)? else {
+        return Ok(if refusals.history_changed {
+            LossReason::HistoryChanged
+        } else {
+            LossReason::Removed
+        });
+    };
+    Ok(match row.owner {
+        None => LossReason::Removed,
+        Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
+        // Also our own identity under another token, or with a ticket that was redeemed already.
+        Some(_) => LossReason::TakenOver,
+    })
+}

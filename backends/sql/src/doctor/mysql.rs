@@ -1,0 +1,232 @@
+//! MySQL and MariaDB.
+
+use std::collections::HashMap;
+
+use distlock_core::{Health, Result, Verdict, micros, unix_time};
+
+use super::Stock;
+use crate::{
+    dialect::mysql::{Open, Shared, rows},
+    error::{Access, Failed},
+};
+
+/// A difference of the two clocks that is worth a word: leases do not depend on it, tokens after a failover do.
+const CLOCK_OFF: u64 = 5_000_000;
+
+const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+    ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'read_only', 'super_read_only', \
+    'wsrep_on', 'innodb_doublewrite', 'innodb_rollback_on_timeout', 'max_allowed_packet')";
+
+/// A value and its overhead in hexadecimal.
+const PACKET: u64 = 1024 * 1024;
+
+/// Examines a server over a connection.
+pub(crate) async fn examine(
+    health: &mut Health,
+    open: &mut Open,
+    shared: &Shared,
+) -> Result<(), Failed> {
+    let found = ask(open, shared, VARIABLES.to_owned()).await?;
+    let mut variables = HashMap::new();
+    for row in &found.rows {
+        let name = rows::string(row, 0).map_err(Failed::corrupt)?;
+        variables.insert(name, rows::string(row, 1).map_err(Failed::corrupt)?);
+    }
+    durability(health, &variables);
+    topology(health, &variables);
+    limits(health, &variables);
+
+    let before = micros(unix_time(&*shared.clock));
+    let found = ask(open, shared, shared.clock_question()).await?;
+    let after = micros(unix_time(&*shared.clock));
+    let theirs: i64 = first(&found, 0)?;
+    let theirs = u64::try_from(theirs).unwrap_or(0);
+    let off = before
+        .saturating_sub(theirs)
+        .max(theirs.saturating_sub(after));
+    let (verdict, note) = if off > CLOCK_OFF {
+        (
+            Verdict::Warn,
+            ": leases do not depend on it, but check which of the two is wrong",
+        )
+    } else {
+        (Verdict::Pass, "")
+    };
+    health.found(
+        "clock",
+        verdict,
+        format!("{} ms from this machine's{note}", off / 1000),
+    );
+
+    tables(health, &ask(open, shared, shared.columns_question()).await?)?;
+
+    let found = ask(open, shared, shared.stock_question()).await?;
+    Stock {
+        held: first(&found, 0)?,
+        free: first(&found, 1)?,
+        stale: first(&found, 2)?,
+        oldest_stale: first(&found, 3)?,
+        records: first(&found, 4)?,
+        tombstones: first(&found, 5)?,
+    }
+    .report(health, shared.config.reap_after);
+    Ok(())
+}
+
+fn durability(health: &mut Health, variables: &HashMap<String, String>) {
+    match get(variables, "innodb_flush_log_at_trx_commit") {
+        "1" => health.found(
+            "innodb_flush_log_at_trx_commit",
+            Verdict::Pass,
+            "a commit is on the disk before it is answered",
+        ),
+        "" => health.found("innodb_flush_log_at_trx_commit", Verdict::Unknown, "not shown"),
+        other => health.found(
+            "innodb_flush_log_at_trx_commit",
+            Verdict::Fail,
+            format!("{other}: a power cut or crash may take back granted locks and their tokens; set it to 1"),
+        ),
+    }
+    if on(get(variables, "log_bin")) {
+        match get(variables, "sync_binlog") {
+            "1" => health.found("sync_binlog", Verdict::Pass, "1"),
+            other => health.found(
+                "sync_binlog",
+                Verdict::Warn,
+                format!("{other}: after a power cut replicas may lack granted locks; set it to 1"),
+            ),
+        }
+        let format = get(variables, "binlog_format");
+        if format.eq_ignore_ascii_case("statement") {
+            health.found(
+                "binlog_format",
+                Verdict::Fail,
+                "STATEMENT: refuses READ COMMITTED; set it to ROW or MIXED",
+            );
+        }
+    }
+    if !on(get(variables, "innodb_doublewrite")) && !get(variables, "innodb_doublewrite").is_empty()
+    {
+        health.found(
+            "innodb_doublewrite",
+            Verdict::Warn,
+            "off: a power cut may damage a page that holds locks",
+        );
+    }
+}
+
+fn topology(health: &mut Health, variables: &HashMap<String, String>) {
+    if on(get(variables, "read_only")) || on(get(variables, "super_read_only")) {
+        health.found(
+            "read_only",
+            Verdict::Fail,
+            "on: this is a replica, or a primary that was set aside; no lock can be taken here",
+        );
+    } else {
+        health.found("read_only", Verdict::Pass, "off");
+    }
+    if on(get(variables, "wsrep_on")) {
+        health.found(
+            "wsrep_on",
+            Verdict::Warn,
+            "a Galera cluster: point every client at one node, because reads of another may be stale",
+        );
+    }
+}
+
+fn limits(health: &mut Health, variables: &HashMap<String, String>) {
+    if on(get(variables, "innodb_rollback_on_timeout")) {
+        health.found("innodb_rollback_on_timeout", Verdict::Pass, "on");
+    }
+    if let Ok(packet) = get(variables, "max_allowed_packet").parse::<u64>()
+        && packet < PACKET
+    {
+        health.found(
+            "max_allowed_packet",
+            Verdict::Warn,
+            format!("{packet}: records may be larger; set it to {PACKET} or more"),
+        );
+    }
+}
+
+/// Whether names are compared byte for byte and nothing is cut off.
+fn tables(health: &mut Health, found: &crate::dialect::mysql::Answers) -> Result<(), Failed> {
+    let mut problems = Vec::new();
+    for row in &found.rows {
+        let text = |index| rows::string(row, index).map_err(Failed::corrupt);
+        let (table, column, kind) = (text(0)?, text(1)?, text(2)?.to_lowercase());
+        let (engine, key) = (text(4)?, text(5)?);
+        let expected = match column.as_str() {
+            "lock_name" => Some("varbinary(255)"),
+            "record_key" => Some("varbinary(512)"),
+            "holder_id" | "nonce" => Some("binary(16)"),
+            "holder" => Some("varchar(128)"),
+            "meta" => Some("text"),
+            "value" => Some("mediumblob"),
+            _ => None,
+        };
+        if let Some(expected) = expected
+            && kind != expected
+        {
+            problems.push(format!("{table}.{column} is {kind} instead of {expected}"));
+        }
+        // MariaDB shows the length of a number, MySQL does not.
+        let number = matches!(
+            column.as_str(),
+            "token" | "expires_at" | "acquired_at" | "version"
+        );
+        if number
+            && !(kind == "bigint" || kind.starts_with("bigint(") && !kind.contains("unsigned"))
+        {
+            problems.push(format!("{table}.{column} is {kind} instead of bigint"));
+        }
+        if matches!(column.as_str(), "lock_name" | "record_key") {
+            if key != "PRI" {
+                problems.push(format!("{table}.{column} is not the primary key"));
+            }
+            if !engine.eq_ignore_ascii_case("InnoDB") {
+                problems.push(format!("{table} is kept by {engine} instead of InnoDB"));
+            }
+        }
+    }
+    if problems.is_empty() {
+        health.found("tables", Verdict::Pass, "as they were created");
+    } else {
+        health.found(
+            "tables",
+            Verdict::Fail,
+            format!(
+                "{}: names may be mixed up or cut off; create them again",
+                problems.join(", ")
+            ),
+        );
+    }
+    Ok(())
+}
+
+async fn ask(
+    open: &mut Open,
+    shared: &Shared,
+    question: String,
+) -> Result<crate::dialect::mysql::Answers, Failed> {
+    open.send(shared, "doctor", question, Access::Read)
+        .await
+        .map_err(|broken| broken.failed)
+}
+
+fn first<T>(found: &crate::dialect::mysql::Answers, index: usize) -> Result<T, Failed>
+where
+    T: for<'r> sqlx::Decode<'r, sqlx::MySql>,
+{
+    let row = found.rows.first();
+    let row = row.ok_or_else(|| Failed::mysql(sqlx::Error::RowNotFound, Access::Read))?;
+    rows::column(row, index).map_err(Failed::corrupt)
+}
+
+fn get<'a>(variables: &'a HashMap<String, String>, name: &str) -> &'a str {
+    variables.get(name).map_or("", String::as_str)
+}
+
+fn on(value: &str) -> bool {
+    value == "1" || value.eq_ignore_ascii_case("on")
+}

@@ -1,0 +1,210 @@
+//! MySQL's and MariaDB's error numbers.
+
+use distlock_core::ErrorKind;
+use sqlx::mysql::MySqlDatabaseError;
+
+use super::{Access, Failed, Meaning};
+
+/// What sending again, or leaving something out, can cure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MySqlTrouble {
+    /// The server took the transaction back, so that another could go on.
+    Deadlock,
+    /// Another transaction has the row locked.
+    Locked,
+}
+
+impl Failed {
+    /// Reads the server's answer, or the driver's.
+    pub(crate) fn mysql(source: sqlx::Error, access: Access) -> Self {
+        Self {
+            meaning: mysql(&source, access),
+            source,
+        }
+    }
+
+    /// No answer came in time.
+    pub(crate) fn mysql_timed_out(access: Access) -> Self {
+        let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        Self {
+            meaning: Meaning::of(
+                unknown_if_write(access),
+                "the server did not answer in time",
+            )
+            .reconnect(),
+            source: sqlx::Error::Io(source),
+        }
+    }
+
+    pub(crate) fn mysql_trouble(&self) -> Option<MySqlTrouble> {
+        match mysql_number(&self.source)? {
+            // Deadlock; changed since it was read; not certified by the cluster comes as the first as well.
+            1213 | 1020 => Some(MySqlTrouble::Deadlock),
+            // Waited for too long; was not to wait.
+            1205 | 3572 => Some(MySqlTrouble::Locked),
+            _ => None,
+        }
+    }
+}
+
+fn mysql_number(error: &sqlx::Error) -> Option<u16> {
+    let error = error.as_database_error()?;
+    Some(error.try_downcast_ref::<MySqlDatabaseError>()?.number())
+}
+
+fn unknown_if_write(access: Access) -> ErrorKind {
+    match access {
+        Access::Read => ErrorKind::Unavailable,
+        Access::Write => ErrorKind::OutcomeUnknown,
+    }
+}
+
+fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
+    let unknown = unknown_if_write(access);
+    if let Some(number) = mysql_number(error) {
+        return mysql_meaning(number, unknown);
+    }
+    match error {
+        sqlx::Error::Io(_) => Meaning::of(unknown, "the connection broke").reconnect(),
+        sqlx::Error::Tls(_) => Meaning::of(
+            ErrorKind::AccessDenied,
+            "the server could not be spoken to through TLS as `ssl-mode` demands",
+        )
+        .reconnect(),
+        sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => Meaning::of(
+            ErrorKind::AccessDenied,
+            "the server takes this password over TLS or a Unix socket only: set `ssl-mode` or `socket`",
+        )
+        .reconnect(),
+        sqlx::Error::Configuration(_) => {
+            Meaning::of(ErrorKind::InvalidConfig, "a file or option cannot be used").reconnect()
+        }
+        sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
+            Meaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
+        }
+        // A stranger at the other end, or an answer cut off in the middle.
+        _ => Meaning::of(unknown, "the driver failed").reconnect(),
+    }
+}
+
+/// By number. One of the server's own errors means that the statement was not carried out, unless it says otherwise.
+fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
+    use ErrorKind::{
+        AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, OutcomeUnknown, Unavailable,
+    };
+    match number {
+        1205 | 3572 => Meaning::of(Unavailable, "another transaction has the row locked").one_row(),
+        1020 | 1213 => Meaning::of(Unavailable, "other transactions were in the way too often"),
+        1412 | 1615 => Meaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
+        1040 | 1129 | 1203 | 1226 => {
+            Meaning::of(Unavailable, "the server has too many connections").reconnect()
+        }
+        1290 | 1792 | 1836 | 1874 => {
+            Meaning::of(Unavailable, "the server is read-only").reconnect()
+        }
+        1047 => Meaning::of(Unavailable, "the node is not part of its cluster").reconnect(),
+        1053 | 1077 | 1079 | 1080 => {
+            Meaning::of(Unavailable, "the server is shutting down").reconnect()
+        }
+        1317 | 1969 | 3024 => Meaning::of(Unavailable, "the statement was stopped by the server"),
+        // Killed by an administrator, or for being idle; which of the two, and when, it does not say.
+        1152 | 1158..=1161 | 1184 | 1927 | 4031 => {
+            Meaning::of(unknown_if_write, "the server closed the connection").reconnect()
+        }
+        1180 => Meaning::of(OutcomeUnknown, "the commit failed").reconnect(),
+        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1524 | 1698 | 1820 | 1862 | 3118
+        | 3159 | 4151 => Meaning::of(AccessDenied, "access was refused").reconnect(),
+        1049 => Meaning::of(InvalidConfig, "there is no such database").reconnect(),
+        1054 | 1064 | 1136 | 1146 | 1356 | 1364 => Meaning::of(
+            InvalidConfig,
+            "the tables are not as expected: run `distlock doctor`, or `distlock migrate`",
+        )
+        .reconnect(),
+        1665 => Meaning::of(
+            InvalidConfig,
+            "the server's binlog_format must be ROW or MIXED",
+        ),
+        1264..=1266 | 1366 | 1406 => Meaning::of(
+            InvalidConfig,
+            "a value does not fit its column, so the tables were changed by hand: run `distlock doctor`",
+        )
+        .one_row(),
+        1048 | 3819 | 4025 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
+        1034 | 1035 | 1194 | 1195 | 1712 => Meaning::of(Corrupt, "a table is damaged"),
+        1021 | 1114 => Meaning::of(LimitExceeded, "the disk or the table is full"),
+        1037 | 1038 | 1041 | 1206 => Meaning::of(LimitExceeded, "the server is out of memory"),
+        1153 => Meaning::of(
+            LimitExceeded,
+            "the value is larger than the server's max_allowed_packet allows",
+        )
+        .one_row()
+        .reconnect(),
+        _ => Meaning::of(Internal, "the database failed").reconnect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Number, kind for a read, kind for a write, may be one row's fault, needs a new connection.
+    const TABLE: &[(u16, ErrorKind, ErrorKind, bool, bool)] = {
+        use ErrorKind::{
+            AccessDenied as Denied, Corrupt, Internal, InvalidConfig as Config,
+            LimitExceeded as Limit, OutcomeUnknown as Unknown, Unavailable as Down,
+        };
+        &[
+            (1021, Limit, Limit, false, false),
+            (1034, Corrupt, Corrupt, false, false),
+            (1040, Down, Down, false, true),
+            (1045, Denied, Denied, false, true),
+            (1047, Down, Down, false, true),
+            (1048, Corrupt, Corrupt, true, false),
+            (1049, Config, Config, false, true),
+            (1053, Down, Down, false, true),
+            (1105, Internal, Internal, false, true),
+            (1142, Denied, Denied, false, true),
+            (1146, Config, Config, false, true),
+            (1153, Limit, Limit, true, true),
+            (1180, Unknown, Unknown, false, true),
+            (1205, Down, Down, true, false),
+            (1213, Down, Down, false, false),
+            (1290, Down, Down, false, true),
+            (1317, Down, Down, false, false),
+            (1406, Config, Config, true, false),
+            (1665, Config, Config, false, false),
+            (1927, Down, Unknown, false, true),
+            (3572, Down, Down, true, false),
+            (4031, Down, Unknown, false, true),
+        ]
+    };
+
+    #[test]
+    fn every_number_has_its_meaning() {
+        for &(number, read, write, one_row, reconnect) in TABLE {
+            for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
+                let meaning = mysql_meaning(number, unknown_if_write(access));
+                assert_eq!(meaning.kind, kind, "{number} on {access:?}");
+                assert_eq!(meaning.one_row, one_row, "{number}");
+                assert_eq!(meaning.reconnect, reconnect, "{number}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_leaves_a_write_unknown() {
+        for (access, kind) in [
+            (Access::Write, ErrorKind::OutcomeUnknown),
+            (Access::Read, ErrorKind::Unavailable),
+        ] {
+            let broke = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+            let failed = Failed::mysql(sqlx::Error::Io(broke), access);
+            assert_eq!(failed.meaning.kind, kind);
+            assert!(failed.meaning.reconnect);
+            assert_eq!(Failed::mysql_timed_out(access).meaning.kind, kind);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! For MySQL and MariaDB.
+//!
+//! ```no_run
+//! use distlock_core::Fence;
+//! use sqlx::{Connection, MySqlConnection};
+//!
+//! async fn pay(database: &mut MySqlConnection, fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut transaction = database.begin().await?;
+//!     distlock_sql::fence::mysql::admit(&mut transaction, "account:42", fence).await?;
+//!     sqlx::query("UPDATE account SET balance = balance - 1 WHERE id = 42")
+//!         .execute(&mut *transaction)
+//!         .await?;
+//!     transaction.commit().await?;
+//!     Ok(())
+//! }
+//! ```
+
+use distlock_core::{Fence, FenceError};
+use sqlx::{MySqlConnection, Row as _};
+
+use super::{raised, unseen};
+use crate::error::{Access, Failed};
+
+/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
+pub const CREATE_TABLE: &str = "
+CREATE TABLE IF NOT EXISTS distributed_fence (
+    resource VARBINARY(255) NOT NULL PRIMARY KEY,
+    state    TEXT           NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
+
+/// Touches the row, so that the transaction holds its lock before the bar is read, whatever its isolation level is.
+const TOUCH: &str = "
+INSERT INTO distributed_fence (resource, state) VALUES (?, ?) ON DUPLICATE KEY UPDATE state = state";
+
+const READ: &str = "SELECT state FROM distributed_fence WHERE resource = ? FOR UPDATE";
+
+const WRITE: &str = "UPDATE distributed_fence SET state = ? WHERE resource = ?";
+
+/// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
+///
+/// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
+/// After a refusal, roll back.
+///
+/// # Errors
+/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be used, with
+/// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when what it holds cannot be read.
+///
+/// # Cancel safety
+/// Dropping it may leave the bar raised inside the open transaction: roll back.
+pub async fn admit(
+    connection: &mut MySqlConnection,
+    resource: &str,
+    fence: &Fence,
+) -> Result<(), FenceError> {
+    sqlx::query(TOUCH)
+        .bind(resource.as_bytes())
+        .bind(unseen()?)
+        .execute(&mut *connection)
+        .await
+        .map_err(failed)?;
+    let row = sqlx::query(READ)
+        .bind(resource.as_bytes())
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(failed)?;
+    // As bytes, because the driver takes a binary collation for binary data.
+    let state: Vec<u8> = row.try_get_unchecked(0).map_err(failed)?;
+    let raised = raised(resource, &String::from_utf8_lossy(&state), fence)?;
+    sqlx::query(WRITE)
+        .bind(raised)
+        .bind(resource.as_bytes())
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
+fn failed(error: sqlx::Error) -> FenceError {
+    FenceError::Failed(Failed::mysql(error, Access::Write).into_error().on("mysql"))
+}

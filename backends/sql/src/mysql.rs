@@ -1,0 +1,117 @@
+//! The way in: a MySQL or MariaDB database as a store of locks and records.
+
+use std::sync::Arc;
+
+use distlock_core::{Clock, DistLock, Records, Result};
+
+use crate::{
+    config::ServerConfig,
+    dialect::{Dialect as _, mysql::MySqlDialect},
+    lock::SqlLock,
+    migrate::TablesStatus,
+    records::SqlRecords,
+    store::Store,
+};
+
+/// An opened MySQL or MariaDB database.
+///
+/// Its locks and its records share two connections, one that writes and one that reads, which close when both are closed or
+/// dropped. They are used for nothing else: a transaction of the caller's is never touched.
+#[derive(Clone, Debug)]
+pub struct MySql {
+    store: Arc<Store<MySqlDialect>>,
+    lock: Arc<SqlLock<MySqlDialect>>,
+    records: Arc<SqlRecords<MySqlDialect>>,
+}
+
+impl MySql {
+    /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is false. Never changes tables
+    /// that are there.
+    ///
+    /// Whatever [`ServerConfig::product`] says, the server is taken for MySQL or MariaDB.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for an option that is wrong, a database that is not there, and tables that are absent or
+    /// of another version, with the command that creates or upgrades them; [`ErrorKind::AccessDenied`] when the server
+    /// refuses the user, or TLS as it was asked for; [`ErrorKind::Unsupported`] for a server that is too old;
+    /// [`ErrorKind::Unavailable`] when it cannot be reached within [`ServerConfig::connect_timeout`].
+    ///
+    /// # Cancel safety
+    /// Safe: what was created stays, and is what the next call needs.
+    ///
+    /// [`ErrorKind::AccessDenied`]: distlock_core::ErrorKind::AccessDenied
+    /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
+    /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
+    /// [`ErrorKind::Unsupported`]: distlock_core::ErrorKind::Unsupported
+    pub async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let dialect = MySqlDialect::open(config, clock)
+            .await
+            .map_err(|error| error.on(MySqlDialect::NAME).during("open"))?;
+        let store = Store::new(dialect, 2);
+        store.reap();
+        Ok(Self {
+            lock: Arc::new(SqlLock::new(Arc::clone(&store))),
+            records: Arc::new(SqlRecords::new(Arc::clone(&store))),
+            store,
+        })
+    }
+
+    /// Its locks.
+    #[must_use]
+    pub fn lock(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock) as Arc<dyn DistLock>
+    }
+
+    /// Its records.
+    #[must_use]
+    pub fn records(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.records) as Arc<dyn Records>
+    }
+
+    /// How many round trips this process has made to these tables so far, with all its handles.
+    #[must_use]
+    pub fn statements(&self) -> u64 {
+        self.store.dialect().group().statements()
+    }
+
+    /// Removes rows that are idle for longer than [`ServerConfig::reap_after`] now, and says how many. This also happens by
+    /// itself, a few times in that period.
+    ///
+    /// # Errors
+    /// Failures of the store; what was removed until then stays removed.
+    ///
+    /// # Cancel safety
+    /// Safe: each page is removed as a whole or not at all.
+    pub async fn reap(&self) -> Result<u64> {
+        crate::reaper::reap(self.store.dialect(), std::time::Duration::ZERO)
+            .await
+            .map_err(|error| error.on(MySqlDialect::NAME).during("reap"))
+    }
+
+    /// Brings the tables up to date, creating them where they are absent. The answer says from which version it went and what
+    /// was applied.
+    ///
+    /// # Errors
+    /// As [`MySql::open`].
+    ///
+    /// # Cancel safety
+    /// Safe: it can be repeated.
+    pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
+        MySqlDialect::migrate(config, clock)
+            .await
+            .map_err(|error| error.on(MySqlDialect::NAME).during("migrate"))
+    }
+
+    /// How the tables stand, and what [`MySql::migrate`] would apply. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`MySql::open`].
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
+        MySqlDialect::status(config, clock)
+            .await
+            .map_err(|error| error.on(MySqlDialect::NAME).during("migrate"))
+    }
+}

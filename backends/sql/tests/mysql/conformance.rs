@@ -1,0 +1,66 @@
+//! The conformance suite, as far as one process can ask it.
+
+use distlock_conformance::Subject;
+use distlock_harness::servers::mysql::{MySqlServer, Product};
+
+use crate::{on_both, open, over_records, start};
+
+on_both! {
+    locks => of_locks;
+    a_lock_over_records => of_records;
+    a_poor_user_of_an_odd_server => of_an_odd_server;
+}
+
+async fn of_locks(product: Product) {
+    let server = start(product);
+    let url = server.url();
+    let subject = Subject::connect("mysql", move || open(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}
+
+async fn of_records(product: Product) {
+    let server = start(product);
+    let url = server.url();
+    let subject = Subject::connect("mysql_records", move || over_records(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}
+
+/// Whose defaults are the opposite of what is needed, and whose user may change rows and nothing else.
+async fn of_an_odd_server(product: Product) {
+    let server = MySqlServer::with(
+        product,
+        &[
+            "sql-mode=ANSI_QUOTES",
+            "default-time-zone=+05:30",
+            "autocommit=0",
+            "transaction-isolation=SERIALIZABLE",
+            "character-set-server=latin1",
+            "collation-server=latin1_swedish_ci",
+            // Users without special rights begin with a clock that stands still.
+            "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, innodb_lock_wait_timeout=50",
+        ],
+    )
+    .unwrap();
+    let root = server.url();
+    open(root.clone()).await.unwrap().close().await;
+    server
+        .sql(
+            "CREATE USER poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_lock TO poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_meta TO poor@'127.0.0.1'; COMMIT",
+        )
+        .unwrap();
+    let url = format!("{}&migrate=false", root.replace("root@", "poor@"));
+    let subject = Subject::connect("mysql", move || open(url.clone())).await;
+    conforms(subject.unwrap()).await;
+}
+
+/// Runs the suite, or the part of it that `CASE` names.
+async fn conforms(subject: Subject) {
+    let filter = std::env::var("CASE").ok();
+    let results = distlock_conformance::run(&subject, filter.as_deref()).await;
+    let failed: Vec<_> = results.iter().filter(|result| result.failed()).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(!results.is_empty(), "no case of this name");
+}

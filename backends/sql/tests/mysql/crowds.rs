@@ -1,0 +1,97 @@
+//! Many tasks at once: nothing is lost, and no deadlock of the server's is anybody's business.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_harness::servers::mysql::Product;
+
+use crate::{LONG, locker, mysql, on_both, start};
+
+on_both! {
+    a_storm => storm;
+    idle_rows => reaped;
+}
+
+/// Two clients, so that their batches meet in the server.
+async fn storm(product: Product) {
+    const TASKS: usize = 256;
+    let server = start(product);
+    let lockers = [locker(&server.url()).await, locker(&server.url()).await];
+    for (names, rounds) in [(TASKS, 6), (8, 2)] {
+        let counters: Arc<Vec<AtomicU64>> =
+            Arc::new((0..names).map(|_| AtomicU64::new(0)).collect());
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let locker = lockers[task % 2].clone();
+                let counters = Arc::clone(&counters);
+                tokio::spawn(async move {
+                    for round in 0..rounds {
+                        let number = (task + round * 7) % names;
+                        let lock = locker.lock(format!("storm-{number}"));
+                        let guard = lock.ttl(LONG).wait(LONG).acquire().await.unwrap();
+                        // Exact only if nobody else is here.
+                        let before = counters[number].load(Ordering::Relaxed);
+                        tokio::task::yield_now().await;
+                        counters[number].store(before + 1, Ordering::Relaxed);
+                        assert!(guard.release().await.is_clean());
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let sum: u64 = counters.iter().map(|it| it.load(Ordering::Relaxed)).sum();
+        assert_eq!(sum, (TASKS * rounds) as u64, "{names} names");
+    }
+}
+
+async fn reaped(product: Product) {
+    let server = start(product);
+    let url = format!("{}&reap_after=1s", server.url());
+    let mysql = mysql(&url).await.unwrap();
+    let locker = distlock_core::Locker::new(mysql.lock());
+    let kept = locker.lock("kept").ttl(LONG).acquire().await.unwrap();
+    let freed = locker.lock("freed").ttl(LONG).acquire().await.unwrap();
+    let token = freed.token();
+    assert!(freed.release().await.is_clean());
+    // A thousand that somebody left behind, one of them locked by an operator.
+    server
+        .sql(
+            "INSERT INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, holder) \
+             SELECT CONCAT('stale-', seq), REPEAT('x', 16), 1, 1, 1, 'gone' FROM \
+             (WITH RECURSIVE s (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM s WHERE seq < 1000) \
+             SELECT seq FROM s) AS numbers",
+        )
+        .unwrap();
+    let operator = server
+        .hold_open("START TRANSACTION; SELECT token FROM distributed_lock WHERE lock_name = 'stale-7' FOR UPDATE")
+        .unwrap();
+    let names = || server.sql("SELECT lock_name FROM distributed_lock ORDER BY lock_name");
+    distlock_harness::eventually_async("all but two are gone", crate::SOON, || async {
+        // Turns are taken by whoever comes first; both are harmless.
+        let _ = mysql.reap().await;
+        (names().ok()? == "kept\nstale-7").then_some(())
+    })
+    .await
+    .unwrap();
+    drop(operator);
+    distlock_harness::eventually_async("the last one too", crate::SOON, || async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let _ = mysql.reap().await;
+        (names().ok()? == "kept").then_some(())
+    })
+    .await
+    .unwrap();
+    let again = locker.lock("freed").ttl(LONG).acquire().await.unwrap();
+    assert!(again.token() > token, "also after reaping");
+    assert!(kept.is_valid());
+    let health = locker.health().await.unwrap();
+    let rows = health.findings.iter().find(|it| it.check == "rows");
+    assert!(rows.unwrap().detail.contains("2 held"), "{rows:?}");
+}

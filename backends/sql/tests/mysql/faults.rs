@@ -1,0 +1,226 @@
+//! What happens to holders and waiters when the server, or the way to it, breaks.
+
+use std::time::{Duration, Instant};
+
+use distlock_core::{ErrorKind, LossReason, Released};
+use distlock_harness::{
+    Direction, FaultProxy, Signal, eventually_async,
+    servers::mysql::{MySqlServer, Product},
+};
+
+use crate::{LONG, SOON, hold, locker, on_both, start, within};
+
+on_both! {
+    a_crash_keeps_locks_and_tokens => a_crash;
+    a_paused_server => a_pause;
+    a_cut_line => a_cut;
+    lost_replies => lost;
+    killed_sessions => killed;
+    a_server_set_read_only => read_only;
+    a_row_held_by_an_operator => an_operator;
+}
+
+const TTL: Duration = Duration::from_secs(3);
+
+async fn a_crash(product: Product) {
+    let mut server = start(product);
+    let (locker, other) = (locker(&server.url()).await, locker(&server.url()).await);
+    let guard = hold(&locker, "held", LONG).await;
+    let freed = hold(&locker, "freed", LONG).await;
+    let token = freed.token();
+    assert!(freed.release().await.is_clean());
+    server.restart().unwrap();
+    // Whatever was in flight may be told that it broke; what follows finds the server again.
+    let shown = eventually_async("the server is found again", SOON, || async {
+        other.inspect("held").await.ok()
+    })
+    .await
+    .unwrap();
+    assert_eq!(shown.last_token, Some(guard.token()));
+    assert!(shown.held.is_some() && guard.is_valid());
+    assert_eq!(shown.epoch, Some(guard.epoch()));
+    eventually_async("renewed", SOON, || async { guard.extend(LONG).await.ok() })
+        .await
+        .unwrap();
+    let next = within(SOON, "granted", hold(&other, "freed", LONG)).await;
+    assert!(next.token() > token);
+    assert!(next.release().await.is_clean());
+    // Its own connection may not have been used since.
+    assert!(matches!(
+        guard.release().await,
+        Released::Clean | Released::Unconfirmed(_)
+    ));
+    let again = within(SOON, "released", hold(&other, "held", LONG)).await;
+    assert!(again.release().await.is_clean());
+}
+
+async fn a_pause(product: Product) {
+    let server = start(product);
+    let url = format!("{}&statement_timeout=1s", server.url());
+    let locker = locker(&url).await;
+    let guard = hold(&locker, "a", TTL).await;
+    server.signal(Signal::STOP).unwrap();
+    // Each ends within a bound; the first may come before all threads stand still.
+    let refused = eventually_async("it stands still", SOON, || async {
+        let lock = locker.lock("b").ttl(TTL).wait(Duration::ZERO);
+        lock.acquire().await.err()
+    });
+    assert!(refused.await.unwrap().is_retryable());
+    assert_eq!(
+        within(SOON, "told", guard.lost()).await,
+        LossReason::Unreachable
+    );
+    server.signal(Signal::CONT).unwrap();
+    for name in ["a", "b"] {
+        let again = within(SOON, name, locker.lock(name).acquire()).await;
+        assert!(again.unwrap().release().await.is_clean());
+    }
+}
+
+async fn behind_a_proxy(product: Product) -> (MySqlServer, FaultProxy, String) {
+    let server = start(product);
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let port = |address: std::net::SocketAddr| format!(":{}/", address.port());
+    let url = server
+        .url()
+        .replace(&port(server.address()), &port(proxy.address()));
+    (server, proxy, format!("{url}&statement_timeout=1s"))
+}
+
+async fn a_cut(product: Product) {
+    let (server, proxy, url) = behind_a_proxy(product).await;
+    let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
+    let guard = hold(&cut, "a", TTL).await;
+    let token = guard.token();
+    proxy.stop(Direction::ToServer);
+    proxy.stop(Direction::ToClient);
+    // Somebody else waits for it on a line that works: the holder must be told before.
+    let other = tokio::spawn(async move {
+        let guard = direct.lock("a").wait(SOON).acquire().await.unwrap();
+        (Instant::now(), guard)
+    });
+    let reason = within(SOON, "told", guard.lost()).await;
+    let told = Instant::now();
+    assert_eq!(reason, LossReason::Unreachable);
+    let (granted, next) = within(SOON, "taken over", other).await.unwrap();
+    assert!(told <= granted, "told {:?} late", told - granted);
+    assert!(next.token() > token);
+    proxy.pass();
+    // What was held back in the line, and whatever the old holder still does, changes nothing.
+    assert!(!guard.release().await.is_clean());
+    next.extend(TTL).await.unwrap();
+    assert!(next.release().await.is_clean());
+    let again = within(SOON, "the line is mended", cut.lock("a").acquire()).await;
+    assert!(again.unwrap().release().await.is_clean());
+}
+
+async fn lost(product: Product) {
+    let (server, proxy, url) = behind_a_proxy(product).await;
+    let locker = locker(&url).await;
+    for _ in 0..2 {
+        proxy.swallow_one_reply();
+        let guard = within(SOON, "granted", hold(&locker, "a", LONG)).await;
+        let shown = locker.inspect("a").await.unwrap();
+        assert_eq!(shown.last_token, Some(guard.token()));
+        assert!(guard.release().await.is_clean());
+    }
+    let rows = server.sql("SELECT COUNT(*) FROM distributed_lock");
+    assert_eq!(rows.unwrap(), "1");
+    // And of a release.
+    let guard = hold(&locker, "a", LONG).await;
+    proxy.swallow_one_reply();
+    assert!(matches!(
+        guard.release().await,
+        Released::Clean | Released::Unconfirmed(_)
+    ));
+    let free = "SELECT COUNT(*) FROM distributed_lock WHERE holder_id IS NULL";
+    assert_eq!(server.sql(free).unwrap(), "1");
+}
+
+async fn killed(product: Product) {
+    let server = start(product);
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL).await;
+    let until = Instant::now() + TTL * 2;
+    while Instant::now() < until {
+        let sessions = server
+            .sql(
+                "SELECT id FROM information_schema.processlist \
+                 WHERE db = 'distlock' AND host LIKE '127.0.0.1%'",
+            )
+            .unwrap();
+        for session in sessions.lines() {
+            // It may have gone by itself.
+            let _ = server.sql(&format!("KILL {session}"));
+        }
+        tokio::time::sleep(TTL / 3).await;
+    }
+    assert!(guard.is_valid(), "every renewal found its way");
+    assert!(matches!(
+        guard.release().await,
+        Released::Clean | Released::Unconfirmed(_)
+    ));
+    eventually_async("released all the same", SOON, || async {
+        let held = "SELECT COUNT(*) FROM distributed_lock WHERE holder_id IS NOT NULL";
+        (server.sql(held).ok()? == "0").then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+async fn read_only(product: Product) {
+    let server = start(product);
+    // One that `read_only` binds: it does not bind administrators.
+    server
+        .sql("CREATE USER poor@'127.0.0.1'; GRANT ALL ON distlock.* TO poor@'127.0.0.1'")
+        .unwrap();
+    let locker = locker(&server.url().replace("root@", "poor@")).await;
+    let guard = hold(&locker, "a", LONG).await;
+    server.sql("SET GLOBAL read_only = 1").unwrap();
+    let refused = locker.lock("b").wait(Duration::ZERO).acquire().await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    let health = locker.health().await.unwrap();
+    let found = health.findings.iter().find(|it| it.check == "read_only");
+    assert_eq!(found.unwrap().verdict, distlock_core::Verdict::Fail);
+    server.sql("SET GLOBAL read_only = 0").unwrap();
+    let other = within(SOON, "serves", hold(&locker, "b", LONG)).await;
+    assert!(other.release().await.is_clean());
+    assert!(guard.release().await.is_clean());
+}
+
+/// One row is locked by a transaction that is left open; a hundred other locks live on.
+async fn an_operator(product: Product) {
+    const HELD_FOR: Duration = Duration::from_secs(60);
+    let server = start(product);
+    let locker = locker(&server.url()).await;
+    let ttl = Duration::from_secs(10);
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        guards.push(hold(&locker, &format!("lock-{number}"), ttl).await);
+    }
+    let unlucky = guards.remove(50);
+    let operator = server
+        .hold_open(
+            "START TRANSACTION; SELECT token FROM distributed_lock WHERE lock_name = 'lock-50' FOR UPDATE",
+        )
+        .unwrap();
+    let until = Instant::now() + HELD_FOR;
+    let reason = within(ttl * 2, "the one that waits is told", unlucky.lost()).await;
+    assert_eq!(reason, LossReason::Unreachable);
+    while Instant::now() < until {
+        for guard in &guards {
+            assert!(guard.is_valid(), "{:?} was lost", guard.name());
+        }
+        let other = within(SOON, "others are served", hold(&locker, "another", ttl)).await;
+        assert!(other.release().await.is_clean());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    drop(operator);
+    let again = within(SOON, "free again", locker.lock("lock-50").acquire()).await;
+    assert!(again.unwrap().release().await.is_clean());
+    for guard in guards {
+        assert!(guard.release().await.is_clean());
+    }
+}

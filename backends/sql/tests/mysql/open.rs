@@ -1,0 +1,178 @@
+//! Connecting: what is there, what is missing, and what was changed by hand.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{ErrorKind, SystemClock, Verdict};
+use distlock_harness::servers::mysql::{MySqlServer, Product};
+use distlock_sql::{MySql, ServerConfig};
+
+use crate::{LONG, hold, locker, mysql, on_both, start};
+
+on_both! {
+    tables => of_tables;
+    refusals => refused;
+    a_schema_changed_by_hand => changed;
+    transport => tls;
+}
+
+async fn of_tables(product: Product) {
+    let server = start(product);
+    let url = server.url();
+    let config = ServerConfig::from_url(&url).unwrap();
+    let status = || MySql::status(config.clone(), Arc::new(SystemClock));
+    assert_eq!(status().await.unwrap().version, 0);
+    let error = mysql(&format!("{url}&migrate=false")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(
+        error
+            .to_string()
+            .contains("run `distlock migrate --backend"),
+        "{error}"
+    );
+    assert_eq!(server.sql("SHOW TABLES").unwrap(), "");
+    let applied = MySql::migrate(config.clone(), Arc::new(SystemClock))
+        .await
+        .unwrap();
+    assert_eq!((applied.version, applied.migrations.len()), (0, 1));
+    assert_eq!(status().await.unwrap().version, 1);
+    let again = MySql::migrate(config.clone(), Arc::new(SystemClock))
+        .await
+        .unwrap();
+    assert_eq!((again.version, again.migrations.len()), (1, 0));
+
+    // Prefixes part what shares a database; the epoch names the tables.
+    let (plain, prefixed) = (
+        locker(&url).await,
+        locker(&format!("{url}&table_prefix=app_")).await,
+    );
+    let guard = hold(&plain, "a", LONG).await;
+    let other = hold(&prefixed, "a", LONG).await;
+    assert_ne!(guard.epoch(), other.epoch());
+    let held = "SELECT COUNT(*) FROM app_distributed_lock WHERE holder_id IS NOT NULL";
+    assert_eq!(server.sql(held).unwrap(), "1");
+
+    server
+        .sql("UPDATE distributed_meta SET schema_version = 99")
+        .unwrap();
+    let error = mysql(&url).await.unwrap_err();
+    assert!(
+        error.to_string().contains("made by a later version"),
+        "{error}"
+    );
+    server
+        .sql("UPDATE distributed_meta SET schema_version = 0")
+        .unwrap();
+    let error = mysql(&url).await.unwrap_err();
+    assert!(error.to_string().contains("distlock migrate"), "{error}");
+    server.sql("DROP TABLE distributed_record").unwrap();
+    let error = mysql(&url).await.unwrap_err();
+    assert!(error.to_string().contains("only some"), "{error}");
+}
+
+async fn refused(product: Product) {
+    let server = start(product);
+    server
+        .sql("CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2'; GRANT ALL ON distlock.* TO bob@'127.0.0.1'")
+        .unwrap();
+    let at = server.address();
+    for (url, kind) in [
+        (
+            format!("mysql://bob:canary@{at}/distlock?ssl-mode=DISABLED"),
+            ErrorKind::AccessDenied,
+        ),
+        (
+            format!("mysql://nobody@{at}/distlock?ssl-mode=DISABLED"),
+            ErrorKind::AccessDenied,
+        ),
+        (
+            format!("mysql://root@{at}/absent?ssl-mode=DISABLED"),
+            ErrorKind::InvalidConfig,
+        ),
+        (
+            "mysql://root:canary@127.0.0.1:1/distlock".to_owned(),
+            ErrorKind::Unavailable,
+        ),
+    ] {
+        let error = mysql(&url).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{url}: {error}");
+        assert!(
+            !format!("{error} {error:?}").contains("canary"),
+            "{error:?}"
+        );
+    }
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!(
+        "mysql://root@{}/distlock?connect_timeout=300ms",
+        silent.local_addr().unwrap()
+    );
+    let error = mysql(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("did not answer"), "{error}");
+}
+
+async fn changed(product: Product) {
+    let server = start(product);
+    let locker = locker(&server.url()).await;
+    let verdict = |check: &'static str| {
+        let locker = locker.clone();
+        async move {
+            let health = locker.health().await.unwrap();
+            let found = health.findings.iter().find(|it| it.check == check).cloned();
+            found.unwrap_or_else(|| panic!("{check}: {health:?}"))
+        }
+    };
+    let flush = "innodb_flush_log_at_trx_commit";
+    for check in ["tables", "clock", "read_only", "rows", flush] {
+        let found = verdict(check).await;
+        assert_eq!(found.verdict, Verdict::Pass, "{found:?}");
+    }
+    server.sql(&format!("SET GLOBAL {flush} = 2")).unwrap();
+    assert_eq!(verdict(flush).await.verdict, Verdict::Fail);
+    server
+        .sql("ALTER TABLE distributed_lock MODIFY lock_name VARCHAR(64) CHARACTER SET utf8mb4 NOT NULL")
+        .unwrap();
+    let found = verdict("tables").await;
+    assert_eq!(found.verdict, Verdict::Fail, "{found:?}");
+    assert!(found.detail.contains("varchar(64)"), "{found:?}");
+    // What does not fit is refused, and never cut off.
+    let long = "n".repeat(200);
+    let refused = locker.lock(&*long).wait(Duration::ZERO).acquire().await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidConfig);
+}
+
+/// TLS that was asked for is there, or nothing is.
+async fn tls(product: Product) {
+    let server = MySqlServer::start(product).unwrap();
+    let at = server.address();
+    if !cfg!(feature = "tls") {
+        let error = mysql(&format!("mysql://root@{at}/distlock?ssl-mode=REQUIRED")).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
+        return;
+    }
+    match product {
+        // Offers no TLS as it comes.
+        Product::MariaDb => {
+            let error = mysql(&format!("mysql://root@{at}/distlock?ssl-mode=REQUIRED")).await;
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::AccessDenied);
+        }
+        // Makes an authority of its own when it is set up, and takes passwords over TLS only.
+        Product::MySql => {
+            server
+                .sql("CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2' REQUIRE SSL; GRANT ALL ON distlock.* TO bob@'127.0.0.1'")
+                .unwrap();
+            let authority = server.data().join("ca.pem");
+            let url = |options: &str| format!("mysql://bob:hunter2@{at}/distlock?{options}");
+            let verified = url(&format!(
+                "ssl-mode=VERIFY_CA&ssl-ca={}",
+                authority.display()
+            ));
+            let guard = hold(&locker(&verified).await, "a", LONG).await;
+            assert!(guard.release().await.is_clean());
+            let error = mysql(&url("ssl-mode=DISABLED")).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+            // Made by an authority nobody knows.
+            let error = mysql(&url("ssl-mode=VERIFY_IDENTITY")).await.unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+}

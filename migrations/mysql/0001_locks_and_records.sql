@@ -1,0 +1,40 @@
+-- Locks, records, and the history they belong to. Table names are prefixed when `table_prefix` is set.
+-- All times are microseconds since 1970, UTC, by the server's clock. Names and identities are binary, so that they are compared
+-- byte for byte whatever the server's collation is.
+
+CREATE TABLE IF NOT EXISTS distributed_lock (
+    lock_name    VARBINARY(255) NOT NULL,
+    holder_id    BINARY(16),                        -- NULL = free: the row stays and keeps its token
+    token        BIGINT         NOT NULL,
+    acquired_at  BIGINT         NOT NULL,
+    expires_at   BIGINT         NOT NULL,           -- when free: since when
+    holder       VARCHAR(128)   NOT NULL,           -- the label people see
+    meta         TEXT,
+    nonce        BINARY(16),                        -- of the ticket that stands for the holder
+    wanted_by    BIGINT         NOT NULL DEFAULT 0, -- a process that waits, or waited lately
+    wanted_until BIGINT         NOT NULL DEFAULT 0,
+    PRIMARY KEY (lock_name),
+    KEY distributed_lock_expires_at (expires_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS distributed_record (
+    record_key VARBINARY(512) NOT NULL,
+    version    BIGINT         NOT NULL,
+    value      MEDIUMBLOB     NOT NULL,
+    deleted    TINYINT        NOT NULL,             -- 1 = kept only so that versions go on rising
+    written_at BIGINT         NOT NULL,
+    PRIMARY KEY (record_key),
+    KEY distributed_record_deleted (deleted, written_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS distributed_meta (
+    id             TINYINT     NOT NULL,
+    schema_version BIGINT      NOT NULL,
+    epoch          VARCHAR(64) NOT NULL,            -- names these tables' history
+    created_at     BIGINT      NOT NULL,
+    reaped_at      BIGINT,
+    PRIMARY KEY (id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+INSERT IGNORE INTO distributed_meta (id, schema_version, epoch, created_at)
+VALUES (1, 1, REPLACE(UUID(), '-', ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
