@@ -13,14 +13,15 @@ use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 
 use crate::rig::{
-    SESSION, SOON, container, contenders, eventually, give_back, hold, line_up, locker, now, open,
-    pause, request, requests, stranger, within,
+    SESSION, SOON, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
+    locker, now, open, pause, request, requests, stranger, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crowds_cancellations_and_hands_that_interfere() {
     let ensemble = ZooKeeper::start().unwrap();
     nodes_removed_by_hand(&ensemble).await;
+    a_container_that_was_made_anew(&ensemble).await;
     two_crowds_alternate(&ensemble).await;
     renewals_are_shared(&ensemble).await;
     closing_wakes_those_behind(&ensemble).await;
@@ -58,6 +59,37 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     );
     assert!(!guard.release().await.is_clean());
     give_back(hold(&theirs, "removed").await).await;
+    ours.close().await;
+    theirs.close().await;
+}
+
+/// The servers remove empty containers, and one that is made again counts from zero. Whoever remembers the last number it
+/// had must not take the next one for its own successor.
+async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
+    let (ours, theirs) = (
+        locker(&ensemble.servers()).await,
+        locker(&ensemble.servers()).await,
+    );
+    let client = stranger(&ensemble.servers()).await;
+    for times in 2..8 {
+        let name = format!("anew-{times}");
+        for _ in 0..times {
+            give_back(hold(&ours, &name).await).await;
+            // Time for whatever is remembered of the container.
+            pause(Duration::from_millis(20)).await;
+        }
+        client.delete(&container(&name), None).await.unwrap();
+        for _ in 1..times {
+            give_back(hold(&theirs, &name).await).await;
+        }
+        // Theirs has the number that ours had last.
+        let guard = hold(&theirs, &name).await;
+        let attempt = ours.lock(&name).try_acquire().await.unwrap();
+        assert!(matches!(attempt, Attempt::Busy(_)), "{times}: {attempt:?}");
+        let next = line_up_behind(&guard, &ours).await;
+        give_back(guard).await;
+        give_back(within("its turn", next).await.unwrap().0).await;
+    }
     ours.close().await;
     theirs.close().await;
 }
