@@ -35,6 +35,13 @@
 //! answered, by its own clock; the ensemble gives the lock away a whole session timeout after it heard the last of it.
 //! A removed node is noticed at once, by its holder and by those who wait.
 //!
+//! Inside a process the next one is let through as soon as its predecessor lets go, while the ensemble still deletes the
+//! predecessor's node: both belong to one session, and everybody else stays behind both. Until that deletion has arrived,
+//! others who look see the predecessor.
+//!
+//! The servers stamp what is written and do not tell what time it is now, so records have no ages, and
+//! [`KvLock`](distlock_core::KvLock) cannot stand on them.
+//!
 //! A session is shared by all locks of one [`ZooKeeper`] and its handles. When it is lost, all of them are; the next
 //! request is served by a new one.
 //!
