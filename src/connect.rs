@@ -106,6 +106,8 @@ enum Backend {
     Memory,
     #[cfg(feature = "mysql")]
     MySql,
+    #[cfg(feature = "postgres")]
+    Postgres,
     #[cfg(feature = "redis")]
     Redis,
     #[cfg(feature = "sqlite")]
@@ -115,10 +117,12 @@ enum Backend {
 }
 
 /// Scheme, and the feature that brings its backend.
-const FEATURES: [(&str, &str); 9] = [
+const FEATURES: [(&str, &str); 11] = [
     ("mariadb", "mysql"),
     ("memory", "memory"),
     ("mysql", "mysql"),
+    ("postgres", "postgres"),
+    ("postgresql", "postgres"),
     ("redis", "redis"),
     ("redis+cluster", "redis"),
     ("redis+sentinel", "redis"),
@@ -128,12 +132,7 @@ const FEATURES: [(&str, &str); 9] = [
 ];
 
 /// Schemes that have a meaning, and whose backend is not part of this version.
-const NOT_YET: [(&str, &str); 4] = [
-    ("distlock", "distlock lock server"),
-    ("etcd", "etcd"),
-    ("postgres", "Postgres"),
-    ("postgresql", "Postgres"),
-];
+const NOT_YET: [(&str, &str); 2] = [("distlock", "distlock lock server"), ("etcd", "etcd")];
 
 impl Backend {
     fn of(target: &Target, scheme: &str) -> Result<Self> {
@@ -142,6 +141,8 @@ impl Backend {
             "memory" => return Ok(Self::Memory),
             #[cfg(feature = "mysql")]
             "mariadb" | "mysql" => return Ok(Self::MySql),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => return Ok(Self::Postgres),
             #[cfg(feature = "redis")]
             "redis" | "redis+cluster" | "redis+sentinel" | "rediss" => return Ok(Self::Redis),
             #[cfg(feature = "sqlite")]
@@ -189,6 +190,8 @@ impl Backend {
             Self::Memory => memory(target, parts),
             #[cfg(feature = "mysql")]
             Self::MySql => mysql::open(target, parts).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres => postgres::open(target, parts).await,
             #[cfg(feature = "redis")]
             Self::Redis => redis::open(target, parts).await,
             #[cfg(feature = "sqlite")]
@@ -213,6 +216,8 @@ impl Backend {
             }
             #[cfg(feature = "mysql")]
             Self::MySql => mysql::migrate(target, parts).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres => postgres::migrate(target, parts).await,
             #[cfg(feature = "redis")]
             Self::Redis => {
                 // There are no tables; keys appear when they are needed.
@@ -274,8 +279,32 @@ mod mysql {
     }
 }
 
+#[cfg(feature = "postgres")]
+mod postgres {
+    use distlock_core::{Result, Store};
+    use distlock_sql::Postgres;
+
+    use super::{Migrated, migrated, server};
+    use crate::config::{Parts, Target};
+
+    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
+        let config = server::config(target, &mut parts)?;
+        let postgres = Postgres::open(config, parts.clock.clone()).await?;
+        Ok(Store::with_clock(
+            postgres.lock(),
+            postgres.records(),
+            parts.clock,
+        ))
+    }
+
+    pub(super) async fn migrate(target: &Target, mut parts: Parts) -> Result<Migrated> {
+        let config = server::config(target, &mut parts)?;
+        Ok(migrated(&Postgres::migrate(config, parts.clock).await?))
+    }
+}
+
 /// A database server, whatever its dialect.
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server {
     use distlock_core::{ErrorKind, Result};
     use distlock_sql::{Product, ServerConfig};
@@ -437,7 +466,7 @@ mod zookeeper {
 }
 
 /// What was done to tables that were as `from` says.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 fn migrated(from: &distlock_sql::TablesStatus) -> Migrated {
     let last = from.migrations.last();
     Migrated {

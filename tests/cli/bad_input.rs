@@ -190,7 +190,7 @@ fn urls_with_an_unknown_scheme_or_option() {
         ("sqllite:x.db", "did you mean sqlite:?"),
         ("ftp://h/x", "unknown backend scheme \"ftp:\""),
         ("mysql://bob:hunter2@h", "names no database"),
-        ("postgres://bob:hunter2@h/db", "not part of this"),
+        ("postgres://bob:hunter2@h", "names no database"),
         ("etcd://h1:2379", "not part of this"),
         ("distlock://h1:7420", "not part of this"),
         ("sqlite:", "path of the SQLite file is empty"),

@@ -36,8 +36,8 @@
 //! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the servers' dialects. `tls`: TLS to the
 //! servers, through rustls. None by default.
 #![cfg_attr(
-    not(feature = "sqlite"),
-    allow(dead_code, reason = "without a dialect nobody uses what they share")
+    not(all(feature = "sqlite", feature = "postgres")),
+    allow(dead_code, reason = "each dialect uses some of what they share")
 )]
 
 mod config;
@@ -50,6 +50,8 @@ mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod op;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod reaper;
 mod records;
 #[cfg(feature = "sqlite")]
@@ -64,5 +66,7 @@ pub use config::{Product, Secret, ServerConfig, SslMode};
 pub use migrate::{Migration, TablesStatus};
 #[cfg(feature = "mysql")]
 pub use mysql::MySql;
+#[cfg(feature = "postgres")]
+pub use postgres::Postgres;
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;

@@ -57,6 +57,12 @@ pub(crate) const MYSQL: [Migration; 1] = steps(include_str!(
     "../../../migrations/mysql/0001_locks_and_records.sql"
 ));
 
+/// For Postgres, in order.
+#[cfg(feature = "postgres")]
+pub(crate) const POSTGRES: [Migration; 1] = steps(include_str!(
+    "../../../migrations/postgres/0001_locks_and_records.sql"
+));
+
 /// The version that this program works with.
 pub(crate) const LATEST: i64 = 1;
 

@@ -26,6 +26,7 @@ pub(crate) struct Store<D: Dialect> {
     /// Waiters of this handle that sleep. Changed under the group's mutex only.
     pub(crate) asleep: AtomicUsize,
     pub(crate) polling: AtomicBool,
+    pub(crate) listening: AtomicBool,
     /// Parts that are still open: locks and records.
     parts: AtomicUsize,
     // A std mutex: held to look and to swap only.
@@ -39,10 +40,12 @@ pub(crate) struct Writer<D>(D);
 impl<D: Dialect> Store<D> {
     /// A handle with `parts` that are closed one by one.
     pub(crate) fn new(dialect: D, parts: usize) -> Arc<Self> {
+        let limits = dialect.limits();
         Arc::new(Self {
-            batcher: Batcher::new(Writer(dialect), D::limits()),
+            batcher: Batcher::new(Writer(dialect), limits),
             asleep: AtomicUsize::new(0),
             polling: AtomicBool::new(false),
+            listening: AtomicBool::new(false),
             parts: AtomicUsize::new(parts),
             helpers: Mutex::default(),
         })
@@ -71,6 +74,15 @@ impl<D: Dialect> Store<D> {
             return;
         }
         self.keep(tokio::spawn(wait::poll(Arc::clone(self))).abort_handle());
+    }
+
+    /// Sees to it that somebody hears what the store tells.
+    pub(crate) fn listen(self: &Arc<Self>) {
+        if self.listening.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let task = wait::listen(Arc::downgrade(self));
+        self.keep(tokio::spawn(task).abort_handle());
     }
 
     /// Starts removing idle rows now and then.

@@ -4,14 +4,16 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, LockName, Moment, Result};
+use distlock_core::{
+    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LockName, Moment, Result,
+};
 use tokio::sync::Notify;
 
 use crate::{
@@ -23,6 +25,9 @@ use crate::{
 /// From one poll to the next: 16 a second on average, in step with no other process.
 const EVERY: std::ops::Range<u64> = 57_000..68_000;
 
+/// The same where the store tells of releases: only what was missed is found by polling.
+const EVERY_PUSHED: std::ops::Range<u64> = 900_000..1_100_000;
+
 /// No poll follows another sooner than this, also when a lease ends: 19 a second at most.
 const AT_LEAST: Duration = Duration::from_micros(52_500);
 
@@ -31,7 +36,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// How long a held row is marked as wanted, and how little may be left before the mark is renewed: one write in 4 s.
 const WANTED_FOR: Duration = Duration::from_secs(5);
-const RENEW_WANTED: Duration = Duration::from_secs(1);
+pub(crate) const RENEW_WANTED: Duration = Duration::from_secs(1);
 
 /// Longest sleep of one wait. Waking without a reason is allowed; a duration near the largest one overflows clocks.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -42,14 +47,16 @@ pub(crate) struct Group {
     /// Tells this process's marks from others'.
     mark: i64,
     statements: AtomicU64,
+    retries: AtomicU64,
     // A std mutex: held for map operations only.
     waiting: Mutex<Waiting>,
 }
 
-#[derive(Default)]
 struct Waiting {
     by_name: HashMap<LockName, Vec<Arc<Waiter>>>,
     next_poll: Option<Moment>,
+    /// In microseconds.
+    every: std::ops::Range<u64>,
 }
 
 /// One contender.
@@ -61,11 +68,25 @@ struct Waiter {
 
 impl Group {
     pub(crate) fn new(backend: &'static str) -> Arc<Self> {
+        Self::polled(backend, EVERY)
+    }
+
+    /// For a store that tells of releases.
+    pub(crate) fn pushed(backend: &'static str) -> Arc<Self> {
+        Self::polled(backend, EVERY_PUSHED)
+    }
+
+    fn polled(backend: &'static str, every: std::ops::Range<u64>) -> Arc<Self> {
         Arc::new(Self {
             backend,
             mark: fastrand::i64(1..),
             statements: AtomicU64::new(0),
-            waiting: Mutex::default(),
+            retries: AtomicU64::new(0),
+            waiting: Mutex::new(Waiting {
+                by_name: HashMap::new(),
+                next_poll: None,
+                every,
+            }),
         })
     }
 
@@ -85,9 +106,27 @@ impl Group {
         self.statements.load(Ordering::Relaxed)
     }
 
-    /// Wakes those who wait for a lock that was freed in this process.
+    /// Counts a statement that the store broke off for others' sake and that is sent again.
+    pub(crate) fn retried(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("distlock_store_retries_total", "backend" => self.backend).increment(1);
+    }
+
+    /// Statements that were sent again so far.
+    pub(crate) fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
+    }
+
+    /// Wakes those who wait for a lock that was freed, as far as is known.
     pub(crate) fn freed(&self, name: &LockName) {
         self.waiting().wake(name);
+    }
+
+    /// Wakes all who wait, because any lock may have been freed.
+    pub(crate) fn freed_any(&self) {
+        for waiter in self.waiting().by_name.values().flatten() {
+            waiter.signal.notify_one();
+        }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -123,9 +162,11 @@ impl Waiting {
     fn pause(&mut self, now: Moment) -> Duration {
         // A group may be shared by handles with different clocks, in tests: a time far off is another clock's.
         match self.next_poll.map(|next| next.since(now)) {
-            Some(pause) if pause <= AFTER_FAILURE => pause,
+            Some(pause) if pause <= AFTER_FAILURE.max(Duration::from_micros(self.every.end)) => {
+                pause
+            }
             _ => {
-                let pause = every();
+                let pause = self.every();
                 self.next_poll = Some(now + pause);
                 pause
             }
@@ -137,7 +178,7 @@ impl Waiting {
         if self.next_poll.is_some_and(|next| next > now) {
             return None;
         }
-        self.next_poll = Some(now + every());
+        self.next_poll = Some(now + self.every());
         let awaited = self.by_name.iter();
         Some(
             awaited
@@ -179,6 +220,10 @@ impl Waiting {
         unmarked
     }
 
+    fn every(&self) -> Duration {
+        Duration::from_micros(fastrand::u64(self.every.clone()))
+    }
+
     fn wake(&self, name: &LockName) {
         for waiter in self.by_name.get(name).into_iter().flatten() {
             waiter.signal.notify_one();
@@ -201,15 +246,13 @@ impl fmt::Debug for Group {
     }
 }
 
-fn every() -> Duration {
-    Duration::from_micros(fastrand::u64(EVERY))
-}
-
-/// A place among those who wait for a lock of a store that does not push.
+/// A place among those who wait for a lock.
 pub(crate) struct SqlContender<D: Dialect> {
     store: Arc<Store<D>>,
     request: AcquireRequest,
     waiter: Arc<Waiter>,
+    /// When the present lease ends unless it is renewed: a store that tells of releases does not tell of that.
+    expiry: Option<Moment>,
 }
 
 impl<D: Dialect> SqlContender<D> {
@@ -219,6 +262,21 @@ impl<D: Dialect> SqlContender<D> {
             store,
             request,
             waiter,
+            expiry: None,
+        }
+    }
+
+    /// Sees to it that the store tells when the lock is free.
+    async fn arm(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
+        let dialect = self.store.dialect();
+        self.expiry = holder
+            .and_then(|holder| holder.expires_in)
+            .map(|left| asked + left);
+        match dialect.arm(&self.request.name, WANTED_FOR).await {
+            Ok(true) => {}
+            // Freed meanwhile, which nobody was told.
+            Ok(false) => self.waiter.signal.notify_one(),
+            Err(error) => tracing::debug!(%error, "a row was not marked as wanted"),
         }
     }
 }
@@ -226,8 +284,16 @@ impl<D: Dialect> SqlContender<D> {
 #[async_trait]
 impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let asked = self.store.dialect().clock().now();
         match self.store.submit(Op::Acquire(self.request.clone())).await? {
-            Answer::Acquired(attempt) => Ok(attempt),
+            Answer::Acquired(attempt) => {
+                if let Attempt::Busy(holder) = &attempt
+                    && D::PUSHES
+                {
+                    self.arm(asked, holder.as_ref()).await;
+                }
+                Ok(attempt)
+            }
             other => Err(other.unexpected()),
         }
     }
@@ -235,7 +301,12 @@ impl<D: Dialect> Contender for SqlContender<D> {
     async fn wait(&mut self, at_most: Duration) {
         let _asleep = Asleep::new(&self.store, &self.waiter);
         self.store.poll();
+        if D::PUSHES {
+            self.store.listen();
+        }
         let clock = self.store.dialect().clock();
+        let left = self.expiry.map(|expiry| expiry.since(clock.now()));
+        let at_most = left.map_or(at_most, |left| at_most.min(left));
         tokio::select! {
             () = self.waiter.signal.notified() => {}
             () = clock.sleep(at_most.min(LONGEST)) => {}
@@ -312,6 +383,33 @@ pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>) {
                 tracing::debug!(%error, waiters = names.len(), "polling failed");
                 group.waiting().next_poll = Some(clock.now() + AFTER_FAILURE);
             }
+        }
+    }
+}
+
+/// Lets the store tell of releases, for as long as the handle is there.
+pub(crate) async fn listen<D: Dialect>(store: Weak<Store<D>>) {
+    let _listening = Listening(Weak::clone(&store));
+    // The handle is not kept alive meanwhile.
+    while let Some(told) = store.upgrade().map(|store| store.dialect().listen()) {
+        told.await;
+        let Some(pause) = store
+            .upgrade()
+            .map(|store| store.dialect().clock().sleep(AFTER_FAILURE))
+        else {
+            return;
+        };
+        pause.await;
+    }
+}
+
+/// Notes that nobody listens any more, also when the runtime is shut down.
+struct Listening<D: Dialect>(Weak<Store<D>>);
+
+impl<D: Dialect> Drop for Listening<D> {
+    fn drop(&mut self) {
+        if let Some(store) = self.0.upgrade() {
+            store.listening.store(false, Ordering::Release);
         }
     }
 }

@@ -2,13 +2,16 @@
 
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, LockName, OwnerId, RecordKey, Result,
+    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, Lease, LockName, LossReason, OwnerId,
+    RecordKey, Result,
     batch::{Failure, Limits, Reply},
 };
 
@@ -22,6 +25,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// The backend's short name.
     const NAME: &'static str;
 
+    /// Whether the store tells of releases, so that polling is only for what was missed.
+    const PUSHES: bool = false;
+
     fn capabilities() -> Capabilities;
 
     fn clock(&self) -> &Arc<dyn Clock>;
@@ -32,7 +38,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn reap_after(&self) -> Duration;
 
     /// How much of it goes out together, and how much at the same time.
-    fn limits() -> Limits {
+    fn limits(&self) -> Limits {
         Limits::default()
     }
 
@@ -54,6 +60,17 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Marks held rows as wanted by this process for a while.
     fn want(&self, names: &[LockName], time: Duration) -> impl Future<Output = Result<()>> + Send;
+
+    /// Where the store tells of releases: marks one row as wanted at once. Says whether it is held and marked, so that its
+    /// release will be told.
+    fn arm(&self, _name: &LockName, _time: Duration) -> impl Future<Output = Result<bool>> + Send {
+        std::future::ready(Ok(true))
+    }
+
+    /// Where the store tells of releases: wakes those who wait, and ends only when the connection is lost.
+    fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
 
     /// Held locks in byte order of their names.
     fn list(
@@ -111,6 +128,20 @@ impl LockRow {
             Some(holder) => holder.expires_in.unwrap_or(Duration::MAX),
             None => Duration::ZERO,
         }
+    }
+}
+
+/// Why a lease that its row does not confirm is lost.
+pub(crate) fn why_lost(lease: &Lease, row: Option<&LockRow>, history_changed: bool) -> LossReason {
+    match row {
+        None if history_changed => LossReason::HistoryChanged,
+        None => LossReason::Removed,
+        Some(row) => match row.owner {
+            None => LossReason::Removed,
+            Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
+            // Also our own identity under another token, or with a ticket that was redeemed already.
+            Some(_) => LossReason::TakenOver,
+        },
     }
 }
 

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -27,6 +29,8 @@ pub(crate) struct Meaning {
     pub(crate) one_row: bool,
     /// The connection is of no more use.
     pub(crate) reconnect: bool,
+    /// The same statement may succeed at once.
+    pub(crate) retry: bool,
     what: &'static str,
 }
 
@@ -36,6 +40,7 @@ impl Meaning {
             kind,
             one_row: false,
             reconnect: false,
+            retry: false,
             what,
         }
     }
@@ -47,6 +52,11 @@ impl Meaning {
 
     const fn reconnect(mut self) -> Self {
         self.reconnect = true;
+        self
+    }
+
+    const fn retry(mut self) -> Self {
+        self.retry = true;
         self
     }
 }
@@ -86,6 +96,51 @@ impl Failed {
             Failure::Split(error)
         } else {
             Failure::Whole(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use sqlx::error::DatabaseError;
+
+    /// A driver's error with a code.
+    #[derive(Debug)]
+    pub(super) struct Coded(pub(super) String);
+
+    impl std::fmt::Display for Coded {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "(code: {})", self.0)
+        }
+    }
+
+    impl std::error::Error for Coded {}
+
+    impl DatabaseError for Coded {
+        fn message(&self) -> &'static str {
+            "scripted"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.as_str().into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
         }
     }
 }

@@ -93,49 +93,9 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use distlock_core::batch::Failure;
-    use sqlx::error::DatabaseError;
 
-    use super::*;
-
-    #[derive(Debug)]
-    struct Coded(i32);
-
-    impl std::fmt::Display for Coded {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "(code: {})", self.0)
-        }
-    }
-
-    impl std::error::Error for Coded {}
-
-    impl DatabaseError for Coded {
-        fn message(&self) -> &'static str {
-            "scripted"
-        }
-
-        fn code(&self) -> Option<Cow<'_, str>> {
-            Some(self.0.to_string().into())
-        }
-
-        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
-            self
-        }
-
-        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
-            self
-        }
-
-        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
-            self
-        }
-
-        fn kind(&self) -> sqlx::error::ErrorKind {
-            sqlx::error::ErrorKind::Other
-        }
-    }
+    use super::{super::tests::Coded, *};
 
     /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(&str, i32, ErrorKind, ErrorKind, bool, bool)] = {
@@ -184,7 +144,7 @@ mod tests {
     fn every_code_has_its_meaning() {
         for &(name, code, read, write, one_row, reconnect) in TABLE {
             for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
-                let error = sqlx::Error::Database(Box::new(Coded(code)));
+                let error = sqlx::Error::Database(Box::new(Coded(code.to_string())));
                 let failed = Failed::sqlite(error, access);
                 assert_eq!(failed.meaning.kind, kind, "{name} on {access:?}");
                 assert_eq!(failed.meaning.one_row, one_row, "{name}");

@@ -107,7 +107,9 @@ impl PostgresServer {
             process = Process::spawn(&mut command).ok();
             let Some(started) = &process else { return true };
             let said = started.wait_for_line(READY, |line| {
-                line.contains("ready to accept connections") || line.contains("FATAL")
+                // Clients that come too early are told so in the log as well.
+                line.contains("ready to accept connections")
+                    || (line.contains("FATAL") && !line.contains("the database system is"))
             });
             !said.is_ok_and(|said| said.contains("pre-existing shared memory"))
         })?;

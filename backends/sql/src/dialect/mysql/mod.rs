@@ -169,7 +169,7 @@ impl Dialect for MySqlDialect {
         self.shared.config.reap_after
     }
 
-    fn limits() -> Limits {
+    fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         limits.operations = BATCH;
         // A value takes two signs per byte on its way, and a server may refuse more than 4 MiB at once.

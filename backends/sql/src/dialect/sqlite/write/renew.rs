@@ -7,7 +7,10 @@ use uuid::Uuid;
 
 use super::{Answers, Batch, Looks, names};
 use crate::{
-    dialect::sqlite::batches::{self, Ids, json},
+    dialect::{
+        sqlite::batches::{self, Ids, json},
+        why_lost,
+    },
     op::{Answer, Kind, Op},
 };
 
@@ -104,19 +107,10 @@ impl Batch<'_> {
 
     fn why_lost(&self, lease: &Lease, looks: &Result<Looks>) -> Result<LossReason> {
         let looks = looks.as_ref().map_err(Clone::clone)?;
-        let Some(row) = looks.get(&lease.name) else {
-            return Ok(if self.open.history_changed {
-                LossReason::HistoryChanged
-            } else {
-                LossReason::Removed
-            });
+        let row = match looks.get(&lease.name) {
+            Some(row) => Some(row.as_ref().map_err(Clone::clone)?),
+            None => None,
         };
-        let row = row.as_ref().map_err(Clone::clone)?;
-        Ok(match row.owner {
-            None => LossReason::Removed,
-            Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
-            // Also our own identity under another token, or with a ticket that was redeemed already.
-            Some(_) => LossReason::TakenOver,
-        })
+        Ok(why_lost(lease, row, self.open.history_changed))
     }
 }

@@ -1,0 +1,383 @@
+//! Connections: opened when they are needed, set up so that no setting of server, database or user changes a promise.
+
+use std::{
+    future::Future,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::{Epoch, Error, ErrorKind, Result};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _,
+    postgres::{PgConnectOptions, PgRow, PgSslMode},
+};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::{Shared, rows::column};
+use crate::{
+    config::{ServerConfig, SslMode},
+    error::{Access, Failed},
+    migrate::{self, LATEST, TablesStatus},
+};
+
+/// How long a statement waits for a row that somebody else has locked.
+const ROW_LOCK: Duration = Duration::from_millis(400);
+
+/// A few connections that are lent out one by one.
+#[derive(Debug)]
+pub(super) struct Links {
+    // A std mutex: held to push and to pop only.
+    idle: Mutex<Vec<PgConnection>>,
+    permits: Semaphore,
+    /// Whether what is committed over these connections must be on the disk first.
+    durable: bool,
+}
+
+/// A connection on loan. Unless it is [settled](Lent::settle), it is thrown away: its state is not known.
+pub(super) struct Lent<'a> {
+    links: &'a Links,
+    connection: PgConnection,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Links {
+    pub(super) fn new(size: u32, durable: bool) -> Self {
+        Self {
+            idle: Mutex::default(),
+            permits: Semaphore::new(usize::try_from(size).unwrap_or(1).max(1)),
+            durable,
+        }
+    }
+
+    /// A connection, once one is free.
+    pub(super) async fn lend(&self, shared: &Shared) -> Result<Lent<'_>> {
+        let permit = tokio::select! {
+            biased;
+            permit = self.permits.acquire() => permit.map_err(|_| {
+                Error::new(ErrorKind::Closed, "the store's handle was closed")
+            })?,
+            () = shared.clock.sleep(shared.config.statement_timeout) => {
+                return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
+            }
+        };
+        let idle = self.idle().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => open(shared, self.durable).await?,
+        };
+        Ok(Lent {
+            links: self,
+            connection,
+            _permit: permit,
+        })
+    }
+
+    pub(super) async fn close(&self) {
+        self.permits.close();
+        let idle = std::mem::take(&mut *self.idle());
+        for connection in idle {
+            if let Err(error) = connection.close().await {
+                tracing::debug!(%error, "a connection did not close cleanly");
+            }
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lent<'_> {
+    pub(super) fn connection(&mut self) -> &mut PgConnection {
+        &mut self.connection
+    }
+
+    /// Gives it back, unless what happened on it has made it useless.
+    pub(super) fn settle<T>(self, outcome: Result<T, Failed>) -> Result<T, Failed> {
+        let broken = outcome
+            .as_ref()
+            .is_err_and(|failed| failed.meaning.reconnect);
+        if broken {
+            // The others were opened on the same server, which may have gone.
+            self.links.idle().clear();
+        } else if !self.links.permits.is_closed() {
+            self.links.idle().push(self.connection);
+        }
+        outcome
+    }
+}
+
+/// Bounds what waits for an answer.
+pub(super) async fn within<T>(
+    shared: &Shared,
+    access: Access,
+    asking: impl Future<Output = Result<T, Failed>>,
+) -> Result<T, Failed> {
+    tokio::select! {
+        biased;
+        answer = asking => answer,
+        () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::silent(access)),
+    }
+}
+
+/// A connection to tables that are as they must be.
+async fn open(shared: &Shared, durable: bool) -> Result<PgConnection> {
+    let opening = async {
+        let mut connection = connect(shared, durable).await?;
+        match objects(&mut connection, shared).await? {
+            3 => {}
+            0 if !shared.config.migrate => {
+                return Err(shared.not_migrated("the database has no tables of distlock"));
+            }
+            0 => {
+                upgrade(&mut connection, shared).await?;
+            }
+            _ => {
+                return Err(shared.not_migrated(
+                    "the database has only some of distlock's tables, or another program's tables of the same names: \
+                     choose another `table_prefix`, or drop what is left of them",
+                ));
+            }
+        }
+        let (version, tables) = meta(&mut connection, shared).await?;
+        if version < LATEST {
+            return Err(shared.not_migrated(&format!(
+                "the tables are of version {version}, and this program needs version {LATEST}"
+            )));
+        }
+        if version > LATEST {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "the tables are of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
+                ),
+            ));
+        }
+        shared.group.count("open");
+        sqlx::query(shared.statements.columns.text())
+            .fetch_all(&mut connection)
+            .await
+            .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
+        let epoch = epoch(&mut connection, shared, &tables).await?;
+        shared.note(epoch);
+        Ok(connection)
+    };
+    bounded(shared, opening).await
+}
+
+/// Brings the tables up to date and says from which version it went.
+pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
+    let migrating = async {
+        let mut connection = connect(shared, true).await?;
+        let from = upgrade(&mut connection, shared).await?;
+        let _ = connection.close().await;
+        Ok(from)
+    };
+    bounded(shared, migrating).await
+}
+
+/// The version of the tables; 0 when there are none. Changes nothing.
+pub(super) async fn version(shared: &Shared) -> Result<i64> {
+    let asking = async {
+        let mut connection = connect(shared, true).await?;
+        let version = match objects(&mut connection, shared).await? {
+            0 => 0,
+            _ => meta(&mut connection, shared).await?.0,
+        };
+        let _ = connection.close().await;
+        Ok(version)
+    };
+    bounded(shared, asking).await
+}
+
+async fn bounded<T>(shared: &Shared, asking: impl Future<Output = Result<T>>) -> Result<T> {
+    let limit = shared.config.connect_timeout;
+    tokio::select! {
+        biased;
+        answer = asking => answer.map_err(|error| {
+            Error::new(error.kind(), shared.place()).caused_by(error)
+        }),
+        () = shared.clock.sleep(limit) => Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("{} did not answer within {limit:?}", shared.place()),
+        )),
+    }
+}
+
+/// What the driver connects with.
+pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
+    let mut options = PgConnectOptions::new_without_pgpass()
+        .host(&config.host)
+        .port(config.port)
+        .database(&config.database)
+        .application_name("distlock")
+        .ssl_mode(match config.ssl_mode {
+            SslMode::Disable => PgSslMode::Disable,
+            SslMode::Prefer => PgSslMode::Prefer,
+            SslMode::Require => PgSslMode::Require,
+            SslMode::VerifyCa => PgSslMode::VerifyCa,
+            SslMode::VerifyFull => PgSslMode::VerifyFull,
+        });
+    if let Some(socket) = &config.socket {
+        options = options.socket(socket);
+    }
+    if let Some(user) = &config.user {
+        options = options.username(user);
+    }
+    if let Some(password) = &config.password {
+        options = options.password(password.reveal());
+    }
+    if let Some(ca) = &config.ssl_ca {
+        options = options.ssl_root_cert(ca);
+    }
+    if let Some((cert, key)) = &config.ssl_client {
+        options = options.ssl_client_cert(cert).ssl_client_key(key);
+    }
+    options.disable_statement_logging()
+}
+
+/// A connection whose session is set up.
+async fn connect(shared: &Shared, durable: bool) -> Result<PgConnection> {
+    shared.group.count("open");
+    let failed = |error| shared.told(Failed::postgres(error, Access::Read));
+    let mut connection = options(&shared.config).connect().await.map_err(failed)?;
+    // On the server, a statement ends before we stop to wait for it.
+    let statement = shared.config.statement_timeout.as_millis() * 3 / 4;
+    let set_up = format!(
+        "SET default_transaction_isolation = 'read committed';
+         SET statement_timeout = {statement};
+         SET lock_timeout = {};
+         SET idle_in_transaction_session_timeout = {statement};
+         SET timezone = 'UTC';
+         SET client_min_messages = warning;
+         SET enable_seqscan = off;
+         SET jit = off;
+         SELECT current_schema() IS NOT NULL, pg_is_in_recovery(), current_setting('server_encoding'),
+                set_config('synchronous_commit', CASE WHEN {} THEN 'off'
+                           WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
+                           ELSE current_setting('synchronous_commit') END, false),
+                set_config('search_path', coalesce(quote_ident(current_schema()) || ', pg_temp', ''), false)",
+        ROW_LOCK.as_millis(),
+        !durable,
+    );
+    shared.group.count("open");
+    let answer = sqlx::raw_sql(AssertSqlSafe(set_up))
+        .fetch_one(&mut connection)
+        .await
+        .map_err(failed)?;
+    if !column::<bool>(&answer, 0)? {
+        return Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "the user's search_path names no schema that it may use",
+        ));
+    }
+    if column(&answer, 1)? {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "the server is a standby: it takes no writes",
+        ));
+    }
+    let encoding: String = column(&answer, 2)?;
+    if !["UTF8", "SQL_ASCII"].contains(&encoding.as_str()) {
+        return Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the database's encoding is {encoding}, which cannot hold every name: use one with UTF8"
+            ),
+        ));
+    }
+    Ok(connection)
+}
+
+/// How many of our tables there are.
+async fn objects(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
+    let row = one(connection, shared, shared.statements.objects.text()).await?;
+    column(&row, 0)
+}
+
+/// The version of the tables, and the name of their history.
+async fn meta(connection: &mut PgConnection, shared: &Shared) -> Result<(i64, String)> {
+    let row = one(connection, shared, shared.statements.meta.text()).await?;
+    Ok((column(&row, 0)?, column(&row, 1)?))
+}
+
+/// Which history this is: of which cluster, on which of its timelines, and of which tables in it.
+async fn epoch(connection: &mut PgConnection, shared: &Shared, tables: &str) -> Result<Epoch> {
+    const HISTORY: &str =
+        "SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+                             FROM pg_control_system()";
+    shared.group.count("open");
+    match sqlx::query(HISTORY).fetch_one(connection).await {
+        Ok(row) => {
+            let (system, timeline): (String, String) = (column(&row, 0)?, column(&row, 1)?);
+            Ok(Epoch::new(format!("{system}-{timeline}-{tables}")))
+        }
+        Err(error) => {
+            let failed = Failed::postgres(error, Access::Read);
+            // Hosted servers may keep it to themselves; then a failover is seen only where the tables say so.
+            if failed.meaning.kind == ErrorKind::AccessDenied {
+                return Ok(Epoch::new(tables));
+            }
+            Err(shared.told(failed))
+        }
+    }
+}
+
+/// Applies the migrations that are missing, in one transaction, and says from which version it went.
+async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
+    let failed = |error| {
+        let failed = Failed::postgres(error, Access::Read);
+        if failed.meaning.kind == ErrorKind::AccessDenied {
+            let problem = "this user may not create tables: run as one that may";
+            return Error::new(
+                ErrorKind::AccessDenied,
+                format!("{problem} `{}`", shared.migrate_command()),
+            )
+            .caused_by(failed.into_error());
+        }
+        shared.told(failed)
+    };
+    // Whether this is dropped half-way or fails: the connection is thrown away, and the server rolls back.
+    shared.group.count("open");
+    let begin = format!(
+        "BEGIN; SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock(7235419113)",
+        shared.config.connect_timeout.as_millis()
+    );
+    sqlx::raw_sql(AssertSqlSafe(begin))
+        .execute(&mut *connection)
+        .await
+        .map_err(failed)?;
+    // Another process may have done it while we waited.
+    let version = match objects(connection, shared).await? {
+        0 => 0,
+        _ => meta(connection, shared).await?.0,
+    };
+    for migration in TablesStatus::at(version, &migrate::POSTGRES).migrations {
+        shared.group.count("open");
+        let script = shared.statements.script(migration.sql);
+        sqlx::raw_sql(AssertSqlSafe(script))
+            .execute(&mut *connection)
+            .await
+            .map_err(failed)?;
+    }
+    shared.group.count("open");
+    sqlx::raw_sql("COMMIT")
+        .execute(&mut *connection)
+        .await
+        .map_err(failed)?;
+    Ok(version)
+}
+
+async fn one(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    sql: impl sqlx::SqlSafeStr,
+) -> Result<PgRow> {
+    shared.group.count("open");
+    let row = sqlx::query(sql)
+        .fetch_one(connection)
+        .await
+        .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
+    debug_assert!(!row.is_empty());
+    Ok(row)
+}

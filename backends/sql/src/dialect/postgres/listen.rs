@@ -1,0 +1,52 @@
+//! Being told of releases.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::LockName;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+
+use super::{Shared, link};
+
+/// After this long without a word, the server is asked whether it is still there.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// Wakes those who wait for a name as soon as the server tells that it is free. Ends when the connection is lost.
+pub(super) async fn listen(shared: Arc<Shared>) {
+    if let Err(error) = listening(&shared).await {
+        tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
+    }
+}
+
+async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
+    // The driver's listener takes its connection from a pool.
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(shared.config.connect_timeout)
+        .connect_lazy_with(link::options(&shared.config));
+    shared.group.count("listen");
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.eager_reconnect(false);
+    listener.listen(&shared.statements.channel()).await?;
+    // What was freed until now went by unheard.
+    shared.group.freed_any();
+    loop {
+        let told = tokio::select! {
+            told = listener.try_recv() => told?,
+            () = shared.clock.sleep(QUIET) => {
+                shared.group.count("listen");
+                let asking = sqlx::query("SELECT 1").execute(&mut listener);
+                tokio::select! {
+                    answer = asking => { answer?; }
+                    () = shared.clock.sleep(shared.config.statement_timeout) => {
+                        return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+                    }
+                }
+                continue;
+            }
+        };
+        let Some(told) = told else { return Ok(()) };
+        if let Ok(name) = LockName::new(told.payload()) {
+            shared.group.freed(&name);
+        }
+    }
+}

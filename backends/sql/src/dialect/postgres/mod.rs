@@ -1,0 +1,492 @@
+//! Postgres: one primary, any number of hosts.
+
+mod link;
+mod listen;
+mod rows;
+mod statements;
+mod write;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Error, ErrorKind, Health, LockName, RecordKey, Result,
+    Wakeup,
+    batch::{Failure, Limits, Reply},
+};
+use sqlx::{
+    PgConnection, Postgres,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
+
+use self::{
+    link::{Links, within},
+    statements::{Sql, Statements},
+};
+use super::{Dialect, LockRow, Reaped, ReapedPage, above_prefix};
+use crate::{
+    config::ServerConfig,
+    doctor,
+    error::{Access, Failed},
+    migrate::{self, TablesStatus},
+    op::{Answer, Kind, Op},
+    wait::{Group, RENEW_WANTED},
+};
+
+/// Rows that one step of the reaper walks.
+const PAGE: i64 = 1000;
+
+/// A Postgres database.
+pub(crate) struct PostgresDialect {
+    shared: Arc<Shared>,
+    links: Links,
+    /// For marks, which need not survive a crash.
+    marking: Links,
+}
+
+/// What the handles of one opened database share.
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) group: Arc<Group>,
+    statements: Statements,
+    // A std mutex: held to look and to swap only.
+    history: Mutex<History>,
+}
+
+#[derive(Default)]
+struct History {
+    epoch: Option<Epoch>,
+    changed: bool,
+}
+
+type Statement = Query<'static, Postgres, PgArguments>;
+
+impl Shared {
+    fn new(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            statements: Statements::new(&config.table_prefix),
+            group: Group::pushed(PostgresDialect::NAME),
+            history: Mutex::default(),
+            config,
+            clock,
+        })
+    }
+
+    /// Notes which history a new connection has found.
+    fn note(&self, epoch: Epoch) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = history.epoch.replace(epoch);
+        history.changed |= before.is_some() && before != history.epoch;
+    }
+
+    fn epoch(&self) -> Epoch {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.epoch.clone().unwrap_or_else(|| Epoch::new(""))
+    }
+
+    fn history_changed(&self) -> bool {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.changed
+    }
+
+    /// The error as people see it: what is wrong with the tables comes with the command that helps.
+    fn told(&self, failed: Failed) -> Error {
+        let error = failed.into_error();
+        if error.kind() == ErrorKind::InvalidConfig {
+            let command = self.migrate_command();
+            return Error::new(
+                ErrorKind::InvalidConfig,
+                format!("{}: run `{command}`, or `distlock doctor`", error.message()),
+            )
+            .caused_by(error);
+        }
+        error
+    }
+
+    fn failure(&self, failed: Failed) -> Failure {
+        let one_row = failed.meaning.one_row;
+        let error = self.told(failed);
+        if one_row {
+            Failure::Split(error)
+        } else {
+            Failure::Whole(error)
+        }
+    }
+
+    fn not_migrated(&self, problem: &str) -> Error {
+        let command = self.migrate_command();
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!("{problem}: run `{command}`"),
+        )
+    }
+
+    fn migrate_command(&self) -> String {
+        format!("distlock migrate --backend '{}'", self.config.url())
+    }
+
+    /// Which database it is, for messages.
+    fn place(&self) -> String {
+        let config = &self.config;
+        match &config.socket {
+            Some(socket) => format!("{} at {}", config.database, socket.display()),
+            None => format!("{} at {}:{}", config.database, config.host, config.port),
+        }
+    }
+}
+
+impl PostgresDialect {
+    /// Connects, and creates the tables where that is allowed.
+    pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        Self::connected(Arc::new(Shared::new(config, clock)?)).await
+    }
+
+    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    pub(crate) async fn migrate(
+        config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let version = link::migrate(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::POSTGRES))
+    }
+
+    /// How the tables stand. Changes nothing.
+    pub(crate) async fn status(
+        config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let version = link::version(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::POSTGRES))
+    }
+
+    async fn connected(shared: Arc<Shared>) -> Result<Self> {
+        let links = Links::new(shared.config.pool_size, true);
+        let lent = links.lend(&shared).await?;
+        let _ = lent.settle(Ok(()));
+        Ok(Self {
+            shared,
+            links,
+            marking: Links::new(1, false),
+        })
+    }
+
+    /// Reads all rows of a statement.
+    async fn read(
+        &self,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl FnOnce(Statement) -> Statement + Send,
+    ) -> Result<Vec<PgRow>> {
+        let shared = &*self.shared;
+        let mut lent = self.links.lend(shared).await?;
+        shared.group.count(operation);
+        let query = bind(sqlx::query(sql.text()));
+        let rows = within(shared, Access::Read, async {
+            let rows = query.fetch_all(lent.connection()).await;
+            rows.map_err(|error| Failed::postgres(error, Access::Read))
+        })
+        .await;
+        lent.settle(rows).map_err(|failed| shared.told(failed))
+    }
+
+    /// Changes rows outside of any batch, and says how many.
+    async fn change(
+        &self,
+        links: &Links,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl FnOnce(Statement) -> Statement + Send,
+    ) -> Result<u64> {
+        let shared = &*self.shared;
+        let mut lent = links.lend(shared).await?;
+        shared.group.count(operation);
+        let query = bind(sqlx::query(sql.text()));
+        let changed = within(shared, Access::Write, async {
+            let done = query.execute(lent.connection()).await;
+            done.map(|done| done.rows_affected())
+                .map_err(|error| Failed::postgres(error, Access::Write))
+        })
+        .await;
+        lent.settle(changed).map_err(|failed| shared.told(failed))
+    }
+}
+
+impl Dialect for PostgresDialect {
+    const NAME: &'static str = "postgres";
+
+    const PUSHES: bool = true;
+
+    fn capabilities() -> Capabilities {
+        let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.wakeup = Wakeup::Push;
+        capabilities
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    fn group(&self) -> &Arc<Group> {
+        &self.shared.group
+    }
+
+    fn reap_after(&self) -> Duration {
+        self.shared.config.reap_after
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        // One that waits for a row must not hold up the rest, and reads need a connection too.
+        let pool = usize::try_from(self.shared.config.pool_size).unwrap_or(1);
+        limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
+        limits
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        Self::connected(Arc::clone(&self.shared)).await
+    }
+
+    async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let shared = &*self.shared;
+        let deadline = shared.clock.now() + shared.config.statement_timeout;
+        loop {
+            let mut lent = self.links.lend(shared).await.map_err(Failure::Whole)?;
+            let batch = write::Batch {
+                ops,
+                shared,
+                connection: lent.connection(),
+            };
+            let answers = within(shared, Access::Write, batch.send(kind)).await;
+            match lent.settle(answers) {
+                Ok(answers) => return Ok(answers),
+                Err(failed) if failed.meaning.retry && shared.clock.now() < deadline => {
+                    shared.group.retried();
+                    let pause = Duration::from_micros(fastrand::u64(500..5000));
+                    shared.clock.sleep(pause).await;
+                }
+                Err(failed) => return Err(shared.failure(failed)),
+            }
+        }
+    }
+
+    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+        let shared = &*self.shared;
+        let mut lent = self.links.lend(shared).await?;
+        let names = texts(names.iter().map(LockName::as_str));
+        let looking = look(lent.connection(), shared, names);
+        let found = within(shared, Access::Read, looking).await;
+        let found = lent.settle(found).map_err(|failed| shared.told(failed))?;
+        let found = found.into_iter();
+        Ok(found
+            .map(|(name, look)| (name, look.map(|look| look.row)))
+            .collect())
+    }
+
+    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+        let names = texts(names.iter().map(LockName::as_str));
+        let mark = self.shared.group.mark();
+        let want = &self.shared.statements.want;
+        self.change(&self.marking, "want", want, |query| {
+            query.bind(names).bind(mark).bind(micros(time))
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn arm(&self, name: &LockName, time: Duration) -> Result<bool> {
+        let shared = &*self.shared;
+        let mut lent = self.marking.lend(shared).await?;
+        shared.group.count("want");
+        let query = sqlx::query_scalar(shared.statements.arm.text())
+            .bind(name.as_str().to_owned())
+            .bind(shared.group.mark())
+            .bind(micros(time))
+            .bind(micros(RENEW_WANTED));
+        let armed = within(shared, Access::Write, async {
+            let armed = query.fetch_one(lent.connection()).await;
+            armed.map_err(|error| Failed::postgres(error, Access::Write))
+        })
+        .await;
+        lent.settle(armed).map_err(|failed| shared.told(failed))
+    }
+
+    fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(listen::listen(Arc::clone(&self.shared)))
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<(LockName, LockRow)>> {
+        let after = after.map(LockName::as_str);
+        let rows = self
+            .read("list", &self.shared.statements.list, |query| {
+                page(query, prefix, after, limit)
+            })
+            .await?;
+        let mark = self.shared.group.mark();
+        rows.iter()
+            .map(|row| {
+                let (name, look) = rows::lock(row, mark)?;
+                Ok((name, look?.row))
+            })
+            .collect()
+    }
+
+    async fn epoch(&self) -> Result<Epoch> {
+        Ok(self.shared.epoch())
+    }
+
+    async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let names = texts(keys.iter().map(RecordKey::as_str));
+        let rows = self
+            .read("get_records", &self.shared.statements.get, |query| {
+                query.bind(names)
+            })
+            .await?;
+        let found = rows
+            .iter()
+            .map(rows::record)
+            .collect::<Result<HashMap<_, _>>>()?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let after = after.map(RecordKey::as_str);
+        let rows = self
+            .read("scan_records", &self.shared.statements.scan, |query| {
+                page(query, prefix, after, limit)
+            })
+            .await?;
+        rows.iter().map(rows::record).collect()
+    }
+
+    async fn claim_reaping(&self, every: Duration) -> Result<bool> {
+        let claim = &self.shared.statements.claim_reaping;
+        self.change(&self.links, "claim_reaping", claim, |query| {
+            query.bind(micros(every))
+        })
+        .await
+        .map(|changed| changed > 0)
+    }
+
+    async fn reap_page(&self, table: Reaped, after: Option<String>) -> Result<ReapedPage> {
+        let statements = &self.shared.statements;
+        let (idle, reap) = match table {
+            Reaped::Locks => (&statements.idle_locks, &statements.reap_locks),
+            Reaped::Records => (&statements.idle_records, &statements.reap_records),
+        };
+        let reap_after = micros(self.shared.config.reap_after);
+        let rows = self
+            .read("reap_look", idle, |query| {
+                query
+                    .bind(after.unwrap_or_default())
+                    .bind(PAGE)
+                    .bind(reap_after)
+            })
+            .await?;
+        let mut page = ReapedPage::default();
+        let mut names = Vec::new();
+        for row in &rows {
+            let name: String = rows::column(row, 0)?;
+            if rows::column(row, 1)? {
+                names.push(name.clone());
+            }
+            page.next = Some(name);
+        }
+        if i64::try_from(rows.len()).unwrap_or(i64::MAX) < PAGE {
+            page.next = None;
+        }
+        if !names.is_empty() {
+            page.removed = self
+                .change(&self.links, "reap", reap, |query| {
+                    query.bind(names).bind(reap_after)
+                })
+                .await?;
+        }
+        Ok(page)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let shared = &*self.shared;
+        let mut lent = self.links.lend(shared).await?;
+        let stock = sqlx::query(shared.statements.stocktaking.text());
+        let examining = doctor::postgres::examine(lent.connection(), shared, stock);
+        let examined = within(shared, Access::Read, async {
+            let examined = examining.await;
+            examined.map_err(|error| Failed::postgres(error, Access::Read))
+        })
+        .await;
+        let mut health = lent
+            .settle(examined)
+            .map_err(|failed| shared.told(failed))?;
+        health.epoch = Some(shared.epoch());
+        Ok(health)
+    }
+
+    async fn close(&self) {
+        self.links.close().await;
+        self.marking.close().await;
+    }
+}
+
+impl fmt::Debug for PostgresDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("database", &self.shared.place())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the rows of these names on a connection.
+async fn look(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    names: Vec<String>,
+) -> Result<HashMap<LockName, Result<rows::Look>>, Failed> {
+    shared.group.count("look");
+    let rows = sqlx::query(shared.statements.look.text())
+        .bind(names)
+        .fetch_all(connection)
+        .await
+        .map_err(|error| Failed::postgres(error, Access::Read))?;
+    let mark = shared.group.mark();
+    rows.iter()
+        .map(|row| rows::lock(row, mark).map_err(Failed::corrupt))
+        .collect()
+}
+
+/// The parameters of a statement that walks a table in order.
+fn page(query: Statement, prefix: &str, after: Option<&str>, limit: u32) -> Statement {
+    query
+        .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
+        .bind(after.map(str::to_owned))
+        .bind(above_prefix(prefix))
+        .bind(i64::from(limit))
+}
+
+fn texts<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<String> {
+    texts.map(str::to_owned).collect()
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}

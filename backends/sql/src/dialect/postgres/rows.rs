@@ -1,0 +1,96 @@
+//! From rows to values. What cannot be read is corrupt, never free.
+
+use std::time::{Duration, SystemTime};
+
+use distlock_core::{
+    Entry, Error, ErrorKind, FencingToken, HolderInfo, LockName, OwnerId, RecordKey, Result,
+    Version,
+};
+use sqlx::{Postgres, Row as _, postgres::PgRow};
+use uuid::Uuid;
+
+use crate::{
+    dialect::LockRow,
+    error::{Access, Failed},
+};
+
+/// A row of the lock table, with what a refused operation is judged by.
+pub(super) struct Look {
+    pub(super) row: LockRow,
+    pub(super) nonce: Option<Uuid>,
+}
+
+/// One column.
+pub(super) fn column<'r, T>(row: &'r PgRow, index: usize) -> Result<T>
+where
+    T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
+{
+    row.try_get(index)
+        .map_err(|error| Failed::postgres(error, Access::Read).into_error())
+}
+
+/// A token or version.
+pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
+    let number: i64 = column(row, index)?;
+    u64::try_from(number)
+        .ok()
+        .and_then(|number| FencingToken::new(number).ok())
+        .ok_or_else(|| corrupt(format!("token {number} is out of range")))
+}
+
+/// The name of a row of the lock table, and the rest of it. `mark` is this process's.
+pub(super) fn lock(row: &PgRow, mark: i64) -> Result<(LockName, Result<Look>)> {
+    let name: String = column(row, 0)?;
+    let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
+    let read = look(row, mark).map_err(|error| error.about(&name));
+    Ok((name, read))
+}
+
+fn look(row: &PgRow, mark: i64) -> Result<Look> {
+    let owner: Option<Uuid> = column(row, 1)?;
+    let owner = owner.map(OwnerId::from_uuid);
+    let token = token(row, 2)?;
+    let expires_in = duration(column(row, 4)?);
+    let held = match owner {
+        Some(_) if !expires_in.is_zero() => {
+            let mut holder = HolderInfo::new(column::<String>(row, 6)?);
+            holder.meta = column(row, 7)?;
+            holder.token = Some(token);
+            let acquired = duration(column(row, 5)?);
+            holder.acquired_at = SystemTime::UNIX_EPOCH.checked_add(acquired);
+            holder.expires_in = Some(expires_in);
+            Some(holder)
+        }
+        _ => None,
+    };
+    let wanted_for = duration(column(row, 9)?);
+    let wanted_by: i64 = column(row, 8)?;
+    Ok(Look {
+        row: LockRow {
+            owner,
+            held,
+            last_token: token,
+            until: Some(column(row, 3)?),
+            wanted: (!wanted_for.is_zero()).then_some((wanted_for, wanted_by == mark)),
+        },
+        nonce: column(row, 10)?,
+    })
+}
+
+/// A row of the record table.
+pub(super) fn record(row: &PgRow) -> Result<(RecordKey, Entry)> {
+    let key: String = column(row, 0)?;
+    let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
+    let version = Version::new(token(row, 1)?.get());
+    let age = duration(column(row, 3)?);
+    Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
+}
+
+/// From microseconds; zero when it is in the past.
+fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+pub(super) fn corrupt(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, problem)
+}

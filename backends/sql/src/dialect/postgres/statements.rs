@@ -1,0 +1,435 @@
+//! Every statement that is sent in normal operation.
+//!
+//! A batch is one statement over `unnest` of one array for each column. It first locks the rows it may change, in the order
+//! of their names, so that no two batches wait for each other in a circle. A batch of several operations leaves out rows that
+//! others have locked (`SKIP LOCKED`) and sends those operations singly afterwards; a single one waits a little.
+//!
+//! What a condition says about the time is asked again after a row was waited for: `clock_timestamp()` is the time of asking,
+//! and at READ COMMITTED a changed row is looked at again.
+
+use std::sync::Arc;
+
+use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
+
+use crate::op::Kind;
+
+/// The statements of one table prefix.
+pub(super) struct Statements {
+    one: Batches,
+    many: Batches,
+    pub(super) look: Sql,
+    pub(super) versions: Sql,
+    pub(super) want: Sql,
+    pub(super) arm: Sql,
+    pub(super) list: Sql,
+    pub(super) get: Sql,
+    pub(super) scan: Sql,
+    pub(super) claim_reaping: Sql,
+    pub(super) idle_locks: Sql,
+    pub(super) reap_locks: Sql,
+    pub(super) idle_records: Sql,
+    pub(super) reap_records: Sql,
+    pub(super) meta: Sql,
+    pub(super) objects: Sql,
+    pub(super) columns: Sql,
+    pub(super) stocktaking: Sql,
+    /// What the tables' names begin with.
+    prefix: String,
+}
+
+struct Batches {
+    acquire: Sql,
+    renew: Sql,
+    release: Sql,
+    hand_over: Sql,
+    force: Sql,
+    create: Sql,
+    replace: Sql,
+    delete: Sql,
+}
+
+/// One statement's text, cheap to send again.
+#[derive(Clone)]
+pub(super) struct Sql(Arc<str>);
+
+impl Sql {
+    pub(super) fn text(&self) -> SqlStr {
+        // Safe: the text is one of the constants below; all that varies is the prefix, which holds nothing but `[a-z0-9_]`.
+        AssertSqlSafe(Arc::clone(&self.0)).into_sql_str()
+    }
+}
+
+impl Statements {
+    /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
+    pub(super) fn new(prefix: &str) -> Self {
+        let sql = |text: &str| Sql(prefixed(text, prefix).into());
+        let batches = |skip: &str| {
+            let sql = |text: &str| sql(&text.replace("{skip}", skip));
+            Batches {
+                acquire: sql(ACQUIRE),
+                renew: sql(&update(&RENEW)),
+                release: sql(&update(&RELEASE)),
+                hand_over: sql(&update(&HAND_OVER)),
+                force: sql(&update(&FORCE)),
+                create: sql(CREATE),
+                replace: sql(&update(&REPLACE)),
+                delete: sql(&update(&DELETE)),
+            }
+        };
+        Self {
+            one: batches(""),
+            many: batches("SKIP LOCKED"),
+            look: sql(LOOK),
+            versions: sql(VERSIONS),
+            want: sql(WANT),
+            arm: sql(ARM),
+            list: sql(LIST),
+            get: sql(GET),
+            scan: sql(SCAN),
+            claim_reaping: sql(CLAIM_REAPING),
+            idle_locks: sql(IDLE_LOCKS),
+            reap_locks: sql(REAP_LOCKS),
+            idle_records: sql(IDLE_RECORDS),
+            reap_records: sql(REAP_RECORDS),
+            meta: sql(META),
+            objects: sql(OBJECTS),
+            columns: sql(COLUMNS),
+            stocktaking: sql(STOCKTAKING),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// The statement of a batch. A `lone` operation waits for its row.
+    pub(super) fn batch(&self, kind: Kind, lone: bool) -> &Sql {
+        let batches = if lone { &self.one } else { &self.many };
+        match kind {
+            Kind::Renew => &batches.renew,
+            Kind::Release => &batches.release,
+            Kind::HandOver => &batches.hand_over,
+            Kind::Acquire => &batches.acquire,
+            Kind::Force => &batches.force,
+            Kind::Create => &batches.create,
+            Kind::Replace => &batches.replace,
+            Kind::Delete => &batches.delete,
+        }
+    }
+
+    /// A migration's text for these tables.
+    pub(super) fn script(&self, text: &str) -> String {
+        prefixed(text, &self.prefix)
+    }
+
+    /// Where releases are told.
+    pub(super) fn channel(&self) -> String {
+        prefixed("distributed_lock", &self.prefix)
+    }
+}
+
+/// Every name of ours begins with `distributed_`, and nothing else does.
+fn prefixed(text: &str, prefix: &str) -> String {
+    text.replace("distributed_", &format!("{prefix}distributed_"))
+}
+
+/// A batch that only changes rows that are there.
+struct Update {
+    /// The operations as rows `k`.
+    input: &'static str,
+    table: &'static str,
+    key: &'static str,
+    /// Which row `l` each of them may change.
+    when: &'static str,
+    set: &'static str,
+    returning: &'static str,
+    answer: &'static str,
+}
+
+fn update(it: &Update) -> String {
+    let Update {
+        input,
+        table,
+        key,
+        when,
+        set,
+        returning,
+        answer,
+    } = it;
+    format!(
+        "WITH locked AS MATERIALIZED (
+    SELECT k.* FROM {input} JOIN {table} l ON l.{key} = k.key WHERE {when}
+     ORDER BY l.{key} FOR UPDATE OF l {{skip}}
+), changed AS (
+    UPDATE {table} l SET {set} FROM locked k WHERE l.{key} = k.key AND {when}
+    RETURNING {returning}
+) SELECT {answer} FROM changed"
+    )
+    .replace("{now_micros}", NOW_MICROS)
+}
+
+/// The server's clock in microseconds since 1970: what tokens and versions rise with.
+const NOW_MICROS: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
+
+/// The row of a name is free when nobody stands in it or when its lease is over. Whoever stands in it already gets the same
+/// token again. The token is the higher of the previous one plus one and the server's clock. `$6` this process.
+///
+/// A row that nobody may take is not even locked, so that asking for a held lock writes nothing.
+const ACQUIRE: &str = "
+WITH input AS (
+    SELECT * FROM unnest($1::text[], $2::uuid[], $3::int8[], $4::text[], $5::text[]) AS k (key, owner, ttl, holder, meta)
+), locked AS MATERIALIZED (
+    SELECT k.* FROM input k JOIN distributed_lock l ON l.lock_name = k.key
+     WHERE l.holder_id IS NULL OR l.expires_at <= clock_timestamp() OR l.holder_id = k.owner
+     ORDER BY l.lock_name FOR UPDATE OF l {skip}
+), updated AS (
+    UPDATE distributed_lock l SET
+        token = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.token
+                ELSE greatest(l.token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) END,
+        acquired_at = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.acquired_at
+                ELSE clock_timestamp() END,
+        nonce = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.nonce END,
+        wanted_until = CASE WHEN l.wanted_by = $6 THEN 'epoch' ELSE l.wanted_until END,
+        holder_id = k.owner,
+        expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
+        holder = k.holder,
+        meta = k.meta
+      FROM locked k
+     WHERE l.lock_name = k.key
+       AND (l.holder_id IS NULL OR l.expires_at <= clock_timestamp() OR l.holder_id = k.owner)
+    RETURNING l.lock_name, l.token
+), inserted AS (
+    INSERT INTO distributed_lock AS l (lock_name, holder_id, token, expires_at, acquired_at, holder, meta)
+    SELECT k.key, k.owner, (extract(epoch FROM clock_timestamp()) * 1000000)::int8,
+           clock_timestamp() + k.ttl * interval '1 microsecond', clock_timestamp(), k.holder, k.meta
+      FROM input k
+     WHERE NOT EXISTS (SELECT FROM distributed_lock o WHERE o.lock_name = k.key)
+     ORDER BY k.key COLLATE \"C\"
+    ON CONFLICT (lock_name) DO NOTHING
+    RETURNING l.lock_name, l.token
+) SELECT lock_name, token FROM updated UNION ALL SELECT lock_name, token FROM inserted";
+
+/// Steps of the ticket: 0 keep, 1 issue, 2 redeem.
+const RENEW: Update = Update {
+    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::int8[], $5::int4[], $6::uuid[])
+           AS k (key, owner, token, ttl, step, nonce)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > clock_timestamp()
+       AND (k.step <> 2 OR l.nonce = k.nonce)",
+    set: "expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
+        nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.nonce END",
+    returning: "l.lock_name, l.token",
+    answer: "lock_name, token",
+};
+
+/// `$4` this process, `$5` where others who wait are told: only where somebody does, because that costs all who commit.
+const RELEASE: Update = Update {
+    input: "unnest($1::text[], $2::uuid[], $3::int8[]) AS k (key, owner, token)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token)",
+    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
+    returning: "l.lock_name, l.wanted_until > clock_timestamp() AND l.wanted_by <> $4 AS wanted",
+    answer: "lock_name, wanted, CASE WHEN wanted THEN pg_notify($5, lock_name)::text END",
+};
+
+const HAND_OVER: Update = Update {
+    input:
+        "unnest($1::text[], $2::uuid[], $3::int8[], $4::uuid[], $5::int8[], $6::text[], $7::text[])
+           AS k (key, owner, token, next, ttl, holder, meta)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > clock_timestamp()",
+    set: "holder_id = k.next,
+        token = greatest(l.token + 1, {now_micros}),
+        expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
+        acquired_at = clock_timestamp(),
+        holder = k.holder, meta = k.meta, nonce = NULL",
+    returning: "l.lock_name, l.token",
+    answer: "lock_name, token",
+};
+
+/// `$3` this process, `$4` where others who wait are told.
+const FORCE: Update = Update {
+    input: "unnest($1::text[], $2::int8[]) AS k (key, token)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.token = k.token AND l.holder_id IS NOT NULL AND l.expires_at > clock_timestamp()",
+    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
+    returning: "l.lock_name, l.wanted_until > clock_timestamp() AND l.wanted_by <> $3 AS wanted",
+    answer: "lock_name, wanted, CASE WHEN wanted THEN pg_notify($4, lock_name)::text END",
+};
+
+/// A tombstone's version is passed, never repeated.
+const CREATE: &str = "
+WITH input AS (
+    SELECT * FROM unnest($1::text[], $2::bytea[]) AS k (key, value)
+), locked AS MATERIALIZED (
+    SELECT k.* FROM input k JOIN distributed_record l ON l.record_key = k.key WHERE l.deleted
+     ORDER BY l.record_key FOR UPDATE OF l {skip}
+), updated AS (
+    UPDATE distributed_record l SET
+        version = greatest(l.version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::int8),
+        value = k.value, deleted = false, written_at = clock_timestamp()
+      FROM locked k WHERE l.record_key = k.key AND l.deleted
+    RETURNING l.record_key, l.version
+), inserted AS (
+    INSERT INTO distributed_record AS l (record_key, version, value, deleted, written_at)
+    SELECT k.key, (extract(epoch FROM clock_timestamp()) * 1000000)::int8, k.value, false, clock_timestamp()
+      FROM input k
+     WHERE NOT EXISTS (SELECT FROM distributed_record o WHERE o.record_key = k.key)
+     ORDER BY k.key COLLATE \"C\"
+    ON CONFLICT (record_key) DO NOTHING
+    RETURNING l.record_key, l.version
+) SELECT record_key, version FROM updated UNION ALL SELECT record_key, version FROM inserted";
+
+const REPLACE: Update = Update {
+    input: "unnest($1::text[], $2::bytea[], $3::int8[]) AS k (key, value, version)",
+    table: "distributed_record",
+    key: "record_key",
+    when: "l.version = k.version AND NOT l.deleted",
+    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, written_at = clock_timestamp()",
+    returning: "l.record_key, l.version",
+    answer: "record_key, version",
+};
+
+/// The row stays as a tombstone until it is reaped.
+const DELETE: Update = Update {
+    input: "unnest($1::text[], $2::int8[]) AS k (key, version)",
+    table: "distributed_record",
+    key: "record_key",
+    when: "l.version = k.version AND NOT l.deleted",
+    set: "value = '', deleted = true, written_at = clock_timestamp()",
+    returning: "l.record_key, l.version",
+    answer: "record_key, version",
+};
+
+/// `$1` names.
+const LOOK: &str = "
+SELECT lock_name, holder_id, token,
+       (extract(epoch FROM expires_at) * 1000000)::int8,
+       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::int8,
+       (extract(epoch FROM acquired_at) * 1000000)::int8,
+       holder, meta, wanted_by,
+       (extract(epoch FROM wanted_until - clock_timestamp()) * 1000000)::int8,
+       nonce
+  FROM distributed_lock WHERE lock_name = ANY ($1::text[])";
+
+/// `$1` names; `$2` this process; `$3` for how long. The mark of another process that waits is left alone.
+const WANT: &str = "
+UPDATE distributed_lock l SET wanted_by = $2, wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+  FROM (SELECT lock_name FROM distributed_lock
+         WHERE lock_name = ANY ($1::text[])
+           AND holder_id IS NOT NULL AND (wanted_by = $2 OR wanted_until <= clock_timestamp())
+         ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
+ WHERE l.lock_name = k.lock_name AND l.holder_id IS NOT NULL";
+
+/// `$1` a name; `$2` this process; `$3` for how long; `$4` how little may be left of a mark before it is renewed. Says whether
+/// the lock is held and carries a mark, so that its release will be told.
+const ARM: &str = "
+WITH marked AS (
+    UPDATE distributed_lock SET wanted_by = $2, wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+     WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
+       AND wanted_until <= clock_timestamp() + $4 * interval '1 microsecond'
+    RETURNING 1
+) SELECT EXISTS (SELECT FROM marked)
+      OR EXISTS (SELECT FROM distributed_lock
+                  WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
+                    AND wanted_until > clock_timestamp() + $4 * interval '1 microsecond')";
+
+/// `$1` from, `$2` but not this one, `$3` below, `$4` how many.
+const LIST: &str = "
+SELECT lock_name, holder_id, token,
+       (extract(epoch FROM expires_at) * 1000000)::int8,
+       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::int8,
+       (extract(epoch FROM acquired_at) * 1000000)::int8,
+       holder, meta, wanted_by,
+       (extract(epoch FROM wanted_until - clock_timestamp()) * 1000000)::int8,
+       nonce
+  FROM distributed_lock
+ WHERE lock_name >= $1
+   AND ($2::text IS NULL OR lock_name <> $2)
+   AND ($3::text IS NULL OR lock_name < $3)
+   AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
+ ORDER BY lock_name
+ LIMIT $4";
+
+/// `$1` keys.
+const GET: &str = "
+SELECT record_key, version, value, (extract(epoch FROM clock_timestamp() - written_at) * 1000000)::int8
+  FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
+
+/// `$1` keys.
+const VERSIONS: &str = "
+SELECT record_key, version FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
+
+/// As [`LIST`].
+const SCAN: &str = "
+SELECT record_key, version, value, (extract(epoch FROM clock_timestamp() - written_at) * 1000000)::int8
+  FROM distributed_record
+ WHERE record_key >= $1
+   AND ($2::text IS NULL OR record_key <> $2)
+   AND ($3::text IS NULL OR record_key < $3)
+   AND NOT deleted
+ ORDER BY record_key
+ LIMIT $4";
+
+/// `$1` how long ago the last turn must be.
+const CLAIM_REAPING: &str = "
+UPDATE distributed_meta SET reaped_at = clock_timestamp()
+ WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= clock_timestamp() - $1 * interval '1 microsecond')";
+
+/// `$1` after, `$2` how many, `$3` how long idle: one page of the table, and which of its rows are idle. A row whose token is
+/// not below the clock stays: a new row's token would not be higher.
+const IDLE_LOCKS: &str = "
+SELECT lock_name,
+       token < (extract(epoch FROM clock_timestamp()) * 1000000)::int8
+   AND expires_at <= clock_timestamp() - $3 * interval '1 microsecond'
+  FROM distributed_lock WHERE lock_name > $1 ORDER BY lock_name LIMIT $2";
+
+/// `$1` names, `$2` how long idle.
+const REAP_LOCKS: &str = "
+DELETE FROM distributed_lock l
+ USING (SELECT lock_name FROM distributed_lock WHERE lock_name = ANY ($1::text[])
+         ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
+ WHERE l.lock_name = k.lock_name
+   AND l.token < (extract(epoch FROM clock_timestamp()) * 1000000)::int8
+   AND l.expires_at <= clock_timestamp() - $2 * interval '1 microsecond'";
+
+/// As [`IDLE_LOCKS`], for tombstones.
+const IDLE_RECORDS: &str = "
+SELECT record_key,
+       deleted AND version < (extract(epoch FROM clock_timestamp()) * 1000000)::int8
+   AND written_at <= clock_timestamp() - $3 * interval '1 microsecond'
+  FROM distributed_record WHERE record_key > $1 ORDER BY record_key LIMIT $2";
+
+const REAP_RECORDS: &str = "
+DELETE FROM distributed_record l
+ USING (SELECT record_key FROM distributed_record WHERE record_key = ANY ($1::text[])
+         ORDER BY record_key FOR UPDATE SKIP LOCKED) k
+ WHERE l.record_key = k.record_key
+   AND l.deleted AND l.version < (extract(epoch FROM clock_timestamp()) * 1000000)::int8
+   AND l.written_at <= clock_timestamp() - $2 * interval '1 microsecond'";
+
+const META: &str = "SELECT schema_version, epoch FROM distributed_meta WHERE id = 1";
+
+/// How many of our tables there are.
+const OBJECTS: &str = "
+SELECT count(*) FROM unnest(ARRAY[to_regclass('distributed_lock'), to_regclass('distributed_record'),
+                                  to_regclass('distributed_meta')]) AS t (name)
+ WHERE name IS NOT NULL";
+
+/// Refused unless every column is there.
+const COLUMNS: &str = "
+SELECT l.lock_name, l.holder_id, l.token, l.expires_at, l.acquired_at, l.holder, l.meta, l.nonce, l.wanted_by,
+       l.wanted_until, r.record_key, r.version, r.value, r.deleted, r.written_at
+  FROM distributed_lock l, distributed_record r LIMIT 0";
+
+/// Locks held, free, stale; the longest time since one went stale; records and tombstones.
+const STOCKTAKING: &str = "
+SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_timestamp()),
+       count(*) FILTER (WHERE holder_id IS NULL),
+       count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp()),
+       (extract(epoch FROM max(clock_timestamp() - expires_at)
+                FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp())) * 1000000)::int8,
+       (SELECT count(*) FROM distributed_record WHERE NOT deleted),
+       (SELECT count(*) FROM distributed_record WHERE deleted)
+  FROM distributed_lock";

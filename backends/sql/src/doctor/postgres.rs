@@ -1,0 +1,201 @@
+//! Postgres: what survives a crash, who may write, and whether the session is ours.
+
+use std::time::Duration;
+
+use distlock_core::{Health, Verdict, unix_time};
+use sqlx::{
+    PgConnection, Postgres, Row as _,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
+
+use super::Stock;
+use crate::dialect::postgres::Shared;
+
+/// Clocks of hosts that are kept right differ by less.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
+
+/// What the server is set to, not what our own session has changed.
+const SETTINGS: &str = "
+SELECT current_setting('server_version'),
+       current_setting('fsync'),
+       current_setting('full_page_writes'),
+       (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
+       current_setting('synchronous_commit'),
+       current_setting('transaction_read_only'),
+       pg_is_in_recovery(),
+       (extract(epoch FROM clock_timestamp()) * 1000000)::int8,
+       current_setting('default_transaction_isolation'),
+       pg_backend_pid()";
+
+/// Type and collation of the name columns.
+const NAMES: &str = "
+SELECT c.relname::text, format_type(a.atttypid, a.atttypmod),
+       coalesce((SELECT collcollate IN ('C', 'POSIX') AND collisdeterministic
+                   FROM pg_collation WHERE oid = a.attcollation), false),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+                  AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum)
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+ WHERE c.oid IN (to_regclass($1), to_regclass($2)) AND a.attname IN ('lock_name', 'record_key')
+ ORDER BY 1";
+
+const TLS: &str =
+    "SELECT coalesce((SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), '')";
+
+/// Examines a server over a connection; `stock` is the query that counts rows.
+pub(crate) async fn examine(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    stock: Query<'static, Postgres, PgArguments>,
+) -> Result<Health, sqlx::Error> {
+    shared.group.count("doctor");
+    let settings = sqlx::query(SETTINGS).fetch_one(&mut *connection).await?;
+    let ours = unix_time(&*shared.clock);
+    let version: String = settings.try_get(0)?;
+    let mut health = Health::new(format!("PostgreSQL {version}"));
+    durability(&mut health, &settings)?;
+
+    let read_only: String = settings.try_get(5)?;
+    let standby: bool = settings.try_get(6)?;
+    if standby || read_only == "on" {
+        let detail = "it takes no writes: a standby, or set to read-only";
+        health.found("writable", Verdict::Fail, detail);
+    } else {
+        health.found("writable", Verdict::Pass, "a primary");
+    }
+
+    let theirs: i64 = settings.try_get(7)?;
+    let theirs = Duration::from_micros(u64::try_from(theirs).unwrap_or(0));
+    let apart = theirs.abs_diff(ours);
+    let detail = format!("{apart:.1?} from this host's");
+    if apart < CLOCKS_DIFFER {
+        health.found("clock", Verdict::Pass, detail);
+    } else {
+        let advice = "leases count by the server's clock, so that nothing breaks, but one of the two is wrong";
+        health.found("clock", Verdict::Warn, format!("{detail}: {advice}"));
+    }
+
+    session(&mut health, connection, shared, &settings).await?;
+    names(&mut health, connection, shared).await?;
+
+    shared.group.count("doctor");
+    let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
+    let local = shared.config.socket.is_some()
+        || ["127.0.0.1", "::1", "localhost"].contains(&shared.config.host.as_str());
+    match (tls.as_str(), local) {
+        ("", true) => health.found("TLS", Verdict::Pass, "plain text, on this host"),
+        ("", false) => health.found(
+            "TLS",
+            Verdict::Warn,
+            "plain text: anybody on the way can read and change it; set `sslmode=verify-full`",
+        ),
+        (version, _) => health.found("TLS", Verdict::Pass, version),
+    }
+
+    shared.group.count("doctor");
+    let row = stock.fetch_one(connection).await?;
+    let stock = Stock {
+        held: row.try_get(0)?,
+        free: row.try_get(1)?,
+        stale: row.try_get(2)?,
+        oldest_stale: row.try_get(3)?,
+        records: row.try_get(4)?,
+        tombstones: row.try_get(5)?,
+    };
+    stock.report(&mut health, shared.config.reap_after);
+    Ok(health)
+}
+
+fn durability(health: &mut Health, settings: &PgRow) -> Result<(), sqlx::Error> {
+    for (at, name) in [(1, "fsync"), (2, "full_page_writes")] {
+        let value: String = settings.try_get(at)?;
+        if value == "on" {
+            health.found(name, Verdict::Pass, "on");
+        } else {
+            let detail = "off: a power cut may take back granted locks and their tokens, or damage the tables";
+            health.found(name, Verdict::Fail, detail);
+        }
+    }
+    let (server, session): (Option<String>, String) = (settings.try_get(3)?, settings.try_get(4)?);
+    let server = server.unwrap_or_default();
+    if session == "off" {
+        let detail = "off: a crash may take back granted locks and their tokens";
+        health.found("synchronous_commit", Verdict::Fail, detail);
+    } else if server == session {
+        health.found("synchronous_commit", Verdict::Pass, session);
+    } else {
+        let detail = format!("{server} on the server, {session} in our own sessions");
+        health.found("synchronous_commit", Verdict::Pass, detail);
+    }
+    Ok(())
+}
+
+/// Whether what we set in a session stays set: a pooler in transaction mode gives us another one each time.
+async fn session(
+    health: &mut Health,
+    connection: &mut PgConnection,
+    shared: &Shared,
+    settings: &PgRow,
+) -> Result<(), sqlx::Error> {
+    let isolation: String = settings.try_get(8)?;
+    let mut backend: i32 = settings.try_get(9)?;
+    let mut same = isolation == "read committed";
+    for _ in 0..4 {
+        shared.group.count("doctor");
+        let now = sqlx::query_scalar("SELECT pg_backend_pid()")
+            .fetch_one(&mut *connection)
+            .await?;
+        same &= now == backend;
+        backend = now;
+    }
+    if same {
+        health.found("session", Verdict::Pass, "ours alone");
+    } else {
+        health.found(
+            "session",
+            Verdict::Fail,
+            "it changes under us: a pooler in transaction mode is in between; use session mode or the server itself",
+        );
+    }
+    Ok(())
+}
+
+/// Whether names are compared byte for byte, and only once each.
+async fn names(
+    health: &mut Health,
+    connection: &mut PgConnection,
+    shared: &Shared,
+) -> Result<(), sqlx::Error> {
+    let prefix = &shared.config.table_prefix;
+    shared.group.count("doctor");
+    let rows = sqlx::query(NAMES)
+        .bind(format!("{prefix}distributed_lock"))
+        .bind(format!("{prefix}distributed_record"))
+        .fetch_all(connection)
+        .await?;
+    let mut wrong = Vec::new();
+    for row in &rows {
+        let (table, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        if kind != "text" || !row.try_get::<bool, _>(2)? {
+            wrong.push(format!(
+                "{table}: names are {kind} and not compared byte for byte"
+            ));
+        }
+        if !row.try_get::<bool, _>(3)? {
+            wrong.push(format!("{table}: names are not unique"));
+        }
+    }
+    if rows.len() != 2 {
+        wrong.push("a table or its name column is missing".to_owned());
+    }
+    if wrong.is_empty() {
+        health.found("names", Verdict::Pass, "unique, compared byte for byte");
+    } else {
+        health.found(
+            "names",
+            Verdict::Fail,
+            format!("{}: the tables were changed by hand", wrong.join("; ")),
+        );
+    }
+    Ok(())
+}

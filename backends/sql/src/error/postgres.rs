@@ -1,0 +1,172 @@
+//! Postgres' SQLSTATE codes.
+
+use distlock_core::ErrorKind;
+
+use super::{Access, Failed, Meaning};
+
+impl Failed {
+    /// Reads Postgres' answer.
+    pub(crate) fn postgres(source: sqlx::Error, access: Access) -> Self {
+        Self {
+            meaning: postgres(&source, access),
+            source,
+        }
+    }
+
+    /// No answer came within the time allowed.
+    pub(crate) fn silent(access: Access) -> Self {
+        let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        Self::postgres(sqlx::Error::Io(source), access)
+    }
+}
+
+fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
+    use ErrorKind::{AccessDenied, Corrupt, Internal, OutcomeUnknown, Unavailable};
+    let unknown_if_write = match access {
+        Access::Read => Unavailable,
+        Access::Write => OutcomeUnknown,
+    };
+    match error {
+        sqlx::Error::Database(database) => {
+            let code = database.code().unwrap_or_default();
+            by_state(&code, unknown_if_write)
+        }
+        sqlx::Error::Io(_) => {
+            Meaning::of(unknown_if_write, "the connection to the server failed").reconnect()
+        }
+        sqlx::Error::Tls(_) => Meaning::of(AccessDenied, "TLS with the server failed").reconnect(),
+        sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
+            Meaning::of(Corrupt, "a row cannot be read").one_row()
+        }
+        sqlx::Error::Protocol(_) => {
+            Meaning::of(unknown_if_write, "the server's answer was not understood").reconnect()
+        }
+        _ => Meaning::of(Internal, "the driver failed").reconnect(),
+    }
+}
+
+/// A statement that was refused has changed nothing: only where the connection ends is a write unknown.
+fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
+    use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, Unavailable};
+    match state {
+        "25006" => {
+            return Meaning::of(
+                Unavailable,
+                "the server takes no writes: it is a standby or read-only",
+            )
+            .reconnect();
+        }
+        "40001" | "40P01" => {
+            return Meaning::of(Unavailable, "other transactions were in the way")
+                .one_row()
+                .retry();
+        }
+        "42501" => return Meaning::of(AccessDenied, "access was refused"),
+        "53300" => {
+            return Meaning::of(Unavailable, "the server has no connection to spare").reconnect();
+        }
+        "55P03" => {
+            return Meaning::of(Unavailable, "another transaction keeps the row locked").one_row();
+        }
+        "57014" => return Meaning::of(Unavailable, "the statement took too long"),
+        "57P03" => {
+            return Meaning::of(Unavailable, "the server is starting or stopping").reconnect();
+        }
+        "57P04" => return Meaning::of(InvalidConfig, "the database was dropped").reconnect(),
+        _ => {}
+    }
+    match state.get(..2).unwrap_or_default() {
+        // Also a statement that was prepared earlier and is gone: a pooler gave us another session.
+        "26" => Meaning::of(
+            InvalidConfig,
+            "the session was exchanged meanwhile: a pooler must be in session mode",
+        )
+        .reconnect(),
+        "08" | "57" => Meaning::of(unknown_if_write, "the server ended the connection").reconnect(),
+        "22" => Meaning::of(InvalidConfig, "the database cannot hold a value").one_row(),
+        "23" => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
+        "28" => {
+            Meaning::of(AccessDenied, "the server refused the user or the password").reconnect()
+        }
+        "3D" => Meaning::of(InvalidConfig, "there is no such database").reconnect(),
+        "3F" | "42" => Meaning::of(InvalidConfig, "the tables are not as expected"),
+        "53" => Meaning::of(LimitExceeded, "the server is out of disk space or memory"),
+        "54" => Meaning::of(LimitExceeded, "a value is too large").one_row(),
+        "58" => Meaning::of(unknown_if_write, "the server's disk failed").reconnect(),
+        "XX" => Meaning::of(Corrupt, "the server found its data damaged").reconnect(),
+        _ => Meaning::of(Internal, "the database failed").reconnect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::batch::Failure;
+
+    use super::{super::tests::Coded, *};
+
+    /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection, worth another try.
+    const TABLE: &[(&str, ErrorKind, ErrorKind, bool, bool, bool)] = {
+        use ErrorKind::{
+            AccessDenied as Denied, Corrupt, Internal, InvalidConfig as Config,
+            LimitExceeded as Limit, OutcomeUnknown as Unknown, Unavailable as Down,
+        };
+        &[
+            ("08006", Down, Unknown, false, true, false),
+            ("22021", Config, Config, true, false, false),
+            ("23514", Corrupt, Corrupt, true, false, false),
+            ("25006", Down, Down, false, true, false),
+            ("26000", Config, Config, false, true, false),
+            ("28P01", Denied, Denied, false, true, false),
+            ("28000", Denied, Denied, false, true, false),
+            ("3D000", Config, Config, false, true, false),
+            ("40001", Down, Down, true, false, true),
+            ("40P01", Down, Down, true, false, true),
+            ("42501", Denied, Denied, false, false, false),
+            ("42703", Config, Config, false, false, false),
+            ("42P01", Config, Config, false, false, false),
+            ("53100", Limit, Limit, false, false, false),
+            ("53300", Down, Down, false, true, false),
+            ("54000", Limit, Limit, true, false, false),
+            ("55P03", Down, Down, true, false, false),
+            ("57014", Down, Down, false, false, false),
+            ("57P01", Down, Unknown, false, true, false),
+            ("57P02", Down, Unknown, false, true, false),
+            ("57P03", Down, Down, false, true, false),
+            ("58030", Down, Unknown, false, true, false),
+            ("XX001", Corrupt, Corrupt, false, true, false),
+            ("P0001", Internal, Internal, false, true, false),
+            ("", Internal, Internal, false, true, false),
+        ]
+    };
+
+    #[test]
+    fn every_state_has_its_meaning() {
+        for &(state, read, write, one_row, reconnect, retry) in TABLE {
+            for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
+                let error = sqlx::Error::Database(Box::new(Coded(state.to_owned())));
+                let failed = Failed::postgres(error, access);
+                assert_eq!(failed.meaning.kind, kind, "{state} on {access:?}");
+                assert_eq!(failed.meaning.one_row, one_row, "{state}");
+                assert_eq!(failed.meaning.reconnect, reconnect, "{state}");
+                assert_eq!(failed.meaning.retry, retry, "{state}");
+                let split = matches!(failed.into_failure(), Failure::Split(_));
+                assert_eq!(split, one_row, "{state}");
+            }
+        }
+    }
+
+    #[test]
+    fn silence_leaves_a_write_unknown() {
+        assert_eq!(
+            Failed::silent(Access::Write).meaning.kind,
+            ErrorKind::OutcomeUnknown
+        );
+        assert_eq!(
+            Failed::silent(Access::Read).meaning.kind,
+            ErrorKind::Unavailable
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! In a Postgres transaction.
+//!
+//! ```no_run
+//! use distlock_core::Fence;
+//! use sqlx::{Connection, PgConnection};
+//!
+//! async fn pay(database: &mut PgConnection, fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut transaction = database.begin().await?;
+//!     distlock_sql::fence::postgres::admit(&mut transaction, "account:42", fence).await?;
+//!     sqlx::query("UPDATE account SET balance = balance - 1 WHERE id = 42")
+//!         .execute(&mut *transaction)
+//!         .await?;
+//!     transaction.commit().await?;
+//!     Ok(())
+//! }
+//! ```
+
+use distlock_core::{Fence, FenceError};
+use sqlx::PgConnection;
+
+use crate::error::{Access, Failed};
+
+/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
+pub const CREATE_TABLE: &str = "
+CREATE TABLE IF NOT EXISTS distributed_fence (
+    resource text COLLATE \"C\" NOT NULL PRIMARY KEY,
+    state    text NOT NULL
+)";
+
+/// Touches the row, so that the transaction holds its lock before the bar is read.
+const READ: &str = "
+INSERT INTO distributed_fence AS f (resource, state) VALUES ($1, $2)
+ON CONFLICT (resource) DO UPDATE SET state = f.state
+RETURNING state";
+
+const WRITE: &str = "UPDATE distributed_fence SET state = $2 WHERE resource = $1";
+
+/// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
+///
+/// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
+/// After a refusal, roll back. It works at every isolation level; above READ COMMITTED the database may ask for the whole
+/// transaction to be repeated, as always there.
+///
+/// # Errors
+/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be used, with
+/// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when what it holds cannot be read.
+///
+/// # Cancel safety
+/// Dropping it may leave the bar raised inside the open transaction: roll back.
+pub async fn admit(
+    connection: &mut PgConnection,
+    resource: &str,
+    fence: &Fence,
+) -> Result<(), FenceError> {
+    let state: String = sqlx::query_scalar(READ)
+        .bind(resource.to_owned())
+        .bind(super::unseen()?)
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(failed)?;
+    let raised = super::raised(resource, &state, fence)?;
+    sqlx::query(WRITE)
+        .bind(resource.to_owned())
+        .bind(raised)
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
+fn failed(error: sqlx::Error) -> FenceError {
+    FenceError::Failed(
+        Failed::postgres(error, Access::Write)
+            .into_error()
+            .on("postgres"),
+    )
+}

@@ -1,0 +1,120 @@
+//! The way in: a Postgres database as a store of locks and records.
+
+use std::sync::Arc;
+
+use distlock_core::{Clock, DistLock, Records, Result};
+
+use crate::{
+    config::ServerConfig,
+    dialect::{Dialect as _, postgres::PostgresDialect},
+    lock::SqlLock,
+    migrate::TablesStatus,
+    records::SqlRecords,
+    store::Store,
+};
+
+/// A Postgres database.
+///
+/// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close when both are closed or
+/// dropped. None of them is ever the caller's.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    store: Arc<Store<PostgresDialect>>,
+    lock: Arc<SqlLock<PostgresDialect>>,
+    records: Arc<SqlRecords<PostgresDialect>>,
+}
+
+impl Postgres {
+    /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is false. Never changes tables
+    /// that are there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for an option, database or table that cannot be right, with the command that helps;
+    /// [`ErrorKind::AccessDenied`] when the server refuses the user; [`ErrorKind::Unavailable`] when it does not answer, or
+    /// is a standby.
+    ///
+    /// # Cancel safety
+    /// Safe: what was created stays, and is what the next call needs.
+    ///
+    /// [`ErrorKind::AccessDenied`]: distlock_core::ErrorKind::AccessDenied
+    /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
+    /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
+    pub async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let dialect = PostgresDialect::open(config, clock)
+            .await
+            .map_err(|error| error.on(PostgresDialect::NAME).during("open"))?;
+        let store = Store::new(dialect, 2);
+        store.reap();
+        Ok(Self {
+            lock: Arc::new(SqlLock::new(Arc::clone(&store))),
+            records: Arc::new(SqlRecords::new(Arc::clone(&store))),
+            store,
+        })
+    }
+
+    /// Its locks.
+    #[must_use]
+    pub fn lock(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock) as Arc<dyn DistLock>
+    }
+
+    /// Its records.
+    #[must_use]
+    pub fn records(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.records) as Arc<dyn Records>
+    }
+
+    /// How many statements this store has sent so far, with all its handles.
+    #[must_use]
+    pub fn statements(&self) -> u64 {
+        self.store.dialect().group().statements()
+    }
+
+    /// How many statements the server broke off for the sake of other transactions (deadlock, serialization failure), so that
+    /// they were sent again.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.store.dialect().group().retries()
+    }
+
+    /// Removes rows that are idle for longer than [`ServerConfig::reap_after`] now, and says how many. This also happens by
+    /// itself, a few times in that period.
+    ///
+    /// # Errors
+    /// Failures of the store; what was removed until then stays removed.
+    ///
+    /// # Cancel safety
+    /// Safe: each page is removed as a whole or not at all.
+    pub async fn reap(&self) -> Result<u64> {
+        crate::reaper::reap(self.store.dialect(), std::time::Duration::ZERO)
+            .await
+            .map_err(|error| error.on(PostgresDialect::NAME).during("reap"))
+    }
+
+    /// Brings the tables of a database up to date, creating them where they are absent. The answer says from which version it
+    /// went and what was applied.
+    ///
+    /// # Errors
+    /// As [`Postgres::open`].
+    ///
+    /// # Cancel safety
+    /// Safe: all migrations are applied in one transaction.
+    pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
+        PostgresDialect::migrate(config, clock)
+            .await
+            .map_err(|error| error.on(PostgresDialect::NAME).during("migrate"))
+    }
+
+    /// How the tables of a database stand, and what [`Postgres::migrate`] would apply. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Postgres::open`].
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
+        PostgresDialect::status(config, clock)
+            .await
+            .map_err(|error| error.on(PostgresDialect::NAME).during("migrate"))
+    }
+}

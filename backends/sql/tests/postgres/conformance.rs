@@ -1,0 +1,58 @@
+//! The conformance suite, as far as one process can ask it, as a user that may do nothing but read and write our tables.
+
+use distlock_conformance::Subject;
+use distlock_core::{KvLock, Store};
+
+use super::*;
+
+/// Runs the suite, or the part of it that `CASE` names.
+async fn conforms(subject: Subject) {
+    let filter = std::env::var("CASE").ok();
+    let results = distlock_conformance::run(&subject, filter.as_deref()).await;
+    let failed: Vec<_> = results.iter().filter(|result| result.failed()).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(!results.is_empty(), "no case of this name");
+}
+
+/// A server with tables and such a user. It syncs its disk, because the suite asks for its health.
+async fn prepared() -> (PostgresServer, String) {
+    let server = PostgresServer::with(&["fsync=on"]).unwrap();
+    Postgres::migrate(config(&server.url()), Arc::new(SystemClock))
+        .await
+        .unwrap();
+    server
+        .sql(
+            "CREATE ROLE app LOGIN PASSWORD 'p@ss';
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock, distributed_record, distributed_meta TO app",
+        )
+        .unwrap();
+    let url = server.url().replace("postgres@", "app:p%40ss@");
+    (server, format!("{url}?migrate=false"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server() {
+    let (_server, url) = prepared().await;
+    let subject = Subject::connect("postgres", move || {
+        let url = url.clone();
+        async move {
+            let postgres = try_open(&url).await?;
+            Ok(Store::new(postgres.lock(), postgres.records()))
+        }
+    });
+    conforms(subject.await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_over_records() {
+    let (_server, url) = prepared().await;
+    let subject = Subject::connect("postgres_records", move || {
+        let url = url.clone();
+        async move {
+            let records = try_open(&url).await?.records();
+            let lock = Arc::new(KvLock::new(Arc::clone(&records))?);
+            Ok(Store::new(lock, records))
+        }
+    });
+    conforms(subject.await.unwrap()).await;
+}

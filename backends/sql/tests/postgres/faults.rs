@@ -1,0 +1,228 @@
+//! What happens to holders, waiters and callers when the server, or the way to it, breaks.
+
+use std::time::Instant;
+
+use distlock_core::{ErrorKind, LossReason};
+use distlock_harness::{FaultProxy, eventually_async};
+
+use super::*;
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// A server behind a proxy, and a URL that leads through it.
+async fn behind_a_proxy() -> (PostgresServer, FaultProxy, String) {
+    let server = PostgresServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let url = format!(
+        "postgres://postgres@{}/distlock?statement_timeout=1s",
+        proxy.address()
+    );
+    (server, proxy, url)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_and_restart_keep_locks_tokens_and_history() {
+    let mut server = PostgresServer::with(&["fsync=on"]).unwrap();
+    let locker = locker(&server.url()).await;
+    let other = super::locker(&server.url()).await;
+    let guard = hold(&locker, "a", LONG).await;
+    let freed = hold(&locker, "b", LONG).await;
+    let freed_token = freed.token();
+    assert!(freed.release().await.is_clean());
+    let waiting = tokio::spawn({
+        let other = other.clone();
+        // A few failures in a row are told to the caller, who may go on.
+        async move {
+            eventually_async("served", LONG, || async {
+                other.lock("a").ttl(LONG).wait(LONG).acquire().await.ok()
+            })
+            .await
+        }
+    });
+    server.restart().unwrap();
+    assert!(guard.is_valid());
+    // A connection that broke may cost one try.
+    let seen = eventually_async("it answers again", SOON, || async {
+        locker.inspect("a").await.ok()
+    })
+    .await
+    .unwrap();
+    let held = seen.held.expect("the row survived");
+    assert_eq!(held.token, Some(guard.token()));
+    assert_eq!(seen.epoch, Some(guard.epoch()));
+    let again = hold(&locker, "b", LONG).await;
+    assert!(again.token() > freed_token);
+    let token = guard.token();
+    // The connection may have broken under it; then it is released in the background.
+    let _ = guard.release().await;
+    let next = within(SOON, "the waiter is served", waiting)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(next.token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stands_still_loses_the_lock_in_time_and_serves_again() {
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&format!("{}?statement_timeout=1s", server.url())).await;
+    let guard = hold(&locker, "a", TTL).await;
+    let paused = server.pause().unwrap();
+    let start = Instant::now();
+    let asked = locker.inspect("a").await.unwrap_err();
+    assert_eq!(asked.kind(), ErrorKind::Unavailable, "{asked}");
+    let reason = within(TTL + SOON, "told", guard.lost()).await;
+    assert_eq!(reason, LossReason::Unreachable);
+    assert!(
+        start.elapsed() < TTL + Duration::from_secs(2),
+        "while it still stands still"
+    );
+    drop(paused);
+    let next = eventually_async("it serves again", SOON, || async {
+        locker.lock("a").ttl(TTL).acquire().await.ok()
+    })
+    .await
+    .unwrap();
+    assert!(next.token() > guard.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_line_is_survived_by_those_whose_lease_outlasts_it() {
+    let (_server, proxy, url) = behind_a_proxy().await;
+    let locker = locker(&url).await;
+    let guard = hold(&locker, "a", TTL * 4).await;
+    proxy.black_hole();
+    let error = locker
+        .lock("b")
+        .ttl(TTL)
+        .wait(Duration::from_secs(2))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::Timeout
+        ),
+        "{error}"
+    );
+    proxy.pass();
+    proxy.reset();
+    eventually_async("renewed", SOON, || async {
+        (guard.remaining() > TTL * 3).then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(guard.is_valid());
+    let _taken = eventually_async("taken", SOON, || async {
+        locker.lock("b").ttl(TTL).acquire().await.ok()
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_is_a_grant_that_recognises_itself() {
+    let (_server, proxy, url) = behind_a_proxy().await;
+    let postgres = open(&url).await;
+    let lock = postgres.lock();
+    let asked = request("a", LONG);
+    // A statement is prepared once on each connection, which is a request of its own.
+    let warm = request("warm", LONG);
+    let prepare = async || {
+        let grant = take(&*lock, &warm).await;
+        lock.release(&lease(&warm, &grant)).await.unwrap();
+    };
+    prepare().await;
+    proxy.swallow_one_reply();
+    let error = lock.try_acquire(&asked).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    let held = lock.inspect(&asked.name).await.unwrap().held;
+    let grant = take(&*lock, &asked).await;
+    assert_eq!(
+        held.and_then(|held| held.token),
+        Some(grant.token),
+        "it happened"
+    );
+    prepare().await;
+    proxy.swallow_one_reply();
+    let error = lock.release(&lease(&asked, &grant)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(lock.inspect(&asked.name).await.unwrap().held.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_sessions_are_made_again() {
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", TTL).await;
+    let until = Instant::now() + TTL * 2;
+    while Instant::now() < until {
+        server
+            .sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'distlock'")
+            .unwrap();
+        tokio::time::sleep(TTL / 6).await;
+    }
+    assert!(guard.is_valid(), "every renewal found its way");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_an_operator_keeps_locked_delays_only_itself() {
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        guards.push(hold(&locker, &format!("lock:{number:03}"), TTL).await);
+    }
+    let stuck = hold(&locker, "lock:050:stuck", TTL).await;
+    let operator = server
+        .hold_open("SELECT 1 FROM distributed_lock WHERE lock_name = 'lock:050:stuck' FOR UPDATE")
+        .unwrap();
+    let start = Instant::now();
+    let reason = within(TTL + SOON, "told", stuck.lost()).await;
+    assert_eq!(reason, LossReason::Unreachable);
+    // Six leases and more: each was renewed a dozen times beside it.
+    while start.elapsed() < TTL * 6 {
+        for guard in &guards {
+            assert!(guard.is_valid(), "{}", guard.name());
+        }
+        let fresh = within(SOON, "another name", hold(&locker, "fresh", TTL)).await;
+        assert!(fresh.release().await.is_clean());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(operator);
+    let _free = eventually_async("the stuck one is free again", SOON, || async {
+        locker.lock("lock:050:stuck").ttl(TTL).acquire().await.ok()
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_becomes_read_only_is_unavailable_until_it_is_not() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    let lock = postgres.lock();
+    let asked = request("a", LONG);
+    take(&*lock, &asked).await;
+    let read_only = |value| {
+        let alter = format!("ALTER DATABASE distlock SET default_transaction_read_only = {value}");
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'distlock'";
+        server.sql_in("postgres", &alter).unwrap();
+        server.sql_in("postgres", end).unwrap();
+    };
+    read_only("on");
+    let error = eventually_async("refused", SOON, || async {
+        let error = lock.try_acquire(&asked).await.err()?;
+        error.to_string().contains("no writes").then_some(error)
+    })
+    .await
+    .unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    read_only("off");
+    eventually_async("taken again", SOON, || async {
+        lock.try_acquire(&asked).await.ok()
+    })
+    .await
+    .unwrap();
+}

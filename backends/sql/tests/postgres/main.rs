@@ -1,0 +1,78 @@
+//! A real PostgreSQL server.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server lives in real time"
+)]
+
+mod conformance;
+mod faults;
+mod fence;
+mod open;
+mod storm;
+mod waiting;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use distlock_core::{
+    AcquireRequest, Attempt, DistLock, Grant, Guard, HolderLabel, Lease, LockName, Locker, OwnerId,
+    Result, SystemClock, Ttl,
+};
+use distlock_harness::servers::postgres::PostgresServer;
+use distlock_sql::{Postgres, ServerConfig};
+
+/// What does not depend on a lease happens within this.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Long enough that no lease ends by itself in a test.
+const LONG: Duration = Duration::from_secs(60);
+
+fn config(url: &str) -> ServerConfig {
+    ServerConfig::from_url(url).unwrap()
+}
+
+async fn try_open(url: &str) -> Result<Postgres> {
+    Postgres::open(config(url), Arc::new(SystemClock)).await
+}
+
+async fn open(url: &str) -> Postgres {
+    try_open(url).await.unwrap()
+}
+
+/// A locker whose renewal thread is connected.
+async fn locker(url: &str) -> Locker {
+    let locker = Locker::new(open(url).await.lock());
+    locker.ready().await.unwrap();
+    locker
+}
+
+async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
+    locker.lock(name).ttl(ttl).acquire().await.unwrap()
+}
+
+fn request(name: &str, ttl: Duration) -> AcquireRequest {
+    AcquireRequest::new(
+        LockName::new(name).unwrap(),
+        OwnerId::new(),
+        Ttl::new(ttl).unwrap(),
+        HolderLabel::new("test").unwrap(),
+    )
+}
+
+async fn take(lock: &dyn DistLock, request: &AcquireRequest) -> Grant {
+    match lock.try_acquire(request).await.unwrap() {
+        Attempt::Acquired(grant) => grant,
+        Attempt::Busy(holder) => panic!("{} is held by {holder:?}", request.name),
+    }
+}
+
+fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
+    Lease::new(request.name.clone(), request.owner, Some(grant.token))
+}
+
+/// Waits for `future`, and fails with `what` when it takes too long.
+async fn within<T>(time: Duration, what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(time, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {time:?}"))
+}

@@ -1,0 +1,164 @@
+//! Opening: what is created, and what is said when something is wrong.
+
+use distlock_core::{ErrorKind, Verdict};
+
+use super::*;
+
+async fn refused(url: &str, kind: ErrorKind, says: &str) {
+    let error = try_open(url).await.unwrap_err();
+    let mut all = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        all = format!("{all}: {cause}");
+        source = cause.source();
+    }
+    assert_eq!(error.kind(), kind, "{url}: {all}");
+    assert!(all.contains(says), "{url}: {all}");
+    assert!(!all.contains("hunter2"), "{all}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_created_where_they_are_absent_and_never_changed() {
+    let server = PostgresServer::start().unwrap();
+    let url = server.url();
+    let clock = || Arc::new(SystemClock);
+    let without = format!("{url}?migrate=false");
+    refused(
+        &without,
+        ErrorKind::InvalidConfig,
+        "run `distlock migrate --backend 'postgres://postgres@127.0.0.1",
+    )
+    .await;
+    let status = Postgres::status(config(&without), clock()).await.unwrap();
+    assert_eq!((status.version, status.migrations.len()), (0, 1));
+
+    // Several at once make them once.
+    let opened = tokio::join!(
+        try_open(&url),
+        try_open(&url),
+        try_open(&url),
+        try_open(&url)
+    );
+    for postgres in [opened.0, opened.1, opened.2, opened.3] {
+        postgres.unwrap();
+    }
+    open(&without).await;
+    let again = Postgres::migrate(config(&url), clock()).await.unwrap();
+    assert_eq!((again.version, again.migrations.len()), (1, 0));
+
+    // Another prefix is another set of tables.
+    let prefixed = open(&format!("{url}?table_prefix=app_")).await;
+    take(&*prefixed.lock(), &request("a", LONG)).await;
+    take(&*open(&url).await.lock(), &request("a", LONG)).await;
+    assert_eq!(
+        server
+            .sql("SELECT count(*) FROM app_distributed_lock")
+            .unwrap(),
+        "1"
+    );
+
+    server
+        .sql("ALTER TABLE distributed_lock DROP COLUMN nonce")
+        .unwrap();
+    refused(&url, ErrorKind::InvalidConfig, "run `distlock migrate").await;
+    server.sql("DROP TABLE distributed_record").unwrap();
+    refused(
+        &url,
+        ErrorKind::InvalidConfig,
+        "only some of distlock's tables",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_said() {
+    let server = PostgresServer::start().unwrap();
+    let url = server.url();
+    refused(
+        &url.replace("/distlock", "/nothing"),
+        ErrorKind::InvalidConfig,
+        "no such database",
+    )
+    .await;
+    server
+        .sql("CREATE ROLE app LOGIN PASSWORD 'right'; REVOKE CREATE ON SCHEMA public FROM public")
+        .unwrap();
+    let as_app = |password: &str| url.replace("postgres@", &format!("app:{password}@"));
+    refused(
+        &as_app("hunter2"),
+        ErrorKind::AccessDenied,
+        "refused the user or the password",
+    )
+    .await;
+    refused(
+        &as_app("right"),
+        ErrorKind::AccessDenied,
+        "run as one that may `distlock migrate",
+    )
+    .await;
+    server
+        .sql_in(
+            "postgres",
+            "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0",
+        )
+        .unwrap();
+    refused(
+        &server.url_of("latin"),
+        ErrorKind::InvalidConfig,
+        "encoding is LATIN1",
+    )
+    .await;
+    let port = distlock_harness::free_port().unwrap();
+    refused(
+        &format!("postgres://bob:hunter2@127.0.0.1:{port}/d"),
+        ErrorKind::Unavailable,
+        &format!("127.0.0.1:{port}"),
+    )
+    .await;
+    // A user without rights on tables that are there.
+    open(&url).await;
+    refused(
+        &as_app("right"),
+        ErrorKind::AccessDenied,
+        "access was refused",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
+    let server = PostgresServer::with(&["fsync=off", "synchronous_commit=off"]).unwrap();
+    let postgres = open(&server.url()).await;
+    let verdict = |health: &distlock_core::Health, check: &str| {
+        let found = health.findings.iter().find(|it| it.check == check);
+        found.map(|it| it.verdict)
+    };
+    let health = postgres.lock().health().await.unwrap();
+    assert!(
+        health.server.starts_with("PostgreSQL "),
+        "{}",
+        health.server
+    );
+    assert_eq!(verdict(&health, "fsync"), Some(Verdict::Fail));
+    for fine in [
+        "synchronous_commit",
+        "writable",
+        "clock",
+        "session",
+        "names",
+        "TLS",
+        "rows",
+    ] {
+        assert_eq!(
+            verdict(&health, fine),
+            Some(Verdict::Pass),
+            "{fine}: {health:?}"
+        );
+    }
+    server
+        .sql("ALTER TABLE distributed_lock ALTER COLUMN lock_name TYPE varchar(64) COLLATE \"default\"")
+        .unwrap();
+    // By a session that has not seen the old column.
+    let health = open(&server.url()).await.lock().health().await.unwrap();
+    assert_eq!(verdict(&health, "names"), Some(Verdict::Fail), "{health:?}");
+}

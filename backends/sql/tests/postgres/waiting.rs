@@ -1,0 +1,82 @@
+//! How a waiter in another process learns of a release, and what is left behind.
+
+use distlock_core::{Expect, Written};
+use distlock_harness::eventually_async;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_is_told_only_where_somebody_waits() {
+    let server = PostgresServer::start().unwrap();
+    let pool = PgPoolOptions::new().connect(&server.url()).await.unwrap();
+    let mut told = PgListener::connect_with(&pool).await.unwrap();
+    told.listen("distributed_lock").await.unwrap();
+    let (locker, other) = (locker(&server.url()).await, locker(&server.url()).await);
+
+    let alone = hold(&locker, "alone", LONG).await;
+    assert!(alone.release().await.is_clean());
+
+    let wanted = hold(&locker, "wanted", LONG).await;
+    let waiting = tokio::spawn(async move { hold(&other, "wanted", LONG).await });
+    eventually_async("the row is marked", SOON, || async {
+        let marked = "SELECT count(*) FROM distributed_lock WHERE lock_name = 'wanted' AND wanted_until > now()";
+        (server.sql(marked).unwrap() == "1").then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(wanted.release().await.is_clean());
+    let first = within(SOON, "told", told.recv()).await.unwrap();
+    assert_eq!(first.payload(), "wanted", "and nothing before it");
+    drop(within(SOON, "served", waiting).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_lease_is_noticed_without_being_told() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    let asked = request("a", Duration::from_secs(3));
+    take(&*postgres.lock(), &asked).await;
+    let other = locker(&server.url()).await;
+    drop(within(SOON, "served", hold(&other, "a", LONG)).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_rows_are_removed_by_whoever_comes_first() {
+    let server = PostgresServer::start().unwrap();
+    let url = format!("{}?reap_after=1s", server.url());
+    let stores = [open(&url).await, open(&url).await];
+    let lock = stores[0].lock();
+    let held = request("held", LONG);
+    take(&*lock, &held).await;
+    let idle = "INSERT INTO distributed_lock (lock_name, token, expires_at, acquired_at, holder)
+                SELECT 'idle:' || n, 1, now() - interval '1 hour', now(), '' FROM generate_series(1, 1500) n";
+    server.sql(idle).unwrap();
+    let key = distlock_core::RecordKey::new("k").unwrap();
+    let records = stores[0].records();
+    let Written::Stored(version) = records.put(&key, b"v", Expect::Absent).await.unwrap() else {
+        panic!("it was absent")
+    };
+    records.delete(&key, version).await.unwrap();
+    let health = lock.health().await.unwrap();
+    let rows = health
+        .findings
+        .iter()
+        .find(|it| it.check == "rows")
+        .unwrap();
+    assert!(rows.detail.contains("1 held, "), "{}", rows.detail);
+    eventually_async("only the held one is left", SOON, || async {
+        let (one, other) = tokio::join!(stores[0].reap(), stores[1].reap());
+        one.unwrap();
+        other.unwrap();
+        let left = "SELECT (SELECT count(*) FROM distributed_lock) + (SELECT count(*) FROM distributed_record)";
+        (server.sql(left).unwrap() == "1").then_some(())
+    })
+    .await
+    .unwrap();
+    // A version is not used twice, also not after its tombstone has gone.
+    let Written::Stored(next) = records.put(&key, b"w", Expect::Absent).await.unwrap() else {
+        panic!("it was absent")
+    };
+    assert!(next > version);
+}
