@@ -251,6 +251,31 @@ async fn a_release_whose_reply_was_lost_happened_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_whose_reply_was_lost_may_have_happened_and_the_next_one_tells() {
+    let (server, proxy, url) = behind_a_proxy().await;
+    let locker = locker(&url).await;
+    let ttl = Duration::from_secs(30);
+    let guard = hold(&locker, "a", ttl).await;
+    // The script is loaded, so that the reply that is lost is the renewal's.
+    guard.extend(ttl).await.unwrap();
+    let token = guard.token();
+    proxy.swallow_one_reply();
+    if let Err(error) = guard.extend(ttl * 2).await {
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+        let left = server.command(&["PTTL", &locks(&server)[0]]).unwrap();
+        assert!(left.parse::<u128>().unwrap() > ttl.as_millis(), "{left}");
+    }
+    assert!(guard.is_valid());
+    eventually_async("the next one is heard", SOON, || async {
+        guard.extend(ttl).await.ok()
+    })
+    .await
+    .unwrap();
+    assert_eq!(guard.token(), token);
+    assert!(guard.release().await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
