@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo run --release -p distlock-peers -- sqlite --workload independent --concurrency 64 --seconds 5
 //! cargo run --release -p distlock-peers -- memory --workload uncontended
+//! cargo run --release -p distlock-peers -- postgres --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- redis --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
 //! cargo run --release -p distlock-peers -- waiting --waiters 64
@@ -17,7 +18,9 @@
 )]
 
 mod memory;
+mod plain_postgres;
 mod plain_sqlite;
+mod postgres;
 mod raw_redis;
 mod redis;
 mod rows;
@@ -42,6 +45,8 @@ enum Command {
     Memory(Measure),
     /// What waiting costs: statements that reach SQLite while many tasks wait for one lock.
     Waiting(WaitingArgs),
+    /// One INSERT and one DELETE per cycle, and advisory locks, beside distlock on Postgres.
+    Postgres(PostgresArgs),
     /// Raw `SET NX PX` and `DEL`, and the `rslock` crate, beside distlock on Redis.
     Redis(RedisArgs),
     /// Creation, listing and deletion one by one, and the `zookeeper-client` crate's recipe, beside distlock on ZooKeeper.
@@ -97,6 +102,15 @@ struct SqliteArgs {
     /// Where the databases are made [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct PostgresArgs {
+    #[command(flatten)]
+    measure: Measure,
+    /// The server [default: a private one that syncs its disk].
+    #[arg(long)]
+    url: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -182,6 +196,12 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Memory(measure) => {
             let run = memory::run(measure.workload, measure.options());
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Command::Postgres(args) => {
+            let server = postgres::Server::new(args.url)?;
+            let measure = &args.measure;
+            let run = postgres::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Redis(args) => {

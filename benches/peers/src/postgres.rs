@@ -1,0 +1,60 @@
+//! Postgres: the plain ways beside ours, all against one server.
+
+use std::sync::Arc;
+
+use distlock_core::SystemClock;
+use distlock_harness::servers::postgres::PostgresServer;
+use distlock_report::{Arm, LockerSubject, Options, Report, Workload, measure};
+use distlock_sql::{Postgres, ServerConfig};
+
+use crate::plain_postgres::{Advisory, PlainPostgres};
+
+/// As many connections as an advisory lock for each of many callers needs, within what a server allows.
+const MANY: u32 = 64;
+
+/// The server that everything is measured against.
+#[derive(Debug)]
+pub(crate) enum Server {
+    /// Somebody else's.
+    Given(String),
+    /// Our own, which syncs its disk.
+    Private(PostgresServer),
+}
+
+impl Server {
+    pub(crate) fn new(url: Option<String>) -> anyhow::Result<Self> {
+        Ok(match url {
+            Some(url) => Self::Given(url),
+            None => Self::Private(PostgresServer::with(&["fsync=on"])?),
+        })
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Given(url) => url.clone(),
+            Self::Private(server) => server.url(),
+        }
+    }
+}
+
+pub(crate) async fn run(
+    workload: Workload,
+    options: Options,
+    server: &Server,
+) -> anyhow::Result<Report> {
+    options.callers(workload)?;
+    let url = server.url();
+    let config = ServerConfig::from_url(&url)?;
+    let plain = PlainPostgres::create(&url, config.pool_size).await?;
+    let mut arms = vec![Arm::new("postgres-plain", plain)];
+    let advisory = Advisory::connect(&url, MANY).await?;
+    arms.push(Arm::new("postgres-advisory", advisory));
+    let store = Postgres::open(config, Arc::new(SystemClock)).await?;
+    let subject = LockerSubject::new(store.lock());
+    let locker = subject.locker().clone();
+    locker.ready().await?;
+    arms.push(Arm::new("distlock-postgres", subject));
+    let report = measure(&arms, workload, &options).await?;
+    locker.close().await;
+    Ok(report)
+}

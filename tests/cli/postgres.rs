@@ -1,0 +1,56 @@
+//! The tool over Postgres: the demo, a lock held by a process, and what it says when something is wrong.
+
+use distlock_harness::{Process, servers::postgres::PostgresServer};
+
+use crate::support::{Finished, Home, SOON, finish};
+
+fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
+    finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
+}
+
+#[test]
+fn the_demo_passes_and_leaves_nothing_but_the_killed_nodes_lease() {
+    let (home, server) = (Home::new(), PostgresServer::start().unwrap());
+    let mut run = Process::spawn(&mut home.bare(["demo", "--backend", &server.url()])).unwrap();
+    let status = run.wait(SOON * 6).unwrap();
+    let output = run.output();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(output.contains("all 6 scenes passed"), "{output}");
+    let records = "SELECT count(*) FROM distributed_record WHERE NOT deleted";
+    assert_eq!(server.sql(records).unwrap(), "0", "{output}");
+    let held = "SELECT lock_name FROM distributed_lock WHERE holder_id IS NOT NULL";
+    let held = server.sql(held).unwrap();
+    assert!(
+        held.lines().all(|name| name.starts_with("node/n2")),
+        "{held}"
+    );
+}
+
+#[test]
+fn a_lock_is_shown_with_its_holder_and_passes_on() {
+    let (home, server) = (Home::new(), PostgresServer::start().unwrap());
+    let url = server.url();
+    let refused = run(&home, &format!("{url}?migrate=false"), &["list"]);
+    refused.failed_with(78, "run `distlock migrate --backend");
+    let made = run(&home, &url, &["migrate"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    let taken = ["acquire", "job", "--ttl", "1m", "--holder", "me"];
+    let taken = run(&home, &url, &taken);
+    assert_eq!(taken.code, 0, "{taken:?}");
+    let shown = run(&home, &url, &["inspect", "job", "--json"]).json();
+    assert_eq!(
+        (&shown["state"], &shown["holder"]),
+        (&"held".into(), &"me".into())
+    );
+    let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
+    busy.failed_with(75, "me");
+    let ticket = taken.stdout.trim();
+    let released = finish(home.bare(["release"]).env("DISTLOCK_BACKEND", &url), ticket);
+    assert_eq!(released.code, 0, "{released:?}");
+    let ran = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
+    let wrong = url.replace("postgres@", "app:canary@");
+    let denied = run(&home, &wrong, &["list"]);
+    denied.failed_with(77, "refused the user or the password");
+    assert!(!denied.stderr.contains("canary"), "{denied:?}");
+}
