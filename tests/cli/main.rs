@@ -10,6 +10,7 @@ mod demo;
 mod exit_codes;
 mod gateway;
 mod help;
+mod mysql;
 mod postgres;
 mod redis;
 mod run;

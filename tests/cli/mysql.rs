@@ -1,0 +1,56 @@
+//! The tool over MariaDB and MySQL: the demo, the tables, and what it says when they are missing.
+
+use distlock_harness::{
+    Process,
+    servers::mysql::{MySqlServer, Product},
+};
+
+use crate::support::{Home, SOON, finish};
+
+#[test]
+fn the_demo_passes_and_leaves_no_record() {
+    for product in Product::ALL {
+        let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
+        let mut run = Process::spawn(&mut home.bare(["demo", "--backend", &server.url()])).unwrap();
+        let status = run.wait(SOON * 6).unwrap();
+        let output = run.output();
+        assert_eq!(status.code(), Some(0), "{product:?}: {output}");
+        assert!(output.contains("all 6 scenes passed"), "{output}");
+        let left = "SELECT COUNT(*) FROM distributed_record WHERE deleted = 0";
+        assert_eq!(server.sql(left).unwrap(), "0", "{output}");
+    }
+}
+
+#[test]
+fn missing_tables_are_made_by_the_command_that_the_error_names() {
+    let (home, server) = (Home::new(), MySqlServer::start(Product::MariaDb).unwrap());
+    let run = |args: &[&str], url: &str| finish(home.bare(args).env("DISTLOCK_BACKEND", url), "");
+    let strict = format!("{}&migrate=false", server.url());
+    let refused = run(&["list"], &strict);
+    refused.failed_with(78, "distlock migrate --backend");
+    let migrated = run(&["migrate"], &server.url());
+    assert_eq!(migrated.code, 0, "{migrated:?}");
+    let taken = run(&["run", "job", "-n", "--", "echo", "ran"], &strict);
+    assert_eq!((taken.code, &*taken.stdout), (0, "ran\n"), "{taken:?}");
+    let healthy = run(&["doctor"], &strict);
+    assert_eq!(healthy.code, 0, "{healthy:?}");
+    assert!(healthy.stdout.contains("MariaDB 10."), "{healthy:?}");
+}
+
+/// The whole suite, worker processes included, as anybody would run it.
+#[test]
+fn processes_exclude_each_other() {
+    for product in Product::ALL {
+        let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
+        let args = [
+            "conformance",
+            "--filter",
+            "process",
+            "--backend",
+            &server.url(),
+        ];
+        let mut run = Process::spawn(&mut home.bare(args)).unwrap();
+        let status = run.wait(SOON * 6).unwrap();
+        assert_eq!(status.code(), Some(0), "{product:?}: {}", run.output());
+    }
+}
