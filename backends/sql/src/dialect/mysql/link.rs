@@ -37,6 +37,17 @@ pub(crate) enum Flavour {
     MySql,
 }
 
+impl Flavour {
+    /// What a statement calls the row that it would have inserted: after the values, and a column of it. MySQL is about to lose
+    /// the one form, MariaDB never had the other.
+    pub(super) fn new_row(self) -> (&'static str, &'static str) {
+        match self {
+            Self::MariaDb => ("", "VALUES({column})"),
+            Self::MySql => (" AS new", "new.{column}"),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Link {
     open: Option<Open>,

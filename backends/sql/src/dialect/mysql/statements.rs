@@ -7,7 +7,9 @@
 //!
 //! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
 
-use distlock_core::{AcquireRequest, LockName, Meta, RecordKey, Renewal, TicketStep};
+use distlock_core::{
+    AcquireRequest, FencingToken, Lease, LockName, Meta, RecordKey, Renewal, TicketStep, Ttl,
+};
 
 use super::{
     PAGE,
@@ -148,14 +150,104 @@ impl Statements {
         )
     }
 
+    /// As [`Self::acquire`] for many names, sorted; what came of them is read from the rows.
+    pub(super) fn acquire_all(
+        &self,
+        requests: &[&AcquireRequest],
+        mark: i64,
+        flavour: Flavour,
+    ) -> String {
+        let now = BATCH_NOW;
+        let values = requests.iter().map(|request| {
+            format!(
+                "({}, {}, {now}, {now}, {now} + {}, {}, {})",
+                hex(request.name.as_str().as_bytes()),
+                hex(request.owner.as_uuid().as_bytes()),
+                request.ttl.as_millis() * 1000,
+                text(request.holder.as_str()),
+                opaque(request.meta.as_ref().map(Meta::as_str)),
+            )
+        });
+        let lock = &self.lock;
+        let (alias, new) = flavour.new_row();
+        let new = |column: &str| new.replace("{column}", column);
+        let old = |column: &str| format!("{lock}.{column}");
+        let free = format!(
+            "({} IS NULL OR {} <= {now})",
+            old("holder_id"),
+            old("expires_at")
+        );
+        let ours = format!("({free} OR {} = {})", old("holder_id"), new("holder_id"));
+        let keep = |condition: &str, column: &str, value: &str| {
+            format!("{column} = IF({condition}, {value}, {})", old(column))
+        };
+        format!(
+            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) VALUES {}{alias} \
+             ON DUPLICATE KEY UPDATE {}, {}, {}, {}, {}, {}, {}, {}",
+            values.collect::<Vec<_>>().join(","),
+            keep(
+                &free,
+                "token",
+                &format!("GREATEST({} + 1, {now})", old("token"))
+            ),
+            keep(&free, "acquired_at", now),
+            keep(&free, "nonce", "NULL"),
+            keep(
+                &format!("{ours} AND {} = {mark}", old("wanted_by")),
+                "wanted_until",
+                "0"
+            ),
+            keep(&ours, "holder", &new("holder")),
+            keep(&ours, "meta", &new("meta")),
+            keep(&ours, "holder_id", &new("holder_id")),
+            keep(
+                &format!("{} = {}", old("holder_id"), new("holder_id")),
+                "expires_at",
+                &new("expires_at")
+            ),
+        )
+    }
+
+    /// Frees those of the leases that are still their owners'; all of them have tokens.
+    pub(super) fn release_all(&self, leases: &[&Lease]) -> String {
+        format!(
+            "UPDATE {} FORCE INDEX (PRIMARY) SET holder_id = NULL, expires_at = {BATCH_NOW}, holder = '', meta = NULL, \
+             nonce = NULL WHERE {}",
+            self.lock,
+            of_all(leases)
+        )
+    }
+
+    /// Renews those of the leases that are still their owners'; all of them have tokens.
+    pub(super) fn renew_all(&self, leases: &[&Lease], ttl: Ttl) -> String {
+        format!(
+            "UPDATE {} FORCE INDEX (PRIMARY) SET expires_at = {BATCH_NOW} + {} WHERE {} AND expires_at > {BATCH_NOW}",
+            self.lock,
+            ttl.as_millis() * 1000,
+            of_all(leases)
+        )
+    }
+
+    /// As [`Self::look`], by the batch's time, and locking the rows where that is still to be done.
+    pub(super) fn look_in_batch<'a>(
+        &self,
+        names: impl Iterator<Item = &'a LockName>,
+        lock: bool,
+    ) -> String {
+        format!(
+            "SELECT {} FROM {} FORCE INDEX (PRIMARY) WHERE lock_name IN ({}) ORDER BY lock_name{}",
+            lock_columns().replace(NOW, BATCH_NOW),
+            self.lock,
+            list(names.map(|name| name.as_str().as_bytes())),
+            if lock { " FOR UPDATE" } else { "" }
+        )
+    }
+
     /// Says the version, or 0 when there is such a record. A tombstone's version is passed, never repeated.
     fn create(&self, key: &RecordKey, value: &[u8], flavour: Flavour, now: &str) -> String {
         let record = &self.record;
-        // MySQL is about to lose the one form, MariaDB never had the other.
-        let (alias, new) = match flavour {
-            Flavour::MariaDb => ("", "VALUES(value)"),
-            Flavour::MySql => (" AS new", "new.value"),
-        };
+        let (alias, new) = flavour.new_row();
+        let new = new.replace("{column}", "value");
         format!(
             "INSERT INTO {record} (record_key, version, value, deleted, written_at) \
              VALUES ({}, LAST_INSERT_ID({now}), {}, 0, {now}){alias} \
@@ -353,13 +445,30 @@ fn lock_columns() -> String {
 }
 
 /// The row of a lease that is still its owner's.
-fn of(lease: &distlock_core::Lease) -> String {
+fn of(lease: &Lease) -> String {
     let name = hex(lease.name.as_str().as_bytes());
     let owner = hex(lease.owner.as_uuid().as_bytes());
     let token = lease
         .token
         .map_or_else(String::new, |token| format!(" AND token = {}", token.get()));
     format!("lock_name = {name} AND holder_id = {owner}{token}")
+}
+
+/// The rows of leases that are still their owners'. The names are there twice, so that they lead to the rows.
+fn of_all(leases: &[&Lease]) -> String {
+    let owned = leases.iter().map(|lease| {
+        format!(
+            "({},{},{})",
+            hex(lease.name.as_str().as_bytes()),
+            hex(lease.owner.as_uuid().as_bytes()),
+            lease.token.map_or(0, FencingToken::get)
+        )
+    });
+    format!(
+        "lock_name IN ({}) AND (lock_name, holder_id, token) IN ({})",
+        list(leases.iter().map(|lease| lease.name.as_str().as_bytes())),
+        owned.collect::<Vec<_>>().join(",")
+    )
 }
 
 fn micros(renewal: Renewal) -> u64 {

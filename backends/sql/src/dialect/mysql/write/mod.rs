@@ -2,6 +2,7 @@
 //! the refused ones why.
 
 mod acquire;
+mod bulk;
 mod records;
 mod release;
 mod renew;
@@ -14,6 +15,7 @@ use distlock_core::{
 };
 use sqlx::mysql::MySqlQueryResult;
 
+use self::bulk::Bulk;
 use super::{
     MySqlDialect, Shared,
     link::{Broken, Link},
@@ -65,12 +67,12 @@ impl<'a> Batch<'a> {
             self.probe(op).await.map_err(Failed::into_failure)?;
         }
         let done = self.done(now).await?;
-        let refused = done.iter().filter(|it| !happened(it.op, &it.result));
+        let refused = done.iter().filter(|it| it.result.is_none());
         let refused: Vec<_> = refused.filter_map(|it| it.op.lock()).collect();
         let refusals = self.refusals(&refused).await;
         let mut replies: Vec<_> = self.ops.iter().map(|_| Reply::Alone).collect();
         for it in done {
-            replies[it.at] = Reply::Done(answer(it.op, &it.result, &refusals));
+            replies[it.at] = Reply::Done(answer(it.op, it.result, &refusals));
         }
         Ok(replies)
     }
@@ -82,10 +84,15 @@ impl<'a> Batch<'a> {
         let mut sent: Vec<usize> = (0..ops.len())
             .filter(|at| lone || !self.stuck.contains(&ops[*at]))
             .collect();
-        let mut attempt = 0;
+        let (mut attempt, mut together) = (0, true);
         while !sent.is_empty() {
             let batch: Vec<_> = sent.iter().map(|at| &ops[*at]).collect();
-            let broken = match self.attempt(&batch).await? {
+            let bulk = Bulk::of(&batch).filter(|_| together);
+            let attempted = match &bulk {
+                Some(bulk) => self.attempt_together(bulk).await?,
+                None => self.attempt(&batch).await?,
+            };
+            let broken = match attempted {
                 Ok(results) => {
                     let done = sent.into_iter().zip(results);
                     let done = done.map(|(at, result)| Done {
@@ -100,6 +107,8 @@ impl<'a> Batch<'a> {
             attempt += 1;
             let late = shared.clock.now().since(started) > shared.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
+                // One statement for all does not tell which row is locked: statements of their own do.
+                (Some(MySqlTrouble::Locked), _) if bulk.is_some() => together = false,
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
                     let key = batch[at].key().to_owned();
@@ -122,10 +131,7 @@ impl<'a> Batch<'a> {
     }
 
     /// One transaction.
-    async fn attempt(
-        &mut self,
-        ops: &[&Op],
-    ) -> Result<Result<Vec<MySqlQueryResult>, BrokenBatch>, Failure> {
+    async fn attempt(&mut self, ops: &[&Op]) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
         let shared = self.shared;
         let mark = shared.group.mark();
         let kind = ops.first().map_or("write", |op| op.kind().name());
@@ -136,7 +142,7 @@ impl<'a> Batch<'a> {
                 .send(shared, kind, statement(op, NOW), Access::Write)
                 .await;
             return Ok(match sent {
-                Ok(answers) => Ok(answers.done),
+                Ok(answers) => Ok(outcomes(ops, &answers.done)),
                 Err(broken) => Err(BrokenBatch {
                     at: Some(0),
                     failed: self.link.failed(broken.failed),
@@ -155,7 +161,7 @@ impl<'a> Batch<'a> {
             Ok(mut answers) if answers.done.len() == all => {
                 answers.done.truncate(all - 1);
                 answers.done.drain(..before);
-                return Ok(Ok(answers.done));
+                return Ok(Ok(outcomes(ops, &answers.done)));
             }
             Ok(answers) => Broken {
                 failed: Failed::corrupt(rows::corrupt(
@@ -232,7 +238,17 @@ struct Done<'a> {
     /// Its place in the batch.
     at: usize,
     op: &'a Op,
-    result: MySqlQueryResult,
+    result: Outcome,
+}
+
+/// What came of an operation: the token, version or note that its statement brings back, or `None` when it was refused.
+type Outcome = Option<u64>;
+
+fn outcomes(ops: &[&Op], done: &[MySqlQueryResult]) -> Vec<Outcome> {
+    let outcome = |(op, result): (&&Op, &MySqlQueryResult)| {
+        happened(op, result).then(|| result.last_insert_id())
+    };
+    ops.iter().zip(done).map(outcome).collect()
 }
 
 /// Why a batch did not go through, and at which of its operations.
@@ -249,8 +265,7 @@ fn happened(op: &Op, result: &MySqlQueryResult) -> bool {
     }
 }
 
-fn answer(op: &Op, result: &MySqlQueryResult, refusals: &Refusals) -> Result<Answer> {
-    let id = happened(op, result).then(|| result.last_insert_id());
+fn answer(op: &Op, id: Outcome, refusals: &Refusals) -> Result<Answer> {
     match op {
         Op::Acquire(request) => acquire::answer(request, id, refusals),
         Op::Renew(lease, renewal) => renew::renewed(lease, renewal, id, refusals),
