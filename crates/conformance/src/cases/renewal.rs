@@ -1,6 +1,12 @@
 //! A lease is kept up while its holder lives, whatever else the holder does.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use distlock_core::{ErrorKind, Guard, Renew};
 
@@ -311,14 +317,17 @@ async fn on_own_runtime<T: Send + 'static>(
 async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
     let (other, ttl) = (cx.locker().await?, cx.short());
     let (told, held) = tokio::sync::oneshot::channel();
+    let releases = Arc::new(AtomicBool::new(false));
     let blocked = start({
-        let cx = cx.clone();
+        let (cx, releases) = (cx.clone(), Arc::clone(&releases));
         async move {
             on_own_runtime(&cx, move |runtime, guard| {
                 let _ = told.send(());
                 runtime.block_on(async {
                     block(2 * ttl);
-                    (guard.is_valid(), guard.release().await)
+                    let valid = guard.is_valid();
+                    releases.store(true, Ordering::SeqCst);
+                    (valid, guard.release().await)
                 })
             })
             .await
@@ -330,8 +339,9 @@ async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
             if let distlock_core::Attempt::Acquired(guard) =
                 other.lock(&name).ttl(ttl).try_acquire().await?
             {
+                // From the release on, until the other thread has ended as well, anybody may have it.
                 ensure!(
-                    blocked.is_finished(),
+                    releases.load(Ordering::SeqCst),
                     "granted with token {} while the runtime was blocked",
                     guard.token()
                 );
