@@ -31,6 +31,8 @@
 //! A lock is granted by one conditional statement, so that at most one owner holds a name; its token rises with every grant,
 //! also after release, expiry and reaping. SQLite: leases live on the boot-time clock of the host together with the boot's
 //! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
+//! Postgres: leases live on the server's clock, sessions are set to READ COMMITTED and to commits that are on the disk before
+//! they are answered, and a row that somebody else keeps locked holds up nobody but those who want it.
 //!
 //! # Features
 //! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the servers' dialects. `tls`: TLS to the
