@@ -66,7 +66,7 @@ async fn idle_rows_are_removed_by_whoever_comes_first() {
         .unwrap();
     assert!(rows.detail.contains("1 held, "), "{}", rows.detail);
     eventually_async("only the held one is left", SOON, || async {
-        let (one, other) = tokio::join!(stores[0].reap(), stores[1].reap());
+        let (one, other) = tokio::join!(Box::pin(stores[0].reap()), Box::pin(stores[1].reap()));
         one.unwrap();
         other.unwrap();
         let left = "SELECT (SELECT count(*) FROM distributed_lock) + (SELECT count(*) FROM distributed_record)";
