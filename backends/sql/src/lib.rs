@@ -33,6 +33,9 @@
 //! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
 //! Postgres: leases live on the server's clock, sessions are set to READ COMMITTED and to commits that are on the disk before
 //! they are answered, and a row that somebody else keeps locked holds up nobody but those who want it.
+//! MySQL (8.0.19 or later) and MariaDB (10.6 or later): the same, except that only an administrator can set how commits reach
+//! the disk: `distlock doctor` says how it stands. MySQL takes a password that it has not seen lately over TLS or a Unix
+//! socket only, since the exchange for plain connections needs RSA, which is not built in.
 //!
 //! # Features
 //! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the servers' dialects. `tls`: TLS to the
