@@ -1,7 +1,8 @@
-//! The conformance suite, as far as one process can ask it, as a user that may do nothing but read and write our tables.
+//! The conformance suite, as a user that may do nothing but read and write our tables.
 
-use distlock_conformance::Subject;
+use distlock_conformance::{Subject, Workers};
 use distlock_core::{KvLock, Store};
+use distlock_harness::distlock_binary;
 
 use super::*;
 
@@ -33,6 +34,7 @@ async fn prepared() -> (PostgresServer, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server() {
     let (_server, url) = prepared().await;
+    let workers = Workers::new(distlock_binary().unwrap(), ["conformance-worker"], &url);
     let subject = Subject::connect("postgres", move || {
         let url = url.clone();
         async move {
@@ -40,7 +42,7 @@ async fn one_server() {
             Ok(Store::new(postgres.lock(), postgres.records()))
         }
     });
-    conforms(subject.await.unwrap()).await;
+    conforms(subject.await.unwrap().with_workers(workers)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
