@@ -67,7 +67,8 @@ pub async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
     let parts = target.parts()?;
     let backend = Backend::of(&target, &parts.scheme)?;
     let (clock, limit) = (parts.clock.clone(), parts.connect_timeout);
-    within(&*clock, limit, &target, backend.migrate(&target, parts)).await
+    let migrating = Box::pin(backend.migrate(&target, parts));
+    within(&*clock, limit, &target, migrating).await
 }
 
 impl Target {
@@ -92,7 +93,8 @@ async fn open_target(target: Target) -> Result<Store> {
     let backend = Backend::of(&target, &parts.scheme)?;
     let (clock, limit) = (parts.clock.clone(), parts.connect_timeout);
     let connecting = async {
-        let store = backend.open(&target, parts).await?;
+        // The drivers' ways to connect are large; whoever opens a store need not carry them.
+        let store = Box::pin(backend.open(&target, parts)).await?;
         store.ready().await?;
         Ok(store)
     };

@@ -29,10 +29,12 @@ pub(crate) struct Cli {
 
 const AFTER_HELP: &str = "\
 Backends:
-  sqlite:PATH                      a file shared by the processes of one host
-  redis://HOST:PORT                Redis or Valkey; also rediss://, redis+sentinel://, redis+cluster://
-  zookeeper://HOST:PORT,../ROOT    a ZooKeeper ensemble
-  memory:                          the tasks of one process (bench, conformance)
+  sqlite:PATH                    a file shared by the processes of one host
+  redis://HOST:PORT              Redis or Valkey (rediss:, redis+sentinel:, redis+cluster:)
+  mysql://USER@HOST/DATABASE     MySQL or MariaDB
+  postgres://USER@HOST/DATABASE  PostgreSQL
+  zookeeper://HOST,HOST,../ROOT  a ZooKeeper ensemble
+  memory:                        the tasks of one process (bench, conformance)
 
   Without --backend, DISTLOCK_BACKEND and a configuration file, locks live in
   $XDG_STATE_HOME/distlock/distlock.db (~/.local/state/distlock/distlock.db).

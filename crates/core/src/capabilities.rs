@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// What one backend promises. Every field is checked by the conformance suite, none is prose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,13 +19,17 @@ pub struct Capabilities {
     /// What a lease hangs on.
     pub lease: LeaseKind,
     /// Smallest TTL that is accepted.
+    #[serde(rename = "min_ttl_ms", serialize_with = "millis")]
     pub min_ttl: Duration,
     /// The TTL used when the caller names none.
+    #[serde(rename = "default_ttl_ms", serialize_with = "millis")]
     pub default_ttl: Duration,
     /// Leases are rounded to this.
+    #[serde(rename = "ttl_granularity_ms", serialize_with = "millis")]
     pub ttl_granularity: Duration,
     /// The longest lease that is granted, whatever TTL is asked for; `None` = as long as asked. A store whose leases hang on
     /// a session grants at most what it can trust of the session, and renewal goes on at that rhythm.
+    #[serde(rename = "max_lease_ms", serialize_with = "millis_if_any")]
     pub max_lease: Option<Duration>,
     /// Whether held locks survive a restart of the store.
     pub survives_restart: bool,
@@ -61,6 +65,18 @@ impl Capabilities {
             hand_over: true,
         }
     }
+}
+
+fn millis<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(whole_millis(*time))
+}
+
+fn millis_if_any<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(whole_millis).serialize(serializer)
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Over what a fencing token rises.

@@ -107,7 +107,7 @@ impl ServerConfig {
     /// From a whole URL: `postgres://user:password@host:5432/database?table_prefix=app_`, `mysql://..`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that says what is wrong.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that says what is wrong.
     pub fn from_url(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once(':').ok_or_else(|| {
             invalid("not a URL: it has no scheme, as in postgres://host/database")
@@ -128,7 +128,7 @@ impl ServerConfig {
     /// the options, already decoded.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known name;
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an unknown one the nearest known name;
     /// [`ErrorKind::Unsupported`] when TLS is asked of a build without it.
     pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
         let product = Product::of(scheme)
@@ -231,7 +231,7 @@ impl ServerConfig {
     /// Checks every option against its range.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the option; [`ErrorKind::Unsupported`] when TLS is asked of a build without
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option; [`ErrorKind::Unsupported`] when TLS is asked of a build without
     /// it.
     pub fn check(&self) -> Result<()> {
         self.checked()

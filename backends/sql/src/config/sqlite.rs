@@ -53,7 +53,7 @@ impl SqliteConfig {
     /// From the parts of a URL `sqlite:PATH?option=value&..`, already percent-decoded.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known name.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an unknown one the nearest known name.
     pub fn from_url_parts(path: &str, options: &[(String, String)]) -> Result<Self> {
         Self::parse(path, options).map_err(|error| error.on("sqlite"))
     }
@@ -77,7 +77,7 @@ impl SqliteConfig {
     /// Checks every option against its range.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the option.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option.
     pub fn check(&self) -> Result<()> {
         self.checked().map_err(|error| error.on("sqlite"))
     }
