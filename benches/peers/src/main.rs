@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo run --release -p distlock-peers -- sqlite --workload independent --concurrency 64 --seconds 5
 //! cargo run --release -p distlock-peers -- memory --workload uncontended
+//! cargo run --release -p distlock-peers -- mysql --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- postgres --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- redis --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
@@ -18,6 +19,8 @@
 )]
 
 mod memory;
+mod mysql;
+mod plain_mysql;
 mod plain_postgres;
 mod plain_sqlite;
 mod postgres;
@@ -32,6 +35,7 @@ mod zookeeper;
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser};
+use distlock_harness::servers::mysql::Product;
 use distlock_report::{Options, Report, Workload};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -45,6 +49,9 @@ enum Command {
     Memory(Measure),
     /// What waiting costs: statements that reach SQLite while many tasks wait for one lock.
     Waiting(WaitingArgs),
+    /// One INSERT and one DELETE per cycle, and named locks, beside distlock on MySQL or MariaDB.
+    #[command(name = "mysql")]
+    MySql(MySqlArgs),
     /// One INSERT and one DELETE per cycle, and advisory locks, beside distlock on Postgres.
     Postgres(PostgresArgs),
     /// Raw `SET NX PX` and `DEL`, and the `rslock` crate, beside distlock on Redis.
@@ -102,6 +109,18 @@ struct SqliteArgs {
     /// Where the databases are made [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct MySqlArgs {
+    #[command(flatten)]
+    measure: Measure,
+    /// The server [default: a private MariaDB that syncs its disk].
+    #[arg(long)]
+    url: Option<String>,
+    /// Starts a private MySQL instead.
+    #[arg(long, conflicts_with = "url")]
+    mysql: bool,
 }
 
 #[derive(Debug, Args)]
@@ -196,6 +215,17 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Memory(measure) => {
             let run = memory::run(measure.workload, measure.options());
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Command::MySql(args) => {
+            let product = if args.mysql {
+                Product::MySql
+            } else {
+                Product::MariaDb
+            };
+            let server = mysql::Server::new(args.url, product)?;
+            let measure = &args.measure;
+            let run = mysql::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Postgres(args) => {

@@ -1,0 +1,62 @@
+//! MySQL and MariaDB: the plain ways beside ours, all against one server.
+
+use std::sync::Arc;
+
+use distlock_core::SystemClock;
+use distlock_harness::servers::mysql::{MySqlServer, Product};
+use distlock_report::{Arm, LockerSubject, Options, Report, Workload, measure};
+use distlock_sql::{MySql, ServerConfig};
+
+use crate::plain_mysql::{Named, PlainMySql};
+
+/// As many connections as a named lock for each of many callers needs, within what a server allows.
+const MANY: u32 = 64;
+
+/// The server that everything is measured against.
+#[derive(Debug)]
+pub(crate) enum Server {
+    /// Somebody else's.
+    Given(String),
+    /// Our own, which syncs its disk.
+    Private(MySqlServer),
+}
+
+impl Server {
+    pub(crate) fn new(url: Option<String>, product: Product) -> anyhow::Result<Self> {
+        Ok(match url {
+            Some(url) => Self::Given(url),
+            None => Self::Private(MySqlServer::start(product)?),
+        })
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Given(url) => url.clone(),
+            Self::Private(server) => server.url(),
+        }
+    }
+}
+
+pub(crate) async fn run(
+    workload: Workload,
+    options: Options,
+    server: &Server,
+) -> anyhow::Result<Report> {
+    options.callers(workload)?;
+    let url = server.url();
+    let config = ServerConfig::from_url(&url)?;
+    let plain = PlainMySql::create(&url, config.pool_size).await?;
+    let mut arms = vec![Arm::new("mysql-plain", plain)];
+    arms.push(Arm::new(
+        "mysql-get-lock",
+        Named::connect(&url, MANY).await?,
+    ));
+    let store = MySql::open(config, Arc::new(SystemClock)).await?;
+    let subject = LockerSubject::new(store.lock());
+    let locker = subject.locker().clone();
+    locker.ready().await?;
+    arms.push(Arm::new("distlock-mysql", subject));
+    let report = measure(&arms, workload, &options).await?;
+    locker.close().await;
+    Ok(report)
+}
