@@ -7,7 +7,7 @@ mod sqlite;
 
 use std::{fmt::Write as _, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use server::{Product, Secret, ServerConfig, SslMode};
@@ -52,23 +52,8 @@ fn flag(option: &str, value: &str) -> Result<bool> {
 }
 
 fn duration(option: &str, value: &str) -> Result<Duration> {
-    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let millis = match &value[digits.len()..] {
-        "ms" => Some(1),
-        "s" => Some(1000),
-        "m" => Some(60_000),
-        "h" => Some(3_600_000),
-        "d" => Some(86_400_000),
-        _ => None,
-    };
-    millis
-        .and_then(|unit: u64| digits.parse::<u64>().ok()?.checked_mul(unit))
-        .map(Duration::from_millis)
-        .ok_or_else(|| {
-            invalid(format!(
-                "option `{option}`: {value:?} is no duration such as `500ms`, `30s`, `15m`, `1h` or `7d`"
-            ))
-        })
+    parse_duration(value)
+        .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
 }
 
 fn check_range(option: &str, value: Duration, (min, max): (Duration, Duration)) -> Result<()> {

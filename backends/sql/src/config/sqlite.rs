@@ -174,9 +174,13 @@ mod tests {
         for (name, value, says) in [
             ("reap_afer", "1h", "did you mean `reap_after`?"),
             ("zzz", "1", "known are busy_timeout, force"),
-            ("reap_after", "1", "`reap_after`: \"1\" is no duration"),
-            ("reap_after", "-1s", "no duration"),
-            ("reap_after", "99999999999999999999h", "no duration"),
+            (
+                "reap_after",
+                "1",
+                "`reap_after`: duration \"1\" has no unit",
+            ),
+            ("reap_after", "-1s", "is not whole numbers"),
+            ("reap_after", "99999999999999999999h", "is too large"),
             ("reap_after", "10ms", "outside 1s"),
             ("busy_timeout", "2s", "outside 1ms to 1s"),
             ("migrate", "yes", "`migrate`: \"yes\""),
