@@ -1,0 +1,188 @@
+//! What a confirmed login means: I7, I8, I17.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use distlock_kickout::Generation;
+
+use crate::{
+    Scene,
+    history::{Fact, What},
+    report::Invariant::*,
+};
+
+pub(crate) fn check(scene: &mut Scene<'_>) {
+    granted_first(scene);
+    lookups(scene);
+    mute(scene);
+    strict(scene);
+    no_false_success(scene);
+}
+
+/// I7: whoever is let in was written to the directory before.
+fn granted_first(scene: &mut Scene<'_>) {
+    let sessions = scene.sessions;
+    for life in sessions.all() {
+        if let Some(admitted) = life.admitted {
+            let before = life.granted.is_some_and(|granted| granted <= admitted);
+            scene.report.expect(I7, before, || {
+                format!("{} was confirmed before it was written", life.name())
+            });
+        }
+    }
+}
+
+/// I7: a lookup that began after a confirmation finds that login or a newer one.
+fn lookups(scene: &mut Scene<'_>) {
+    for fact in &scene.history.facts {
+        let Fact::Lookup {
+            uid,
+            from_us,
+            r#gen,
+            session,
+            ..
+        } = fact
+        else {
+            continue;
+        };
+        let mut confirmed: Option<(Generation, u64)> = None;
+        let mut left = BTreeSet::new();
+        for seen in &scene.history.clients {
+            if seen.uid != *uid {
+                continue;
+            }
+            match seen.what {
+                What::LoginOk { r#gen, .. } if seen.at_us < *from_us => {
+                    confirmed = confirmed.max(Some((r#gen, seen.client)));
+                }
+                What::Leaves | What::Told { .. } | What::Closed => {
+                    left.insert(seen.client);
+                }
+                _ => {}
+            }
+        }
+        let Some((newest, client)) = confirmed else {
+            continue;
+        };
+        scene.report.expect(I7, *r#gen >= newest, || {
+            format!("a lookup of {uid} found generation {gen}, and {newest} had been confirmed")
+        });
+        if *r#gen == newest && !left.contains(&client) {
+            scene.report.expect(I7, session.is_some(), || {
+                format!(
+                    "a lookup of {uid} found nobody, and the login of generation {newest} stands"
+                )
+            });
+        }
+    }
+}
+
+/// I8: a client that was told gets nothing any more.
+fn mute(scene: &mut Scene<'_>) {
+    let mut told = BTreeSet::new();
+    for seen in &scene.history.clients {
+        match &seen.what {
+            What::Told { .. } => {
+                told.insert(seen.client);
+            }
+            What::Message { id } => {
+                scene.report.expect(I8, !told.contains(&seen.client), || {
+                    format!(
+                        "{} of {} got message {id} after it was told to go",
+                        seen.device, seen.uid
+                    )
+                });
+            }
+            _ => {}
+        }
+    }
+    // The same from the nodes' side: a message that was sent after the session's end does not reach it.
+    let slack = u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX);
+    for event in &scene.history.nodes {
+        if event.event != distlock_kickout::Transition::Delivered {
+            continue;
+        }
+        let life = event.session.and_then(|it| scene.sessions.get(it));
+        if let Some(superseded) = life.and_then(|life| life.superseded) {
+            // The sender hears of the delivery later than it happened: at most the way of a call.
+            let late = event.boot_us > superseded.at + slack + 1_000_000;
+            let excused = scene
+                .history
+                .paused(&event.node, superseded.at, event.boot_us);
+            scene.report.expect(I8, !late || excused, || {
+                format!(
+                    "a message was delivered to {} {} us after it was superseded",
+                    life.map(crate::sessions::Life::name).unwrap_or_default(),
+                    event.boot_us - superseded.at
+                )
+            });
+        }
+    }
+}
+
+/// I8, strict confirmation: nobody is let in before every older session has ended.
+fn strict(scene: &mut Scene<'_>) {
+    if !scene.rules.strict {
+        return;
+    }
+    let sessions = scene.sessions;
+    for (_, lives) in sessions.by_uid() {
+        for newer in &lives {
+            let Some(at) = newer.admitted else {
+                continue;
+            };
+            let older = lives
+                .iter()
+                .filter(|it| it.r#gen < newer.r#gen && it.admitted.is_some());
+            for older in older {
+                let ended = older.end().is_some_and(|end| end <= at)
+                    // Its node was stopped for so long that its lease is over; it writes that down when it goes on.
+                    || scene.history.paused(older.node, at, at);
+                scene.report.expect(I8, ended, || {
+                    format!(
+                        "{} was confirmed while {} was active",
+                        newer.name(),
+                        older.name()
+                    )
+                });
+            }
+        }
+    }
+}
+
+/// I17: what a client was told is what its node did.
+fn no_false_success(scene: &mut Scene<'_>) {
+    let mut delivered: BTreeMap<&str, usize> = BTreeMap::new();
+    for event in &scene.history.nodes {
+        if event.event == distlock_kickout::Transition::Delivered
+            && let Some(id) = event.result.as_deref().and_then(|it| it.split(' ').nth(1))
+        {
+            *delivered.entry(id).or_default() += 1;
+        }
+    }
+    for seen in &scene.history.clients {
+        match &seen.what {
+            What::LoginOk { session, r#gen } => {
+                let life = scene.sessions.get(*session);
+                let killed = scene.history.killed_after(&seen.node, 0).is_some();
+                let admitted =
+                    life.is_some_and(|life| life.admitted.is_some() && life.r#gen == *r#gen);
+                scene.report.expect(I17, admitted || killed, || {
+                    format!(
+                        "{} of {} was told that it is in as {session}, generation {gen}, and {} does not know of it",
+                        seen.device, seen.uid, seen.node
+                    )
+                });
+            }
+            What::Outcome { id, outcome } if outcome == "delivered" => {
+                let killed = scene.history.killed_after(&seen.node, 0).is_some();
+                let known = delivered.contains_key(id.as_str()) || killed;
+                scene.report.expect(I17, known, || {
+                    format!(
+                        "the sender of message {id} was told that it was delivered, and no node knows of it"
+                    )
+                });
+            }
+            _ => {}
+        }
+    }
+}

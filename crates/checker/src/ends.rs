@@ -1,0 +1,94 @@
+//! How connections end: I9, I10, I11.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    Scene,
+    history::{Fact, What},
+    report::Invariant::*,
+};
+
+#[derive(Default)]
+struct Ending {
+    inside: bool,
+    told: Option<u64>,
+    leaves: Option<u64>,
+    closed: Option<u64>,
+}
+
+pub(crate) fn check(scene: &mut Scene<'_>) {
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let allowed = micros(scene.rules.grace + scene.rules.slack);
+    let mut cut = BTreeSet::new();
+    for fact in &scene.history.facts {
+        match fact {
+            Fact::Cut { client } => {
+                cut.insert(*client);
+            }
+            Fact::Lingering { node, sockets } => {
+                scene.report.expect(I10, *sockets == 0, || {
+                    format!("{sockets} connections linger on the port of {node}")
+                });
+            }
+            _ => {}
+        }
+    }
+    let mut endings: BTreeMap<u64, (&crate::Seen, Ending)> = BTreeMap::new();
+    for seen in &scene.history.clients {
+        let (_, ending) = endings
+            .entry(seen.client)
+            .or_insert_with(|| (seen, Ending::default()));
+        match seen.what {
+            What::LoginOk { .. } => ending.inside = true,
+            What::Told { .. } => ending.told = ending.told.or(Some(seen.at_us)),
+            What::Leaves => ending.leaves = ending.leaves.or(Some(seen.at_us)),
+            What::Closed => ending.closed = ending.closed.or(Some(seen.at_us)),
+            _ => {}
+        }
+    }
+    let end = scene.history.end_us();
+    for (client, (seen, ending)) in endings {
+        let Ending {
+            inside,
+            told,
+            leaves,
+            closed,
+        } = ending;
+        // Told, or closed by the server; a client that left by itself is not what this is about.
+        let over = told.or(closed.filter(|_| leaves.is_none()));
+        if let (true, Some(_)) = (inside, over) {
+            // A killed node says nothing, and neither does one whose wire is cut.
+            let excused =
+                cut.contains(&client) || scene.history.killed_after(&seen.node, 0).is_some();
+            let in_time = told.is_some_and(|told| closed.is_none_or(|closed| told <= closed));
+            scene.report.expect(I9, excused || in_time, || {
+                format!(
+                    "{} of {} on {} was disconnected without a word",
+                    seen.device, seen.uid, seen.node
+                )
+            });
+        }
+        if let Some(told) = told {
+            let over = leaves.or(closed).unwrap_or(end);
+            let open = scene.history.awake_us(&seen.node, told, over);
+            scene.report.expect(I11, open <= allowed, || {
+                format!(
+                    "the connection of {} of {} stayed open for {open} us after it was told",
+                    seen.device, seen.uid
+                )
+            });
+        }
+    }
+    let sessions = scene.sessions;
+    for life in sessions.all() {
+        if let Some(superseded) = life.superseded {
+            let over = life.closed.is_some()
+                || life.node_over.is_some_and(|at| at >= superseded.at)
+                || life.client_over.is_some()
+                || end < superseded.at + allowed;
+            scene.report.expect(I11, over, || {
+                format!("{} was superseded and never closed", life.name())
+            });
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What happened: the nodes' events, what clients saw, what the test did, and the directory at the end.
+
+use std::collections::BTreeMap;
+
+use distlock_kickout::{Boot, Code, Device, Event, Generation, NodeId, SessionId, Uid, UserRecord};
+use serde::{Deserialize, Serialize};
+
+use crate::{Scene, report::Invariant};
+
+/// Everything that is known of one run. Times are microseconds since the machine booted.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// What the nodes say.
+    pub nodes: Vec<Event>,
+    /// What the clients saw, in the order in which they saw it.
+    pub clients: Vec<Seen>,
+    /// What the test did and asked.
+    pub facts: Vec<Fact>,
+    /// The directory at the end, when everything had settled.
+    pub records: BTreeMap<Uid, UserRecord>,
+}
+
+/// Something a client did or saw.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// When.
+    pub at_us: u64,
+    /// Which connection.
+    pub client: u64,
+    /// Its account.
+    pub uid: Uid,
+    /// Its device.
+    pub device: Device,
+    /// The node it is connected to.
+    pub node: NodeId,
+    /// What it did or saw.
+    pub what: What,
+}
+
+/// What a client does and sees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum What {
+    /// It asked to log in.
+    LoginSent,
+    /// It is in.
+    LoginOk {
+        /// The session.
+        session: SessionId,
+        /// The login's generation.
+        r#gen: Generation,
+    },
+    /// It was turned away for now.
+    Busy,
+    /// It was turned away for good.
+    Denied {
+        /// Why.
+        code: Code,
+    },
+    /// A newer login came before it was in.
+    Overtaken,
+    /// Its session ended, and it was told why.
+    Told {
+        /// Why.
+        code: Code,
+    },
+    /// It got a message.
+    Message {
+        /// The message.
+        id: String,
+    },
+    /// It sent a message.
+    Sent {
+        /// The message.
+        id: String,
+    },
+    /// It learned what became of a message.
+    Outcome {
+        /// The message.
+        id: String,
+        /// `delivered`, `stored` or `failed`.
+        outcome: String,
+    },
+    /// It leaves of its own accord, or because it was told to.
+    Leaves,
+    /// The server closed before the client did, or the connection broke.
+    Closed,
+}
+
+/// Something the test did to the nodes or asked of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Fact {
+    /// A node was killed.
+    Killed {
+        /// The node.
+        node: NodeId,
+        /// When it was certainly dead.
+        at_us: u64,
+    },
+    /// A node did not run for a while.
+    Paused {
+        /// The node.
+        node: NodeId,
+        /// Just before it was stopped.
+        from_us: u64,
+        /// Just after it went on.
+        to_us: u64,
+    },
+    /// A client's connection was cut by the test.
+    Cut {
+        /// The connection.
+        client: u64,
+    },
+    /// A node was asked where an account is.
+    Lookup {
+        /// The account.
+        uid: Uid,
+        /// When the question was sent.
+        from_us: u64,
+        /// When the answer was there.
+        to_us: u64,
+        /// The generation of the account's record.
+        r#gen: Generation,
+        /// The session that it names.
+        session: Option<SessionId>,
+    },
+    /// Connections in TIME_WAIT on a node's port for clients.
+    Lingering {
+        /// The node.
+        node: NodeId,
+        /// How many.
+        sockets: usize,
+    },
+    /// An account that nobody disturbs: its logins must not notice what happens to others.
+    Bystander {
+        /// The account.
+        uid: Uid,
+    },
+}
+
+impl History {
+    /// Reads the events of one node, one JSON object a line; other lines are passed over.
+    ///
+    /// # Errors
+    /// For a line that begins as an object and is not an event.
+    pub fn read_node<'a>(
+        &mut self,
+        lines: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), serde_json::Error> {
+        for line in lines {
+            if line.starts_with('{') && !line.starts_with(r#"{"event":"ready""#) {
+                self.nodes.push(serde_json::from_str(line)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// One JSON object a line: everything in the order of time, for people and for later.
+    ///
+    /// # Errors
+    /// Never for what can be in a history.
+    pub fn to_lines(&self) -> Result<String, serde_json::Error> {
+        let mut lines = Vec::new();
+        for event in &self.nodes {
+            lines.push((event.boot_us, serde_json::to_string(event)?));
+        }
+        for seen in &self.clients {
+            lines.push((seen.at_us, serde_json::to_string(seen)?));
+        }
+        for fact in &self.facts {
+            lines.push((fact.at_us(), serde_json::to_string(fact)?));
+        }
+        for record in &self.records {
+            lines.push((u64::MAX, serde_json::to_string(&record)?));
+        }
+        lines.sort_by_key(|(at, _)| *at);
+        let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
+        Ok(lines.join("\n"))
+    }
+
+    /// The time between two moments at which a node ran.
+    pub(crate) fn awake_us(&self, node: &NodeId, from: u64, to: u64) -> u64 {
+        let mut asleep = 0;
+        for fact in &self.facts {
+            if let Fact::Paused {
+                node: paused,
+                from_us,
+                to_us,
+            } = fact
+                && paused == node
+            {
+                asleep += (*to_us).min(to).saturating_sub((*from_us).max(from));
+            }
+        }
+        to.saturating_sub(from).saturating_sub(asleep)
+    }
+
+    /// Whether a node was stopped at some time between two moments.
+    pub(crate) fn paused(&self, node: &NodeId, from: u64, to: u64) -> bool {
+        self.facts.iter().any(|fact| {
+            matches!(fact, Fact::Paused { node: paused, from_us, to_us }
+                if paused == node && *from_us <= to && *to_us >= from)
+        })
+    }
+
+    /// When a node was killed, if it was after this moment.
+    pub(crate) fn killed_after(&self, node: &NodeId, after: u64) -> Option<u64> {
+        self.facts
+            .iter()
+            .filter_map(|fact| match fact {
+                Fact::Killed {
+                    node: killed,
+                    at_us,
+                } if killed == node && *at_us >= after => Some(*at_us),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// The last moment anything is known of.
+    pub(crate) fn end_us(&self) -> u64 {
+        let nodes = self.nodes.iter().map(|it| it.boot_us);
+        let clients = self.clients.iter().map(|it| it.at_us);
+        let facts = self.facts.iter().map(Fact::at_us);
+        nodes.chain(clients).chain(facts).max().unwrap_or_default()
+    }
+}
+
+impl Fact {
+    const fn at_us(&self) -> u64 {
+        match self {
+            Self::Killed { at_us, .. } => *at_us,
+            Self::Paused { to_us, .. } | Self::Lookup { to_us, .. } => *to_us,
+            Self::Cut { .. } | Self::Lingering { .. } | Self::Bystander { .. } => 0,
+        }
+    }
+}
+
+/// A check of an incomplete history proves nothing: the events of each process are numbered.
+pub(crate) fn complete(scene: &mut Scene<'_>) {
+    let mut last: BTreeMap<&NodeId, (u64, Boot)> = BTreeMap::new();
+    for event in &scene.history.nodes {
+        let before = last.insert(&event.node, (event.seq, event.boot));
+        let follows = match before {
+            // A process that starts counts from the beginning.
+            Some((seq, boot)) => event.seq == seq + 1 || (event.seq < seq && event.boot > boot),
+            None => true,
+        };
+        scene.report.expect(Invariant::Complete, follows, || {
+            format!(
+                "node {}: event {} after event {}",
+                event.node,
+                event.seq,
+                before.map_or(0, |(seq, _)| seq)
+            )
+        });
+    }
+}

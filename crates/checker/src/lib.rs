@@ -1,0 +1,76 @@
+//! Checks what happened in a group of kick-out nodes against the invariants of the flow.
+//!
+//! The nodes of one machine print their transitions (`distlock gateway run --events`), the clients of a test write down what
+//! they saw, and the test what it did. [`check`] looks at all of it together, after the fact: pure functions over events, so
+//! that a history can be kept in a file, shortened by hand and checked again.
+//!
+//! ```
+//! use distlock_checker::{History, Invariant, Rules, check};
+//! let mut history = History::default();
+//! // A node that lets a client in which the directory has never named.
+//! history.read_node([
+//!     r#"{"seq":1,"at_ms":0,"boot_us":10,"node":"n1","boot":7,"event":"admitted","uid":"anna","gen":1,
+//!         "session":"00000000-0000-4000-8000-000000000001","device":"phone"}"#,
+//! ])?;
+//! let report = check(&history, &Rules::default());
+//! assert_eq!(report.violated(), [Invariant::I7]);
+//! # Ok::<(), serde_json::Error>(())
+//! ```
+//!
+//! | invariants | file |
+//! |---|---|
+//! | one owner, one winner, the last one (I1, I2, I3) | `ownership` |
+//! | generations rise, a lost lock writes nothing (I4, I13) | `generations` |
+//! | nothing stale erases or kicks, everything once (I5, I6, I16) | `stale` |
+//! | a confirmed login is readable, the superseded are mute (I7, I8, I17) | `confirmed` |
+//! | told before closed, who closes, for how long (I9, I10, I11) | `ends` |
+//! | dead nodes, stuck accounts, bystanders (I12, I14, I15) | `nodes` |
+//! | every message has an account (I18) | `messages` |
+//!
+//! # What it takes for granted
+//! All times come from one machine's boot-time clock. A node that was paused may write down late what it did before the pause,
+//! so a pause is left out of every span of time.
+
+mod confirmed;
+mod ends;
+mod generations;
+mod history;
+mod messages;
+mod nodes;
+mod ownership;
+mod report;
+mod sessions;
+mod stale;
+
+pub use history::{Fact, History, Seen, What};
+pub use report::{Invariant, Report, Rules, Violation};
+
+/// Checks a history against every invariant.
+#[must_use]
+pub fn check(history: &History, rules: &Rules) -> Report {
+    let mut report = Report::default();
+    let sessions = sessions::Sessions::of(history);
+    let mut scene = Scene {
+        history,
+        sessions: &sessions,
+        rules,
+        report: &mut report,
+    };
+    history::complete(&mut scene);
+    ownership::check(&mut scene);
+    generations::check(&mut scene);
+    stale::check(&mut scene);
+    confirmed::check(&mut scene);
+    ends::check(&mut scene);
+    nodes::check(&mut scene);
+    messages::check(&mut scene);
+    report
+}
+
+/// What every check looks at.
+struct Scene<'a> {
+    history: &'a History,
+    sessions: &'a sessions::Sessions<'a>,
+    rules: &'a Rules,
+    report: &'a mut Report,
+}

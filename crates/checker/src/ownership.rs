@@ -1,0 +1,95 @@
+//! One owner, one winner, and that is the last one: I1, I2, I3.
+
+use distlock_kickout::Uid;
+
+use crate::{Scene, report::Invariant::*, sessions::Life};
+
+pub(crate) fn check(scene: &mut Scene<'_>) {
+    let sessions = scene.sessions;
+    for (uid, lives) in sessions.by_uid() {
+        overlaps(scene, &lives);
+        survivors(scene, uid, &lives);
+    }
+    for (uid, record) in &scene.history.records {
+        let named = record.slots.len();
+        scene.report.expect(I1, named <= scene.rules.limit, || {
+            format!("the record of {uid} names {named} sessions")
+        });
+    }
+}
+
+/// I1: once everybody had the time to hear of a newcomer, no more sessions are active than allowed.
+fn overlaps(scene: &mut Scene<'_>, lives: &[&Life<'_>]) {
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let allowed = micros(scene.rules.settle + scene.rules.slack);
+    for newcomer in lives {
+        let Some(from) = newcomer.admitted else {
+            continue;
+        };
+        let still = |life: &Life<'_>| {
+            let to = life.end().unwrap_or(u64::MAX);
+            life.admitted.is_some_and(|at| at <= from)
+                && to > from
+                && scene.history.awake_us(life.node, from, to) > allowed
+        };
+        let together: Vec<_> = lives.iter().filter(|life| still(life)).collect();
+        scene
+            .report
+            .expect(I1, together.len() <= scene.rules.limit, || {
+                let names: Vec<_> = together.iter().map(|life| life.name()).collect();
+                format!(
+                    "active at the same time for longer than {allowed} us: {}",
+                    names.join(", ")
+                )
+            });
+    }
+}
+
+/// I2 and I3: who is left when everything is quiet.
+fn survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&Life<'_>]) {
+    let limit = scene.rules.limit;
+    let left: Vec<_> = lives
+        .iter()
+        .filter(|life| life.admitted.is_some() && life.end().is_none())
+        .collect();
+    scene.report.expect(I2, left.len() <= limit, || {
+        let names: Vec<_> = left.iter().map(|life| life.name()).collect();
+        format!("{} sessions are left: {}", left.len(), names.join(", "))
+    });
+    let record = scene.history.records.get(uid);
+    let Some(last) = lives.last().filter(|life| life.granted.is_some()) else {
+        return;
+    };
+    // A node that was killed right after its write told nobody of the grant.
+    let untold = record.is_some_and(|record| record.r#gen > last.r#gen);
+    scene
+        .report
+        .expect(I2, untold || !last.was_overtaken(), || {
+            format!(
+                "{} was overtaken, and nobody has a higher generation: no winner",
+                last.name()
+            )
+        });
+    if limit == 1 && !untold {
+        for life in left {
+            scene.report.expect(I3, life.session == last.session, || {
+                format!(
+                    "{} is left, and {} was granted later",
+                    life.name(),
+                    last.name()
+                )
+            });
+        }
+    }
+    if let Some(record) = record
+        && last.admitted.is_some()
+        && last.end().is_none()
+    {
+        let named = record
+            .sessions()
+            .any(|(_, session)| session == last.session);
+        scene.report.expect(I3, named, || {
+            format!("{} is active, and the record does not name it", last.name())
+        });
+    }
+}

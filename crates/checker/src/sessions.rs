@@ -1,0 +1,199 @@
+//! The life of every session, put together from the events of its node and what its client saw.
+
+use std::collections::{BTreeMap, HashMap};
+
+use distlock_kickout::{Boot, Code, Device, Event, Generation, NodeId, SessionId, Transition, Uid};
+use uuid::Uuid;
+
+use crate::history::{History, What};
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Life<'a> {
+    pub(crate) uid: &'a Uid,
+    pub(crate) session: SessionId,
+    pub(crate) node: &'a NodeId,
+    pub(crate) boot: Boot,
+    pub(crate) device: Option<&'a Device>,
+    pub(crate) r#gen: Generation,
+    pub(crate) token: Option<u64>,
+    pub(crate) granted: Option<u64>,
+    pub(crate) admitted: Option<u64>,
+    pub(crate) superseded: Option<Superseded>,
+    pub(crate) closed: Option<(u64, &'a str)>,
+    /// When its node ended or lost its lease, or was killed.
+    pub(crate) node_over: Option<u64>,
+    /// When its client left or was told.
+    pub(crate) client_over: Option<u64>,
+    pub(crate) client: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Superseded {
+    pub(crate) at: u64,
+    pub(crate) code: Option<Code>,
+    pub(crate) kick: Option<Uuid>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sessions<'a> {
+    by_id: BTreeMap<SessionId, Life<'a>>,
+    by_uid: BTreeMap<&'a Uid, Vec<SessionId>>,
+}
+
+impl<'a> Sessions<'a> {
+    pub(crate) fn of(history: &'a History) -> Self {
+        let mut by_id: BTreeMap<SessionId, Life<'a>> = BTreeMap::new();
+        let mut node_over: HashMap<(&NodeId, Boot), u64> = HashMap::new();
+        for event in &history.nodes {
+            let of_session = matches!(
+                event.event,
+                Transition::Granted
+                    | Transition::Admitted
+                    | Transition::Superseded
+                    | Transition::Closed
+                    | Transition::Registered
+            );
+            if matches!(event.event, Transition::NodeFenced | Transition::NodeDown) {
+                node_over
+                    .entry((&event.node, event.boot))
+                    .or_insert(event.boot_us);
+            }
+            if let (true, Some(session), Some(uid)) = (of_session, event.session, &event.uid) {
+                let life = by_id
+                    .entry(session)
+                    .or_insert_with(|| Life::new(uid, session, event));
+                life.add(event);
+            }
+        }
+        for life in by_id.values_mut() {
+            let over = node_over.get(&(life.node, life.boot)).copied();
+            let killed = history.killed_after(life.node, life.begin());
+            life.node_over = [over, killed].into_iter().flatten().min();
+        }
+        let mut of_client: HashMap<u64, SessionId> = HashMap::new();
+        for seen in &history.clients {
+            if let What::LoginOk { session, .. } = &seen.what {
+                of_client.insert(seen.client, *session);
+                if let Some(life) = by_id.get_mut(session) {
+                    life.client = Some(seen.client);
+                }
+            }
+            let over = matches!(seen.what, What::Told { .. } | What::Leaves | What::Closed);
+            if over
+                && let Some(life) = of_client
+                    .get(&seen.client)
+                    .and_then(|session| by_id.get_mut(session))
+            {
+                life.client_over.get_or_insert(seen.at_us);
+            }
+        }
+        let mut by_uid: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for life in by_id.values() {
+            by_uid.entry(life.uid).or_default().push(life.session);
+        }
+        for sessions in by_uid.values_mut() {
+            sessions.sort_by_key(|session| by_id[session].r#gen);
+        }
+        Self { by_id, by_uid }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Life<'a>> {
+        self.by_id.values()
+    }
+
+    pub(crate) fn get(&self, session: SessionId) -> Option<&Life<'a>> {
+        self.by_id.get(&session)
+    }
+
+    /// The sessions of each account, by generation.
+    pub(crate) fn by_uid(&self) -> impl Iterator<Item = (&'a Uid, Vec<&Life<'a>>)> {
+        self.by_uid
+            .iter()
+            .map(|(uid, sessions)| (*uid, sessions.iter().map(|it| &self.by_id[it]).collect()))
+    }
+}
+
+impl<'a> Life<'a> {
+    fn new(uid: &'a Uid, session: SessionId, event: &'a Event) -> Self {
+        Self {
+            uid,
+            session,
+            node: &event.node,
+            boot: event.boot,
+            device: None,
+            r#gen: Generation::default(),
+            token: None,
+            granted: None,
+            admitted: None,
+            superseded: None,
+            closed: None,
+            node_over: None,
+            client_over: None,
+            client: None,
+        }
+    }
+
+    fn add(&mut self, event: &'a Event) {
+        let at = event.boot_us;
+        self.r#gen = event.r#gen.unwrap_or(self.r#gen);
+        self.device = event.device.as_ref().or(self.device);
+        match event.event {
+            Transition::Granted => {
+                self.granted.get_or_insert(at);
+                self.token = event.token;
+            }
+            Transition::Admitted => {
+                self.admitted.get_or_insert(at);
+            }
+            Transition::Superseded => {
+                self.superseded.get_or_insert(Superseded {
+                    at,
+                    code: event.code,
+                    kick: event.kick_id,
+                });
+            }
+            Transition::Closed => {
+                let result = event.result.as_deref().unwrap_or_default();
+                self.closed.get_or_insert((at, result));
+            }
+            _ => {}
+        }
+    }
+
+    /// The first moment it is known of.
+    pub(crate) fn begin(&self) -> u64 {
+        [self.granted, self.admitted, self.superseded.map(|it| it.at)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or_default()
+    }
+
+    /// When it stopped believing in itself.
+    pub(crate) fn end(&self) -> Option<u64> {
+        [
+            self.superseded.map(|it| it.at),
+            self.closed.map(|(at, _)| at),
+            self.node_over,
+            self.client_over,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Whether it ended because another session of the account took its place.
+    pub(crate) fn was_overtaken(&self) -> bool {
+        self.superseded
+            .is_some_and(|it| matches!(it.code, Some(Code::Superseded | Code::Replaced)))
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let device = self.device.map_or("?", Device::as_str);
+        format!(
+            "{}'s session {} ({device} on {}, generation {})",
+            self.uid, self.session, self.node, self.r#gen
+        )
+    }
+}

@@ -1,0 +1,106 @@
+//! Nothing that is late erases or kicks another session, and everything happens once: I5, I6, I16.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use distlock_kickout::{SessionId, Transition};
+use uuid::Uuid;
+
+use crate::{Scene, report::Invariant::*};
+
+pub(crate) fn check(scene: &mut Scene<'_>) {
+    erases(scene);
+    kicks(scene);
+    once(scene);
+}
+
+/// I5: a session that another one took the place of is not in the directory any more; a delete that found something found
+/// somebody else's entry.
+fn erases(scene: &mut Scene<'_>) {
+    let sessions = scene.sessions;
+    for life in sessions.all() {
+        let Some((at, result)) = life.closed else {
+            continue;
+        };
+        let erased = result == "Deleted";
+        scene
+            .report
+            .expect(I5, !(erased && life.was_overtaken()), || {
+                format!(
+                    "{} had lost its place, and its logout at {at} still deleted something",
+                    life.name()
+                )
+            });
+    }
+}
+
+/// I6: a kick ends the session it names, or none, and only for a newer one.
+fn kicks(scene: &mut Scene<'_>) {
+    let mut named: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
+    for event in &scene.history.nodes {
+        if let (
+            Transition::KickSent | Transition::KickReceived | Transition::StaleKickRefused,
+            Some(kick),
+            Some(session),
+        ) = (event.event, event.kick_id, event.session)
+        {
+            named.entry(kick).or_default().insert(session);
+        }
+    }
+    let sessions = scene.sessions;
+    for life in sessions.all() {
+        let Some(superseded) = life.superseded else {
+            continue;
+        };
+        if let Some(kick) = superseded.kick
+            && let Some(meant) = named.get(&kick)
+        {
+            scene.report.expect(I6, meant.contains(&life.session), || {
+                format!("kick {kick} did not name {}, and ended it", life.name())
+            });
+        }
+    }
+    for (_, lives) in sessions.by_uid() {
+        for (at, life) in lives.iter().enumerate() {
+            let newest = at + 1 == lives.len();
+            let known = scene.history.records.get(life.uid);
+            let untold = known.is_some_and(|record| record.r#gen > life.r#gen);
+            if life.was_overtaken() && life.granted.is_some() {
+                scene.report.expect(I6, !newest || untold, || {
+                    format!("{} was kicked for nobody", life.name())
+                });
+            }
+        }
+    }
+}
+
+/// I16: each transition of a session happens once, and a kick ends one session once.
+fn once(scene: &mut Scene<'_>) {
+    let mut seen: BTreeMap<(SessionId, &'static str), usize> = BTreeMap::new();
+    let mut ended: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
+    for event in &scene.history.nodes {
+        let Some(session) = event.session else {
+            continue;
+        };
+        let name = match event.event {
+            Transition::Granted => "granted",
+            Transition::Admitted => "admitted",
+            Transition::Superseded => "superseded",
+            Transition::Closed => "closed",
+            _ => continue,
+        };
+        *seen.entry((session, name)).or_default() += 1;
+        if let (Transition::Superseded, Some(kick)) = (event.event, event.kick_id) {
+            ended.entry(kick).or_default().insert(session);
+        }
+    }
+    for ((session, name), times) in seen {
+        scene.report.expect(I16, times == 1, || {
+            format!("session {session} was {name} {times} times")
+        });
+    }
+    for (kick, sessions) in ended {
+        scene.report.expect(I16, sessions.len() == 1, || {
+            format!("kick {kick} ended {} sessions", sessions.len())
+        });
+    }
+}
