@@ -207,7 +207,7 @@ impl Gateway {
         &self.ready
     }
 
-    /// The node's transitions from now on.
+    /// The node's transitions: for the first caller those since the start, for later ones those from now on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.kick.events()

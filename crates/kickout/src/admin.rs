@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::{
     directory::{Put, Seen},
+    event::Transition,
     flow::{Inner, KickOut},
     ident::{Boot, Class, NodeId, SessionId, SessionKey, Uid},
     nodes::Standing,
@@ -187,9 +188,14 @@ impl Inner {
             if self.directory.put(uid, version, &record, landed).await? == Put::Conflict {
                 continue;
             }
+            for revocation in &revoked {
+                self.events.emit(Transition::Revoked, |event| {
+                    event.revocation(uid, revocation);
+                });
+            }
             let gone = self.kick_all(uid, &revoked, self.timers.kick_budget).await;
             if !gone.is_empty() {
-                self.directory.settle(uid, &gone).await?;
+                self.settle(uid, &gone).await?;
             }
             return Ok(revoked
                 .into_iter()

@@ -81,11 +81,11 @@ impl Run {
     }
 
     async fn settle(&self, gone: &[SessionKey]) -> Result<UserRecord> {
-        let directory = &self.inner.directory;
+        let inner = &self.inner;
         if gone.is_empty() {
-            Ok(directory.read(&self.login.uid).await?.record)
+            Ok(inner.directory.read(&self.login.uid).await?.record)
         } else {
-            directory.settle(&self.login.uid, gone).await
+            inner.settle(&self.login.uid, gone).await
         }
     }
 

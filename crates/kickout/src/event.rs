@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -14,8 +14,9 @@ use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use crate::{
-    ident::{Boot, Device, Generation, NodeId, SessionId, Uid},
+    ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
     offline::Code,
+    record::{Revocation, Slot},
 };
 
 /// How many events a slow reader may fall behind before it loses the oldest.
@@ -43,18 +44,36 @@ pub struct Event {
     /// The session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// The node that the session belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_node: Option<NodeId>,
+    /// The incarnation of that node which the session belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_boot: Option<Boot>,
+    /// The session's slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
     /// The session's generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#gen: Option<Generation>,
+    /// The highest generation that a kick may end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gen_max: Option<Generation>,
     /// The fencing token of the account's lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
     /// The session's device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
+    /// The session's class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
     /// The device that took over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_device: Option<Device>,
+    /// The generation that took over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_gen: Option<Generation>,
     /// The kick this belongs to, the same on both nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kick_id: Option<Uuid>,
@@ -64,6 +83,9 @@ pub struct Event {
     /// Why the session ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
+    /// The sender's name for the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// How it ended, in a word or a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
@@ -80,8 +102,15 @@ pub enum Transition {
     NodeFenced,
     /// The node gave its lease back.
     NodeDown,
+    /// The node takes no further login and sends its sessions elsewhere, or (`result`) takes logins again.
+    NodeDraining,
     /// The record names this session: the login was granted.
     Granted,
+    /// The record names this session no more: a newer login took its place, or an administrator ended it. Follows the grant
+    /// that did it.
+    Revoked,
+    /// A revocation is final: its session is known to be gone.
+    Settled,
     /// The session is active and its client is told so.
     Admitted,
     /// A login was turned away for now.
@@ -96,6 +125,12 @@ pub enum Transition {
     KickReceived,
     /// A session was told to go offline.
     Superseded,
+    /// The notice was written to the session's connection.
+    Told,
+    /// The session's client did not leave within the grace, and its connection was cut.
+    Cut,
+    /// The record names this session no more: it logged out.
+    Deleted,
     /// A session ended.
     Closed,
     /// A delete named a session that the record does not hold: nothing was changed.
@@ -110,6 +145,12 @@ pub enum Transition {
     Delivered,
     /// A message reached nobody.
     Undelivered,
+    /// A message that reached nobody is kept until its account logs in.
+    Stored,
+    /// The account was banned.
+    Banned,
+    /// The account's ban was lifted, or has ended.
+    Unbanned,
 }
 
 /// Numbers, stamps and hands out events.
@@ -120,21 +161,30 @@ pub(crate) struct Events {
     seq: AtomicU64,
     clock: Arc<dyn Clock>,
     sender: broadcast::Sender<Event>,
+    /// For whoever asks first: what happened since the start.
+    first: Mutex<Option<broadcast::Receiver<Event>>>,
 }
 
 impl Events {
     pub(crate) fn new(node: NodeId, clock: Arc<dyn Clock>) -> Self {
+        let (sender, first) = broadcast::channel(BACKLOG);
         Self {
             node,
             boot: AtomicU64::new(0),
             seq: AtomicU64::new(0),
             clock,
-            sender: broadcast::channel(BACKLOG).0,
+            sender,
+            first: Mutex::new(Some(first)),
         }
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.sender.subscribe()
+        let first = self
+            .first
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        first.unwrap_or_else(|| self.sender.subscribe())
     }
 
     pub(crate) fn set_boot(&self, boot: Boot) {
@@ -153,13 +203,20 @@ impl Events {
             event: transition,
             uid: None,
             session: None,
+            session_node: None,
+            session_boot: None,
+            slot: None,
             r#gen: None,
+            gen_max: None,
             token: None,
             device: None,
+            class: None,
             by_device: None,
+            by_gen: None,
             kick_id: None,
             peer: None,
             code: None,
+            message: None,
             result: None,
         };
         fill(&mut event);
@@ -174,5 +231,25 @@ impl Events {
         );
         // Nobody listening is fine.
         let _ = self.sender.send(event);
+    }
+}
+
+impl Event {
+    /// Names a session of any node.
+    pub(crate) fn about(&mut self, key: &SessionKey) {
+        self.session = Some(key.session);
+        self.session_node = Some(key.node.clone());
+        self.session_boot = Some(key.boot);
+    }
+
+    /// Names a revoked session, and what revoked it.
+    pub(crate) fn revocation(&mut self, uid: &Uid, revocation: &Revocation) {
+        self.uid = Some(uid.clone());
+        self.about(&revocation.key);
+        self.gen_max = Some(revocation.gen_max);
+        self.code = Some(revocation.reason);
+        self.by_device.clone_from(&revocation.by_device);
+        self.by_gen = revocation.by_gen;
+        self.kick_id = Some(revocation.kick_id);
     }
 }

@@ -133,7 +133,7 @@ impl KickOut {
         self.inner.gates.len()
     }
 
-    /// The transitions from now on.
+    /// The transitions: for the first caller those since the start, for later ones those from now on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.inner.events.subscribe()
@@ -278,7 +278,7 @@ impl Inner {
             // Many are told at once; they do not come back at once.
             notice = notice.retry_after(jitter(RETURN));
         }
-        let (code, by_device) = (notice.code, notice.by_device.clone());
+        let (code, by_device, by_gen) = (notice.code, notice.by_device.clone(), notice.r#gen);
         if !live.supersede(notice, listed) {
             return false;
         }
@@ -286,6 +286,7 @@ impl Inner {
             event.of(live);
             event.code = Some(code);
             event.by_device = by_device;
+            event.by_gen = by_gen;
             fill(event);
         });
         true
@@ -328,9 +329,11 @@ impl Inner {
 impl Event {
     pub(crate) fn of(&mut self, live: &Live) {
         self.uid = Some(live.uid.clone());
-        self.session = Some(live.key.session);
+        self.about(&live.key);
+        self.slot = Some(live.slot.clone());
         self.r#gen = Some(live.generation());
         self.device = Some(live.device.clone());
+        self.class = Some(live.class.clone());
     }
 }
 

@@ -149,6 +149,11 @@ impl Run {
                     event.of(&live);
                     event.token = Some(guard.token().get());
                 });
+                for victim in &removed {
+                    inner
+                        .events
+                        .emit(Transition::Revoked, |event| event.revocation(uid, victim));
+                }
                 Ok(Step::Granted(Box::new(Granted {
                     live,
                     handouts,

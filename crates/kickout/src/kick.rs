@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::Moment;
+use distlock_core::{Moment, Result};
 use futures_util::future::join_all;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     nodes::Standing,
     offline::Offline,
     peers::{KickRequest, KickResult, PeerError},
-    record::Revocation,
+    record::{Revocation, UserRecord},
     wait::jitter,
 };
 
@@ -26,7 +26,7 @@ impl KickOut {
     /// # Errors
     /// [`PeerError::NotSent`] when the kick is for another node, or for an incarnation newer than this one: then it came to
     /// the wrong process, and what it names may be alive elsewhere.
-    pub fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
+    pub fn handle_kick(&self, request: &KickRequest) -> std::result::Result<KickResult, PeerError> {
         let inner = &self.inner;
         let own = inner.own.now().map(|own| own.boot);
         if request.key.node != inner.node || own.is_some_and(|own| request.key.boot > own) {
@@ -42,7 +42,9 @@ impl KickOut {
         };
         inner.events.emit(Transition::KickReceived, |event| {
             event.uid = Some(request.uid.clone());
-            event.session = Some(request.key.session);
+            event.about(&request.key);
+            event.gen_max = Some(request.gen_max);
+            event.code = Some(request.reason);
             event.kick_id = Some(request.kick_id);
             event.peer = Some(request.from.clone());
             event.result = Some(format!("{result:?}"));
@@ -92,9 +94,7 @@ impl Inner {
             let deadline = left.min(self.timers.peer_deadline);
             let answer = self.caller.kick(&to, request, deadline).await;
             self.events.emit(Transition::KickSent, |event| {
-                event.uid = Some(uid.clone());
-                event.session = Some(revocation.key.session);
-                event.kick_id = Some(revocation.kick_id);
+                event.revocation(uid, revocation);
                 event.peer = Some(node.clone());
                 event.result = Some(match &answer {
                     Ok(result) => format!("{result:?}"),
@@ -107,6 +107,18 @@ impl Inner {
             }
         }
         false
+    }
+
+    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the record as it is now.
+    pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
+        let record = self.directory.settle(uid, gone).await?;
+        for key in gone {
+            self.events.emit(Transition::Settled, |event| {
+                event.uid = Some(uid.clone());
+                event.about(key);
+            });
+        }
+        Ok(record)
     }
 
     /// Ends a session of this node that was revoked. Answers whether it was there.
@@ -148,7 +160,8 @@ impl Inner {
         metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         self.events.emit(Transition::StaleKickRefused, |event| {
             event.uid = Some(request.uid.clone());
-            event.session = Some(request.key.session);
+            event.about(&request.key);
+            event.gen_max = Some(request.gen_max);
             event.kick_id = Some(request.kick_id);
         });
     }

@@ -139,11 +139,16 @@ impl Inner {
             .directory
             .update(uid, |record| record.remove(key).is_some())
             .await?;
-        if !deleted {
+        if deleted {
+            self.events.emit(Transition::Deleted, |event| {
+                event.uid = Some(uid.clone());
+                event.about(key);
+            });
+        } else {
             metrics::counter!("distlock_stale_delete_refused_total").increment(1);
             self.events.emit(Transition::StaleDeleteRefused, |event| {
                 event.uid = Some(uid.clone());
-                event.session = Some(key.session);
+                event.about(key);
                 event.r#gen = Some(record.r#gen);
             });
         }

@@ -124,7 +124,7 @@ impl Inner {
                 idle.insert(hint.key.clone(), since);
             }
         } else {
-            self.directory.settle(&hint.uid, &gone).await?;
+            self.settle(&hint.uid, &gone).await?;
         }
         Ok(())
     }
@@ -175,8 +175,7 @@ impl Inner {
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
             self.apply(&live.uid, revocation);
-            self.directory
-                .settle(&live.uid, std::slice::from_ref(&revocation.key))
+            self.settle(&live.uid, std::slice::from_ref(&revocation.key))
                 .await?;
             return Ok(());
         }

@@ -73,8 +73,9 @@ impl KickOut {
         };
         self.inner.events.emit(transition, |event| {
             event.uid = Some(uid.clone());
+            event.message = Some(id.clone());
             if let Delivery::Delivered(location) = &delivery {
-                event.session = Some(location.key.session);
+                event.about(&location.key);
                 event.r#gen = Some(location.r#gen);
                 event.peer = Some(location.key.node.clone());
                 event.device = Some(location.device.clone());
@@ -86,6 +87,14 @@ impl KickOut {
             });
         });
         Ok(delivery)
+    }
+
+    /// Puts on record that a message which reached nobody was kept until its account logs in.
+    pub fn stored(&self, uid: &Uid, message: &str) {
+        self.inner.events.emit(Transition::Stored, |event| {
+            event.uid = Some(uid.clone());
+            event.message = Some(message.to_owned());
+        });
     }
 
     /// A delivery from another node: accepted only for the session that is active here, exactly, and within the node's lease.

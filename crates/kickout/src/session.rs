@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::{
+    event::Transition,
     flow::Inner,
     handout::{Handout, Outgoing},
     ident::{Class, Device, Generation, SessionKey, Uid},
@@ -135,6 +136,20 @@ impl Session {
     /// receive from now on, and stays in the directory until [`logout`](Self::logout).
     pub fn end(&self, code: Code) {
         self.inner.end(&self.live, Offline::new(code), true, |_| {});
+    }
+
+    /// Puts on record that the notice was written to the session's connection.
+    pub fn told(&self) {
+        self.inner
+            .events
+            .emit(Transition::Told, |event| event.of(&self.live));
+    }
+
+    /// Puts on record that the session's client did not leave within the grace and was cut off.
+    pub fn cut_off(&self) {
+        self.inner
+            .events
+            .emit(Transition::Cut, |event| event.of(&self.live));
     }
 
     /// Logs out: takes exactly this session out of the directory. The first call does it; others find it done.

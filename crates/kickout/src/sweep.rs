@@ -103,7 +103,7 @@ impl Inner {
                 metrics::counter!("distlock_ghosts_swept_total").increment(1);
                 self.events.emit(Transition::GhostSwept, |event| {
                     event.uid = Some(uid.clone());
-                    event.session = Some(ghost.key.session);
+                    event.about(&ghost.key);
                     event.r#gen = Some(ghost.r#gen);
                     event.peer = Some(ghost.key.node.clone());
                 });

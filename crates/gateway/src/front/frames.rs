@@ -42,6 +42,12 @@ pub(crate) struct Frame {
     pub(crate) json: String,
 }
 
+impl Frame {
+    pub(crate) fn is_offline(&self) -> bool {
+        Some(self.id) == number("offline")
+    }
+}
+
 #[derive(Deserialize)]
 pub(crate) struct LoginFrame {
     pub(crate) token: String,

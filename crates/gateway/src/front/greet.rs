@@ -68,7 +68,14 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
                 outcome = &mut login => break outcome,
                 // A client that leaves now takes its login with it.
                 incoming = reader.next() => match understood(incoming)? {
-                    None | Some(Inbound::Ping {}) => {}
+                    None => {}
+                    Some(Inbound::Ping {}) => {
+                        let pong = Outbound::Pong.to_frame();
+                        match within(front, front.grace, writer.send(&pong)).await {
+                            Some(Ok(())) => {}
+                            _ => return Err(None),
+                        }
+                    }
                     Some(_) => return Err(failed(
                         ErrorCode::NotLoggedIn,
                         "the login is under way",

@@ -230,6 +230,7 @@ impl<R: FrameReader> Conversation<R> {
             }
         }
         metrics::counter!("distlock_forced_close_total").increment(1);
+        self.session.cut_off();
         outbox.urgent(Urgent::Close(code, reason));
         let answered = async {
             loop {

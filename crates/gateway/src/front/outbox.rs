@@ -83,6 +83,9 @@ async fn write<W: FrameWriter>(
                     if writer.send(&frame).await.is_err() {
                         return;
                     }
+                    if frame.is_offline() {
+                        session.told();
+                    }
                     break;
                 }
                 Urgent::Frame(frame) => writer.send(&frame).await,

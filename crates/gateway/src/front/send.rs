@@ -56,7 +56,7 @@ async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> 
         Delivery::Offline => {}
         _ => return Ok(Outcome::Failed),
     }
-    front.inbox.keep(to, message).await?;
+    keep(front, to, message).await?;
     // Somebody may have logged in, and looked for kept messages, just before this one was kept.
     if front.kick.route(to).await?.is_none()
         || front
@@ -70,11 +70,17 @@ async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> 
     match front.kick.deliver(to, message.clone()).await? {
         Delivery::Delivered(_) => Ok(Outcome::Delivered),
         Delivery::Offline => {
-            front.inbox.keep(to, message).await?;
+            keep(front, to, message).await?;
             Ok(Outcome::Stored)
         }
         _ => Ok(Outcome::Failed),
     }
+}
+
+async fn keep(front: &Front, to: &Uid, message: &Message) -> Result<()> {
+    front.inbox.keep(to, message).await?;
+    front.kick.stored(to, &message.id);
+    Ok(())
 }
 
 /// Hands out what was kept for an account before it logged in. A message is forgotten after it was queued for the client, so

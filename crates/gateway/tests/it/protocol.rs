@@ -206,3 +206,17 @@ async fn connections_are_bounded() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_ping_is_answered_while_the_login_is_under_way() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let store = distlock_core::Store::new(net.memory.lock(), net.memory.records());
+    let in_the_way = store.locker().lock("user/anna").acquire().await.unwrap();
+    let mut client = n1.connect().await;
+    client.send(&login("anna", "phone")).await;
+    client.send(&json!({"type": "ping"})).await;
+    assert_eq!(client.frame().await["type"], "pong");
+    drop(in_the_way.release().await);
+    assert_eq!(client.frame().await["type"], "login_ok");
+}

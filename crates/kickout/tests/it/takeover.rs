@@ -46,6 +46,59 @@ async fn on_another_node() {
 }
 
 #[tokio::test]
+async fn the_events_tell_the_whole_takeover() {
+    let cluster = Cluster::new();
+    let (mut n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let pc = n2.admit(&anna, "pc").await;
+    told(&phone).await;
+    phone.logout().await;
+    pc.logout().await;
+    let of = |history: Vec<distlock_kickout::Event>| -> Vec<Transition> {
+        history.iter().map(|event| event.event).collect()
+    };
+    let (first, second) = (n1.history(), n2.history());
+    let revoked = second
+        .iter()
+        .find(|event| event.event == Transition::Revoked)
+        .unwrap();
+    assert_eq!(revoked.session, Some(phone.key().session));
+    assert_eq!(revoked.session_node, Some(phone.key().node.clone()));
+    assert_eq!(revoked.session_boot, Some(phone.key().boot));
+    assert_eq!(revoked.by_gen, Some(pc.generation()));
+    let superseded = first
+        .iter()
+        .find(|event| event.event == Transition::Superseded)
+        .unwrap();
+    assert_eq!(superseded.kick_id, revoked.kick_id);
+    assert_eq!(
+        of(first),
+        [
+            Transition::NodeUp,
+            Transition::Granted,
+            Transition::Admitted,
+            Transition::Superseded,
+            Transition::KickReceived,
+            Transition::Closed,
+        ]
+    );
+    assert_eq!(
+        of(second),
+        [
+            Transition::NodeUp,
+            Transition::Granted,
+            Transition::Revoked,
+            Transition::KickSent,
+            Transition::Settled,
+            Transition::Admitted,
+            Transition::Deleted,
+            Transition::Closed,
+        ]
+    );
+}
+
+#[tokio::test]
 async fn on_the_same_node_and_by_the_same_device() {
     let cluster = Cluster::new();
     let n1 = cluster.node("n1").await;
