@@ -14,7 +14,11 @@ use distlock_harness::{
     Direction, FaultProxy, Signal, eventually_async, servers::redis::RedisServer,
 };
 
+/// A lease that is meant to run out.
 const TTL: Duration = Duration::from_millis(1500);
+
+/// A lease that does not end within any test.
+const LONG: Duration = Duration::from_secs(60);
 
 async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     locker.lock(name).ttl(ttl).acquire().await.unwrap()
@@ -71,7 +75,7 @@ async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
     let reason = within(SOON, "told", guard.lost()).await;
     assert_eq!(reason, LossReason::HistoryChanged);
     assert!(start.elapsed() < TTL * 4, "not only when the lease ends");
-    let next = hold(&locker, "a", TTL).await;
+    let next = hold(&locker, "a", TTL * 4).await;
     assert!(
         next.token() > guard.token(),
         "the counter was lost, the clock was not"
@@ -88,10 +92,11 @@ async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
 async fn a_flush_is_told_at_the_next_renewal() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
-    let guard = hold(&locker, "a", TTL).await;
+    let ttl = TTL * 4;
+    let guard = hold(&locker, "a", ttl).await;
     server.command(&["FLUSHALL"]).unwrap();
-    assert_eq!(within(TTL, "told", guard.lost()).await, LossReason::Removed);
-    let next = hold(&locker, "a", TTL).await;
+    assert_eq!(within(ttl, "told", guard.lost()).await, LossReason::Removed);
+    let next = hold(&locker, "a", LONG).await;
     assert!(next.token() > guard.token());
     assert!(next.release().await.is_clean());
 }
@@ -101,9 +106,9 @@ async fn flushed_scripts_are_sent_again() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     for _ in 0..2 {
-        let guard = hold(&locker, "a", TTL).await;
+        let guard = hold(&locker, "a", LONG).await;
         assert_eq!(server.command(&["SCRIPT", "FLUSH"]).unwrap(), "OK");
-        guard.extend(TTL * 2).await.unwrap();
+        guard.extend(LONG).await.unwrap();
         server.command(&["SCRIPT", "FLUSH"]).unwrap();
         assert!(guard.release().await.is_clean());
         server.command(&["SCRIPT", "FLUSH"]).unwrap();
@@ -119,13 +124,14 @@ async fn flushed_scripts_are_sent_again() {
 async fn killed_connections_are_made_again() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
-    let guard = hold(&locker, "a", TTL).await;
-    let until = Instant::now() + TTL * 2;
+    let ttl = TTL * 3;
+    let guard = hold(&locker, "a", ttl).await;
+    let until = Instant::now() + ttl * 3 / 2;
     while Instant::now() < until {
         server
             .command(&["CLIENT", "KILL", "TYPE", "normal"])
             .unwrap();
-        pause(TTL / 5).await;
+        pause(ttl / 10).await;
     }
     assert!(guard.is_valid(), "every renewal found its way");
     assert!(matches!(
@@ -143,7 +149,7 @@ async fn killed_connections_are_made_again() {
 async fn a_cut_of_a_third_of_the_lease_is_survived() {
     let (_server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
-    let ttl = Duration::from_secs(3);
+    let ttl = TTL * 4;
     let guard = hold(&locker, "a", ttl).await;
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
@@ -156,11 +162,12 @@ async fn a_cut_of_a_third_of_the_lease_is_survived() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
+    let ttl = TTL * 2;
     for black_hole in [false, true] {
         let (server, proxy, url) = behind_a_proxy().await;
         let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-        let guard = hold(&cut, "a", TTL).await;
-        let token = guard.token();
+        let guard = hold(&cut, "a", ttl).await;
+        let (token, watch) = (guard.token(), guard.watch());
         if black_hole {
             proxy.black_hole();
         } else {
@@ -168,26 +175,21 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
             proxy.stop(Direction::ToClient);
         }
         let start = Instant::now();
-        // Somebody else waits for it on a line that works: the holder must be told before.
+        // Somebody else waits for it on a line that works: the holder must not believe in it any more by then.
         let other = tokio::spawn(async move {
-            let guard = direct.lock("a").wait(SOON).acquire().await.unwrap();
-            (Instant::now(), guard)
+            let guard = direct.lock("a").ttl(LONG).wait(SOON).acquire().await;
+            assert!(!watch.is_valid(), "two at once");
+            guard.unwrap()
         });
         let reason = within(SOON, "told", guard.lost()).await;
-        let told = Instant::now();
         assert_eq!(reason, LossReason::Unreachable);
-        assert!(told - start < TTL + Duration::from_millis(250));
-        let (granted, next) = within(SOON, "taken over", other).await.unwrap();
-        assert!(
-            told <= granted,
-            "told {:?} after the next was granted",
-            told - granted
-        );
+        assert!(start.elapsed() < ttl + Duration::from_millis(250));
+        let next = within(SOON, "taken over", other).await.unwrap();
         assert!(next.token() > token);
         proxy.pass();
         // What was held back in the line, and whatever the old holder still does, changes nothing.
         assert!(!guard.release().await.is_clean());
-        next.extend(TTL).await.unwrap();
+        next.extend(LONG).await.unwrap();
         assert!(next.release().await.is_clean());
         let again = within(SOON, "the line is mended", cut.lock("a").acquire()).await;
         assert!(again.unwrap().release().await.is_clean());
@@ -220,7 +222,7 @@ async fn a_grant_whose_reply_was_lost_is_recognised() {
     let (server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
     // The scripts are loaded, so that the reply that is lost is the grant's.
-    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
     for round in 0..5 {
         proxy.swallow_one_reply();
         let ttl = Duration::from_secs(30);
@@ -237,7 +239,7 @@ async fn a_release_whose_reply_was_lost_happened_once() {
     let (server, proxy, url) = behind_a_proxy().await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
     // The scripts are loaded, so that the reply that is lost is the release's.
-    assert!(hold(&cut, "a", TTL).await.release().await.is_clean());
+    assert!(hold(&cut, "a", LONG).await.release().await.is_clean());
     let guard = hold(&cut, "a", Duration::from_secs(30)).await;
     proxy.swallow_one_reply();
     assert!(matches!(guard.release().await, Released::Unconfirmed(_)));
@@ -292,7 +294,7 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("replica"), "{refused}");
     server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    let other = within(SOON, "serves", hold(&locker, "b", TTL)).await;
+    let other = within(SOON, "serves", hold(&locker, "b", LONG)).await;
     assert_ne!(other.epoch(), epoch, "a promotion begins a history");
     eventually_async("the new epoch is noted", SOON, || async {
         (guard.epoch() == other.epoch()).then_some(())
@@ -307,7 +309,7 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
 async fn what_a_server_refuses_did_not_happen_and_says_why() {
     let server = RedisServer::with(&["appendonly no", "enable-protected-configs yes"]).unwrap();
     let locker = locker(&server.url()).await;
-    let held = hold(&locker, "held", Duration::from_secs(60)).await;
+    let held = hold(&locker, "held", LONG).await;
     let set = |name: &str, value: &str| {
         assert_eq!(
             server.command(&["CONFIG", "SET", name, value]).unwrap(),
@@ -373,7 +375,7 @@ async fn what_a_server_refuses_did_not_happen_and_says_why() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     server.command(&["SCRIPT", "KILL"]).unwrap();
 
-    let again = within(SOON, "serves again", hold(&locker, "a", TTL)).await;
+    let again = within(SOON, "serves again", hold(&locker, "a", LONG)).await;
     assert!(again.release().await.is_clean());
     assert!(held.is_valid());
     assert!(held.release().await.is_clean());
@@ -384,7 +386,7 @@ async fn what_a_server_refuses_did_not_happen_and_says_why() {
 async fn a_server_without_room_for_a_connection_says_so() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
-    let guard = hold(&locker, "a", TTL).await;
+    let guard = hold(&locker, "a", LONG).await;
     server
         .command(&["CONFIG", "SET", "maxclients", "1"])
         .unwrap();
@@ -397,7 +399,7 @@ async fn a_server_without_room_for_a_connection_says_so() {
     );
     assert!(start.elapsed() < SOON);
     // Who is connected goes on.
-    guard.extend(TTL).await.unwrap();
+    guard.extend(LONG).await.unwrap();
     assert!(guard.release().await.is_clean());
 }
 
@@ -413,7 +415,7 @@ async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
         Some("nonsense"),
         None,
     ] {
-        let guard = hold(&locker, "a", TTL).await;
+        let guard = hold(&locker, "a", LONG).await;
         assert!(last < Some(guard.token()), "{sabotage:?}");
         last = Some(guard.token());
         let counter = server.command(&["KEYS", "*:c"]).unwrap();
@@ -424,7 +426,7 @@ async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
         assert!(guard.release().await.is_clean());
     }
     // One that was set to the end of all tokens is an error, and grants nothing.
-    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
     let counter = server.command(&["KEYS", "*:c"]).unwrap();
     server
         .command(&["SET", &counter, "9007199254740991"])
@@ -433,14 +435,14 @@ async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
     assert!(locks(&server).is_empty());
     server.command(&["DEL", &counter]).unwrap();
-    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_else_wrote_is_neither_free_nor_overwritten() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
-    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
     let counter = server.command(&["KEYS", "*:c"]).unwrap();
     let key = counter.replace("}:c", "}:l:a");
     for (write, kind) in [
@@ -457,7 +459,7 @@ async fn what_somebody_else_wrote_is_neither_free_nor_overwritten() {
         assert_eq!(server.command(&["TYPE", &key]).unwrap(), kind);
         assert_eq!(server.command(&["DEL", &key]).unwrap(), "1");
     }
-    assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
+    assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -477,7 +479,9 @@ async fn an_expired_lease_is_neither_renewed_nor_released_nor_revived() {
     );
     assert!(locks(&server).is_empty());
     // The same owner again is another lease: the old one is over.
-    let second = take(&*lock, &first).await;
+    let mut again = first.clone();
+    again.ttl = distlock_core::Ttl::new(LONG).unwrap();
+    let second = take(&*lock, &again).await;
     assert!(second.token > grant.token);
     let renewed = lock.renew(&lease, &renewal).await.unwrap();
     assert!(matches!(
