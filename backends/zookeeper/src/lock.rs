@@ -1,6 +1,6 @@
 //! The lock operations.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{
@@ -20,6 +20,9 @@ use crate::{
     session::Session,
     wait::Queued,
 };
+
+/// How often one attempt looks who is ahead, when those it finds are gone before they can be asked who they are.
+const LOOKS: u32 = 3;
 
 /// The locks under one root.
 #[derive(Debug)]
@@ -89,17 +92,24 @@ impl DistLock for Locks {
             }
         }
         let (place, known) = recipe::enter(&session, request, until).await?;
-        // When it is busy, dropping the place leaves the queue.
         let (node, ttl) = (&place.node, request.ttl);
         let ahead = match known {
             Known::Ours(ours) => match ours.iter().find(|node| !node.is_out()) {
-                Some(holder) => return Ok(Attempt::Busy(Some(holder.holder.clone()))),
+                Some(holder) => {
+                    let holder = holder.holder.clone();
+                    step_out(&place, until).await?;
+                    return Ok(Attempt::Busy(Some(holder)));
+                }
                 None => Vec::new(),
             },
             Known::Ahead(ahead) => ahead,
             Known::Nothing => recipe::ahead(&session, node, until).await?,
         };
-        decide(&session, node, &ahead, asked, ttl, until).await
+        let attempt = decide(&session, node, &ahead, asked, ttl, until).await?;
+        if let Attempt::Busy(_) = attempt {
+            step_out(&place, until).await?;
+        }
+        Ok(attempt)
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
@@ -225,6 +235,13 @@ impl DistLock for Locks {
     }
 }
 
+/// Leaves the queue, and waits until the ensemble knows: whoever is refused must not be in anybody's way afterwards.
+async fn step_out(place: &Place, until: Moment) -> Result<()> {
+    place.node.leave();
+    recipe::delete(&place.session, &place.node, until).await?;
+    Ok(())
+}
+
 /// Grants the lock if nobody is ahead who has not let go.
 async fn decide(
     session: &Arc<Session>,
@@ -234,22 +251,28 @@ async fn decide(
     ttl: Ttl,
     until: Moment,
 ) -> Result<Attempt<Grant>> {
-    let ours = session.nodes.at(&node.parent, ahead);
-    let in_the_way = ours
-        .iter()
-        .position(|node| !node.as_ref().is_some_and(|node| node.is_out()));
-    match in_the_way {
-        None => grant(session, node, asked, ttl, until)
-            .await
-            .map(Attempt::Acquired),
-        Some(first) => {
-            let holder = match &ours[first] {
-                Some(node) => Some(node.holder.clone()),
-                None => holder_at(session, &node.parent, &ahead[first], until).await,
-            };
-            Ok(Attempt::Busy(holder))
+    let mut ahead = Cow::Borrowed(ahead);
+    for look in 1.. {
+        let ours = session.nodes.at(&node.parent, &ahead);
+        let in_the_way = ours
+            .iter()
+            .position(|node| !node.as_ref().is_some_and(|node| node.is_out()));
+        let Some(first) = in_the_way else {
+            break;
+        };
+        let holder = match &ours[first] {
+            Some(node) => Some(node.holder.clone()),
+            None => holder_at(session, &node.parent, &ahead[first], until).await,
+        };
+        // One that has gone in between was not in the way: it may only have asked, as we do.
+        if holder.is_some() || look == LOOKS {
+            return Ok(Attempt::Busy(holder));
         }
+        ahead = Cow::Owned(recipe::ahead(session, node, until).await?);
     }
+    grant(session, node, asked, ttl, until)
+        .await
+        .map(Attempt::Acquired)
 }
 
 /// Who holds it, for people; not worth failing for.

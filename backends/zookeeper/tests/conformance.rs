@@ -68,7 +68,10 @@ async fn conformance(servers: &str, workers: Workers) -> Outcome {
     let filter = env::var("CASE").ok();
     let results = distlock_conformance::run(&subject, filter.as_deref()).await;
     let failed: Vec<_> = results.iter().filter(|result| result.failed()).collect();
-    ensure(failed.is_empty(), || format!("{failed:#?}"))?;
+    ensure(failed.is_empty(), || {
+        let names: Vec<_> = failed.iter().map(|result| result.name).collect();
+        format!("failed: {}\n{failed:#?}", names.join(", "))
+    })?;
     ensure(!results.is_empty(), || "no case of this name".into())
 }
 
