@@ -62,7 +62,7 @@ pub(crate) struct Global {
         value_name = "URL",
         help_heading = "Global options"
     )]
-    pub(crate) backend: Option<String>,
+    pub(crate) backend: Vec<String>,
     /// Configuration file (distlock.toml)
     #[arg(
         long,
@@ -102,6 +102,7 @@ pub(crate) enum Command {
     Gateway(commands::gateway::Gateway),
     Conformance(commands::conformance::Conformance),
     Bench(commands::bench::Bench),
+    Compare(commands::compare::Compare),
     Doctor(commands::doctor::Doctor),
     Migrate(commands::migrate::Migrate),
     Completions(commands::completions::Completions),
@@ -122,6 +123,11 @@ pub(crate) fn run() -> Outcome {
         Ok(cli) => cli,
         Err(error) => return answer(&error),
     };
+    if cli.global.backend.len() > 1 && !matches!(cli.command, Command::Compare(_)) {
+        return Err(Failure::usage(
+            "the argument '--backend <URL>' cannot be used multiple times, except in compare",
+        ));
+    }
     // A node runs alone, so its log is all there is. The other commands tell their user themselves what matters, and the
     // suite loses locks on purpose.
     let level = match cli.command {
@@ -156,6 +162,7 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
         Command::Gateway(it) => Box::pin(it.execute(&context)).await,
         Command::Conformance(it) => Box::pin(it.execute(&context)).await,
         Command::Bench(it) => Box::pin(it.execute(&context)).await,
+        Command::Compare(it) => Box::pin(it.execute(&context)).await,
         Command::Doctor(it) => Box::pin(it.execute(&context)).await,
         Command::Migrate(it) => Box::pin(it.execute(&context)).await,
         Command::Completions(it) => it.execute(Cli::command()),

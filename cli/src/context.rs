@@ -42,7 +42,7 @@ impl Context {
     pub(crate) fn config(&self) -> Outcome<Config> {
         let mut config = Config::layered(self.global.config.as_deref())?;
         warn_about_readers(&config);
-        if let Some(url) = &self.global.backend {
+        if let Some(url) = self.global.backend.last() {
             let target = Target::new(url).from_origin(Origin::Setting("--backend"));
             if mask(url) != *url {
                 output::tell(
@@ -57,7 +57,16 @@ impl Context {
 
     /// Whether the backend was named on the command line.
     pub(crate) fn backend_is_flag(&self) -> bool {
-        self.global.backend.is_some()
+        !self.global.backend.is_empty()
+    }
+
+    /// Every backend that was named on the command line, or the configured one if there is one.
+    pub(crate) fn targets(&self) -> Outcome<Vec<Target>> {
+        if self.global.backend.len() < 2 {
+            return Ok(self.config()?.backend().cloned().into_iter().collect());
+        }
+        let named = |url: &String| Target::new(url).from_origin(Origin::Setting("--backend"));
+        Ok(self.global.backend.iter().map(named).collect())
     }
 
     /// The backend to use: the configured one, or the user's own SQLite file.

@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 19] = [
+const COMMANDS: [&[&str]; 20] = [
     &[],
     &["demo"],
     &["run"],
@@ -17,6 +17,7 @@ const COMMANDS: [&[&str]; 19] = [
     &["gateway", "token"],
     &["conformance"],
     &["bench"],
+    &["compare"],
     &["doctor"],
     &["migrate"],
     &["completions"],

@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod commands;
+mod compare;
 mod demo;
 mod exit_codes;
 mod gateway;

@@ -146,10 +146,10 @@ impl Conformance {
     }
 }
 
-type Opening = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
+pub(crate) type Opening = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
 
 /// One more independent client of the store.
-fn client(target: Target, shared: Option<Store>, over_records: bool) -> Opening {
+pub(crate) fn client(target: Target, shared: Option<Store>, over_records: bool) -> Opening {
     Box::pin(async move {
         let store = match shared {
             Some(store) => Store::new(

@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod bench;
+pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod conformance;
 pub(crate) mod conformance_worker;

@@ -56,6 +56,36 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
     Ok(Report::new(samples))
 }
 
+/// Runs one round of one arm, for those who arrange the turns themselves. The round lasts as long as one of the options'
+/// rounds does.
+///
+/// # Errors
+/// As [`measure`].
+///
+/// # Cancel safety
+/// As [`measure`].
+///
+/// # Panics
+/// When the subject panics.
+pub async fn measure_round(
+    arm: &Arm,
+    workload: Workload,
+    number: u32,
+    options: &Options,
+) -> Result<Sample> {
+    let callers = options.callers(workload)?;
+    let round = Round {
+        arm: arm.name().to_owned(),
+        workload,
+        number,
+        callers,
+        names: format!("bench:{:08x}", fastrand::u32(..)),
+        warmup: options.warmup,
+        time: options.duration / options.rounds,
+    };
+    Ok(arm.run(round).await)
+}
+
 fn check_names(arms: &[Arm]) -> Result<()> {
     let problem = match arms {
         [] => "there is nothing to measure".to_owned(),

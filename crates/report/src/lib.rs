@@ -22,6 +22,8 @@
 //!   and [`CountingLock`] counts what reaches the backend. A raw driver implements [`Subject`] itself.
 //! - [`Sample`], [`Latencies`]: what one round saw. [`Figures`], [`Spread`], [`Ratio`]: what is said about it.
 //!
+//! - [`Comparison`]: several stores side by side, as data. [`render`] turns it into a page.
+//!
 //! # What the figures mean
 //! - A *cycle* is one acquire and one release. Its latency is the time from asking to the answer of the release, except in
 //!   [`Workload::Handoff`], where it is the time from one task's release to the next task's grant.
@@ -31,9 +33,11 @@
 //! - Errors are counted, shown and never retried away.
 
 mod arm;
+pub mod compare;
 mod counting;
 mod engine;
 mod locker;
+pub mod render;
 mod report;
 mod sample;
 mod statistics;
@@ -42,8 +46,9 @@ mod timing;
 mod workload;
 
 pub use arm::{Arm, Counters, Subject};
+pub use compare::Comparison;
 pub use counting::CountingLock;
-pub use engine::measure;
+pub use engine::{measure, measure_round};
 pub use locker::{LockerSubject, bench};
 pub use report::Report;
 pub use sample::{Latencies, Sample};

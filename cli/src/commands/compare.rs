@@ -1,0 +1,103 @@
+//! `distlock compare`: measure stores side by side and write the report.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::{
+    compare::{self, Effort, Spawn, Wanted},
+    context::Context,
+    exit::{Failure, Outcome, code},
+    output,
+};
+
+/// Measure stores side by side and write the report.
+///
+/// Writes report.html (one file, nothing fetched), report.md, report.json and the raw samples into a folder. Stores are
+/// given with --backend, which may be repeated, or started by the command. Only started ones are broken on purpose.
+/// Interrupted, the same command goes on where it stopped.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Compare {
+    /// Start private stores of these kinds: their servers must be installed
+    #[arg(
+        long,
+        value_name = "STORE,..",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    spawn: Vec<Spawn>,
+    /// Short rounds and fewer cases: a few minutes for all stores
+    #[arg(long)]
+    quick: bool,
+    /// Measure raw drivers and other libraries too, with the program distlock-peers
+    #[arg(long)]
+    peers: bool,
+    /// Too short to mean anything: for tests
+    #[arg(long, hide = true, conflicts_with = "quick")]
+    tiny: bool,
+    /// Folder for the report, made if absent
+    #[arg(long, value_name = "DIR", default_value = "distlock-report")]
+    out: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Stores for --spawn: memory, sqlite, redis, mariadb, mysql, postgres, zookeeper
+
+Examples:
+  distlock compare --quick --spawn sqlite,redis --out report
+  distlock compare --spawn memory,sqlite,redis,mariadb,mysql,postgres,zookeeper --out report
+  distlock compare --backend redis://10.0.0.5 --backend postgres://app@10.0.0.6/locks --out report";
+
+impl Compare {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let targets = if self.spawn.is_empty() || context.backend_is_flag() {
+            context.targets()?
+        } else {
+            Vec::new()
+        };
+        if targets.is_empty() && self.spawn.is_empty() {
+            return Err(Failure::usage(
+                "there is nothing to compare: name stores with --backend or start some with --spawn",
+            ));
+        }
+        let out = self.out.clone();
+        let wanted = Wanted {
+            targets,
+            spawn: self.spawn,
+            effort: match (self.tiny, self.quick) {
+                (true, _) => Effort::Tiny,
+                (_, true) => Effort::Quick,
+                _ => Effort::Full,
+            },
+            peers: self.peers,
+            out: self.out,
+        };
+        // Servers and temporary files go away with the future, so an interruption must reach it.
+        let written = tokio::select! {
+            written = Box::pin(compare::run(wanted)) => written?,
+            _ = tokio::signal::ctrl_c() => {
+                output::tell("interrupted: what was measured is kept, the same command goes on with it");
+                return Ok(code::SIGNALLED + 2);
+            }
+        };
+        if context.json() {
+            output::json(&written)?;
+        } else {
+            output::line(out.join("report.html").display())?;
+        }
+        let died: Vec<_> = written
+            .stores
+            .iter()
+            .filter(|store| store.stopped.is_some())
+            .map(|store| store.name.as_str())
+            .collect();
+        if !died.is_empty() {
+            return Err(Failure::new(
+                code::FAILED,
+                format!("{} died half-way: the report says so", died.join(", ")),
+            ));
+        }
+        Ok(code::OK)
+    }
+}

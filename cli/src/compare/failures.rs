@@ -1,0 +1,377 @@
+//! What happens when something dies. Only what this command started is broken.
+
+use std::time::Duration;
+
+use distlock::{Clock as _, LockWatch, Locker, Moment, SystemClock};
+use distlock_conformance::{
+    history::{Hold, check},
+    worker::Worker,
+};
+use distlock_harness::Signal;
+use distlock_report::compare::{Interval, Lane, Scenario, ScenarioKind};
+
+use super::{
+    Run,
+    rounds::{pause, within},
+    stores::{Candidate, Opener, Server},
+};
+use crate::exit::{Failure, Outcome, code};
+
+/// The lease of everybody here.
+const TTL: Duration = Duration::from_secs(4);
+
+/// Nothing here takes longer, unless it is broken.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a server is away, and how long it stands still.
+const AWAY: Duration = Duration::from_secs(1);
+const STILL: Duration = Duration::from_secs(7);
+
+impl Run {
+    /// Plays every scenario on every store that is ours, all stores at once: they wait for most of the time.
+    pub(super) async fn failures(&mut self) -> Outcome<()> {
+        for kind in ScenarioKind::ALL {
+            self.progress.part(&format!("breaking: {}", kind.key()));
+            let kept = &self.kept;
+            let playing = self
+                .stores
+                .iter_mut()
+                .filter(|store| store.ours && store.alive() && possible(kind, store))
+                .map(|store| async move {
+                    let name = format!("failure.{}.{}.json", kind.key(), store.key());
+                    if let Some(scenario) = kept.load::<Scenario>(&name) {
+                        return Ok(scenario);
+                    }
+                    let scenario = Box::pin(play(kind, store)).await;
+                    if scenario.failed.is_none() {
+                        kept.save(&name, &scenario)?;
+                    }
+                    Ok::<_, std::io::Error>(scenario)
+                });
+            let played = futures_util::future::try_join_all(playing).await?;
+            self.scenarios.extend(played);
+            self.progress.step();
+        }
+        Ok(())
+    }
+}
+
+fn possible(kind: ScenarioKind, store: &Candidate) -> bool {
+    match (kind, &store.server) {
+        // A process that is killed needs a store that outlives it.
+        (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
+        (ScenarioKind::LeaderLost, Some(Server::ZooKeeper(_))) => true,
+        (ScenarioKind::LeaderLost, _) | (_, None | Some(Server::ZooKeeper(_))) => false,
+        (_, Some(_)) => true,
+    }
+}
+
+async fn play(kind: ScenarioKind, store: &mut Candidate) -> Scenario {
+    let mut stage = Stage {
+        start: SystemClock.now(),
+        name: format!("bench:failure:{:08x}", fastrand::u32(..)),
+        scenario: Scenario {
+            store: store.key().to_owned(),
+            kind,
+            ttl_ms: 4_000,
+            next_holder_ms: None,
+            usable_ms: None,
+            holder_kept: None,
+            fault: None,
+            lanes: Vec::new(),
+            broken: None,
+            failed: None,
+        },
+        holds: Vec::new(),
+    };
+    let played = within(DEADLINE * 2, async {
+        match kind {
+            ScenarioKind::HolderKilled => stage.holder_killed(store).await,
+            _ => stage.server_broken(kind, store).await,
+        }
+    })
+    .await;
+    match played {
+        Some(Ok(())) => {}
+        Some(Err(failure)) => stage.scenario.failed = Some(failure.to_string()),
+        None => stage.scenario.failed = Some("it hung".into()),
+    }
+    stage.finish()
+}
+
+/// One scenario, being recorded.
+struct Stage {
+    start: Moment,
+    name: String,
+    scenario: Scenario,
+    holds: Vec<Hold>,
+}
+
+impl Stage {
+    fn ms(&self, at: Duration) -> f64 {
+        at.saturating_sub(self.start.since_boot()).as_secs_f64() * 1e3
+    }
+
+    fn now(&self) -> f64 {
+        self.ms(SystemClock.now().since_boot())
+    }
+
+    /// A process holds, is killed, and a waiting client gets the lock.
+    async fn holder_killed(&mut self, store: &Candidate) -> Outcome<()> {
+        let workers = store.workers()?;
+        let mut worker = Worker::start(&workers).await.map_err(plain)?;
+        let waiter = store.opener().client().await?;
+        self.start = SystemClock.now();
+        let held = worker
+            .acquire(&self.name, TTL, Duration::ZERO)
+            .await
+            .map_err(plain)?;
+        let waiting = spawn_next(&waiter.locker(), &self.name);
+        pause(Duration::from_millis(1500)).await;
+        let fault = self.now();
+        worker.kill().await.map_err(plain)?;
+        let killed = SystemClock.now().since_boot();
+        self.hold("holder", held.token, held.granted, killed);
+        self.fault(fault, "killed", fault);
+        let next = waiting.await.map_err(plain)??;
+        self.scenario.next_holder_ms = Some(self.ms(next.from) - fault);
+        self.hold("next", next.token, next.from, next.until);
+        waiter.close().await;
+        Ok(())
+    }
+
+    /// A client holds, another waits, the server is broken and comes back.
+    async fn server_broken(&mut self, kind: ScenarioKind, store: &mut Candidate) -> Outcome<()> {
+        let opener = store.opener();
+        let (holder, waiter) = (opener.client().await?, opener.client().await?);
+        self.start = SystemClock.now();
+        let guard = holder.locker().lock(&self.name).ttl(TTL).acquire().await?;
+        let (token, granted) = (u64::from(guard.token()), SystemClock.now().since_boot());
+        let believing = tokio::spawn(believed(guard.watch()));
+        let waiting = spawn_next(&waiter.locker(), &self.name);
+        pause(Duration::from_millis(1500)).await;
+        let fault = self.now();
+        let usable = spawn_usable(&opener, &self.name);
+        let back = break_server(kind, store).await?;
+        let until = back.map_or_else(|| self.now(), |at| self.ms(at));
+        self.fault(fault, label(kind), until);
+        self.scenario.usable_ms = usable.await.map_err(plain)?.map(|at| self.ms(at) - fault);
+        // Long enough for a loss to be told.
+        pause(TTL).await;
+        let kept = guard.is_valid();
+        self.scenario.holder_kept = Some(kept);
+        let until = if kept {
+            let until = SystemClock.now().since_boot();
+            let _ = guard.release().await;
+            believing.abort();
+            until
+        } else {
+            believing.await.map_err(plain)?
+        };
+        self.hold("holder", token, granted, until);
+        if let Some(next) = within(DEADLINE, waiting).await {
+            let next = next.map_err(plain)??;
+            if !kept {
+                self.scenario.next_holder_ms = Some(self.ms(next.from) - fault);
+            }
+            self.hold("next", next.token, next.from, next.until);
+        }
+        // Whoever still cannot be reached closes in its own time.
+        for store in [holder, waiter] {
+            within(Duration::from_secs(5), store.close()).await;
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, from: f64, label: &str, until: f64) {
+        self.scenario.fault = Some(Interval {
+            from,
+            until,
+            label: label.to_owned(),
+        });
+    }
+
+    fn hold(&mut self, who: &str, token: u64, from: Duration, until: Duration) {
+        self.holds.push(Hold {
+            lock: self.name.clone(),
+            who: who.to_owned(),
+            token,
+            from,
+            until: until.max(from),
+        });
+    }
+
+    fn finish(mut self) -> Scenario {
+        self.scenario.broken = check(&self.holds).err();
+        for hold in &self.holds {
+            let interval = Interval {
+                from: self.ms(hold.from),
+                until: self.ms(hold.until),
+                label: format!("token {}", hold.token),
+            };
+            self.scenario.lanes.push(Lane {
+                who: hold.who.clone(),
+                holds: vec![interval],
+            });
+        }
+        self.scenario
+    }
+}
+
+const fn label(kind: ScenarioKind) -> &'static str {
+    match kind {
+        ScenarioKind::ServerPaused => "server stands still",
+        ScenarioKind::LeaderLost => "leader killed",
+        _ => "server down",
+    }
+}
+
+/// Breaks it, and gives when it was back.
+async fn break_server(kind: ScenarioKind, store: &mut Candidate) -> Outcome<Option<Duration>> {
+    let Some(mut server) = store.server.take() else {
+        return Ok(None);
+    };
+    // Killing and starting block; the other stores go on meanwhile.
+    let broken = tokio::task::spawn_blocking(move || {
+        let result = broken(kind, &mut server);
+        (server, result)
+    });
+    let (server, result) = broken.await.map_err(plain)?;
+    store.server = Some(server);
+    result.map_err(|error| Failure::new(code::UNAVAILABLE, format!("{error:#}")))?;
+    Ok(Some(SystemClock.now().since_boot()))
+}
+
+fn broken(kind: ScenarioKind, server: &mut Server) -> anyhow::Result<()> {
+    if kind == ScenarioKind::ServerPaused {
+        match server {
+            Server::Redis(it) => {
+                it.signal(Signal::STOP)?;
+                stand_still();
+                it.signal(Signal::CONT)?;
+            }
+            Server::MySql(it) => {
+                it.signal(Signal::STOP)?;
+                stand_still();
+                it.signal(Signal::CONT)?;
+            }
+            Server::Postgres(it) => {
+                let _paused = it.pause()?;
+                stand_still();
+            }
+            Server::ZooKeeper(_) => {}
+        }
+        return Ok(());
+    }
+    match server {
+        Server::Redis(it) => {
+            it.kill();
+            away();
+            it.restart()?;
+        }
+        Server::MySql(it) => {
+            it.kill();
+            away();
+            it.restart()?;
+        }
+        Server::Postgres(it) => {
+            it.kill();
+            away();
+            it.restart()?;
+        }
+        Server::ZooKeeper(it) => {
+            let leader = it.leader()?;
+            it.kill(leader);
+        }
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own for a server that stands still"
+)]
+fn stand_still() {
+    std::thread::sleep(STILL);
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own for a server that is away"
+)]
+fn away() {
+    std::thread::sleep(AWAY);
+}
+
+/// What the waiting client saw.
+struct Next {
+    token: u64,
+    from: Duration,
+    until: Duration,
+}
+
+/// Waits for the lock, holds it for a moment, and releases it. The server may be away meanwhile, so it asks again.
+fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Next>> {
+    let (locker, name) = (locker.clone(), name.to_owned());
+    tokio::spawn(async move {
+        let start = SystemClock.now();
+        loop {
+            let asked = locker
+                .lock(&name)
+                .ttl(TTL)
+                .wait(Duration::from_secs(45))
+                .acquire()
+                .await;
+            match asked {
+                Ok(guard) => {
+                    let (token, from) = (u64::from(guard.token()), SystemClock.now().since_boot());
+                    pause(Duration::from_millis(1500)).await;
+                    let until = SystemClock.now().since_boot();
+                    let _ = guard.release().await;
+                    return Ok(Next { token, from, until });
+                }
+                Err(error) if SystemClock.now().since(start) > DEADLINE => return Err(error.into()),
+                Err(_) => pause(Duration::from_millis(50)).await,
+            }
+        }
+    })
+}
+
+/// When the watched guard stopped believing.
+async fn believed(watch: LockWatch) -> Duration {
+    let _ = watch.ended().await;
+    SystemClock.now().since_boot()
+}
+
+/// When another lock can be taken and released for the first time from now on, by a client that asks all the time.
+fn spawn_usable(opener: &Opener, name: &str) -> tokio::task::JoinHandle<Option<Duration>> {
+    let (opener, name) = (opener.clone(), format!("{name}:other"));
+    tokio::spawn(async move {
+        // The fault first: the answer of a moment ago is not the question.
+        pause(Duration::from_millis(300)).await;
+        let start = SystemClock.now();
+        let client = loop {
+            match within(Duration::from_secs(5), opener.client()).await {
+                Some(Ok(client)) => break client,
+                _ if SystemClock.now().since(start) > DEADLINE => return None,
+                _ => pause(Duration::from_millis(20)).await,
+            }
+        };
+        let locker = client.locker();
+        while SystemClock.now().since(start) < DEADLINE {
+            let asked = locker.lock(&name).ttl(TTL).wait(Duration::from_secs(1));
+            if let Some(Ok(guard)) = within(Duration::from_secs(5), asked.acquire()).await {
+                let at = SystemClock.now().since_boot();
+                let _ = guard.release().await;
+                within(Duration::from_secs(5), client.close()).await;
+                return Some(at);
+            }
+            pause(Duration::from_millis(20)).await;
+        }
+        None
+    })
+}
+
+fn plain(error: impl std::fmt::Display) -> Failure {
+    Failure::new(code::UNAVAILABLE, error.to_string())
+}

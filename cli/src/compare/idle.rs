@@ -1,0 +1,172 @@
+//! Growth: the same cycle while more and more other locks are held.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock::{
+    AcquireRequest, Attempt, DistLock, HolderLabel, Lease, LockName, OwnerId, Store, Ttl,
+};
+use distlock_report::{Arm, LockerSubject, Workload};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use super::{
+    Run,
+    rounds::{Turn, within, workload_turn},
+};
+use crate::exit::Outcome;
+
+/// Long enough for the rounds, short enough that a killed run leaves nothing for long.
+const TTL_MS: u64 = 15 * 60_000;
+
+/// Locks that are taken at a time.
+const AT_A_TIME: usize = 256;
+
+/// What holds the idle locks of one store.
+struct Filler {
+    store: Store,
+    run: u32,
+    held: Vec<Lease>,
+}
+
+impl Run {
+    /// One caller's cycles beside so many idle locks, in rounds.
+    pub(super) async fn idle(&mut self) -> Outcome<()> {
+        let mut fillers: Vec<Option<Filler>> = self.stores.iter().map(|_| None).collect();
+        let mut arms = Vec::new();
+        for candidate in &self.stores {
+            if !candidate.alive() {
+                arms.push(None);
+                continue;
+            }
+            arms.push(match candidate.opener().client().await {
+                Ok(store) => {
+                    let subject = LockerSubject::new(store.lock());
+                    Some((
+                        subject.locker().clone(),
+                        Arc::new(Arm::new(candidate.key(), subject)),
+                    ))
+                }
+                Err(_) => None,
+            });
+        }
+        for size in self.plan.idle.clone() {
+            let key = format!("idle-{size}");
+            self.progress
+                .part(&format!("measuring beside {size} idle locks"));
+            for (at, filler) in fillers.iter_mut().enumerate() {
+                if let Err(error) = self.fill(at, filler, size, &key).await {
+                    self.progress.note(&format!(
+                        "{} does not hold {size} locks: {error}",
+                        self.stores[at].facts.name
+                    ));
+                    arms[at] = None;
+                }
+            }
+            let running: Vec<_> = self
+                .stores
+                .iter()
+                .zip(&arms)
+                .map(|(store, arm)| {
+                    (
+                        store.key().to_owned(),
+                        arm.as_ref().map(|(_, arm)| Arc::clone(arm)),
+                    )
+                })
+                .collect();
+            let (rounds, warmup, time) = (self.plan.rounds, self.plan.warmup, self.plan.time);
+            self.interleave(&key, rounds, warmup + time, |store, round| {
+                let (_, arm) = running.iter().find(|(key, _)| key == store.key())?;
+                let arm = Arc::clone(arm.as_ref()?);
+                Some(async move {
+                    workload_turn(&arm, Workload::Uncontended, 1, round, warmup, time).await
+                })
+            })
+            .await?;
+        }
+        for filler in fillers.into_iter().flatten() {
+            within(Duration::from_secs(120), filler.empty()).await;
+        }
+        for (locker, _) in arms.into_iter().flatten() {
+            within(Duration::from_secs(10), locker.close()).await;
+        }
+        Ok(())
+    }
+
+    /// Has a store hold so many idle locks, unless all of its rounds beside them are done.
+    async fn fill(
+        &self,
+        at: usize,
+        filler: &mut Option<Filler>,
+        size: u32,
+        key: &str,
+    ) -> distlock::Result<()> {
+        let candidate = &self.stores[at];
+        let done = (0..self.plan.rounds).all(|round| {
+            let name = format!("{key}.{}.{round}.json", candidate.key());
+            self.kept.load::<Turn>(&name).is_some()
+        });
+        if done || !candidate.alive() {
+            return Ok(());
+        }
+        let filler = match filler {
+            Some(filler) => filler,
+            none => none.insert(Filler {
+                store: candidate.opener().client().await?,
+                run: fastrand::u32(..),
+                held: Vec::new(),
+            }),
+        };
+        filler.fill(size).await
+    }
+}
+
+impl Filler {
+    async fn fill(&mut self, size: u32) -> distlock::Result<()> {
+        let places = Arc::new(Semaphore::new(AT_A_TIME));
+        let mut taking = JoinSet::new();
+        let from = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+        for number in from..size {
+            let place = Arc::clone(&places).acquire_owned().await;
+            let name = LockName::new(format!("bench:idle:{:08x}:{number:06}", self.run))?;
+            let lock = self.store.lock();
+            taking.spawn(async move {
+                let _place = place;
+                take(lock, name).await
+            });
+        }
+        while let Some(taken) = taking.join_next().await {
+            if let Ok(lease) = taken {
+                self.held.extend(lease?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn empty(self) {
+        let places = Arc::new(Semaphore::new(AT_A_TIME));
+        let mut giving = JoinSet::new();
+        for lease in self.held {
+            let place = Arc::clone(&places).acquire_owned().await;
+            let lock = self.store.lock();
+            giving.spawn(async move {
+                let _place = place;
+                drop(lock.release(&lease).await);
+            });
+        }
+        giving.join_all().await;
+        self.store.close().await;
+    }
+}
+
+async fn take(lock: Arc<dyn DistLock>, name: LockName) -> distlock::Result<Option<Lease>> {
+    let owner = OwnerId::new();
+    let request = AcquireRequest::new(
+        name.clone(),
+        owner,
+        Ttl::from_millis(TTL_MS)?,
+        HolderLabel::of_this_process(),
+    );
+    Ok(match lock.try_acquire(&request).await? {
+        Attempt::Acquired(grant) => Some(Lease::new(name, owner, Some(grant.token))),
+        Attempt::Busy(_) => None,
+    })
+}

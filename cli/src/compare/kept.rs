@@ -1,0 +1,82 @@
+//! What was measured so far, one file each, so that a run that was interrupted goes on where it stopped.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::plan::Plan;
+use crate::exit::{Failure, Outcome, code};
+
+/// The folder of raw samples.
+#[derive(Debug)]
+pub(super) struct Kept {
+    folder: PathBuf,
+}
+
+/// What a folder of samples belongs to.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Header {
+    plan: Plan,
+    /// Keys and servers.
+    stores: Vec<(String, String)>,
+    finished: bool,
+}
+
+const HEADER: &str = "run.json";
+
+impl Kept {
+    /// The samples of `out`: those of an interrupted run of the same plan and stores, or none.
+    pub(super) fn open(out: &Path, plan: &Plan, stores: Vec<(String, String)>) -> Outcome<Self> {
+        let kept = Self {
+            folder: out.join("samples"),
+        };
+        let header = Header {
+            plan: plan.clone(),
+            stores,
+            finished: false,
+        };
+        match kept.load::<Header>(HEADER) {
+            Some(found) if found == header => return Ok(kept),
+            Some(found) if found.finished => fs::remove_dir_all(&kept.folder)?,
+            Some(_) => {
+                return Err(Failure::new(
+                    code::USAGE,
+                    format!(
+                        "{} holds an unfinished run with other stores or another plan: finish it with the same arguments, \
+                         remove it, or choose another --out",
+                        kept.folder.display()
+                    ),
+                ));
+            }
+            None => {}
+        }
+        fs::create_dir_all(&kept.folder)?;
+        kept.save(HEADER, &header)?;
+        Ok(kept)
+    }
+
+    /// Marks the run as finished: the next one starts anew.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        let Some(mut header) = self.load::<Header>(HEADER) else {
+            return Ok(());
+        };
+        header.finished = true;
+        self.save(HEADER, &header)
+    }
+
+    /// A file that was written before.
+    pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let text = fs::read(self.folder.join(name)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Writes a file in one step, so that none is ever half there.
+    pub(super) fn save<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
+        let unfinished = self.folder.join(format!("{name}.unfinished"));
+        fs::write(&unfinished, serde_json::to_vec(value)?)?;
+        fs::rename(unfinished, self.folder.join(name))
+    }
+}

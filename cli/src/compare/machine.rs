@@ -1,0 +1,64 @@
+//! The machine that measured.
+
+use std::{fs, thread};
+
+/// Label and value, nothing that names its owner.
+pub(super) fn machine() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut add = |label: &str, value: Option<String>| {
+        if let Some(value) = value {
+            all.push((label.to_owned(), value));
+        }
+    };
+    add(
+        "system",
+        value_of("/etc/os-release", "PRETTY_NAME=").map(|name| name.trim_matches('"').to_owned()),
+    );
+    add(
+        "kernel",
+        fs::read_to_string("/proc/sys/kernel/osrelease")
+            .ok()
+            .map(|text| text.trim().to_owned()),
+    );
+    add("processor", value_of("/proc/cpuinfo", "model name"));
+    add(
+        "cores",
+        thread::available_parallelism()
+            .ok()
+            .map(|cores| cores.to_string()),
+    );
+    add("memory", value_of("/proc/meminfo", "MemTotal").map(gib));
+    add(
+        "load before",
+        fs::read_to_string("/proc/loadavg").ok().map(|text| {
+            let all: Vec<_> = text.split(' ').take(3).collect();
+            format!("{} (1, 5 and 15 minutes)", all.join(", "))
+        }),
+    );
+    add(
+        "build",
+        Some(if cfg!(debug_assertions) {
+            "development".into()
+        } else {
+            "release".into()
+        }),
+    );
+    all
+}
+
+fn value_of(file: &str, label: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(label))?;
+    Some(
+        line.trim_start_matches(|c: char| c == ':' || c.is_whitespace())
+            .to_owned(),
+    )
+}
+
+fn gib(text: String) -> String {
+    let kib: Option<u64> = text
+        .split_whitespace()
+        .next()
+        .and_then(|number| number.parse().ok());
+    kib.map_or(text, |kib| format!("{} GiB", (kib + 524_288) / 1_048_576))
+}

@@ -1,0 +1,197 @@
+//! The comparison: everything that measures, in the order of the report.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `stores.rs` | the stores, opened or started |
+//! | `plan.rs` | how much is measured |
+//! | `rounds.rs` | interleaved rounds, and what is said when a store dies |
+//! | `properties.rs` | what the conformance suite says about that very server |
+//! | `waiting.rs`, `idle.rs`, `kickout.rs` | what is measured beside the workloads |
+//! | `client.rs` | bytes and memory |
+//! | `failures.rs` | what is broken on purpose |
+//! | `peers.rs` | raw drivers and other libraries, through `distlock-peers` |
+//! | `kept.rs` | finished rounds, so that an interrupted run goes on |
+//! | `machine.rs`, `progress.rs` | as their names say |
+
+mod client;
+mod failures;
+mod idle;
+mod kept;
+mod kickout;
+mod machine;
+mod peers;
+mod plan;
+mod progress;
+mod properties;
+mod rounds;
+mod stores;
+mod waiting;
+
+use std::{fs, path::PathBuf};
+
+use distlock::Target;
+use distlock_report::{
+    Comparison,
+    compare::{About, Figure, PeerRun, Scenario, ScenarioKind},
+    render,
+};
+
+use self::{
+    kept::Kept,
+    plan::Plan,
+    progress::Progress,
+    stores::{Candidate, distinguish},
+};
+pub(crate) use self::{plan::Effort, stores::Spawn};
+use crate::exit::{Failure, Outcome, code};
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) targets: Vec<Target>,
+    pub(crate) spawn: Vec<Spawn>,
+    pub(crate) effort: Effort,
+    pub(crate) peers: bool,
+    pub(crate) out: PathBuf,
+}
+
+/// A run under way.
+struct Run {
+    plan: Plan,
+    stores: Vec<Candidate>,
+    kept: Kept,
+    progress: Progress,
+    figures: Vec<Figure>,
+    scenarios: Vec<Scenario>,
+    peers: Vec<PeerRun>,
+}
+
+/// Measures, writes the report, and gives what is in it. Dropping the future ends every server it started.
+pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
+    let machine = machine::machine();
+    let folder = tempfile::Builder::new()
+        .prefix("distlock-compare-")
+        .tempdir()?;
+    let other_ways = wanted.peers.then(peers::program).transpose()?;
+    let plan = Plan::new(wanted.effort);
+    let experiments = Plan::experiments();
+    let progress = Progress::new();
+    progress.part("starting and opening the stores");
+    let stores = gather(&wanted, folder.path()).await?;
+    fs::create_dir_all(&wanted.out)?;
+    let about_stores = stores
+        .iter()
+        .map(|it| (it.key().to_owned(), it.facts.server.clone()))
+        .collect();
+    let kept = Kept::open(&wanted.out, &plan, about_stores)?;
+    let mut run = Run {
+        kept,
+        progress,
+        figures: Vec::new(),
+        scenarios: Vec::new(),
+        peers: Vec::new(),
+        stores,
+        plan,
+    };
+    run.progress.expect(run.steps(experiments.len()));
+    run.properties().await?;
+    run.workloads(&experiments).await?;
+    run.wake_ups().await?;
+    run.waiting().await?;
+    run.idle().await?;
+    run.kick_out().await?;
+    run.traffic().await?;
+    run.memory().await?;
+    if let Some(program) = other_ways {
+        run.peers(&program).await?;
+    }
+    run.failures().await?;
+    rounds::fill_gaps(&mut run.figures, &run.stores);
+    run.progress.finish();
+    let comparison = Comparison {
+        about: about(&run.plan, machine),
+        stores: run.stores.iter().map(|it| it.facts.clone()).collect(),
+        figures: run.figures,
+        scenarios: run.scenarios,
+        peers: run.peers,
+    };
+    write(&wanted.out, &comparison)?;
+    run.kept.finish()?;
+    for candidate in run.stores {
+        rounds::within(std::time::Duration::from_secs(10), candidate.store.close()).await;
+    }
+    Ok(comparison)
+}
+
+impl Run {
+    fn steps(&self, experiments: usize) -> usize {
+        // Beside the workloads: wake-ups, the kick-out flow and each number of idle locks are rounds of their own.
+        let rounds = (experiments + 2 + self.plan.idle.len()) * self.plan.rounds as usize;
+        // Properties, waiting, bytes and memory: once each.
+        (rounds + 4) * self.stores.len() + ScenarioKind::ALL.len()
+    }
+}
+
+/// All stores, the given ones first, servers started side by side.
+async fn gather(wanted: &Wanted, folder: &std::path::Path) -> Outcome<Vec<Candidate>> {
+    let mut all = Vec::new();
+    for target in &wanted.targets {
+        let setup = format!("given as {}", target.masked_url());
+        all.push(
+            stores::open(target.clone(), setup)
+                .await
+                .map_err(|error| unavailable(&error))?,
+        );
+    }
+    let starting = wanted.spawn.iter().map(|what| stores::spawn(*what, folder));
+    let started = futures_util::future::try_join_all(starting).await;
+    all.extend(started.map_err(|error| unavailable(&error))?);
+    distinguish(&mut all);
+    Ok(all)
+}
+
+fn unavailable(error: &anyhow::Error) -> Failure {
+    Failure::new(code::UNAVAILABLE, format!("{error:#}"))
+}
+
+fn about(plan: &Plan, machine: Vec<(String, String)>) -> About {
+    let mut remarks = Vec::new();
+    if plan.effort != Effort::Full {
+        remarks.push(
+            "A quick run: short rounds and fewer cases. Good for orders of magnitude, not for a tenth more or less.".to_owned(),
+        );
+    }
+    if cfg!(debug_assertions) {
+        remarks.push(
+            "Measured with a development build, whose client side is slower than a release build's.".to_owned(),
+        );
+    }
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .map(|word| distlock::config::mask(&word))
+        .collect();
+    About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: format!("distlock {}", words.join(" ")),
+        date: format!("{:.0}", jiff::Timestamp::now()),
+        quick: plan.effort != Effort::Full,
+        rounds: plan.rounds,
+        machine,
+        remarks,
+    }
+}
+
+/// The three forms of the report.
+fn write(out: &std::path::Path, comparison: &Comparison) -> std::io::Result<()> {
+    let mut json = serde_json::to_vec_pretty(comparison)?;
+    json.push(b'\n');
+    // What is rendered is what the file says, to the last digit.
+    let comparison: &Comparison = &serde_json::from_slice(&json)?;
+    fs::write(out.join("report.json"), json)?;
+    fs::write(out.join("report.html"), render::html(comparison))?;
+    fs::write(out.join("report.md"), render::markdown(comparison))?;
+    fs::write(
+        out.join("throughput.svg"),
+        render::throughput_svg(comparison),
+    )
+}

@@ -1,0 +1,108 @@
+//! Other ways of locking in the same stores, measured by `distlock-peers`, which drives raw drivers and other libraries.
+
+use std::{path::PathBuf, process::Stdio, time::Duration};
+
+use distlock_report::{Report, Workload, compare::PeerRun};
+
+use super::{
+    Run,
+    rounds::within,
+    stores::{Candidate, Server},
+};
+use crate::exit::{Failure, Outcome, code};
+
+/// What is measured of them.
+const RUNS: [(Workload, u32); 2] = [(Workload::Uncontended, 1), (Workload::Independent, 64)];
+
+/// Where the program is: beside this one, or on the path.
+pub(super) fn program() -> Outcome<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name("distlock-peers");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join("distlock-peers"))
+        .find(|program| program.is_file())
+        .ok_or_else(|| {
+            Failure::new(
+                code::USAGE,
+                "--peers needs distlock-peers beside this program or on the path: cargo build -p distlock-peers",
+            )
+        })
+}
+
+impl Run {
+    /// The plain ways and other libraries, store by store.
+    pub(super) async fn peers(&mut self, program: &std::path::Path) -> Outcome<()> {
+        for candidate in self.stores.iter().filter(|store| store.alive()) {
+            let Some(given) = arguments(candidate) else {
+                continue;
+            };
+            for (workload, callers) in RUNS {
+                self.progress.part(&format!(
+                    "measuring other ways: {}, {workload}",
+                    candidate.key()
+                ));
+                let name = format!("peers.{}.{workload}.json", candidate.key());
+                let report = match self.kept.load::<Report>(&name) {
+                    Some(kept) => Some(kept),
+                    None => run(program, &given, workload, callers, &self.plan).await,
+                };
+                let Some(report) = report else {
+                    self.progress.note(&format!(
+                        "no other ways on {} for {workload}",
+                        candidate.facts.name
+                    ));
+                    continue;
+                };
+                self.kept.save(&name, &report)?;
+                self.peers.push(PeerRun {
+                    store: candidate.key().to_owned(),
+                    workload: report.workload,
+                    callers: u64::from(callers),
+                    figures: report.figures,
+                    ratios: report.ratios,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which part of the program, on which server. Private servers have no passwords.
+fn arguments(store: &Candidate) -> Option<Vec<String>> {
+    let of = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    match &store.server {
+        Some(Server::Redis(it)) => of(&["redis", "--url", &it.url()]),
+        Some(Server::MySql(it)) => of(&["mysql", "--url", &it.url()]),
+        Some(Server::Postgres(it)) => of(&["postgres", "--url", &it.url()]),
+        Some(Server::ZooKeeper(it)) => of(&["zookeeper", "--servers", &it.servers()]),
+        None if store.ours && store.facts.product == "sqlite" => of(&["sqlite"]),
+        None if store.ours && store.facts.product == "memory" => of(&["memory"]),
+        None => None,
+    }
+}
+
+async fn run(
+    program: &std::path::Path,
+    given: &[String],
+    workload: Workload,
+    callers: u32,
+    plan: &super::plan::Plan,
+) -> Option<Report> {
+    let seconds = (plan.time * plan.rounds).as_secs_f64();
+    let running = tokio::process::Command::new(program)
+        .args(given)
+        .args(["--workload", workload.as_str(), "--json"])
+        .args(["--concurrency", &callers.to_string()])
+        .args(["--seconds", &seconds.to_string()])
+        .args(["--rounds", &plan.rounds.to_string()])
+        .args(["--warmup", "0.05"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = within(Duration::from_secs(120), running).await?.ok()?;
+    serde_json::from_slice(&output.stdout).ok()
+}

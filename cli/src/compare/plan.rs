@@ -1,0 +1,104 @@
+//! How much is measured.
+
+use std::time::Duration;
+
+use distlock_report::Workload;
+use serde::{Deserialize, Serialize};
+
+/// How much time a run may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Effort {
+    /// Too short to mean anything: for tests of the command itself.
+    Tiny,
+    /// A few minutes for all stores.
+    Quick,
+    /// As long as it takes.
+    Full,
+}
+
+/// Times and counts of a run. Two runs with the same plan and the same stores can share their rounds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) effort: Effort,
+    pub(super) rounds: u32,
+    /// Of one round of one store.
+    pub(super) time: Duration,
+    pub(super) warmup: Duration,
+    /// Wake-ups a round.
+    pub(super) wakes: u32,
+    /// Takeovers a round.
+    pub(super) takeovers: u32,
+    /// How many other locks are held.
+    pub(super) idle: Vec<u32>,
+    /// For how long waiting is watched.
+    pub(super) waiting: Duration,
+    /// Cases of a property at the most.
+    pub(super) cases: usize,
+}
+
+/// A workload with its number of callers, under the name it has in the report.
+#[derive(Clone, Debug)]
+pub(super) struct Experiment {
+    pub(super) key: String,
+    pub(super) workload: Workload,
+    pub(super) callers: u32,
+}
+
+impl Plan {
+    pub(super) fn new(effort: Effort) -> Self {
+        let ms = Duration::from_millis;
+        match effort {
+            Effort::Tiny => Self {
+                effort,
+                rounds: 2,
+                time: ms(30),
+                warmup: ms(5),
+                wakes: 1,
+                takeovers: 1,
+                idle: vec![2, 4],
+                waiting: ms(100),
+                cases: 0,
+            },
+            Effort::Quick => Self {
+                effort,
+                rounds: 3,
+                time: ms(300),
+                warmup: ms(60),
+                wakes: 6,
+                takeovers: 8,
+                idle: vec![10, 1_000],
+                waiting: ms(2_000),
+                cases: 1,
+            },
+            Effort::Full => Self {
+                effort,
+                rounds: 5,
+                time: ms(2_000),
+                warmup: ms(300),
+                wakes: 40,
+                takeovers: 40,
+                idle: vec![10, 1_000, 100_000],
+                waiting: ms(10_000),
+                cases: usize::MAX,
+            },
+        }
+    }
+
+    pub(super) fn experiments() -> Vec<Experiment> {
+        let experiment = |key: &str, workload, callers| Experiment {
+            key: key.into(),
+            workload,
+            callers,
+        };
+        vec![
+            experiment("uncontended", Workload::Uncontended, 1),
+            experiment("independent-1", Workload::Independent, 1),
+            experiment("independent-16", Workload::Independent, 16),
+            experiment("independent-64", Workload::Independent, 64),
+            experiment("independent-256", Workload::Independent, 256),
+            experiment("contended-16", Workload::Contended, 16),
+            experiment("handoff-2", Workload::Handoff, 2),
+        ]
+    }
+}

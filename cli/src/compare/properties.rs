@@ -1,0 +1,86 @@
+//! What each store promises, put to the test on that very server.
+
+use std::sync::Arc;
+
+use distlock_conformance::{Case, CaseResult, Status, cases};
+use distlock_report::compare::{PROPERTIES, PropertyResult};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use super::Run;
+use crate::exit::Outcome;
+
+/// Cases of one store at a time. They mostly wait.
+const AT_A_TIME: usize = 4;
+
+impl Run {
+    /// Runs the cases behind every property, store by store.
+    pub(super) async fn properties(&mut self) -> Outcome<()> {
+        for at in 0..self.stores.len() {
+            let name = format!("properties.{}.json", self.stores[at].key());
+            if let Some(kept) = self.kept.load::<Vec<PropertyResult>>(&name) {
+                self.stores[at].facts.properties = kept;
+                self.progress.step();
+                continue;
+            }
+            if self.stores[at].alive() {
+                self.progress
+                    .part(&format!("probing {}", self.stores[at].facts.name));
+                let results = self.probe(at).await?;
+                self.kept.save(&name, &results)?;
+                self.stores[at].facts.properties = results;
+            }
+            self.progress.step();
+        }
+        Ok(())
+    }
+
+    async fn probe(&self, at: usize) -> Outcome<Vec<PropertyResult>> {
+        let subject = self.stores[at].subject()?;
+        let wanted = |name: &str| {
+            PROPERTIES.iter().any(|property| {
+                let most = self.plan.cases;
+                property.cases.iter().take(most).any(|case| *case == name)
+            })
+        };
+        let chosen: Vec<Case> = cases(&subject)
+            .into_iter()
+            .filter(|case| wanted(case.name))
+            .collect();
+        let results = side_by_side(chosen).await;
+        Ok(PROPERTIES
+            .iter()
+            .map(|property| {
+                let mut found = PropertyResult {
+                    property: property.key.to_owned(),
+                    ..PropertyResult::default()
+                };
+                for result in results
+                    .iter()
+                    .filter(|result| property.cases.contains(&result.name))
+                {
+                    let detail = result.detail.as_deref().unwrap_or_default();
+                    let said = format!("{}: {detail}", result.name);
+                    match result.status {
+                        Status::Passed => found.passed += 1,
+                        Status::NotApplicable => found.not_applicable.push(said),
+                        _ => found.failed.push(said),
+                    }
+                }
+                found
+            })
+            .collect())
+    }
+}
+
+async fn side_by_side(cases: Vec<Case>) -> Vec<CaseResult> {
+    let places = Arc::new(Semaphore::new(AT_A_TIME));
+    let mut running = JoinSet::new();
+    for case in cases {
+        let places = Arc::clone(&places);
+        running.spawn(async move {
+            let _place = places.acquire_owned().await;
+            case.run().await
+        });
+    }
+    running.join_all().await
+}

@@ -1,0 +1,301 @@
+//! The interleaved rounds: every store's turn, in both directions, kept one by one.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use distlock::{Clock as _, SystemClock};
+use distlock_report::{
+    Arm, LockerSubject, Options, Sample, Workload,
+    compare::{Figure, Measure},
+    measure_round,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Run,
+    plan::Experiment,
+    stores::{Candidate, answers},
+};
+use crate::exit::Outcome;
+
+/// What one round of one store gave.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Turn {
+    pub(super) values: Vec<(Measure, f64)>,
+    /// Why they are not to be believed.
+    pub(super) error: Option<String>,
+    /// What they were computed from.
+    pub(super) sample: Option<Sample>,
+}
+
+impl Turn {
+    pub(super) fn failed(error: impl Into<String>) -> Self {
+        Self {
+            error: Some(error.into()),
+            ..Self::default()
+        }
+    }
+}
+
+/// What a round may take beyond its own time before the store counts as dead.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+impl Run {
+    /// Runs all rounds of something, a turn at a time, leaving out what was kept of an earlier run.
+    pub(super) async fn interleave<F>(
+        &mut self,
+        key: &str,
+        rounds: u32,
+        expected: Duration,
+        turn: impl Fn(&Candidate, u32) -> Option<F>,
+    ) -> Outcome<()>
+    where
+        F: Future<Output = Turn>,
+    {
+        let mut results: Vec<Vec<Turn>> = vec![Vec::new(); self.stores.len()];
+        for round in 0..rounds {
+            let mut order: Vec<usize> = (0..self.stores.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for at in order {
+                let name = format!("{key}.{}.{round}.json", self.stores[at].key());
+                if let Some(kept) = self.kept.load::<Turn>(&name) {
+                    results[at].push(kept);
+                    self.progress.step();
+                    continue;
+                }
+                if self.stores[at].alive()
+                    && let Some(running) = turn(&self.stores[at], round)
+                {
+                    let done = within(expected + PATIENCE, running)
+                        .await
+                        .unwrap_or_else(|| Turn::failed("it hung"));
+                    if let Some(error) = &done.error {
+                        self.blame(at, key, round, error).await;
+                    } else {
+                        self.kept.save(&name, &done)?;
+                    }
+                    results[at].push(done);
+                }
+                self.progress.step();
+            }
+        }
+        for (at, turns) in results.iter().enumerate() {
+            let store = self.stores[at].key().to_owned();
+            self.figures.extend(figures(&store, key, turns));
+        }
+        Ok(())
+    }
+
+    /// A turn failed: is it the store?
+    async fn blame(&mut self, at: usize, key: &str, round: u32, error: &str) {
+        let candidate = &mut self.stores[at];
+        let Err(said) = answers(&candidate.store).await else {
+            return;
+        };
+        let why = format!("in round {} of {key}: {error} ({said})", round + 1);
+        self.progress.note(&format!(
+            "{} died, and takes no further part: {why}",
+            candidate.facts.name
+        ));
+        candidate.facts.stopped = Some(why);
+    }
+
+    /// All workloads through one locker per store.
+    pub(super) async fn workloads(&mut self, experiments: &[Experiment]) -> Outcome<()> {
+        let (mut arms, mut lockers) = (Vec::new(), Vec::new());
+        for candidate in &self.stores {
+            arms.push(match candidate.opener().client().await {
+                Ok(store) => {
+                    let subject = LockerSubject::new(store.lock());
+                    lockers.push(subject.locker().clone());
+                    Some(Arm::new(candidate.key(), subject))
+                }
+                Err(_) => None,
+            });
+        }
+        let arms = Arc::new(arms);
+        let keys: Vec<String> = self.stores.iter().map(|it| it.key().to_owned()).collect();
+        for experiment in experiments {
+            self.progress.part(&format!("measuring {}", experiment.key));
+            let plan = self.plan.clone();
+            let expected = plan.time + plan.warmup;
+            let (arms, keys) = (Arc::clone(&arms), keys.clone());
+            let (workload, callers) = (experiment.workload, experiment.callers);
+            self.interleave(
+                &experiment.key,
+                plan.rounds,
+                expected,
+                move |store, round| {
+                    let at = keys.iter().position(|key| key == store.key())?;
+                    let (arms, plan) = (Arc::clone(&arms), plan.clone());
+                    Some(async move {
+                        match arms.get(at).and_then(Option::as_ref) {
+                            Some(arm) => {
+                                workload_turn(arm, workload, callers, round, plan.warmup, plan.time)
+                                    .await
+                            }
+                            None => Turn::failed("it could not be opened again"),
+                        }
+                    })
+                },
+            )
+            .await?;
+        }
+        for locker in lockers {
+            within(PATIENCE, locker.close()).await;
+        }
+        Ok(())
+    }
+}
+
+/// One round: a warm-up that is not counted, then what is.
+pub(super) async fn workload_turn(
+    arm: &Arm,
+    workload: Workload,
+    callers: u32,
+    round: u32,
+    warmup: Duration,
+    time: Duration,
+) -> Turn {
+    let options = |time| {
+        Options::default()
+            .concurrency(callers)
+            .rounds(1)
+            .warmup(Duration::ZERO)
+            .duration(time)
+    };
+    let sample = async {
+        measure_round(arm, workload, round, &options(warmup)).await?;
+        let before = processor_time();
+        let sample = measure_round(arm, workload, round, &options(time)).await?;
+        Ok::<_, distlock::Error>((sample, processor_time().saturating_sub(before)))
+    };
+    match sample.await {
+        Ok((sample, spent)) => of_sample(sample, spent),
+        Err(error) => Turn::failed(error.to_string()),
+    }
+}
+
+/// Processor time of this process.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(nanos)
+}
+
+fn of_sample(sample: Sample, spent: Duration) -> Turn {
+    if sample.errors > 0 {
+        return Turn {
+            error: Some(format!(
+                "{} cycles failed, the first: {}",
+                sample.errors,
+                sample.first_error.as_deref().unwrap_or("unknown")
+            )),
+            sample: Some(sample),
+            values: Vec::new(),
+        };
+    }
+    let cycles = count(sample.cycles()).max(1.0);
+    let mut values = vec![
+        (Measure::Rate, sample.cycles_per_second()),
+        (Measure::Cpu, spent.as_secs_f64() * 1e6 / cycles),
+    ];
+    if sample.latencies.count() > 0 {
+        let us = |share| sample.latencies.quantile(share).as_secs_f64() * 1e6;
+        values.push((Measure::P50, us(0.5)));
+        values.push((Measure::P99, us(0.99)));
+    }
+    if let Some(statements) = sample.statements {
+        values.push((Measure::Statements, count(statements) / cycles));
+    }
+    if sample.workload == Workload::Contended
+        && let Some(unfairness) = sample.unfairness()
+    {
+        values.push((Measure::Unfairness, unfairness));
+    }
+    Turn {
+        values,
+        error: None,
+        sample: Some(sample),
+    }
+}
+
+/// The rounds of one store and one experiment, by measure. One that failed takes the number away.
+fn figures(store: &str, experiment: &str, turns: &[Turn]) -> Vec<Figure> {
+    let missing = turns.iter().find_map(|turn| turn.error.clone());
+    let mut figures: Vec<Figure> = Vec::new();
+    for (measure, value) in turns.iter().flat_map(|turn| &turn.values) {
+        match figures.iter_mut().find(|it| it.measure == *measure) {
+            Some(figure) => figure.rounds.push(*value),
+            None => figures.push(Figure {
+                store: store.to_owned(),
+                experiment: experiment.to_owned(),
+                measure: *measure,
+                rounds: vec![*value],
+                missing: missing.clone(),
+            }),
+        }
+    }
+    figures
+}
+
+/// For the others' rows: what a dead store has no number for.
+pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate]) {
+    let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
+    for figure in figures.iter() {
+        match wanted.iter_mut().find(|(experiment, measure, _)| {
+            *experiment == figure.experiment && *measure == figure.measure
+        }) {
+            Some((.., most)) => *most = (*most).max(figure.rounds.len()),
+            None => wanted.push((
+                figure.experiment.clone(),
+                figure.measure,
+                figure.rounds.len(),
+            )),
+        }
+    }
+    for candidate in stores {
+        let Some(why) = &candidate.facts.stopped else {
+            continue;
+        };
+        for (experiment, measure, most) in &wanted {
+            let own = figures.iter_mut().find(|it| {
+                it.store == candidate.key()
+                    && it.experiment == *experiment
+                    && it.measure == *measure
+            });
+            match own {
+                Some(figure) if figure.rounds.len() < *most => {
+                    figure.missing.get_or_insert_with(|| why.clone());
+                }
+                Some(_) => {}
+                None => figures.push(Figure {
+                    store: candidate.key().to_owned(),
+                    experiment: experiment.clone(),
+                    measure: *measure,
+                    rounds: Vec::new(),
+                    missing: Some(why.clone()),
+                }),
+            }
+        }
+    }
+}
+
+/// A count as a number to calculate with.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+pub(super) fn count(count: u64) -> f64 {
+    count as f64
+}
+
+/// What a future gives, unless that takes too long.
+pub(super) async fn within<F: Future>(time: Duration, work: F) -> Option<F::Output> {
+    tokio::time::timeout(time, Box::pin(work)).await.ok()
+}
+
+/// A pause in real time.
+pub(super) async fn pause(time: Duration) {
+    SystemClock.sleep(time).await;
+}

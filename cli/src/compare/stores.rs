@@ -1,0 +1,264 @@
+//! The stores that take part: opened where they are, or started by this command.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use distlock::{Reach, Store, Target};
+use distlock_conformance::{Subject, Workers};
+use distlock_harness::servers::{
+    mysql::{MySqlServer, Product},
+    postgres::PostgresServer,
+    redis::RedisServer,
+    zookeeper::{Setup, ZooKeeper},
+};
+use distlock_report::compare::{Finding, StoreFacts};
+
+use super::rounds::within;
+use crate::commands::{conformance, conformance_worker};
+
+/// What `--spawn` can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Spawn {
+    Memory,
+    Sqlite,
+    Redis,
+    Mariadb,
+    Mysql,
+    Postgres,
+    Zookeeper,
+}
+
+impl Spawn {
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+            Self::Redis => "redis",
+            Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
+            Self::Postgres => "postgres",
+            Self::Zookeeper => "zookeeper",
+        }
+    }
+
+    const fn setup(self) -> &'static str {
+        match self {
+            Self::Memory => "in the measuring process",
+            Self::Sqlite => "a file on the machine's disk, synced with every grant",
+            Self::Redis => {
+                "one server started by this command, append-only file synced every second"
+            }
+            Self::Mariadb | Self::Mysql => {
+                "one server started by this command, every commit synced, no binary log"
+            }
+            Self::Postgres => "one server started by this command, every commit synced",
+            Self::Zookeeper => {
+                "three servers started by this command on one machine, every transaction synced, sessions of 5 s"
+            }
+        }
+    }
+}
+
+/// A server that this command started and may break.
+#[derive(Debug)]
+pub(super) enum Server {
+    Redis(RedisServer),
+    MySql(MySqlServer),
+    Postgres(PostgresServer),
+    ZooKeeper(ZooKeeper),
+}
+
+/// One store of the comparison.
+pub(super) struct Candidate {
+    pub(super) facts: StoreFacts,
+    pub(super) target: Target,
+    /// The client that stays open; everybody else opens another.
+    pub(super) store: Store,
+    pub(super) server: Option<Server>,
+    /// Whether leaving it running costs nothing and breaking it harms nobody.
+    pub(super) ours: bool,
+}
+
+impl Candidate {
+    pub(super) fn key(&self) -> &str {
+        &self.facts.key
+    }
+
+    pub(super) fn alive(&self) -> bool {
+        self.facts.stopped.is_none()
+    }
+
+    /// Opens independent clients.
+    pub(super) fn opener(&self) -> Opener {
+        Opener {
+            target: self.target.clone(),
+            shared: (self.reach() == Reach::Process).then(|| self.store.clone()),
+        }
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        self.store.lock().capabilities().reach
+    }
+
+    /// For worker processes and the conformance suite.
+    pub(super) fn workers(&self) -> std::io::Result<Workers> {
+        Ok(Workers::new(
+            std::env::current_exe()?,
+            [conformance_worker::NAME],
+            self.target.reveal_url(),
+        ))
+    }
+
+    /// As the conformance suite wants it.
+    pub(super) fn subject(&self) -> std::io::Result<Subject> {
+        let opener = self.opener();
+        let subject = Subject::new(
+            self.key().to_owned(),
+            self.store.lock().capabilities().clone(),
+            move || {
+                let opener = opener.clone();
+                async move { opener.client().await }
+            },
+        );
+        if self.reach() == Reach::Process {
+            return Ok(subject);
+        }
+        Ok(subject.with_workers(self.workers()?))
+    }
+}
+
+/// Opens independent clients of one store.
+#[derive(Clone, Debug)]
+pub(super) struct Opener {
+    target: Target,
+    /// Opening such a store again would give another, empty one.
+    shared: Option<Store>,
+}
+
+impl Opener {
+    /// Another client, as another process would have it.
+    pub(super) async fn client(&self) -> distlock::Result<Store> {
+        conformance::client(self.target.clone(), self.shared.clone(), false).await
+    }
+}
+
+/// Starts one store.
+pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<Candidate> {
+    // Starting blocks; other servers start meanwhile.
+    let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
+        Ok(match what {
+            Spawn::Memory | Spawn::Sqlite => None,
+            Spawn::Redis => Some(Server::Redis(RedisServer::with(&["appendfsync everysec"])?)),
+            Spawn::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
+            Spawn::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
+            Spawn::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
+            Spawn::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(&Setup {
+                optimised: true,
+                flushed: true,
+                ..Setup::default()
+            })?)),
+        })
+    });
+    let server = started
+        .await?
+        .with_context(|| format!("start {}", what.key()))?;
+    let target = match &server {
+        None if what == Spawn::Memory => Target::new("memory:"),
+        None => Target::sqlite(folder.join("compare.db")),
+        Some(Server::Redis(it)) => Target::new(it.url()),
+        Some(Server::MySql(it)) => Target::new(it.url()),
+        Some(Server::Postgres(it)) => Target::new(it.url()),
+        Some(Server::ZooKeeper(it)) => Target::new(zookeeper_url(&it.servers())),
+    };
+    let mut candidate = open(target, what.setup().to_owned()).await?;
+    candidate.server = server;
+    candidate.ours = true;
+    what.key().clone_into(&mut candidate.facts.product);
+    what.key().clone_into(&mut candidate.facts.key);
+    named(what.key()).clone_into(&mut candidate.facts.name);
+    Ok(candidate)
+}
+
+/// The shortest session that this ensemble grants without falling over on a busy machine.
+pub(super) fn zookeeper_url(servers: &str) -> String {
+    format!("zookeeper://{servers}/distlock-compare?session_timeout=5s")
+}
+
+/// Opens somebody else's store.
+pub(super) async fn open(target: Target, setup: String) -> Result<Candidate> {
+    let store = distlock::open(target.clone()).await?;
+    let health = store.locker().health().await?;
+    let capabilities = store.lock().capabilities().clone();
+    let said = health.server.to_lowercase();
+    let product = if said.contains("mariadb") {
+        "mariadb"
+    } else {
+        capabilities.backend
+    };
+    let facts = StoreFacts {
+        key: product.to_owned(),
+        product: product.to_owned(),
+        name: named(product).to_owned(),
+        server: health.server,
+        setup,
+        promises: serde_json::to_value(&capabilities)
+            .ok()
+            .and_then(|value| serde_json::from_value(value).ok()),
+        findings: health
+            .findings
+            .iter()
+            .map(|finding| Finding {
+                check: finding.check.to_owned(),
+                verdict: format!("{:?}", finding.verdict).to_lowercase(),
+                detail: finding.detail.clone(),
+            })
+            .collect(),
+        ..StoreFacts::default()
+    };
+    Ok(Candidate {
+        facts,
+        target,
+        store,
+        server: None,
+        ours: false,
+    })
+}
+
+fn named(product: &str) -> &str {
+    match product {
+        "memory" => "Memory",
+        "sqlite" => "SQLite",
+        "redis" => "Redis",
+        "mariadb" => "MariaDB",
+        "mysql" => "MySQL",
+        "postgres" => "Postgres",
+        "zookeeper" => "ZooKeeper",
+        "etcd" => "etcd",
+        other => other,
+    }
+}
+
+/// Gives stores of one product names of their own: `redis`, `redis-2`.
+pub(super) fn distinguish(candidates: &mut [Candidate]) {
+    for at in 1..candidates.len() {
+        let product = candidates[at].facts.product.clone();
+        let before = candidates[..at]
+            .iter()
+            .filter(|it| it.facts.product == product)
+            .count();
+        if before > 0 {
+            let facts = &mut candidates[at].facts;
+            facts.key = format!("{product}-{}", before + 1);
+            facts.name = format!("{} {}", facts.name, before + 1);
+        }
+    }
+}
+
+/// Whether a store still answers; what it says if not.
+pub(super) async fn answers(store: &Store) -> std::result::Result<(), String> {
+    match within(Duration::from_secs(8), store.locker().health()).await {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("no answer for 8 s".into()),
+    }
+}

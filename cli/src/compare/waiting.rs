@@ -1,0 +1,167 @@
+//! What waiting costs: how late a waiter in another client is woken, and how often the store is asked meanwhile.
+
+use std::time::Duration;
+
+use distlock::{Clock as _, Locker, SystemClock};
+use distlock_report::{
+    Latencies,
+    compare::{Figure, Measure},
+};
+use tokio::task::JoinSet;
+
+use super::{
+    Run,
+    rounds::{Turn, count, pause, within},
+    stores::Opener,
+};
+use crate::exit::Outcome;
+
+/// Callers that wait.
+const WAITERS: u32 = 64;
+
+/// Longer than anything here takes.
+const TTL: Duration = Duration::from_secs(60);
+
+impl Run {
+    /// Wake-ups between two clients, in rounds.
+    pub(super) async fn wake_ups(&mut self) -> Outcome<()> {
+        self.progress.part("measuring wake-ups");
+        let (rounds, wakes) = (self.plan.rounds, self.plan.wakes);
+        let expected = Duration::from_millis(600) * wakes;
+        self.interleave("wakeup", rounds, expected, |store, _| {
+            let opener = store.opener();
+            Some(async move {
+                wake_ups(&opener, wakes)
+                    .await
+                    .unwrap_or_else(|error| Turn::failed(error.to_string()))
+            })
+        })
+        .await
+    }
+
+    /// Requests per second while many wait, all stores at once: they are counted, not timed.
+    pub(super) async fn waiting(&mut self) -> Outcome<()> {
+        self.progress.part("counting what waiting costs");
+        let mut running = JoinSet::new();
+        for (at, candidate) in self.stores.iter().enumerate() {
+            let name = format!("waiting-{WAITERS}.{}.0.json", candidate.key());
+            let (opener, time) = (candidate.opener(), self.plan.waiting);
+            let kept = self.kept.load::<Turn>(&name);
+            let alive = candidate.alive();
+            running.spawn(async move {
+                let turn = match kept {
+                    Some(kept) => Some(kept),
+                    None if !alive => None,
+                    None => Some(
+                        within(time + Duration::from_secs(40), waiting(&opener, time))
+                            .await
+                            .unwrap_or_else(|| Ok(Turn::failed("it hung")))
+                            .unwrap_or_else(|error| Turn::failed(error.to_string())),
+                    ),
+                };
+                (at, name, turn)
+            });
+        }
+        for (at, name, turn) in running.join_all().await {
+            self.progress.step();
+            let Some(turn) = turn else { continue };
+            if turn.error.is_none() {
+                self.kept.save(&name, &turn)?;
+            }
+            for (measure, value) in &turn.values {
+                self.figures.push(Figure {
+                    store: self.stores[at].key().to_owned(),
+                    experiment: format!("waiting-{WAITERS}"),
+                    measure: *measure,
+                    rounds: vec![*value],
+                    missing: None,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<Turn> {
+    let (holder, waiter) = (opener.client().await?, opener.client().await?);
+    let (holding, waiting) = (holder.locker(), waiter.locker());
+    let name = format!("bench:wakeup:{:08x}", fastrand::u32(..));
+    let mut latencies = Latencies::new();
+    for at in 0..=wakes {
+        let guard = holding.lock(&name).ttl(TTL).acquire().await?;
+        let next = tokio::spawn(next(waiting.clone(), name.clone()));
+        // Until it waits for certain; at a random point of whatever rhythm it polls with.
+        pause(Duration::from_millis(60 + fastrand::u64(0..120))).await;
+        let released = SystemClock.now();
+        let _ = guard.release().await;
+        let granted = match next.await {
+            Ok(granted) => granted?,
+            Err(_) => return Ok(Turn::failed("the waiter ended early")),
+        };
+        // The first one opens connections.
+        if at > 0 {
+            latencies.record(granted.since(released));
+        }
+    }
+    holder.close().await;
+    waiter.close().await;
+    let us = |share| latencies.quantile(share).as_secs_f64() * 1e6;
+    Ok(Turn {
+        values: vec![(Measure::P50, us(0.5)), (Measure::P99, us(0.99))],
+        ..Turn::default()
+    })
+}
+
+async fn next(locker: Locker, name: String) -> distlock::Result<distlock::Moment> {
+    let guard = locker
+        .lock(&name)
+        .ttl(TTL)
+        .wait(Duration::from_secs(30))
+        .acquire()
+        .await?;
+    let granted = SystemClock.now();
+    let _ = guard.release().await;
+    Ok(granted)
+}
+
+async fn waiting(opener: &Opener, time: Duration) -> distlock::Result<Turn> {
+    let (holder, waiter) = (opener.client().await?, opener.client().await?);
+    let name = format!("bench:waiting:{:08x}", fastrand::u32(..));
+    let guard = holder
+        .locker()
+        .lock(&name)
+        .ttl(Duration::from_secs(600))
+        .acquire()
+        .await?;
+    let locker = waiter.locker();
+    let mut waiters = JoinSet::new();
+    for _ in 0..WAITERS {
+        let (locker, name) = (locker.clone(), name.clone());
+        waiters.spawn(async move {
+            let lock = locker.lock(&name).ttl(TTL).wait(TTL);
+            drop(lock.acquire().await);
+        });
+    }
+    // Joining is not waiting.
+    pause(Duration::from_millis(1500)).await;
+    let before = waiter.lock().requests_sent();
+    let start = SystemClock.now();
+    pause(time).await;
+    let seconds = SystemClock.now().since(start).as_secs_f64();
+    let sent = waiter.lock().requests_sent();
+    waiters.shutdown().await;
+    let _ = guard.release().await;
+    waiter.close().await;
+    holder.close().await;
+    let values = match (before, sent) {
+        (Some(before), Some(sent)) => vec![(
+            Measure::WaitingStatements,
+            count(sent.saturating_sub(before)) / seconds,
+        )],
+        _ => Vec::new(),
+    };
+    Ok(Turn {
+        values,
+        ..Turn::default()
+    })
+}

@@ -1,0 +1,17 @@
+//! Several stores side by side: what was found out about them, as data.
+//!
+//! Whoever measures fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here measures, and the
+//! pages are computed from the JSON form alone, so that they can be made again from it.
+
+mod guide;
+mod model;
+mod properties;
+mod prose;
+
+pub use guide::{Advice, advice};
+pub use model::{
+    About, Comparison, Figure, Finding, Interval, Lane, Measure, PeerRun, Promises, Scenario,
+    ScenarioKind, StoreFacts, is_difference,
+};
+pub use properties::{PROPERTIES, Property, PropertyResult};
+pub use prose::{Prose, prose};

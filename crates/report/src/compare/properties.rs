@@ -1,0 +1,144 @@
+//! The properties that people ask about, and which conformance cases answer.
+
+use serde::{Deserialize, Serialize};
+
+/// A property of locks, in the words of those who choose a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Property {
+    /// The name in data.
+    pub key: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// The cases that decide it, of which a quick run asks the first only.
+    pub cases: &'static [&'static str],
+}
+
+/// What was asked, and what came out.
+pub const PROPERTIES: [Property; 12] = [
+    Property {
+        key: "exclusion",
+        title: "exclusion",
+        cases: &[
+            "exclusion::processes_never_overlap",
+            "exclusion::two_clients_never_overlap",
+            "exclusion::race_has_one_winner",
+            "exclusion::unguarded_counter_is_exact",
+            "exclusion::five_processes_at_a_barrier",
+        ],
+    },
+    Property {
+        key: "crash_expiry",
+        title: "a dead process frees its locks",
+        cases: &["expiry::dead_process_frees_at_its_ttl"],
+    },
+    Property {
+        key: "lock_expiry",
+        title: "a lease ends, and not too early",
+        cases: &[
+            "expiry::dead_holder_frees_at_its_ttl",
+            "expiry::never_before_the_holders_deadline",
+            "expiry::dead_holder_excludes_until_then",
+            "expiry::expired_owner_cannot_renew",
+            "expiry::late_release_harms_nobody",
+        ],
+    },
+    Property {
+        key: "try",
+        title: "try without waiting",
+        cases: &[
+            "waiting::try_acquire_never_waits",
+            "waiting::zero_wait_tries_once",
+        ],
+    },
+    Property {
+        key: "blocking_wait",
+        title: "waiting, woken by a release",
+        cases: &[
+            "waiting::release_serves_a_waiter_of_another_client",
+            "waiting::wake_up_is_as_promised",
+            "waiting::every_waiter_is_served",
+        ],
+    },
+    Property {
+        key: "timeout",
+        title: "a wait that ends in time",
+        cases: &[
+            "waiting::gives_up_when_the_wait_is_over",
+            "waiting::timeout_says_who",
+        ],
+    },
+    Property {
+        key: "reentrancy",
+        title: "re-entry, only when asked",
+        cases: &[
+            "reentrancy::last_release_frees",
+            "reentrancy::not_unless_asked",
+            "reentrancy::scope_enters_again",
+            "reentrancy::other_scopes_are_excluded",
+        ],
+    },
+    Property {
+        key: "fairness",
+        title: "order of waiting, as promised",
+        cases: &[
+            "waiting::order_between_clients_is_as_promised",
+            "handover::first_come_first_served",
+            "handover::lets_another_client_in",
+        ],
+    },
+    Property {
+        key: "fencing_release",
+        title: "fencing across releases",
+        cases: &[
+            "fencing::rises_between_clients",
+            "fencing::rises_across_release",
+            "fencing::rises_under_load",
+            "fencing::guard_refuses_the_stale",
+        ],
+    },
+    Property {
+        key: "fencing_expiry",
+        title: "fencing across expiry",
+        cases: &["fencing::rises_across_expiry"],
+    },
+    Property {
+        key: "fencing_reopen",
+        title: "fencing when all clients left",
+        cases: &["fencing::rises_across_reopening"],
+    },
+    Property {
+        key: "loss",
+        title: "a lost lock is told",
+        cases: &[
+            "loss::expiry_is_told_in_time",
+            "loss::takeover_is_told",
+            "loss::force_is_told",
+            "loss::never_without_cause",
+        ],
+    },
+];
+
+/// What the suite found about one property of one store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PropertyResult {
+    /// [`Property::key`].
+    pub property: String,
+    /// Cases that passed.
+    pub passed: u32,
+    /// Cases that failed, with what they said.
+    pub failed: Vec<String>,
+    /// Cases that cannot be asked of this store, with why.
+    pub not_applicable: Vec<String>,
+}
+
+impl PropertyResult {
+    /// As a table shows it.
+    #[must_use]
+    pub fn mark(&self) -> &'static str {
+        match (self.passed, self.failed.len()) {
+            (0, 0) => "–",
+            (_, 0) => "✓",
+            _ => "✗",
+        }
+    }
+}

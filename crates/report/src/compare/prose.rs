@@ -1,0 +1,58 @@
+//! What each kind of store can promise, and what breaks it: what no measurement shows.
+
+/// Two sentences about a kind of store.
+#[derive(Clone, Copy, Debug)]
+pub struct Prose {
+    /// What it can promise.
+    pub promise: &'static str,
+    /// What breaks that promise.
+    pub breaks: &'static str,
+}
+
+/// By product name; `None` for one that is not known here.
+#[must_use]
+pub fn prose(product: &str) -> Option<Prose> {
+    Some(match product {
+        "memory" => Prose {
+            promise: "Exclusion between the tasks of one process, at the price of a function call.",
+            breaks: "Nothing short of the process ending, which ends every lock with it. Other processes see nothing of it.",
+        },
+        "sqlite" => Prose {
+            promise: "Exclusion between the processes of one host, on a clock that nobody can step; locks and tokens are on \
+                      the disk before they are granted.",
+            breaks: "A network file system, a file that is copied or restored, and a second host. A process stopped inside a \
+                     transaction delays every writer.",
+        },
+        "redis" => Prose {
+            promise: "Exclusion on one server with an append-only file. Fast, with pushed wake-ups. After a failover the tokens \
+                      still rise as long as the servers' clocks agree.",
+            breaks: "A clock of the server that is stepped forward, an eviction policy other than noeviction, FLUSHALL, a restart \
+                     without persistence. With replicas, Sentinel or Cluster a failover can lose a granted lock, because \
+                     replication is asynchronous: then two may hold it, and only the token tells them apart.",
+        },
+        "mysql" | "mariadb" => Prose {
+            promise: "Exclusion on one primary that syncs every commit: a grant is a committed row, and the token is kept in it.",
+            breaks: "A stepped clock of the server, innodb_flush_log_at_trx_commit other than 1 with a power cut, and a failover \
+                     to an asynchronous replica. On Galera only with one writer.",
+        },
+        "postgres" => Prose {
+            promise: "Exclusion on one primary with synchronous_commit: a grant is a committed row, and waiters are told by NOTIFY.",
+            breaks: "A stepped clock of the server, synchronous_commit=off with a crash, and a failover to an asynchronous replica.",
+        },
+        "zookeeper" => Prose {
+            promise: "Exclusion by a quorum: a grant is agreed on by most servers, so losing one loses nothing. Waiters are served \
+                      in order, and the token is the transaction that created the contender.",
+            breaks: "Restoring from an old snapshot, or building the ensemble anew. A holder that is stopped for longer than its \
+                     session can act afterwards, as everywhere. Without a majority there are no locks at all.",
+        },
+        "etcd" => Prose {
+            promise: "Exclusion by a quorum, served in order; the token is the revision that created the contender's key.",
+            breaks: "Restoring from a snapshot without raising the revision. Without a majority there are no locks at all.",
+        },
+        "remote" | "distlock" => Prose {
+            promise: "Exclusion by one lock server that keeps everything in memory.",
+            breaks: "A restart of the server ends every lock, which its holders are told.",
+        },
+        _ => return None,
+    })
+}

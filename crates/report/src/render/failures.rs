@@ -1,0 +1,106 @@
+//! Behaviour under failure.
+
+use std::fmt::Write as _;
+
+use super::{
+    figures,
+    sections::named,
+    text::{escape, millis},
+};
+use crate::compare::{Comparison, Scenario, ScenarioKind};
+
+/// What was broken, in a sentence.
+pub(crate) fn what(kind: ScenarioKind) -> &'static str {
+    match kind {
+        ScenarioKind::HolderKilled => {
+            "A process holds the lock and is killed with SIGKILL; a client in another process waits. Its lease must run out \
+             before anybody else may have it."
+        }
+        ScenarioKind::ServerKilled => {
+            "The server is killed with SIGKILL while a client holds the lock and another waits, and is started again on the \
+             same data a second later. The holder releases after a while."
+        }
+        ScenarioKind::ServerPaused => {
+            "The server is stopped with SIGSTOP for longer than the lease, then goes on. The holder cannot renew, so it must \
+             stop believing before anybody else is granted the lock."
+        }
+        ScenarioKind::LeaderLost => {
+            "The leader of three servers is killed while a client holds the lock and another waits."
+        }
+    }
+}
+
+/// A sentence about one scenario's outcome.
+pub(crate) fn outcome(scenario: &Scenario) -> String {
+    if let Some(why) = &scenario.failed {
+        return format!("could not be played: {why}");
+    }
+    let mut parts = Vec::new();
+    match scenario.holder_kept {
+        Some(true) => parts.push("the holder kept its lock".to_owned()),
+        Some(false) if scenario.kind != ScenarioKind::HolderKilled => {
+            parts.push("the holder was told that its lock is lost".to_owned());
+        }
+        _ => {}
+    }
+    if let Some(ms) = scenario.next_holder_ms {
+        parts.push(format!("next holder {} after the fault", millis(ms)));
+    }
+    if let Some(ms) = scenario.usable_ms {
+        parts.push(format!("locks again after {}", millis(ms)));
+    }
+    parts.push(match &scenario.broken {
+        None => "never two at once, tokens rose".to_owned(),
+        Some(how) => format!("BROKEN: {how}"),
+    });
+    parts.join("; ")
+}
+
+/// All of it; `None` when nothing was broken on purpose.
+pub(crate) fn section(comparison: &Comparison) -> Option<String> {
+    if comparison.scenarios.is_empty() {
+        return None;
+    }
+    let mut html = String::new();
+    for kind in ScenarioKind::ALL {
+        let all: Vec<&Scenario> = comparison
+            .scenarios
+            .iter()
+            .filter(|it| it.kind == kind)
+            .collect();
+        if all.is_empty() {
+            continue;
+        }
+        let _ = write!(
+            html,
+            "<h3>{}</h3><p>{}</p><div class=\"grid\">",
+            kind.title(),
+            what(kind)
+        );
+        if let Some(figure) = figures::recovery(comparison, kind).filter(|_| all.len() > 1) {
+            html += &super::html::figure(&figure);
+        }
+        for scenario in all {
+            let Some(store) = comparison.store(&scenario.store) else {
+                continue;
+            };
+            let class = if scenario.broken.is_some() || scenario.failed.is_some() {
+                "bad"
+            } else {
+                ""
+            };
+            let _ = write!(
+                html,
+                "<figure><figcaption>{}<span class=\"{class}\">{}</span></figcaption>",
+                named(store),
+                escape(&outcome(scenario))
+            );
+            if let Some(figure) = figures::lanes(comparison, scenario) {
+                html += &figure.inline();
+            }
+            html += "</figure>";
+        }
+        html += "</div>\n";
+    }
+    Some(html)
+}

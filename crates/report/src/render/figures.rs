@@ -1,0 +1,225 @@
+//! Which figure shows what.
+
+use super::{
+    svg::{Bar, Row, Series, Svg},
+    text::{millis, number, time},
+};
+use crate::{
+    compare::{Comparison, Measure, Scenario, ScenarioKind, StoreFacts},
+    table::count,
+};
+
+fn stores(comparison: &Comparison) -> Vec<(String, String)> {
+    comparison
+        .stores
+        .iter()
+        .map(|store| (store.key.clone(), store.product.clone()))
+        .collect()
+}
+
+fn rounds(comparison: &Comparison) -> String {
+    format!("median of {} interleaved rounds", comparison.about.rounds)
+}
+
+/// Cycles a second by number of callers.
+pub(crate) fn throughput(comparison: &Comparison) -> Svg {
+    let sizes = comparison.sizes("independent");
+    let series = series(comparison, |store| {
+        sizes
+            .iter()
+            .map(|size| {
+                let experiment = format!("independent-{size}");
+                let rate = comparison.spread(&store.key, &experiment, Measure::Rate)?;
+                Some(rate.median)
+            })
+            .collect()
+    });
+    let steps: Vec<String> = sizes
+        .iter()
+        .map(|size| {
+            if *size == 1 {
+                "1 caller".into()
+            } else {
+                size.to_string()
+            }
+        })
+        .collect();
+    Svg::new(
+        "Lock cycles a second",
+        &format!("each caller its own name; {}", rounds(comparison)),
+        stores(comparison),
+    )
+    .lines(&steps, &series, short)
+}
+
+/// Latency with one caller while others' locks lie in the store.
+pub(crate) fn idle(comparison: &Comparison) -> Option<Svg> {
+    let sizes = comparison.sizes("idle");
+    if sizes.len() < 2 {
+        return None;
+    }
+    let series = series(comparison, |store| {
+        sizes
+            .iter()
+            .map(|size| {
+                let experiment = format!("idle-{size}");
+                let time = comparison.spread(&store.key, &experiment, Measure::P50)?;
+                Some(time.median)
+            })
+            .collect()
+    });
+    let steps: Vec<String> = sizes
+        .iter()
+        .map(|size| format!("{} held", count(u64::from(*size))))
+        .collect();
+    Some(
+        Svg::new(
+            "One cycle while other locks are held",
+            &format!("one caller; {}", rounds(comparison)),
+            stores(comparison),
+        )
+        .lines(&steps, &series, coarse_time),
+    )
+}
+
+fn series(
+    comparison: &Comparison,
+    values: impl Fn(&StoreFacts) -> Vec<Option<f64>>,
+) -> Vec<Series> {
+    comparison
+        .stores
+        .iter()
+        .map(|store| Series {
+            key: store.key.clone(),
+            label: store.name.clone(),
+            values: values(store),
+        })
+        .filter(|series| series.values.iter().any(Option::is_some))
+        .collect()
+}
+
+/// A latency of every store, from its median to the slowest in a hundred.
+pub(crate) fn latency(comparison: &Comparison, experiment: &str, title: &str) -> Option<Svg> {
+    let mut rows: Vec<Row> = comparison
+        .stores
+        .iter()
+        .filter_map(|store| {
+            let middle = comparison.spread(&store.key, experiment, Measure::P50)?;
+            let slow = comparison.spread(&store.key, experiment, Measure::P99);
+            Some(Row {
+                key: store.key.clone(),
+                label: store.name.clone(),
+                low: middle.median,
+                middle: middle.median,
+                high: slow.map_or(middle.median, |slow| slow.median.max(middle.median)),
+                text: time(middle.median),
+            })
+        })
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    rows.sort_by(|a, b| a.middle.total_cmp(&b.middle));
+    let note = "dot: half are faster; bar: to the slowest in a hundred";
+    Some(Svg::new(title, note, stores(comparison)).ranges(&rows, coarse_time))
+}
+
+/// From a fault to the next holder, or to the next cycle that works.
+pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
+    let mut rows: Vec<Row> = comparison
+        .scenarios
+        .iter()
+        .filter(|scenario| scenario.kind == kind)
+        .filter_map(|scenario| {
+            let store = comparison.store(&scenario.store)?;
+            let value = told(scenario)?;
+            Some(Row {
+                key: store.key.clone(),
+                label: store.name.clone(),
+                low: value,
+                middle: value,
+                high: value,
+                text: millis(value),
+            })
+        })
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    rows.sort_by(|a, b| a.middle.total_cmp(&b.middle));
+    let note = match kind {
+        ScenarioKind::HolderKilled => "from SIGKILL to the grant of the next holder",
+        ScenarioKind::ServerKilled => {
+            "from SIGKILL until a lock can be taken again, restart included"
+        }
+        ScenarioKind::ServerPaused => "from SIGSTOP until a lock can be taken again",
+        ScenarioKind::LeaderLost => "from SIGKILL of the leader until a lock can be taken again",
+    };
+    Some(Svg::new(kind.title(), note, stores(comparison)).ranges(&rows, coarse_millis))
+}
+
+/// The time that a scenario is about.
+pub(crate) fn told(scenario: &Scenario) -> Option<f64> {
+    match scenario.kind {
+        ScenarioKind::HolderKilled => scenario.next_holder_ms,
+        _ => scenario.usable_ms,
+    }
+}
+
+/// Who believed to hold the lock, and when.
+pub(crate) fn lanes(comparison: &Comparison, scenario: &Scenario) -> Option<Svg> {
+    let store = comparison.store(&scenario.store)?;
+    let bar = |it: &crate::compare::Interval| Bar {
+        from: it.from,
+        until: it.until,
+        text: it.label.clone(),
+    };
+    let lanes: Vec<(String, Vec<Bar>)> = scenario
+        .lanes
+        .iter()
+        .map(|lane| (lane.who.clone(), lane.holds.iter().map(bar).collect()))
+        .collect();
+    let end = scenario
+        .lanes
+        .iter()
+        .flat_map(|lane| &lane.holds)
+        .chain(&scenario.fault)
+        .map(|it| it.until)
+        .fold(0.0, f64::max);
+    if end <= 0.0 {
+        return None;
+    }
+    let fault = scenario.fault.as_ref().map(bar);
+    Some(
+        Svg::new(&store.name, scenario.kind.title(), stores(comparison)).lanes(
+            &store.key,
+            end * 1.02,
+            fault.as_ref(),
+            &lanes,
+        ),
+    )
+}
+
+/// `250`, `10k`, `1M`: for an axis.
+fn short(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{}M", number(value / 1e6)),
+        value if value >= 1e3 => format!("{}k", number(value / 1e3)),
+        value => number(value),
+    }
+}
+
+/// `10 µs`, `1 ms`: for an axis.
+fn coarse_time(us: f64) -> String {
+    match us {
+        us if us <= 0.0 => "0".into(),
+        us if us < 1.0 => format!("{} ns", number(us * 1e3)),
+        us if us < 1e3 => format!("{} µs", number(us)),
+        us if us < 1e6 => format!("{} ms", number(us / 1e3)),
+        us => format!("{} s", number(us / 1e6)),
+    }
+}
+
+fn coarse_millis(ms: f64) -> String {
+    coarse_time(ms * 1e3)
+}

@@ -1,0 +1,228 @@
+//! The page.
+
+use std::fmt::Write as _;
+
+use super::{
+    failures, figures, sections, style,
+    svg::Svg,
+    text::{escape, number, time},
+};
+use crate::compare::{Comparison, Measure, advice};
+
+/// One self-contained page: no script, nothing fetched, light and dark.
+#[must_use]
+pub fn html(comparison: &Comparison) -> String {
+    let keys: Vec<(String, String)> = comparison
+        .stores
+        .iter()
+        .map(|store| (store.key.clone(), store.product.clone()))
+        .collect();
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
+         <title>Distributed locks, side by side</title>\n<style>\n:root{{{}{}}}\n\
+         @media(prefers-color-scheme:dark){{:root{{{}{}}}}}\n{}{}</style>\n</head>\n<body>\n<main>\n",
+        style::LIGHT,
+        style::colours(&keys, false),
+        style::DARK,
+        style::colours(&keys, true),
+        style::PAGE,
+        style::FIGURE,
+    );
+    page += &opening(comparison);
+    page += &guide(comparison);
+    page += &promises(comparison);
+    page += &cost(comparison);
+    if let Some(failures) = failures::section(comparison) {
+        page += "<h2 id=\"failure\">Behaviour under failure</h2>\n\
+                 <p>A bar is the time in which a client believed to hold the lock: from the answer to its request until its \
+                 release was sent, or until it was told that the lock is lost. The shaded part is the fault. Two bars at the \
+                 same time would be two holders.</p>\n";
+        page += &failures;
+    }
+    if !comparison.peers.is_empty() {
+        page += "<h2 id=\"peers\">Other ways in the same stores</h2>\n<p>Each table is one run of its own with its ways \
+                 interleaved; the first row is the plain one. Plain rows and raw commands have no lease renewal, no token and \
+                 no loss notice: they show the floor that the store sets. A ratio is bold when no round contradicts it.</p>\n";
+        for run in &comparison.peers {
+            page += &sections::peer_table(comparison, run);
+        }
+    }
+    page += &method(comparison);
+    page + "</main>\n</body>\n</html>\n"
+}
+
+/// A figure with its title as text of the page.
+pub(crate) fn figure(svg: &Svg) -> String {
+    format!(
+        "<figure><figcaption>{}<span>{}</span></figcaption>{}</figure>",
+        escape(&svg.title),
+        escape(&svg.note),
+        svg.inline()
+    )
+}
+
+fn opening(comparison: &Comparison) -> String {
+    let about = &comparison.about;
+    let names: Vec<&str> = comparison
+        .stores
+        .iter()
+        .map(|store| store.name.as_str())
+        .collect();
+    let mut html = format!(
+        "<h1>Distributed locks, side by side</h1>\n<p>{} behind one lock library, measured in one run on one machine: what each \
+         promises, what it costs, and what happens when something dies.</p>\n<p class=\"quiet\">{}. distlock {}. {} interleaved \
+         {} of every figure.</p>\n",
+        escape(&listed(&names)),
+        escape(&about.date),
+        escape(&about.version),
+        about.rounds,
+        if about.rounds == 1 { "round" } else { "rounds" },
+    );
+    for remark in &about.remarks {
+        let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(remark));
+    }
+    for store in &comparison.stores {
+        if let Some(why) = &store.stopped {
+            let _ = writeln!(
+                html,
+                "<p class=\"bad\">{} died half-way, so its later figures are missing: {}</p>",
+                escape(&store.name),
+                escape(why)
+            );
+        }
+    }
+    html += "<nav><a href=\"#guide\">Which one?</a><a href=\"#promises\">Promises</a><a href=\"#cost\">Cost</a>";
+    if !comparison.scenarios.is_empty() {
+        html += "<a href=\"#failure\">Failure</a>";
+    }
+    if !comparison.peers.is_empty() {
+        html += "<a href=\"#peers\">Other ways</a>";
+    }
+    html + "<a href=\"#method\">Method</a></nav>\n"
+}
+
+/// `a, b and c`.
+pub(crate) fn listed(names: &[&str]) -> String {
+    match names {
+        [] => "Nothing".into(),
+        [one] => (*one).into(),
+        [many @ .., last] => format!("{} and {last}", many.join(", ")),
+    }
+}
+
+fn guide(comparison: &Comparison) -> String {
+    let mut html = String::from("<h2 id=\"guide\">Which one?</h2>\n");
+    html += &glance(comparison);
+    html += "<ul class=\"advice\">\n";
+    for it in advice(comparison) {
+        let _ = writeln!(
+            html,
+            "<li><span class=\"quiet\">{}</span><strong>{}</strong>{}</li>",
+            escape(&it.need),
+            escape(&it.pick),
+            escape(&it.because)
+        );
+    }
+    html + "</ul>\n<p class=\"quiet\">Made from the figures below. A best one is named, and set in bold in the tables, only \
+            where the range of its rounds does not meet any other's.</p>\n"
+}
+
+fn glance(comparison: &Comparison) -> String {
+    let columns = [
+        sections::Column::new("one cycle", "uncontended", Measure::P50, time),
+        sections::Column::new(
+            "cycles/s, 64 callers",
+            "independent-64",
+            Measure::Rate,
+            number,
+        ),
+        sections::Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
+        sections::Column::new("takeover of a login", "kickout", Measure::P50, time),
+    ];
+    sections::cost_table(comparison, &columns).unwrap_or_default()
+}
+
+fn promises(comparison: &Comparison) -> String {
+    let mut html = String::from("<h2 id=\"promises\">What each one promises</h2>\n");
+    if let Some(table) = sections::properties(comparison) {
+        html += "<p>Put to the test by the conformance suite on these very servers: cases that passed, of those that were \
+                 asked.</p>\n";
+        html += &table;
+    }
+    for (store, said) in sections::failed_cases(comparison) {
+        let _ = writeln!(
+            html,
+            "<p class=\"bad\">{}: {}</p>",
+            escape(&store),
+            escape(&said)
+        );
+    }
+    if let Some(table) = sections::capability_table(comparison) {
+        html += "<h3>As declared, and checked by the suite</h3>\n";
+        html += &table;
+    }
+    html + &sections::prose_list(comparison)
+}
+
+fn cost(comparison: &Comparison) -> String {
+    let mut html = String::from("<h2 id=\"cost\">What it costs</h2>\n<div class=\"grid\">\n");
+    let drawn = [
+        figures::latency(comparison, "uncontended", "One cycle, one caller"),
+        Some(figures::throughput(comparison))
+            .filter(|_| !comparison.sizes("independent").is_empty()),
+        figures::latency(comparison, "wakeup", "Wake-up of a waiter elsewhere"),
+        figures::latency(comparison, "handoff-2", "Hand-over inside a process"),
+        figures::idle(comparison),
+        figures::latency(
+            comparison,
+            "kickout",
+            "Takeover of a session by a new login",
+        ),
+    ];
+    for svg in drawn.iter().flatten() {
+        html += &figure(svg);
+    }
+    html += "\n</div>\n";
+    for (title, note, columns) in sections::costs(comparison) {
+        if let Some(table) = sections::cost_table(comparison, &columns) {
+            let _ = write!(
+                html,
+                "<h3>{}</h3>\n<p class=\"quiet\">{}</p>\n{table}",
+                escape(title),
+                escape(&note)
+            );
+        }
+    }
+    html
+}
+
+fn method(comparison: &Comparison) -> String {
+    let about = &comparison.about;
+    let mut html = String::from(
+        "<h2 id=\"method\">How this was made</h2>\n<p>Stores take turns, round by round, every other round backwards, so that \
+         what is compared ran in the same minute. A figure is the median of its rounds with the lowest and the highest beside \
+         it. Callers go through the same locker, with renewal, tokens and loss notice. A store that fails leaves no number.</p>\n",
+    );
+    let _ = writeln!(html, "<p><code>{}</code></p>", escape(&about.command));
+    html += "<div class=\"scroll\"><table><tbody>";
+    for (label, value) in &about.machine {
+        let _ = write!(
+            html,
+            "<tr><th>{}</th><td class=\"text\">{}</td></tr>",
+            escape(label),
+            escape(value)
+        );
+    }
+    for store in &comparison.stores {
+        let _ = write!(
+            html,
+            "<tr><th>{}</th><td class=\"text\">{}; {}</td></tr>",
+            escape(&store.name),
+            escape(&store.server),
+            escape(&store.setup)
+        );
+    }
+    html + "</tbody></table></div>\n<p class=\"quiet\">Every figure is in report.json, every round in samples/.</p>\n"
+}

@@ -1,0 +1,305 @@
+//! The same as Markdown, for terminals and code hosts.
+
+use std::fmt::Write as _;
+
+use super::{
+    failures,
+    html::listed,
+    sections::{self, Column},
+    text::{number, range, time},
+};
+use crate::{
+    compare::{
+        Comparison, Figure, PROPERTIES, ScenarioKind, StoreFacts, advice, is_difference, prose,
+    },
+    statistics::Spread,
+};
+
+/// The report as Markdown.
+#[must_use]
+pub fn markdown(comparison: &Comparison) -> String {
+    let about = &comparison.about;
+    let names: Vec<&str> = comparison
+        .stores
+        .iter()
+        .map(|it| it.name.as_str())
+        .collect();
+    let mut text = format!(
+        "# Distributed locks, side by side\n\n{} behind one lock library, measured in one run on one machine.\n\n\
+         {}. distlock {}. Median of {} interleaved rounds, lowest to highest in brackets.\n",
+        listed(&names),
+        about.date,
+        about.version,
+        about.rounds
+    );
+    for remark in &about.remarks {
+        let _ = write!(text, "\n> {remark}\n");
+    }
+    for store in &comparison.stores {
+        if let Some(why) = &store.stopped {
+            let _ = write!(
+                text,
+                "\n**{} died half-way, so its later figures are missing:** {}\n",
+                store.name,
+                plain(why)
+            );
+        }
+    }
+    text += "\n## Which one?\n\n";
+    for it in advice(comparison) {
+        let _ = writeln!(
+            text,
+            "- {}: **{}**. {}",
+            it.need,
+            it.pick,
+            plain(&it.because)
+        );
+    }
+    promises(comparison, &mut text);
+    text += "\n## What it costs\n";
+    for (title, note, columns) in sections::costs(comparison) {
+        cost(comparison, title, &note, &columns, &mut text);
+    }
+    scenarios(comparison, &mut text);
+    peers(comparison, &mut text);
+    text += "\n## How this was made\n\n";
+    let _ = write!(text, "```sh\n{}\n```\n\n", about.command);
+    table(&mut text, &["".into(), "".into()], &{
+        let machine = about.machine.iter().cloned();
+        let stores = comparison
+            .stores
+            .iter()
+            .map(|it| (it.name.clone(), format!("{}; {}", it.server, it.setup)));
+        machine
+            .chain(stores)
+            .map(|(label, value)| vec![label, value])
+            .collect::<Vec<_>>()
+    });
+    text
+}
+
+fn promises(comparison: &Comparison, text: &mut String) {
+    text.push_str("\n## What each one promises\n\n");
+    let mut heading = vec!["property".to_owned()];
+    heading.extend(comparison.stores.iter().map(|it| it.name.clone()));
+    let mut rows = Vec::new();
+    if comparison.stores.iter().any(|it| !it.properties.is_empty()) {
+        for property in PROPERTIES {
+            let mut row = vec![property.title.to_owned()];
+            row.extend(comparison.stores.iter().map(|store| {
+                store
+                    .properties
+                    .iter()
+                    .find(|it| it.property == property.key)
+                    .map_or_else(
+                        || "–".to_owned(),
+                        |it| {
+                            let cases = it.passed as usize + it.failed.len();
+                            if cases == 0 {
+                                return it.mark().to_owned();
+                            }
+                            format!("{} {} of {cases}", it.mark(), it.passed)
+                        },
+                    )
+            }));
+            rows.push(row);
+        }
+    }
+    let declared: Vec<_> = comparison
+        .stores
+        .iter()
+        .map(sections::capabilities)
+        .collect();
+    if let Some(first) = declared.iter().flatten().next() {
+        for (at, (label, _)) in first.iter().enumerate() {
+            let mut row = vec![(*label).to_owned()];
+            row.extend(declared.iter().map(|all| {
+                all.as_ref()
+                    .and_then(|all| all.get(at))
+                    .map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
+            }));
+            rows.push(row);
+        }
+    }
+    table(text, &heading, &rows);
+    for (store, said) in sections::failed_cases(comparison) {
+        let _ = write!(text, "\n**{store}:** {}\n", plain(&said));
+    }
+    text.push('\n');
+    for store in &comparison.stores {
+        if let Some(prose) = prose(&store.product) {
+            let _ = writeln!(
+                text,
+                "- **{}** ({}): {} What breaks it: {}",
+                store.name, store.server, prose.promise, prose.breaks
+            );
+        }
+    }
+}
+
+fn cost(comparison: &Comparison, title: &str, note: &str, columns: &[Column], text: &mut String) {
+    let columns: Vec<&Column> = columns
+        .iter()
+        .filter(|column| {
+            comparison
+                .figures
+                .iter()
+                .any(|it| it.experiment == column.experiment && it.measure == column.measure)
+        })
+        .collect();
+    if columns.is_empty() {
+        return;
+    }
+    let _ = write!(text, "\n### {title}\n\n{note}\n\n");
+    let mut heading = vec!["store".to_owned()];
+    heading.extend(columns.iter().map(|column| column.heading.clone()));
+    let rows: Vec<_> = comparison
+        .stores
+        .iter()
+        .map(|store| {
+            let mut row = vec![store.name.clone()];
+            row.extend(columns.iter().map(|column| cell(comparison, store, column)));
+            row
+        })
+        .collect();
+    table(text, &heading, &rows);
+}
+
+fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
+    let figure = comparison.figure(&store.key, &column.experiment, column.measure);
+    if figure.is_some_and(|it| it.missing.is_some()) {
+        return "died".into();
+    }
+    let Some(spread) = figure.and_then(Figure::spread) else {
+        return "–".into();
+    };
+    let best = comparison.clear_best(&column.experiment, column.measure) == Some(&store.key);
+    let middle = (column.show)(spread.median);
+    let middle = if best {
+        format!("**{middle}**")
+    } else {
+        middle
+    };
+    format!("{middle}{}", behind(spread, column.show))
+}
+
+fn behind(spread: Spread, show: fn(f64) -> String) -> String {
+    if show(spread.low) == show(spread.high) {
+        return String::new();
+    }
+    format!(" ({})", range(spread, show))
+}
+
+fn scenarios(comparison: &Comparison, text: &mut String) {
+    if comparison.scenarios.is_empty() {
+        return;
+    }
+    text.push_str("\n## Behaviour under failure\n");
+    for kind in ScenarioKind::ALL {
+        let all: Vec<_> = comparison
+            .scenarios
+            .iter()
+            .filter(|it| it.kind == kind)
+            .collect();
+        if all.is_empty() {
+            continue;
+        }
+        let _ = write!(
+            text,
+            "\n### {}\n\n{}\n\n",
+            kind.title(),
+            failures::what(kind)
+        );
+        for scenario in all {
+            let name = comparison
+                .store(&scenario.store)
+                .map_or(scenario.store.as_str(), |it| it.name.as_str());
+            let _ = writeln!(text, "- {name}: {}", plain(&failures::outcome(scenario)));
+        }
+    }
+}
+
+fn peers(comparison: &Comparison, text: &mut String) {
+    if comparison.peers.is_empty() {
+        return;
+    }
+    text.push_str(
+        "\n## Other ways in the same stores\n\nEach table is one run of its own with its ways interleaved; the first row is \
+         the plain one.\n",
+    );
+    for run in &comparison.peers {
+        let name = comparison
+            .store(&run.store)
+            .map_or(run.store.as_str(), |it| it.name.as_str());
+        let workload = run.workload.map_or("", crate::Workload::as_str);
+        let _ = write!(
+            text,
+            "\n### {name}: {workload}, {} callers\n\n",
+            run.callers
+        );
+        let rows: Vec<_> = run
+            .figures
+            .iter()
+            .map(|figures| {
+                let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
+                    spread.map_or_else(
+                        || "–".to_owned(),
+                        |it| format!("{}{}", show(it.median), behind(it, show)),
+                    )
+                };
+                let ratio = run
+                    .ratios
+                    .iter()
+                    .find(|it| it.arm == figures.arm)
+                    .and_then(|it| it.cycles_per_second)
+                    .map_or_else(
+                        || "–".to_owned(),
+                        |it| {
+                            let bold = if is_difference(it) { "**" } else { "" };
+                            format!("{bold}× {}{bold}{}", number(it.median), behind(it, number))
+                        },
+                    );
+                vec![
+                    figures.arm.clone(),
+                    shown(figures.cycles_per_second, number),
+                    shown(figures.p50_us, time),
+                    shown(figures.p99_us, time),
+                    ratio,
+                ]
+            })
+            .collect();
+        let heading = [
+            "way",
+            "cycles a second",
+            "half within",
+            "99 % within",
+            "over the first",
+        ]
+        .map(str::to_owned);
+        table(text, &heading, &rows);
+    }
+}
+
+fn table(text: &mut String, heading: &[String], rows: &[Vec<String>]) {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells
+            .iter()
+            .map(|cell| plain(cell).replace('|', "\\|"))
+            .collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    text.push_str(&line(heading));
+    text.push('|');
+    for at in 0..heading.len() {
+        text.push_str(if at == 0 { "---|" } else { "--:|" });
+    }
+    text.push('\n');
+    for row in rows {
+        text.push_str(&line(row));
+    }
+}
+
+/// One line, whatever a server said.
+fn plain(said: &str) -> String {
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,415 @@
+//! The tables of the page.
+
+use std::fmt::Write as _;
+
+use super::text::{bytes, escape, kib, number, range, time};
+use crate::{
+    compare::{Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, is_difference, prose},
+    statistics::Spread,
+    table::count,
+};
+
+/// A column of a table of costs: heading, experiment, measure, how it is written.
+pub(crate) struct Column {
+    pub(crate) heading: String,
+    pub(crate) experiment: String,
+    pub(crate) measure: Measure,
+    pub(crate) show: fn(f64) -> String,
+}
+
+impl Column {
+    pub(crate) fn new(
+        heading: impl Into<String>,
+        experiment: impl Into<String>,
+        measure: Measure,
+        show: fn(f64) -> String,
+    ) -> Self {
+        Self {
+            heading: heading.into(),
+            experiment: experiment.into(),
+            measure,
+            show,
+        }
+    }
+}
+
+/// The tables of costs: title, explanation, columns. Empty columns are left out by whoever draws them.
+pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<Column>)> {
+    let mut rates = Vec::new();
+    for size in comparison.sizes("independent") {
+        rates.push(Column::new(
+            if size == 1 {
+                "1 caller".into()
+            } else {
+                format!("{size} callers")
+            },
+            format!("independent-{size}"),
+            Measure::Rate,
+            number,
+        ));
+    }
+    let idle = comparison
+        .sizes("idle")
+        .into_iter()
+        .map(|size| {
+            let heading = format!("{} held", count(u64::from(size)));
+            Column::new(heading, format!("idle-{size}"), Measure::P50, time)
+        })
+        .collect();
+    vec![
+        (
+            "One caller",
+            "One cycle is an acquire and a release.".into(),
+            vec![
+                Column::new("half within", "uncontended", Measure::P50, time),
+                Column::new("99 % within", "uncontended", Measure::P99, time),
+                Column::new("requests a cycle", "uncontended", Measure::Statements, number),
+                Column::new("bytes a cycle", "traffic", Measure::Bytes, bytes),
+            ],
+        ),
+        (
+            "Cycles a second, each caller its own name",
+            "Where a store batches, many callers share one round trip and one disk flush.".into(),
+            rates,
+        ),
+        (
+            "What 64 callers cost the client",
+            "Requests and processor time per cycle; peak resident memory of a process that does nothing else.".into(),
+            vec![
+                Column::new("requests a cycle", "independent-64", Measure::Statements, number),
+                Column::new("processor a cycle", "independent-64", Measure::Cpu, time),
+                Column::new("99 % within", "independent-64", Measure::P99, time),
+                Column::new("peak memory", "process-64", Measure::Memory, kib),
+            ],
+        ),
+        (
+            "One name that everybody wants",
+            "Sixteen callers of one process; busiest over idlest is 1 when all get the same. Wake-up: from a release in one \
+             client to the grant in another. While 64 callers wait for a lock that is held elsewhere, the store is asked so \
+             often a second."
+                .into(),
+            vec![
+                Column::new("cycles a second", "contended-16", Measure::Rate, number),
+                Column::new("busiest over idlest", "contended-16", Measure::Unfairness, number),
+                Column::new("hand-over", "handoff-2", Measure::P50, time),
+                Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
+                Column::new("99 %", "wakeup", Measure::P99, time),
+                Column::new("asked while waiting", "waiting-64", Measure::WaitingStatements, number),
+            ],
+        ),
+        (
+            "Growth: one cycle while other locks are held",
+            "Half of the cycles of one caller are within this.".into(),
+            idle,
+        ),
+        (
+            "The kick-out flow",
+            "One account, two nodes: a login on the other device takes the session over and the old one is told. Logins: \
+             different accounts, 32 at a time."
+                .into(),
+            vec![
+                Column::new("takeover, half within", "kickout", Measure::P50, time),
+                Column::new("99 % within", "kickout", Measure::P99, time),
+                Column::new("logins a second", "kickout", Measure::Rate, number),
+            ],
+        ),
+    ]
+}
+
+/// A table of costs; `None` when nobody has a number or a reason for any column.
+pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<String> {
+    let columns: Vec<&Column> = columns
+        .iter()
+        .filter(|column| {
+            comparison
+                .figures
+                .iter()
+                .any(|it| it.experiment == column.experiment && it.measure == column.measure)
+        })
+        .collect();
+    if columns.is_empty() {
+        return None;
+    }
+    let mut html = String::from("<div class=\"scroll\"><table><thead><tr><th>store</th>");
+    for column in &columns {
+        let _ = write!(html, "<th>{}</th>", escape(&column.heading));
+    }
+    html += "</tr></thead><tbody>";
+    for store in &comparison.stores {
+        let _ = write!(html, "<tr><th>{}</th>", named(store));
+        for column in &columns {
+            html += &cell(comparison, store, column);
+        }
+        html += "</tr>";
+    }
+    Some(html + "</tbody></table></div>\n")
+}
+
+fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
+    let figure = comparison.figure(&store.key, &column.experiment, column.measure);
+    if let Some(why) = figure.and_then(|it| it.missing.as_ref()) {
+        return format!("<td class=\"bad\" title=\"{}\">died</td>", escape(why));
+    }
+    let Some(spread) = figure.and_then(crate::compare::Figure::spread) else {
+        return "<td class=\"none\">–</td>".into();
+    };
+    let best = comparison.clear_best(&column.experiment, column.measure) == Some(&store.key);
+    let middle = (column.show)(spread.median);
+    let middle = if best {
+        format!("<b>{middle}</b>")
+    } else {
+        middle
+    };
+    format!("<td>{middle}{}</td>", behind(spread, column.show))
+}
+
+/// The range, where there was more than one round.
+fn behind(spread: Spread, show: fn(f64) -> String) -> String {
+    if show(spread.low) == show(spread.high) {
+        return String::new();
+    }
+    format!("<small>{}</small>", range(spread, show))
+}
+
+/// A store's name with its colour.
+pub(crate) fn named(store: &StoreFacts) -> String {
+    format!(
+        "<span class=\"dot\" style=\"background:var(--{})\"></span>{}",
+        store.key,
+        escape(&store.name)
+    )
+}
+
+/// Properties by store.
+pub(crate) fn properties(comparison: &Comparison) -> Option<String> {
+    if comparison
+        .stores
+        .iter()
+        .all(|store| store.properties.is_empty())
+    {
+        return None;
+    }
+    let mut html = String::from("<div class=\"scroll\"><table><thead><tr><th>property</th>");
+    for store in &comparison.stores {
+        let _ = write!(html, "<th>{}</th>", escape(&store.name));
+    }
+    html += "</tr></thead><tbody>";
+    for property in PROPERTIES {
+        let _ = write!(html, "<tr><th>{}</th>", escape(property.title));
+        for store in &comparison.stores {
+            let Some(result) = store
+                .properties
+                .iter()
+                .find(|it| it.property == property.key)
+            else {
+                html += "<td class=\"none\">–</td>";
+                continue;
+            };
+            let class = match result.mark() {
+                "✓" => "ok",
+                "✗" => "bad",
+                _ => "none",
+            };
+            let cases = result.passed as usize + result.failed.len();
+            let _ = write!(html, "<td class=\"{class}\">{}", result.mark());
+            if cases > 0 {
+                let _ = write!(html, " <small>{} of {cases}</small>", result.passed);
+            }
+            html += "</td>";
+        }
+        html += "</tr>";
+    }
+    Some(html + "</tbody></table></div>\n")
+}
+
+/// What failed in the suite, word for word.
+pub(crate) fn failed_cases(comparison: &Comparison) -> Vec<(String, String)> {
+    comparison
+        .stores
+        .iter()
+        .flat_map(|store| {
+            store
+                .properties
+                .iter()
+                .flat_map(|it| &it.failed)
+                .map(|said| (store.name.clone(), said.clone()))
+        })
+        .collect()
+}
+
+/// One capability in words: label, and its value for a store.
+pub(crate) fn capabilities(store: &StoreFacts) -> Option<Vec<(&'static str, String)>> {
+    let it = store.promises.as_ref()?;
+    let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();
+    Some(vec![
+        (
+            "who can share it",
+            match it.reach.as_str() {
+                "process" => "tasks of one process".into(),
+                "host" => "processes of one host".into(),
+                "network" => "anybody who can connect".into(),
+                other => other.to_owned(),
+            },
+        ),
+        (
+            "order of waiting processes",
+            match it.fairness.as_str() {
+                "fifo" => "first come, first served".into(),
+                "none" => "whoever asks first".into(),
+                other => other.to_owned(),
+            },
+        ),
+        ("wake-up", it.wakeup.clone()),
+        (
+            "a lease hangs on",
+            match it.lease.as_str() {
+                "ttl" => "its own time".into(),
+                "session" => "the session".into(),
+                other => other.to_owned(),
+            },
+        ),
+        ("whose clock ends it", it.expiry_clock.clone()),
+        (
+            "tokens rise",
+            match it.fencing.as_str() {
+                "global" => "over all locks".into(),
+                "per_name" => "per name".into(),
+                other => other.to_owned(),
+            },
+        ),
+        ("shortest lease", super::text::millis(small(it.min_ttl_ms))),
+        (
+            "longest lease at a time",
+            it.max_lease_ms
+                .map_or_else(|| "as asked".into(), |ms| super::text::millis(small(ms))),
+        ),
+        ("locks survive a restart", yes(it.survives_restart)),
+        ("hand-over in one step", yes(it.hand_over)),
+        ("tickets", yes(it.tickets)),
+    ])
+}
+
+fn small(ms: u64) -> f64 {
+    std::time::Duration::from_millis(ms).as_secs_f64() * 1e3
+}
+
+/// Capabilities by store.
+pub(crate) fn capability_table(comparison: &Comparison) -> Option<String> {
+    let stores: Vec<_> = comparison
+        .stores
+        .iter()
+        .filter_map(|store| Some((store, capabilities(store)?)))
+        .collect();
+    let (_, first) = stores.first()?;
+    let mut html = String::from("<div class=\"scroll\"><table><thead><tr><th></th>");
+    for (store, _) in &stores {
+        let _ = write!(html, "<th>{}</th>", escape(&store.name));
+    }
+    html += "</tr></thead><tbody>";
+    for (row, (label, _)) in first.iter().enumerate() {
+        let _ = write!(html, "<tr><th>{label}</th>");
+        for (_, all) in &stores {
+            let value = all.get(row).map_or("", |(_, value)| value.as_str());
+            let _ = write!(html, "<td>{}</td>", escape(value));
+        }
+        html += "</tr>";
+    }
+    Some(html + "</tbody></table></div>\n")
+}
+
+/// What each store promises and what breaks it, with its server and settings.
+pub(crate) fn prose_list(comparison: &Comparison) -> String {
+    let mut html = String::from("<div class=\"grid\">");
+    for store in &comparison.stores {
+        let _ = write!(
+            html,
+            "<section><h3>{}</h3><p class=\"quiet\">{}<br>{}</p>",
+            named(store),
+            escape(&store.server),
+            escape(&store.setup)
+        );
+        if let Some(prose) = prose(&store.product) {
+            let _ = write!(
+                html,
+                "<p>{}</p><p><b>What breaks it.</b> {}</p>",
+                escape(prose.promise),
+                escape(prose.breaks)
+            );
+        }
+        let open: Vec<_> = store
+            .findings
+            .iter()
+            .filter(|it| it.verdict == "warn" || it.verdict == "fail")
+            .collect();
+        if !open.is_empty() {
+            html += "<p class=\"quiet\">Found on this server:</p><ul class=\"quiet\">";
+            for finding in open {
+                let _ = write!(
+                    html,
+                    "<li>{} ({}): {}</li>",
+                    escape(&finding.check),
+                    escape(&finding.verdict),
+                    escape(&finding.detail)
+                );
+            }
+            html += "</ul>";
+        }
+        if let Some(why) = &store.stopped {
+            let _ = write!(html, "<p class=\"bad\">Died half-way: {}</p>", escape(why));
+        }
+        html += "</section>";
+    }
+    html + "</div>\n"
+}
+
+/// Other ways of locking in one store.
+pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
+    let name = comparison
+        .store(&run.store)
+        .map_or(run.store.as_str(), |store| store.name.as_str());
+    let workload = run.workload.map_or("", crate::Workload::as_str);
+    let mut html = format!(
+        "<h3>{}: {workload}, {} {}</h3><div class=\"scroll\"><table><thead><tr><th>way</th><th>cycles a second</th>\
+         <th>half within</th><th>99 % within</th><th>over the first</th></tr></thead><tbody>",
+        escape(name),
+        run.callers,
+        if run.callers == 1 {
+            "caller"
+        } else {
+            "callers"
+        },
+    );
+    for figures in &run.figures {
+        let ratio = run
+            .ratios
+            .iter()
+            .find(|ratio| ratio.arm == figures.arm)
+            .and_then(|ratio| ratio.cycles_per_second);
+        let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
+            spread.map_or_else(
+                || "–".into(),
+                |it| format!("{}{}", show(it.median), behind(it, show)),
+            )
+        };
+        let ratio = ratio.map_or_else(
+            || "–".into(),
+            |it| {
+                let text = format!("× {}", number(it.median));
+                if is_difference(it) {
+                    format!("<b>{text}</b>{}", behind(it, number))
+                } else {
+                    format!("{text}{}", behind(it, number))
+                }
+            },
+        );
+        let _ = write!(
+            html,
+            "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{ratio}</td></tr>",
+            escape(&figures.arm),
+            shown(figures.cycles_per_second, number),
+            shown(figures.p50_us, time),
+            shown(figures.p99_us, time),
+        );
+    }
+    html + "</tbody></table></div>\n"
+}

@@ -1,0 +1,91 @@
+//! Colours and typography. Everything is in the page; nothing is fetched.
+
+use std::fmt::Write as _;
+
+/// Product, colour on light, colour on dark.
+const COLOURS: [(&str, &str, &str); 9] = [
+    ("memory", "#6b7280", "#9aa3b2"),
+    ("sqlite", "#1f6fb5", "#63a9e8"),
+    ("redis", "#c2362b", "#f0776c"),
+    ("mariadb", "#8a5a2b", "#c99b6b"),
+    ("mysql", "#c77700", "#f2a93b"),
+    ("postgres", "#5b46b8", "#a595f5"),
+    ("zookeeper", "#2a7f4f", "#62c48d"),
+    ("etcd", "#0d7f8c", "#4cc3d0"),
+    ("remote", "#b0327f", "#ee7fc0"),
+];
+
+/// For products that are not known here, and for a second store of one product.
+const OTHERS: [(&str, &str); 4] = [
+    ("#4d7c0f", "#a3d65c"),
+    ("#9d174d", "#f48fb8"),
+    ("#0f766e", "#5fd3c5"),
+    ("#7c2d12", "#e5a07f"),
+];
+
+/// The custom properties of every store: `--redis: #c2362b;`.
+pub(crate) fn colours(keys: &[(String, String)], dark: bool) -> String {
+    let mut text = String::new();
+    let mut others = OTHERS.iter().cycle();
+    for (key, product) in keys {
+        let own = COLOURS
+            .iter()
+            .find(|(known, ..)| known == product && key == product);
+        let (light, dim) = match own {
+            Some((_, light, dim)) => (*light, *dim),
+            None => others.next().map_or(("#555", "#aaa"), |(a, b)| (*a, *b)),
+        };
+        let _ = write!(text, "--{key}:{};", if dark { dim } else { light });
+    }
+    text
+}
+
+/// Of the page.
+pub(crate) const PAGE: &str = "\
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;\
+-webkit-text-size-adjust:100%}
+main{max-width:62rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
+h1{font-size:1.9rem;line-height:1.2;margin:0 0 .4rem;letter-spacing:-.01em}
+h2{font-size:1.3rem;margin:3rem 0 .6rem;padding-top:1rem;border-top:1px solid var(--line)}
+h3{font-size:1rem;margin:1.8rem 0 .4rem}
+p,ul,dl{max-width:44rem}
+p{margin:.5rem 0}
+a{color:inherit}
+.quiet{color:var(--quiet)}
+.note{border-left:3px solid var(--line);padding:.1rem 0 .1rem .9rem;color:var(--quiet);margin:.8rem 0}
+nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:1rem 0 0;font-size:.9rem}
+.scroll{overflow-x:auto;margin:.8rem 0;-webkit-overflow-scrolling:touch}
+table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+th,td{padding:.35rem .8rem .35rem 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--line);white-space:nowrap}
+th{font-weight:600}
+thead th{color:var(--quiet);font-weight:500;vertical-align:bottom}
+th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
+td.text,th.text{text-align:left;white-space:normal;min-width:11rem}
+td small{display:block;color:var(--quiet);font-size:.75rem}
+.ok{color:var(--good)}.bad{color:var(--bad);font-weight:600}.none{color:var(--quiet)}
+.dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin-right:.45rem}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1.4rem 2rem;margin:1rem 0}
+figure{margin:0;min-width:0}
+figcaption{font-size:.9rem;font-weight:600;margin-bottom:.3rem}
+figcaption span{display:block;font-weight:400;color:var(--quiet)}
+svg{display:block;width:100%;max-width:30rem;height:auto}
+.advice{list-style:none;padding:0;margin:1rem 0}
+.advice li{padding:.7rem 0;border-bottom:1px solid var(--line)}
+.advice strong{display:block}
+code{font:.85em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}
+details{margin:.6rem 0}summary{cursor:pointer}
+@media(max-width:30rem){main{padding:1.4rem .9rem 3rem}h1{font-size:1.5rem}}
+@media print{main{max-width:none}}
+";
+
+/// Of a figure's parts, in the page and alone.
+pub(crate) const FIGURE: &str = "\
+svg text{font:11px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:var(--ink)}
+svg .axis text,svg text.quiet{fill:var(--quiet);font-size:10px}
+svg .axis line,svg line.grid{stroke:var(--line);stroke-width:1}
+";
+
+/// What is the same for every page: paper, ink.
+pub(crate) const LIGHT: &str = "--paper:#fff;--ink:#1c1f24;--quiet:#5d6673;--line:#dfe3e8;--good:#1a7f45;--bad:#c02b1d;--fault:#f3d7d3;";
+pub(crate) const DARK: &str = "--paper:#14171c;--ink:#e7eaef;--quiet:#9aa4b2;--line:#303742;--good:#5fcf8f;--bad:#ff8a7d;--fault:#4a2723;";

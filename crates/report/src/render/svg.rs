@@ -1,0 +1,394 @@
+//! How figures are drawn: 360 units wide, so that their text is readable on a telephone and pleasant beside another figure.
+
+use std::fmt::Write as _;
+
+use super::{
+    style,
+    text::{escape, number},
+};
+
+/// The width of every figure.
+const WIDTH: f64 = 360.0;
+
+/// A finished figure.
+pub(crate) struct Svg {
+    pub(crate) title: String,
+    /// One line under the title.
+    pub(crate) note: String,
+    height: f64,
+    body: String,
+    /// Key and product of the stores in it.
+    stores: Vec<(String, String)>,
+}
+
+/// A value with its range, as a row of a range plot.
+pub(crate) struct Row {
+    pub(crate) key: String,
+    pub(crate) label: String,
+    pub(crate) low: f64,
+    pub(crate) middle: f64,
+    pub(crate) high: f64,
+    /// What is written beside it.
+    pub(crate) text: String,
+}
+
+/// A line of a line plot: one value per step, where there is one.
+pub(crate) struct Series {
+    pub(crate) key: String,
+    pub(crate) label: String,
+    pub(crate) values: Vec<Option<f64>>,
+}
+
+/// A coloured stretch of a lane.
+pub(crate) struct Bar {
+    pub(crate) from: f64,
+    pub(crate) until: f64,
+    pub(crate) text: String,
+}
+
+impl Svg {
+    pub(crate) fn new(title: &str, note: &str, stores: Vec<(String, String)>) -> Self {
+        Self {
+            title: title.into(),
+            note: note.into(),
+            height: 0.0,
+            body: String::new(),
+            stores,
+        }
+    }
+
+    fn text(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
+        let _ = write!(
+            self.body,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>",
+            escape(text)
+        );
+    }
+
+    fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
+        let _ = write!(
+            self.body,
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"{class}\"/>"
+        );
+    }
+
+    /// Dots with ranges, one row each. Less is to the left.
+    pub(crate) fn ranges(mut self, rows: &[Row], unit: fn(f64) -> String) -> Self {
+        let (left, right, step) = (86.0, WIDTH - 78.0, 22.0);
+        let bottom = 8.0 + step * float(rows.len());
+        let scale = Scale::over(rows.iter().flat_map(|row| [row.low, row.high]), left, right);
+        for tick in scale.ticks(4) {
+            let x = scale.at(tick);
+            self.line((x, 4.0), (x, bottom), "grid");
+            self.text(x, bottom + 13.0, "quiet", "middle", &unit(tick));
+        }
+        for (at, row) in rows.iter().enumerate() {
+            let y = 8.0 + step * (float(at) + 0.5);
+            self.text(left - 8.0, y + 4.0, "", "end", &row.label);
+            let _ = write!(
+                self.body,
+                "<line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" style=\"stroke:var(--{});stroke-width:4;\
+                 stroke-linecap:round;opacity:.35\"/>",
+                scale.at(row.low),
+                scale.at(row.high),
+                row.key
+            );
+            let _ = write!(
+                self.body,
+                "<circle cx=\"{:.1}\" cy=\"{y:.1}\" r=\"4.5\" style=\"fill:var(--{})\"/>",
+                scale.at(row.middle),
+                row.key
+            );
+            self.text(WIDTH - 2.0, y + 4.0, "", "end", &row.text);
+        }
+        self.height = bottom + 20.0;
+        self
+    }
+
+    /// Lines over steps, with their names at their ends.
+    pub(crate) fn lines(
+        mut self,
+        steps: &[String],
+        series: &[Series],
+        unit: fn(f64) -> String,
+    ) -> Self {
+        let (left, right, top, bottom) = (46.0, WIDTH - 78.0, 10.0, 210.0);
+        let values = series.iter().flat_map(|it| it.values.iter().flatten());
+        let scale = Scale::over(values.copied(), bottom, top);
+        for tick in scale.ticks(6) {
+            let y = scale.at(tick);
+            self.line((left, y), (right, y), "grid");
+            self.text(left - 6.0, y + 3.5, "quiet", "end", &unit(tick));
+        }
+        let gaps = float(steps.len().max(2) - 1);
+        let x = |at: usize| left + 8.0 + (right - left - 16.0) * float(at) / gaps;
+        for (at, step) in steps.iter().enumerate() {
+            self.text(x(at), bottom + 15.0, "quiet", "middle", step);
+        }
+        let mut ends = Vec::new();
+        for line in series {
+            let points: Vec<(f64, f64)> = line
+                .values
+                .iter()
+                .enumerate()
+                .filter_map(|(at, value)| Some((x(at), scale.at((*value)?))))
+                .collect();
+            let path: Vec<String> = points
+                .iter()
+                .map(|(x, y)| format!("{x:.1},{y:.1}"))
+                .collect();
+            let _ = write!(
+                self.body,
+                "<polyline points=\"{}\" style=\"fill:none;stroke:var(--{});stroke-width:2;stroke-linejoin:round\"/>",
+                path.join(" "),
+                line.key
+            );
+            for (x, y) in &points {
+                let _ = write!(
+                    self.body,
+                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" style=\"fill:var(--{})\"/>",
+                    line.key
+                );
+            }
+            if let Some((x, y)) = points.last() {
+                ends.push((*x, *y, line));
+            }
+        }
+        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
+        for (y, (x, at, line)) in spread_out(&ends.iter().map(|end| end.1).collect::<Vec<_>>())
+            .into_iter()
+            .zip(ends)
+        {
+            if (y - at).abs() > 4.0 {
+                self.line((x + 5.0, at), (right + 6.0, y), "grid");
+            }
+            let _ = write!(
+                self.body,
+                "<text x=\"{:.1}\" y=\"{:.1}\" style=\"fill:var(--{})\">{}</text>",
+                right + 9.0,
+                y + 4.0,
+                line.key,
+                escape(&line.label)
+            );
+        }
+        self.height = bottom + 22.0;
+        self
+    }
+
+    /// Lanes over time in milliseconds: who believed to hold the lock, and when something was broken.
+    pub(crate) fn lanes(
+        mut self,
+        key: &str,
+        end: f64,
+        fault: Option<&Bar>,
+        lanes: &[(String, Vec<Bar>)],
+    ) -> Self {
+        let (left, right, step) = (70.0, WIDTH - 10.0, 26.0);
+        let bottom = 18.0 + step * float(lanes.len());
+        let end = end.max(1.0);
+        let x = |ms: f64| left + (right - left) * (ms / end).clamp(0.0, 1.0);
+        if let Some(fault) = fault {
+            let (from, until) = (x(fault.from), x(fault.until).max(x(fault.from) + 1.5));
+            let _ = write!(
+                self.body,
+                "<rect x=\"{from:.1}\" y=\"14\" width=\"{:.1}\" height=\"{:.1}\" style=\"fill:var(--fault)\"/>",
+                until - from,
+                bottom - 14.0
+            );
+            let anchor = if from > WIDTH / 2.0 { "end" } else { "start" };
+            let at = if from > WIDTH / 2.0 { until } else { from };
+            self.text(at, 10.0, "quiet", anchor, &fault.text);
+        }
+        for (at, (who, bars)) in lanes.iter().enumerate() {
+            let top = 18.0 + step * float(at);
+            self.text(left - 8.0, top + 15.0, "", "end", who);
+            self.line((left, top + step - 2.0), (right, top + step - 2.0), "grid");
+            for bar in bars {
+                let (from, until) = (x(bar.from), x(bar.until).max(x(bar.from) + 2.0));
+                let _ = write!(
+                    self.body,
+                    "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" rx=\"2\" style=\"fill:var(--{key})\">\
+                     <title>{}</title></rect>",
+                    top + 4.0,
+                    until - from,
+                    escape(&bar.text)
+                );
+            }
+        }
+        let whole = [1.0, 2.0, 5.0, 10.0, 20.0, 60.0]
+            .into_iter()
+            .find(|seconds| end / 1000.0 / seconds <= 6.0)
+            .unwrap_or(120.0);
+        let mut tick = 0.0;
+        while tick * 1000.0 <= end {
+            self.text(
+                x(tick * 1000.0),
+                bottom + 12.0,
+                "quiet",
+                "middle",
+                &format!("{} s", number(tick)),
+            );
+            tick += whole;
+        }
+        self.height = bottom + 18.0;
+        self
+    }
+
+    /// As part of a page, which brings the colours.
+    pub(crate) fn inline(&self) -> String {
+        format!(
+            "<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\">{}</svg>",
+            self.height,
+            escape(&self.title),
+            self.body
+        )
+    }
+
+    /// As a file of its own.
+    pub(crate) fn standalone(&self) -> String {
+        let light = style::colours(&self.stores, false);
+        let dark = style::colours(&self.stores, true);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -44 {WIDTH} {height:.0}\" width=\"720\" height=\"{double:.0}\" \
+             role=\"img\" aria-label=\"{title}\">\n<style>\nsvg{{{fixed_light}{light}}}\n\
+             @media(prefers-color-scheme:dark){{svg{{{fixed_dark}{dark}}}}}\n{figure}</style>\n\
+             <text x=\"2\" y=\"-28\" style=\"font-size:13px;font-weight:600\">{title}</text>\
+             <text x=\"2\" y=\"-12\" class=\"quiet\">{note}</text>\n{body}\n</svg>\n",
+            height = self.height + 44.0,
+            double = (self.height + 44.0) * 2.0,
+            title = escape(&self.title),
+            note = escape(&self.note),
+            fixed_light = style::LIGHT,
+            fixed_dark = style::DARK,
+            figure = style::FIGURE,
+            body = self.body
+        )
+    }
+}
+
+/// Where values lie between two ends; in powers of ten when they differ tenfold.
+struct Scale {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+    log: bool,
+}
+
+impl Scale {
+    fn over(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
+        let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
+        for value in values.filter(|value| value.is_finite() && *value > 0.0) {
+            low = low.min(value);
+            high = high.max(value);
+        }
+        if !low.is_finite() {
+            (low, high) = (1.0, 10.0);
+        }
+        let log = high / low >= 10.0;
+        if log {
+            low = 10_f64.powf((low.log10() * 2.0).floor() / 2.0);
+            high = 10_f64.powf((high.log10() * 2.0).ceil() / 2.0);
+        } else {
+            (low, high) = (0.0, high * 1.1);
+        }
+        Self {
+            low,
+            high,
+            from,
+            to,
+            log,
+        }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let share = if self.log {
+            (value.max(self.low).log10() - self.low.log10())
+                / (self.high.log10() - self.low.log10())
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
+    }
+
+    /// Round values within it, about `most` of them.
+    fn ticks(&self, most: usize) -> Vec<f64> {
+        if self.log {
+            let mut all = Vec::new();
+            let mut tick = 10_f64.powf(self.low.log10().ceil() - 1.0);
+            while tick <= self.high * 1.001 {
+                if tick >= self.low * 0.999 {
+                    all.push(tick);
+                }
+                tick *= 10.0;
+            }
+            let each = all.len().div_ceil(most.max(1)).max(1);
+            return all.into_iter().step_by(each).collect();
+        }
+        let rough = self.high / float(most.max(1));
+        let power = 10_f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0]
+            .into_iter()
+            .map(|factor| factor * power)
+            .find(|step| *step >= rough)
+            .unwrap_or(rough);
+        let mut ticks = vec![0.0];
+        let mut next = step;
+        while next <= self.high {
+            ticks.push(next);
+            next += step;
+        }
+        ticks
+    }
+}
+
+/// Moves labels apart that would lie on each other. `wanted` rises.
+fn spread_out(wanted: &[f64]) -> Vec<f64> {
+    const GAP: f64 = 13.0;
+    let mut places = wanted.to_vec();
+    for _ in 0..40 {
+        for at in 1..places.len() {
+            let short = GAP - (places[at] - places[at - 1]);
+            if short > 0.01 {
+                places[at - 1] -= short / 2.0;
+                places[at] += short / 2.0;
+            }
+        }
+    }
+    places
+}
+
+/// A small count as a coordinate.
+#[expect(clippy::cast_precision_loss, reason = "counts of rows and steps")]
+fn float(count: usize) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_logarithmic_from_a_factor_of_ten() {
+        let near = Scale::over([20.0, 80.0].into_iter(), 0.0, 100.0);
+        assert!(!near.log);
+        assert_eq!(near.ticks(4), [0.0, 50.0]);
+        assert!((near.at(44.0) - 50.0).abs() < 1e-9);
+        let far = Scale::over([2.0, 4_000.0].into_iter(), 0.0, 100.0);
+        assert!(far.log);
+        assert_eq!(far.ticks(4), [1.0, 100.0, 10_000.0]);
+    }
+
+    #[test]
+    fn nothing_at_all_is_still_a_scale() {
+        let scale = Scale::over(std::iter::empty(), 0.0, 100.0);
+        assert!(scale.at(5.0).is_finite());
+    }
+
+    #[test]
+    fn labels_do_not_lie_on_each_other() {
+        let places = spread_out(&[50.0, 51.0, 52.0, 120.0]);
+        assert!(places.windows(2).all(|pair| pair[1] - pair[0] > 12.5));
+        assert!((places[3] - 120.0).abs() < 1e-6);
+    }
+}

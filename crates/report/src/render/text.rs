@@ -1,0 +1,96 @@
+//! Numbers for people.
+
+use crate::{
+    statistics::Spread,
+    table::{count, micros},
+};
+
+/// What a page may not take as markup.
+pub(crate) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+/// A number with three digits or as a whole: `0.25`, `4.2`, `17`, `12,345`.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => "–".into(),
+        size if size < 0.995 => trimmed(format!("{value:.2}")),
+        size if size < 9.95 => trimmed(format!("{value:.1}")),
+        _ => format!("{value:.0}")
+            .parse()
+            .map_or_else(|_| format!("{value:.0}"), count),
+    }
+}
+
+fn trimmed(text: String) -> String {
+    match text.strip_suffix(".0").or_else(|| text.strip_suffix(".00")) {
+        Some(whole) => whole.to_owned(),
+        None => text,
+    }
+}
+
+/// A time given in microseconds.
+pub(crate) fn time(us: f64) -> String {
+    if us <= 0.0 {
+        return "0".into();
+    }
+    micros(us).replace(" us", " µs")
+}
+
+/// A time given in milliseconds.
+pub(crate) fn millis(ms: f64) -> String {
+    time(ms * 1000.0)
+}
+
+/// A quantity in bytes.
+pub(crate) fn bytes(value: f64) -> String {
+    match value {
+        value if value < 10_000.0 => format!("{} B", number(value)),
+        value if value < 10_000_000.0 => format!("{} kB", number(value / 1e3)),
+        value => format!("{} MB", number(value / 1e6)),
+    }
+}
+
+/// A quantity in KiB.
+pub(crate) fn kib(value: f64) -> String {
+    format!("{} MiB", number(value / 1024.0))
+}
+
+/// The range behind a median: `36 to 44`.
+pub(crate) fn range(spread: Spread, show: fn(f64) -> String) -> String {
+    format!("{} to {}", show(spread.low), show(spread.high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_about_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.256, "0.26"),
+            (1.0, "1"),
+            (4.24, "4.2"),
+            (17.3, "17"),
+            (12_345.6, "12,346"),
+            (f64::NAN, "–"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(time(1.5), "1.50 µs");
+        assert_eq!(millis(2500.0), "2.50 s");
+        assert_eq!(bytes(812.0), "812 B");
+        assert_eq!(escape("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");
+    }
+}

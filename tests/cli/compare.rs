@@ -1,0 +1,156 @@
+//! `compare`: the three forms of the report, a store that dies half-way, and going on after an interruption.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use distlock_harness::{Process, Signal, servers::redis::RedisServer};
+use serde_json::Value;
+
+use crate::support::{Home, SOON, finish};
+
+/// Rounds of milliseconds, but a killed holder's lease has to run out, and the machine may be busy.
+const LONG: Duration = Duration::from_secs(240);
+
+fn report(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("report.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn writes_all_forms_of_the_report() {
+    let home = Home::new();
+    let mut command = home.bare([
+        "compare",
+        "--tiny",
+        "--spawn",
+        "memory,sqlite",
+        "--out",
+        "out",
+    ]);
+    let done = finish(&mut command, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(done.stdout, "out/report.html\n");
+    let out = home.path("out");
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("SQLite") && !page.contains("<script"));
+    assert!(!page.contains("http://") && !page.contains("https://"));
+    let text = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(text.contains("| SQLite |"), "{text}");
+    let report = report(&out);
+    assert_eq!(report["stores"][1]["key"], "sqlite");
+    let killed = &report["scenarios"][0];
+    assert_eq!(killed["kind"], "holder_killed");
+    assert_eq!(killed["broken"], Value::Null, "{killed}");
+    assert_eq!(killed["failed"], Value::Null, "{killed}");
+    assert!(killed["next_holder_ms"].as_f64().unwrap() > 0.0);
+    for store in ["memory", "sqlite"] {
+        assert!(
+            out.join(format!("samples/independent-64.{store}.1.json"))
+                .is_file()
+        );
+    }
+}
+
+#[test]
+fn a_store_that_dies_half_way_leaves_no_number() {
+    let home = Home::new();
+    let mut server = RedisServer::start().unwrap();
+    let url = server.url();
+    let mut command = home.bare(["compare", "--tiny", "--backend", &url]);
+    command.args(["--spawn", "memory", "--out", "out"]);
+    let mut running = Process::spawn(&mut command).unwrap();
+    running
+        .wait_for_line(LONG, |line| line.contains("measuring independent-64"))
+        .unwrap();
+    server.kill();
+    assert_eq!(
+        running.wait(LONG).unwrap().code(),
+        Some(1),
+        "{}",
+        running.output()
+    );
+    let out = home.path("out");
+    let report = report(&out);
+    let stopped = report["stores"][0]["stopped"].as_str().unwrap();
+    assert!(stopped.contains("in round"), "{stopped}");
+    let of = |store: &str, experiment: &str| {
+        let all = report["figures"].as_array().unwrap();
+        all.iter()
+            .find(|it| {
+                it["store"] == store && it["experiment"] == experiment && it["measure"] == "rate"
+            })
+            .unwrap_or_else(|| panic!("no {experiment} of {store}"))
+    };
+    assert!(of("redis", "kickout")["missing"].is_string());
+    assert_eq!(of("memory", "kickout")["missing"], Value::Null);
+    assert_eq!(of("redis", "independent-1")["missing"], Value::Null);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("Redis died half-way"));
+    let text = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(text.contains("**Redis died half-way"));
+}
+
+#[test]
+fn an_interrupted_run_goes_on_with_what_it_has() {
+    let home = Home::new();
+    let arguments = [
+        "compare",
+        "--tiny",
+        "--spawn",
+        "memory,sqlite",
+        "--out",
+        "out",
+    ];
+    let mut running = Process::spawn(&mut home.bare(arguments)).unwrap();
+    running
+        .wait_for_line(LONG, |line| line.contains("measuring wake-ups"))
+        .unwrap();
+    running.signal(Signal::INT).unwrap();
+    assert_eq!(
+        running.wait(SOON).unwrap().code(),
+        Some(130),
+        "{}",
+        running.output()
+    );
+    let samples = home.path("out/samples");
+    let kept = contents(&samples);
+    assert!(
+        kept.contains_key("handoff-2.sqlite.1.json"),
+        "{:?}",
+        kept.keys()
+    );
+
+    // Another plan must not mix with it.
+    let other = ["compare", "--tiny", "--spawn", "memory", "--out", "out"];
+    let refused = finish(&mut home.bare(other), "");
+    assert_eq!(refused.code, 64, "{refused:?}");
+    assert!(refused.stderr.contains("unfinished run"), "{refused:?}");
+
+    let done = finish(&mut home.bare(arguments), "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let now = contents(&samples);
+    for (name, before) in kept.iter().filter(|(name, _)| *name != "run.json") {
+        assert_eq!(now.get(name), Some(before), "{name} was measured again");
+    }
+    assert!(home.path("out/report.html").is_file());
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused() {
+    let home = Home::new();
+    let nothing = finish(&mut home.bare(["compare"]), "");
+    nothing.failed_with(64, "nothing to compare");
+    let unknown = finish(&mut home.bare(["compare", "--spawn", "oracle"]), "");
+    unknown.failed_with(64, "oracle");
+    let twice = ["list", "--backend", "memory:", "--backend", "memory:"];
+    finish(&mut home.bare(twice), "").failed_with(64, "multiple times");
+}
+
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            (name, fs::read(entry.path()).unwrap())
+        })
+        .collect()
+}
