@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
-use distlock_kickout::{Confirm, NodeId, PolicyName, RouteMode, Timers};
+use distlock_kickout::{Confirm, NodeId, OnExceed, PolicyName, RouteMode, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::token::{self, TokenKey};
@@ -32,6 +32,8 @@ pub struct GatewayConfig {
     pub admin_token: Option<Secret>,
     /// How many sessions an account may have.
     pub policy: PolicyName,
+    /// What happens to a login beyond that.
+    pub on_exceed: OnExceed,
     /// When a login is answered while an older session could not be told yet.
     pub confirm: Confirm,
     /// How a message finds its session.
@@ -80,6 +82,7 @@ impl Default for GatewayConfig {
             admin_listen: "127.0.0.1:7432".into(),
             admin_token: None,
             policy: PolicyName::Single,
+            on_exceed: OnExceed::EvictOldest,
             confirm: Confirm::Available,
             route: RouteMode::Fenced,
             token_key: None,
@@ -110,7 +113,14 @@ impl GatewayConfig {
         ("peer_advertise", "address that other nodes are told"),
         ("admin_listen", "address of the admin HTTP"),
         ("admin_token", "bearer token of the admin HTTP"),
-        ("policy", "sessions per account: single"),
+        (
+            "policy",
+            "sessions per account: single, phone+pc, one_per_class, n_per_class(N), n_total(N) or unlimited",
+        ),
+        (
+            "on_exceed",
+            "a login beyond the policy: evict_oldest, evict_idle or deny",
+        ),
         (
             "confirm",
             "login answer while an older session is unreachable: available or strict",
@@ -149,7 +159,12 @@ impl GatewayConfig {
             "peer_advertise" => self.peer_advertise = Some(text()),
             "admin_listen" => self.admin_listen = text(),
             "admin_token" => self.admin_token = Some(Secret::new(value)),
-            "policy" => self.policy = choice(key, value)?,
+            "policy" => {
+                self.policy = value.parse().map_err(|error: Error| {
+                    invalid(key, &format!("is not valid: {}", error.message()))
+                })?;
+            }
+            "on_exceed" => self.on_exceed = choice(key, value)?,
             "confirm" => self.confirm = choice(key, value)?,
             "route" => self.route = choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
@@ -176,7 +191,8 @@ impl GatewayConfig {
             "listen" => Some(config.listen),
             "peer_listen" => Some(config.peer_listen),
             "admin_listen" => Some(config.admin_listen),
-            "policy" => Some(word(config.policy)),
+            "policy" => Some(config.policy.to_string()),
+            "on_exceed" => Some("evict_oldest".into()),
             "confirm" => Some(word(config.confirm)),
             "route" => Some(word(config.route)),
             "max_frame" => Some(config.max_frame.to_string()),

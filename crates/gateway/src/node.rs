@@ -122,7 +122,7 @@ impl Gateway {
         };
         let kick = KickOut::builder(store.clone(), node.clone())
             .advertise(advertise)
-            .policy(Policy::named(config.policy))
+            .policy(Policy::named(config.policy).on_exceed(config.on_exceed))
             .confirm(config.confirm)
             .route(config.route)
             .timers(timers)

@@ -176,7 +176,7 @@ impl Inner {
             for revocation in &revoked {
                 let (node, boot) = (&revocation.key.node, revocation.key.boot);
                 self.directory.leave_hint(node, boot, uid).await?;
-                record.remove(&revocation.key);
+                record.evict(&revocation.key);
             }
             record.revocations.extend(revoked.iter().cloned());
             let landed = |now: &UserRecord| {

@@ -87,13 +87,3 @@ pub enum RouteMode {
     /// Hold the account's lock from the lookup until the delivery.
     Locked,
 }
-
-/// The policies that exist.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum PolicyName {
-    /// One session per account, the last login wins.
-    #[default]
-    Single,
-}

@@ -204,13 +204,14 @@ impl Builder {
     /// until that lease ends.
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`] when another node of this name is running; [`ErrorKind::InvalidArgument`] for a timer of zero;
+    /// [`ErrorKind::Timeout`] when another node of this name is running; [`ErrorKind::InvalidArgument`] for a timer of zero or a policy for no session;
     /// failures of the store.
     ///
     /// # Cancel safety
     /// Safe: a lease that was taken is given back.
     pub async fn start(self) -> Result<KickOut> {
         self.timers.check()?;
+        self.policy.check()?;
         let locker = self.store.locker();
         let clock = locker.clock();
         let inner = Arc::new(Inner {

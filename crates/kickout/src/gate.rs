@@ -1,28 +1,55 @@
-//! One login per account and node competes for the account's lock; a newer one replaces an older one that still waits.
+//! One login per account and node competes for the account's lock at a time. A newer one replaces an older one that still
+//! waits, where only one of the two could survive; otherwise they take turns.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::{oneshot, watch};
 
-use crate::ident::{Device, Uid};
+use crate::{
+    ident::{Device, Uid},
+    record::Slot,
+};
+
+/// Logins of one account that may wait on one node.
+const MAX_WAITING: usize = 64;
 
 /// The gates of a node, by account. An account without a login under way has no entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gates(Arc<Mutex<HashMap<Uid, Gate>>>);
 
+/// What a login is after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) slot: Slot,
+    pub(crate) device: Device,
+    /// Whether only the newest login for the slot can survive.
+    pub(crate) last_wins: bool,
+}
+
+/// Why a login may not compete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A newer login of this device took its place.
+    Overtaken(Device),
+    /// Too many wait.
+    Crowded,
+}
+
 #[derive(Debug)]
 struct Gate {
+    claim: Claim,
     /// Tells the login inside that a newer one came; `None` once it may no longer be replaced.
     inside: Option<watch::Sender<Option<Device>>>,
-    waiting: Option<Waiting>,
+    waiting: VecDeque<Waiting>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    enter: oneshot::Sender<Result<Pass, Device>>,
+    claim: Claim,
+    enter: oneshot::Sender<Result<Pass, Refused>>,
 }
 
 /// The right to compete. Dropping it lets the next one in.
@@ -33,11 +60,18 @@ pub(crate) struct Pass {
     replaced: watch::Receiver<Option<Device>>,
 }
 
+impl Claim {
+    /// Whether this newer claim makes an older one void.
+    fn overtakes(&self, older: &Self) -> bool {
+        self.device == older.device || (self.last_wins && self.slot == older.slot)
+    }
+}
+
 impl Gates {
-    /// Waits until this login may compete. `Err` = a newer login of this device took its place.
+    /// Waits until this login may compete. Logins that a newer one cannot make void take their turn.
     ///
     /// Cancel safety: safe; the place is given up.
-    pub(crate) async fn enter(&self, uid: &Uid, device: &Device) -> Result<Pass, Device> {
+    pub(crate) async fn enter(&self, uid: &Uid, claim: &Claim) -> Result<Pass, Refused> {
         let waiting = {
             let mut gates = self.lock();
             let Some(gate) = gates.get_mut(uid) else {
@@ -45,23 +79,45 @@ impl Gates {
                 gates.insert(
                     uid.clone(),
                     Gate {
+                        claim: claim.clone(),
                         inside: Some(inside),
-                        waiting: None,
+                        waiting: VecDeque::new(),
                     },
                 );
                 return Ok(pass);
             };
-            if let Some(inside) = &gate.inside {
-                inside.send_replace(Some(device.clone()));
+            if let Some(inside) = &gate.inside
+                && claim.overtakes(&gate.claim)
+            {
+                inside.send_replace(Some(claim.device.clone()));
+            }
+            let mut overtaken = Vec::new();
+            for waiting in std::mem::take(&mut gate.waiting) {
+                if waiting.enter.is_closed() {
+                    // It was cancelled.
+                } else if claim.overtakes(&waiting.claim) {
+                    overtaken.push(waiting);
+                } else {
+                    gate.waiting.push_back(waiting);
+                }
+            }
+            for older in overtaken {
+                let _ = older
+                    .enter
+                    .send(Err(Refused::Overtaken(claim.device.clone())));
+            }
+            if gate.waiting.len() >= MAX_WAITING {
+                return Err(Refused::Crowded);
             }
             let (enter, waiting) = oneshot::channel();
-            if let Some(older) = gate.waiting.replace(Waiting { enter }) {
-                let _ = older.enter.send(Err(device.clone()));
-            }
+            gate.waiting.push_back(Waiting {
+                claim: claim.clone(),
+                enter,
+            });
             waiting
         };
         // The sender is dropped only after it was used.
-        waiting.await.unwrap_or_else(|_| Err(device.clone()))
+        waiting.await.unwrap_or(Err(Refused::Crowded))
     }
 
     /// How many accounts have a login under way.
@@ -87,11 +143,12 @@ impl Gates {
                 let Some(gate) = gates.get_mut(uid) else {
                     return;
                 };
-                let Some(next) = gate.waiting.take() else {
+                let Some(next) = gate.waiting.pop_front() else {
                     gates.remove(uid);
                     return;
                 };
                 let (pass, inside) = self.pass(uid);
+                gate.claim = next.claim;
                 gate.inside = Some(inside);
                 next.enter.send(Ok(pass)).err()
             };
@@ -151,14 +208,17 @@ impl Drop for Pass {
 mod tests {
     use super::*;
 
-    fn names() -> (Uid, Device, Device, Device) {
-        let device = |name| Device::new(name).unwrap();
-        (
-            Uid::new("u").unwrap(),
-            device("a"),
-            device("b"),
-            device("c"),
-        )
+    fn claim(device: &str, slot: &str, last_wins: bool) -> Claim {
+        Claim {
+            slot: Slot::new(slot),
+            device: Device::new(device).unwrap(),
+            last_wins,
+        }
+    }
+
+    fn names() -> (Uid, Claim, Claim, Claim) {
+        let claim = |name| claim(name, "main", true);
+        (Uid::new("u").unwrap(), claim("a"), claim("b"), claim("c"))
     }
 
     #[tokio::test]
@@ -170,12 +230,15 @@ mod tests {
             let (gates, uid, b) = (gates.clone(), uid.clone(), b.clone());
             async move { gates.enter(&uid, &b).await }
         });
-        assert_eq!(first.replaced().await, b);
+        assert_eq!(first.replaced().await, b.device);
         let third = tokio::spawn({
             let (gates, uid, c) = (gates.clone(), uid.clone(), c.clone());
             async move { gates.enter(&uid, &c).await }
         });
-        assert_eq!(second.await.unwrap().unwrap_err(), c);
+        assert_eq!(
+            second.await.unwrap().unwrap_err(),
+            Refused::Overtaken(c.device)
+        );
         assert!(first.commit().is_err());
         drop(first);
         drop(third.await.unwrap().unwrap());
@@ -210,6 +273,61 @@ mod tests {
         assert_eq!(gates.len(), 0);
         // And the gate still works.
         drop(gates.enter(&uid, &a).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn logins_that_can_all_survive_take_turns_and_are_bounded() {
+        let gates = Gates::default();
+        let uid = Uid::new("u").unwrap();
+        let first = gates
+            .enter(&uid, &claim("first", "main", false))
+            .await
+            .unwrap();
+        let claims: Vec<_> = (0..MAX_WAITING)
+            .map(|number| claim(&number.to_string(), "main", false))
+            .collect();
+        let mut waiting: Vec<_> = claims
+            .iter()
+            .map(|claim| Box::pin(gates.enter(&uid, claim)))
+            .collect();
+        for waiting in &mut waiting {
+            assert!(futures_poll(waiting).is_none());
+        }
+        let crowded = gates.enter(&uid, &claim("late", "main", false)).await;
+        assert_eq!(crowded.unwrap_err(), Refused::Crowded);
+        // One that went away makes room; the same device again replaces its older login.
+        drop(waiting.pop());
+        let same = claim("3", "main", false);
+        let mut again = Box::pin(gates.enter(&uid, &same));
+        assert!(futures_poll(&mut again).is_none());
+        assert!(matches!(
+            futures_poll(&mut waiting[3]),
+            Some(Err(Refused::Overtaken(_)))
+        ));
+        drop(first);
+        for (number, waiting) in waiting.into_iter().enumerate() {
+            if number != 3 {
+                drop(waiting.await.unwrap());
+            }
+        }
+        drop(again.await.unwrap());
+        assert_eq!(gates.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_newest_login_of_another_slot_replaces_nobody() {
+        let gates = Gates::default();
+        let uid = Uid::new("u").unwrap();
+        let first = gates
+            .enter(&uid, &claim("phone", "phone", true))
+            .await
+            .unwrap();
+        let pc = claim("pc", "pc", true);
+        let mut second = Box::pin(gates.enter(&uid, &pc));
+        assert!(futures_poll(&mut second).is_none());
+        first.commit().unwrap();
+        drop(first);
+        drop(second.await.unwrap());
     }
 
     fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {

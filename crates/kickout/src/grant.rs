@@ -14,6 +14,7 @@ use crate::{
     live::{Incarnation, Live},
     login::{Login, LoginOutcome, RUNS, Run, denied, overtaken},
     offline::Code,
+    policy::Idle,
     record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
     resume::ResumeToken,
 };
@@ -44,9 +45,10 @@ impl Run {
         guard: &Guard,
         pass: &Pass,
         resume: Option<&ResumeToken>,
+        idle: &Idle,
     ) -> Result<Step> {
         for _ in 0..RUNS {
-            let step = self.read_and_write(own, guard, pass, resume).await?;
+            let step = self.read_and_write(own, guard, pass, resume, idle).await?;
             if !matches!(step, Step::Again) || !guard.is_valid() {
                 return Ok(step);
             }
@@ -60,6 +62,7 @@ impl Run {
         guard: &Guard,
         pass: &Pass,
         resume: Option<&ResumeToken>,
+        idle: &Idle,
     ) -> Result<Step> {
         let Login {
             uid, device, class, ..
@@ -83,7 +86,11 @@ impl Run {
             return Ok(Step::Answer(self.busy()));
         }
 
-        let decision = inner.policy.decide(&record, class, device);
+        let newcomer = self.newcomer(resume);
+        let decision = match inner.policy.decide(&record, &newcomer, idle) {
+            Ok(decision) => decision,
+            Err(full) => return Ok(Step::Answer(denied(Code::Denied, full.by))),
+        };
         let key = SessionKey {
             node: inner.node.clone(),
             boot: own.boot,
@@ -131,6 +138,7 @@ impl Run {
             own.clone(),
         );
         let live = Arc::new(live);
+        live.hear(inner.clock.now());
         live.listing(r#gen);
         // Before the write, so that a kick that follows it at once finds the session.
         inner.registry.insert(Arc::clone(&live));

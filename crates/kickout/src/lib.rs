@@ -70,6 +70,7 @@ mod gate;
 mod grant;
 mod handout;
 mod ident;
+mod idle;
 mod kick;
 mod live;
 mod login;
@@ -89,7 +90,7 @@ mod sweep;
 mod wait;
 
 pub use admin::{Kicked, NodeView, Target, UserView};
-pub use config::{Confirm, PolicyName, RouteMode, Timers};
+pub use config::{Confirm, RouteMode, Timers};
 pub use event::{Event, Transition};
 pub use flow::{Builder, KickOut};
 pub use handout::Outgoing;
@@ -103,7 +104,7 @@ pub use peers::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, Message, NoPeers, NodeAddress,
     PeerError, Peers,
 };
-pub use policy::{OnExceed, Policy};
-pub use record::{Revocation, Slot, SlotEntry, UserRecord};
+pub use policy::{OnExceed, Policy, PolicyName};
+pub use record::{Past, Revocation, Slot, SlotEntry, UserRecord};
 pub use route::{Delivery, Location};
 pub use session::Session;

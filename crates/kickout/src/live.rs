@@ -1,8 +1,14 @@
 //! A session of this node as the node sees it: its state machine, its notice and its queue.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use distlock_core::LockWatch;
+use distlock_core::{LockWatch, Moment, micros};
 use tokio::sync::{mpsc, watch};
 
 use crate::{
@@ -48,6 +54,8 @@ pub(crate) struct Live {
     /// Wall clock at login in milliseconds since 1970, for display.
     pub(crate) since: u64,
     pub(crate) incarnation: Incarnation,
+    /// When its client last sent something, in microseconds since boot.
+    heard: AtomicU64,
     state: Mutex<State>,
     notice: watch::Sender<Option<Offline>>,
     queue: mpsc::Sender<Handout>,
@@ -80,6 +88,7 @@ impl Live {
             class,
             since,
             incarnation,
+            heard: AtomicU64::new(0),
             state: Mutex::new(State {
                 phase: Phase::Pending,
                 r#gen: Generation::default(),
@@ -123,6 +132,18 @@ impl Live {
             return Ok(());
         }
         Err(self.notice_now())
+    }
+
+    /// Its client sent something.
+    pub(crate) fn hear(&self, now: Moment) {
+        self.heard
+            .store(micros(now.since_boot()), Ordering::Relaxed);
+    }
+
+    /// For how long its client has sent nothing.
+    pub(crate) fn idle(&self, now: Moment) -> Duration {
+        let heard = Duration::from_micros(self.heard.load(Ordering::Relaxed));
+        now.since_boot().saturating_sub(heard)
     }
 
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name it. Answers whether this call did it.

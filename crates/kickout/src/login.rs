@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     event::Transition,
     flow::{Inner, KickOut},
+    gate::{Claim, Refused},
     grant::Step,
     ident::{Class, Device, Generation, Uid},
     offline::Code,
@@ -196,7 +197,7 @@ impl Run {
     }
 
     async fn attempt(&self) -> Result<LoginOutcome> {
-        let Login { uid, device, .. } = &self.login;
+        let uid = &self.login.uid;
         let inner = &self.inner;
         let resume = self.resume()?;
         if inner.draining.load(Ordering::Acquire) {
@@ -205,20 +206,22 @@ impl Run {
         let Some(own) = inner.own.now() else {
             return Ok(denied(Code::NodeFenced, None));
         };
+        let claim = self.claim();
         let entering = within(
             &*inner.clock,
             inner.timers.lock_wait,
-            inner.gates.enter(uid, device),
+            inner.gates.enter(uid, &claim),
         );
         let mut pass = tokio::select! {
             biased;
             () = self.gone.cancelled() => return Ok(self.busy()),
             pass = entering => match pass {
-                None => return Ok(self.busy()),
-                Some(Err(by)) => return Ok(overtaken(Some(by), None)),
+                None | Some(Err(Refused::Crowded)) => return Ok(self.busy()),
+                Some(Err(Refused::Overtaken(by))) => return Ok(overtaken(Some(by), None)),
                 Some(Ok(pass)) => pass,
             },
         };
+        let idle = self.idle_rivals(resume.as_ref()).await?;
         for _ in 0..RUNS {
             let guard = tokio::select! {
                 biased;
@@ -231,7 +234,9 @@ impl Run {
                 },
             };
             let locked = inner.clock.now();
-            let step = self.under_lock(&own, &guard, &pass, resume.as_ref()).await;
+            let step = self
+                .under_lock(&own, &guard, &pass, resume.as_ref(), &idle)
+                .await;
             let released = async {
                 if let Released::AlreadyLost(reason) = guard.release().await {
                     metrics::counter!("distlock_lock_lost_total").increment(1);
@@ -259,6 +264,15 @@ impl Run {
             }
         }
         Ok(self.busy())
+    }
+
+    fn claim(&self) -> Claim {
+        let policy = &self.inner.policy;
+        Claim {
+            slot: policy.slot_of(&self.login.class, &self.login.device),
+            device: self.login.device.clone(),
+            last_wins: policy.last_wins(self.login.intent),
+        }
     }
 
     fn resume(&self) -> Result<Option<ResumeToken>> {

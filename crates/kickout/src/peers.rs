@@ -50,6 +50,23 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
         to: &NodeAddress,
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError>;
+
+    /// Asks a node for how long the account's sessions there have sent nothing. Only asked under
+    /// [`OnExceed::EvictIdle`](crate::OnExceed::EvictIdle), and optional: the sessions of a node that does not answer count as
+    /// idle. The answer is what [`KickOut::handle_idle`](crate::KickOut::handle_idle) said there.
+    ///
+    /// # Errors
+    /// [`PeerError`].
+    ///
+    /// # Cancel safety
+    /// The flow drops this future at its deadline.
+    async fn idle(
+        &self,
+        _to: &NodeAddress,
+        _uid: &Uid,
+    ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
+        Err(PeerError::NotSent("idle times cannot be asked for".into()))
+    }
 }
 
 /// For a flow with one node: every other node is unreachable.
@@ -284,6 +301,15 @@ impl Caller {
     ) -> Result<DeliverResult, PeerError> {
         self.call(to, deadline, self.peers.deliver(to, request))
             .await
+    }
+
+    pub(crate) async fn idle(
+        &self,
+        to: &NodeAddress,
+        uid: &Uid,
+        deadline: Duration,
+    ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
+        self.call(to, deadline, self.peers.idle(to, uid)).await
     }
 
     async fn call<T>(

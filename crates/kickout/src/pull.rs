@@ -8,7 +8,7 @@ use crate::{
     directory::{Hint, Seen},
     event::Transition,
     flow::Inner,
-    ident::{SessionId, SessionKey},
+    ident::SessionId,
     live::{Incarnation, Live, Phase},
     offline::{Code, Offline},
     record::SlotEntry,
@@ -170,14 +170,14 @@ impl Inner {
         if record.slot_of(&live.key).is_some() || live.phase() != Phase::Active {
             return Ok(());
         }
-        if seen.version.is_none() || record.r#gen < live.generation() {
-            return self.register_again(live).await;
-        }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
             self.apply(&live.uid, revocation);
             self.settle(&live.uid, std::slice::from_ref(&revocation.key))
                 .await?;
             return Ok(());
+        }
+        if !record.is_over(&live.slot, live.generation()) {
+            return self.register_again(live).await;
         }
         let by = record.slots.get(&live.slot).map(|it| it.device.clone());
         let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
@@ -192,12 +192,14 @@ impl Inner {
         let (registered, _) = self
             .directory
             .update(&live.uid, |record| {
-                if live.phase() != Phase::Active || record.r#gen >= live.generation() {
+                if live.phase() != Phase::Active
+                    || record.is_over(&live.slot, live.generation())
+                    || record.slot_of(&live.key).is_some()
+                {
                     return false;
                 }
-                record.r#gen = live.generation();
-                record.slots.insert(
-                    live.slot.clone(),
+                record.restore(
+                    &live.slot,
                     SlotEntry {
                         key: live.key.clone(),
                         r#gen: live.generation(),
@@ -221,18 +223,15 @@ impl Inner {
     }
 
     fn count_duplicates(&self, live: &Live) {
-        let mut active: Vec<SessionKey> = self
+        let active = self
             .registry
             .of(&live.uid)
             .iter()
             .filter(|other| other.slot == live.slot && other.check().is_ok())
-            .map(|other| other.key.clone())
-            .collect();
-        active.dedup();
-        let limit = usize::try_from(self.policy.limit).unwrap_or(usize::MAX);
-        if active.len() > limit {
+            .count();
+        if active > 1 {
             metrics::counter!("distlock_duplicates_detected_total").increment(1);
-            tracing::error!(uid = %live.uid, "more sessions are active than the policy allows");
+            tracing::error!(uid = %live.uid, "two sessions are active in one slot");
         }
     }
 }

@@ -30,6 +30,19 @@ pub struct UserRecord {
     /// Sessions that lost their slot and are not known to be gone yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revocations: Vec<Revocation>,
+    /// What went on in each slot before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub past: BTreeMap<Slot, Past>,
+}
+
+/// What went on in a slot before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Past {
+    /// The last generation that was granted here.
+    pub last: Generation,
+    /// Sessions up to this generation were ended by somebody else, so they do not come back by themselves.
+    pub over: Generation,
 }
 
 /// A place for one session. With the single-session policy there is one: `main`.
@@ -79,6 +92,19 @@ pub struct Revocation {
 }
 
 impl Slot {
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// The slots of a group: the group's own name is the first.
+    pub(crate) fn numbered(&self, number: u32) -> Self {
+        if number <= 1 {
+            self.clone()
+        } else {
+            Self(format!("{}#{number}", self.0))
+        }
+    }
+
     /// The only slot of the single-session policy.
     #[must_use]
     pub fn main() -> Self {
@@ -99,6 +125,7 @@ impl Default for UserRecord {
             r#gen: Generation::default(),
             slots: BTreeMap::new(),
             revocations: Vec::new(),
+            past: BTreeMap::new(),
         }
     }
 }
@@ -154,6 +181,7 @@ impl UserRecord {
         let mut removed = Vec::new();
         for (slot, reason) in victims {
             if let Some(victim) = self.slots.remove(slot) {
+                self.past_of(slot, |past| past.over = past.over.max(victim.r#gen));
                 removed.push(Revocation {
                     key: victim.key,
                     gen_max: Generation::new(granted.get() - 1),
@@ -169,8 +197,46 @@ impl UserRecord {
         self.revocations
             .extend(removed.iter().filter(|it| !local(&it.key)).cloned());
         self.r#gen = granted;
-        self.slots.insert(slot, entry);
+        self.put(slot, entry);
         (granted, removed)
+    }
+
+    fn put(&mut self, slot: Slot, entry: SlotEntry) {
+        let r#gen = entry.r#gen;
+        self.past_of(&slot, |past| {
+            past.last = past.last.max(r#gen);
+            past.over = past.over.max(Generation::new(r#gen.get() - 1));
+        });
+        self.slots.insert(slot, entry);
+    }
+
+    fn past_of(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
+        change(self.past.entry(slot.clone()).or_default());
+    }
+
+    /// The last generation that was granted in a slot.
+    pub(crate) fn last_in(&self, slot: &Slot) -> Generation {
+        self.past.get(slot).copied().unwrap_or_default().last
+    }
+
+    /// Whether a session of this generation was ended by somebody else, or somebody else came to its slot.
+    pub(crate) fn is_over(&self, slot: &Slot, r#gen: Generation) -> bool {
+        let over = self.past.get(slot).copied().unwrap_or_default().over;
+        r#gen <= over || self.slots.get(slot).is_some_and(|it| it.r#gen > r#gen)
+    }
+
+    /// Takes one session out of its slot, and it does not come back by itself.
+    pub(crate) fn evict(&mut self, key: &SessionKey) -> Option<SlotEntry> {
+        let slot = self.slot_of(key)?.clone();
+        let entry = self.slots.remove(&slot)?;
+        self.past_of(&slot, |past| past.over = past.over.max(entry.r#gen));
+        Some(entry)
+    }
+
+    /// Names a session again that the store forgot.
+    pub(crate) fn restore(&mut self, slot: &Slot, entry: SlotEntry) {
+        self.r#gen = self.r#gen.max(entry.r#gen);
+        self.put(slot.clone(), entry);
     }
 
     /// Takes one session out of its slot, if it is there.

@@ -43,12 +43,16 @@ impl ResumeToken {
         Ok(token)
     }
 
-    /// Whether nobody logged in since: the session still holds its slot, or it left and nothing came after it.
+    /// Whether the session still holds its slot, or it left it and neither a newer session nor an administrator came since.
     pub(crate) fn is_current(&self, record: &UserRecord) -> bool {
         match record.slots.get(&self.slot) {
             Some(entry) => entry.key.session == self.session && entry.r#gen == self.r#gen,
-            None => record.r#gen == self.r#gen,
+            None => !record.is_over(&self.slot, self.r#gen),
         }
+    }
+
+    pub(crate) const fn session(&self) -> SessionId {
+        self.session
     }
 
     pub(crate) fn text(&self) -> String {
@@ -80,7 +84,11 @@ mod tests {
             ..UserRecord::default()
         };
         assert!(token.is_current(&record));
+        // Somebody came to another slot, and then to this one.
         record.r#gen = Generation::new(8);
+        assert!(token.is_current(&record));
+        let past = record.past.entry(Slot::main()).or_default();
+        past.over = Generation::new(7);
         assert!(!token.is_current(&record));
     }
 }

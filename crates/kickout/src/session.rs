@@ -98,9 +98,12 @@ impl Session {
 
     /// Whether the session may send and receive at this moment: it is active, and its node's lease is valid. Local, no I/O.
     ///
+    /// Asked for something that the client sent: from now on it counts as not idle.
+    ///
     /// # Errors
     /// The notice its client gets, or got.
     pub fn check(&self) -> Result<(), Offline> {
+        self.live.hear(self.inner.clock.now());
         self.live.check()
     }
 
@@ -125,7 +128,7 @@ impl Session {
             let Some(message) = handout.take() else {
                 continue;
             };
-            if self.check().is_ok() {
+            if self.live.check().is_ok() {
                 return message;
             }
             message.refused();

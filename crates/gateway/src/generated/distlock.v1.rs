@@ -176,6 +176,27 @@ pub mod deliver_response {
         }
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IdleRequest {
+    #[prost(string, tag = "1")]
+    pub uid: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct IdleResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub sessions: ::prost::alloc::vec::Vec<idle_response::Session>,
+}
+/// Nested message and enum types in `IdleResponse`.
+pub mod idle_response {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Session {
+        #[prost(message, optional, tag = "1")]
+        pub key: ::core::option::Option<super::SessionKey>,
+        /// Milliseconds since it last sent something; heartbeats do not count.
+        #[prost(uint64, tag = "2")]
+        pub idle_ms: u64,
+    }
+}
 /// Generated client implementations.
 pub mod peer_client {
     #![allow(
@@ -311,6 +332,25 @@ pub mod peer_client {
             req.extensions_mut().insert(GrpcMethod::new("distlock.v1.Peer", "Deliver"));
             self.inner.unary(req, path, codec).await
         }
+        /// For how long the sessions of an account on this node have sent nothing. Asked where a policy evicts the idle.
+        pub async fn idle(
+            &mut self,
+            request: impl tonic::IntoRequest<super::IdleRequest>,
+        ) -> std::result::Result<tonic::Response<super::IdleResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/distlock.v1.Peer/Idle");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("distlock.v1.Peer", "Idle"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -339,6 +379,11 @@ pub mod peer_server {
             &self,
             request: tonic::Request<super::DeliverRequest>,
         ) -> std::result::Result<tonic::Response<super::DeliverResponse>, tonic::Status>;
+        /// For how long the sessions of an account on this node have sent nothing. Asked where a policy evicts the idle.
+        async fn idle(
+            &self,
+            request: tonic::Request<super::IdleRequest>,
+        ) -> std::result::Result<tonic::Response<super::IdleResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct PeerServer<T> {
@@ -487,6 +532,49 @@ pub mod peer_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeliverSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/distlock.v1.Peer/Idle" => {
+                    #[allow(non_camel_case_types)]
+                    struct IdleSvc<T: Peer>(pub Arc<T>);
+                    impl<T: Peer> tonic::server::UnaryService<super::IdleRequest>
+                    for IdleSvc<T> {
+                        type Response = super::IdleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::IdleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Peer>::idle(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = IdleSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

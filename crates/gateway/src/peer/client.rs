@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
+    SessionKey, Uid,
 };
 use tonic::{
     Code, Request, Status,
@@ -18,8 +19,8 @@ use tonic::{
 
 use super::{
     KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
-    v1::peer_client::PeerClient,
-    wire::{delivered_from_wire, delivery_to_wire, kick_to_wire, kicked_from_wire},
+    v1::{self, peer_client::PeerClient},
+    wire::{delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire},
 };
 use crate::token::TokenKey;
 
@@ -115,6 +116,22 @@ impl Peers for GrpcPeers {
             .await
             .map_err(|status| not_answered(&status))?;
         Ok(delivered_from_wire(response.into_inner()))
+    }
+
+    async fn idle(
+        &self,
+        to: &NodeAddress,
+        uid: &Uid,
+    ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
+        let request = self.request(v1::IdleRequest {
+            uid: uid.to_string(),
+        })?;
+        let response = self
+            .client(to)?
+            .idle(request)
+            .await
+            .map_err(|status| not_answered(&status))?;
+        idle_from_wire(response.into_inner()).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Answering other nodes.
 
-use distlock_kickout::{KickOut, PeerError};
+use distlock_kickout::{KickOut, PeerError, Uid};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{
@@ -14,7 +14,7 @@ use super::{
         self,
         peer_server::{Peer, PeerServer},
     },
-    wire::{delivered_to_wire, delivery_from_wire, kick_from_wire, kicked_to_wire},
+    wire::{delivered_to_wire, delivery_from_wire, idle_to_wire, kick_from_wire, kicked_to_wire},
 };
 use crate::token::TokenKey;
 
@@ -91,6 +91,14 @@ impl Peer for Service {
         let request = delivery_from_wire(self.admit(request)?).map_err(invalid)?;
         let result = self.kick.handle_deliver(request).await;
         Ok(Response::new(delivered_to_wire(result)))
+    }
+
+    async fn idle(
+        &self,
+        request: Request<v1::IdleRequest>,
+    ) -> Result<Response<v1::IdleResponse>, Status> {
+        let uid = Uid::new(self.admit(request)?.uid).map_err(invalid)?;
+        Ok(Response::new(idle_to_wire(self.kick.handle_idle(&uid))))
     }
 }
 

@@ -119,6 +119,26 @@ pub(super) fn delivered_from_wire(response: v1::DeliverResponse) -> DeliverResul
     }
 }
 
+pub(super) fn idle_to_wire(idle: Vec<(SessionKey, Duration)>) -> v1::IdleResponse {
+    v1::IdleResponse {
+        sessions: idle
+            .into_iter()
+            .map(|(key, time)| v1::idle_response::Session {
+                key: Some(key_to_wire(key)),
+                idle_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            })
+            .collect(),
+    }
+}
+
+pub(super) fn idle_from_wire(response: v1::IdleResponse) -> Result<Vec<(SessionKey, Duration)>> {
+    response
+        .sessions
+        .into_iter()
+        .map(|it| Ok((key_from_wire(it.key)?, Duration::from_millis(it.idle_ms))))
+        .collect()
+}
+
 fn key_to_wire(key: SessionKey) -> v1::SessionKey {
     v1::SessionKey {
         node: key.node.into(),
@@ -183,6 +203,8 @@ mod tests {
         ] {
             assert_eq!(delivered_from_wire(delivered_to_wire(result)), result);
         }
+        let idle = vec![(key(), Duration::from_millis(1500))];
+        assert_eq!(idle_from_wire(idle_to_wire(idle.clone())).unwrap(), idle);
     }
 
     #[test]

@@ -35,6 +35,8 @@ fn reads_from_toml_and_refuses_what_it_does_not_know() {
         "grace = \"5\"",
         "grace = \"-5s\"",
         "policy = \"two\"",
+        "policy = \"n_total(65)\"",
+        "on_exceed = \"panic\"",
         "confirm = true",
         "max_frame = -1",
     ] {
@@ -47,7 +49,8 @@ fn every_key_can_be_set_from_text() {
     for (key, help) in GatewayConfig::KEYS {
         assert!(!help.is_empty());
         let value = match *key {
-            "policy" => "single",
+            "policy" => "n_per_class(3)",
+            "on_exceed" => "deny",
             "confirm" => "available",
             "route" => "fenced",
             "max_frame" | "max_connections" => "1024",
@@ -64,6 +67,7 @@ fn every_key_can_be_set_from_text() {
         ("nonsense", "1"),
         ("grace", "5"),
         ("policy", "two"),
+        ("on_exceed", "panic"),
         ("max_frame", "x"),
     ] {
         let error = config("n1").set(key, value).unwrap_err();

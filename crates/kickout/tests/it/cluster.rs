@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use distlock_core::{RecordKey, Store, SystemClock};
 use distlock_kickout::{
     Builder, Class, DeliverRequest, DeliverResult, Device, Event, KickOut, KickRequest, KickResult,
-    Login, LoginOutcome, NodeAddress, NodeId, Offline, PeerError, Peers, Session, Timers,
-    Transition, Uid, UserRecord,
+    Login, LoginOutcome, NodeAddress, NodeId, Offline, PeerError, Peers, Session, SessionKey,
+    Timers, Transition, Uid, UserRecord,
 };
 use distlock_memory::Memory;
 use tokio::sync::broadcast;
@@ -137,6 +137,14 @@ impl Peers for Wire {
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
         Ok(self.0.reach(to)?.handle_deliver(request).await)
+    }
+
+    async fn idle(
+        &self,
+        to: &NodeAddress,
+        uid: &Uid,
+    ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
+        Ok(self.0.reach(to)?.handle_idle(uid))
     }
 }
 

@@ -1,0 +1,194 @@
+//! Policies, intents and what becomes of logins that run at the same time.
+
+use distlock_kickout::{
+    Class, Code, Intent, Login, LoginOutcome, OnExceed, Policy, PolicyName, Session,
+};
+
+use crate::cluster::{Cluster, Node, device, eventually, login, pause, told, uid};
+
+async fn node(cluster: &Cluster, name: &str, policy: Policy) -> Node {
+    cluster
+        .node_with(name, |builder| builder.policy(policy))
+        .await
+}
+
+fn active<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> Vec<String> {
+    sessions
+        .into_iter()
+        .filter(|session| session.check().is_ok())
+        .map(|session| session.device().to_string())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_phone_and_a_pc_live_side_by_side_on_two_nodes() {
+    let cluster = Cluster::new();
+    let policy = Policy::named(PolicyName::PhoneAndPc);
+    let (n1, n2) = (
+        node(&cluster, "n1", policy).await,
+        node(&cluster, "n2", policy).await,
+    );
+    let anna = uid("anna");
+    let admit = async |node: &Node, name: &str, class: &str| {
+        let login = Login::new(anna.clone(), device(name), Class::new(class).unwrap());
+        match node.kick.login(login).await.unwrap() {
+            LoginOutcome::Admitted(session) => session,
+            other => panic!("{other:?}"),
+        }
+    };
+    let phone = admit(&n1, "phone", "phone").await;
+    let laptop = admit(&n2, "laptop", "pc").await;
+    assert!(phone.check().is_ok() && laptop.check().is_ok());
+    let other_phone = admit(&n2, "new phone", "phone").await;
+    let notice = told(&phone).await;
+    assert_eq!(notice.code, Code::Superseded);
+    assert_eq!(notice.by_device, Some(device("new phone")));
+    assert_eq!(active([&phone, &laptop, &other_phone]).len(), 2);
+    // A late logout of the phone takes nobody's place.
+    phone.logout().await;
+    assert_eq!(cluster.record(&anna).await.unwrap().slots.len(), 2);
+}
+
+#[tokio::test]
+async fn first_wins_under_deny_until_somebody_takes_over() {
+    let cluster = Cluster::new();
+    let policy = Policy::single().on_exceed(OnExceed::Deny);
+    let (n1, n2) = (
+        node(&cluster, "n1", policy).await,
+        node(&cluster, "n2", policy).await,
+    );
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let LoginOutcome::Denied(denied) = n2.login(&anna, "pc").await else {
+        panic!("it was let in");
+    };
+    assert_eq!(denied.code, Code::Denied);
+    assert_eq!(denied.by_device, Some(device("phone")));
+    assert!(phone.check().is_ok());
+    let takeover = login(&anna, "pc").intent(Intent::Takeover, None);
+    let LoginOutcome::Admitted(pc) = n2.kick.login(takeover).await.unwrap() else {
+        panic!("a takeover was denied");
+    };
+    assert_eq!(told(&phone).await.code, Code::Superseded);
+    // The same device comes again without asking anybody.
+    let again = n1.admit(&anna, "pc").await;
+    assert_eq!(told(&pc).await.code, Code::Replaced);
+    // A dead node's session denies nobody.
+    drop(phone);
+    n1.crash();
+    drop(again);
+    eventually("the dead node's session to count no more", || async {
+        matches!(n2.login(&anna, "tablet").await, LoginOutcome::Admitted(_))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_concurrent_logins_exactly_the_limit_survives() {
+    for (policy, survivors) in [
+        (Policy::named(PolicyName::NTotal(3)), 3),
+        (
+            Policy::named(PolicyName::NTotal(3)).on_exceed(OnExceed::Deny),
+            3,
+        ),
+        (
+            Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::EvictIdle),
+            2,
+        ),
+        (Policy::single().on_exceed(OnExceed::Deny), 1),
+        (Policy::named(PolicyName::Unlimited), 12),
+    ] {
+        let cluster = Cluster::new();
+        let nodes = [
+            node(&cluster, "n1", policy).await,
+            node(&cluster, "n2", policy).await,
+        ];
+        let anna = uid("anna");
+        let logins = (0..12).map(|number| {
+            let kick = nodes[number % 2].kick.clone();
+            let login = login(&anna, &format!("d{number}"));
+            tokio::spawn(async move { kick.login(login).await.unwrap() })
+        });
+        let mut sessions = Vec::new();
+        for outcome in logins.collect::<Vec<_>>() {
+            match outcome.await.unwrap() {
+                LoginOutcome::Admitted(session) => sessions.push(session),
+                LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Denied),
+                LoginOutcome::Superseded(_) => {}
+                other => panic!("{policy:?}: {other:?}"),
+            }
+        }
+        eventually(
+            &format!("{survivors} survivors under {policy:?}"),
+            || async { active(&sessions).len() == survivors },
+        )
+        .await;
+        assert_eq!(
+            cluster.record(&anna).await.unwrap().slots.len(),
+            survivors,
+            "{policy:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_idle_one_goes_wherever_it_is() {
+    let cluster = Cluster::new();
+    let policy = Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::EvictIdle);
+    let (n1, n2) = (
+        node(&cluster, "n1", policy).await,
+        node(&cluster, "n2", policy).await,
+    );
+    let anna = uid("anna");
+    let old = n1.admit(&anna, "old").await;
+    let new = n2.admit(&anna, "new").await;
+    // Long enough to be told apart.
+    pause(std::time::Duration::from_millis(20)).await;
+    old.check().unwrap();
+    let third = n2.admit(&anna, "third").await;
+    assert_eq!(told(&new).await.code, Code::Superseded);
+    assert_eq!(active([&old, &new, &third]).len(), 2);
+    // A node that cannot be asked does not protect its sessions.
+    pause(std::time::Duration::from_millis(20)).await;
+    old.check().unwrap();
+    cluster.mesh.silence("n1");
+    let _fourth = n2.admit(&anna, "fourth").await;
+    assert!(third.check().is_ok());
+    cluster.mesh.unsilence("n1");
+    assert_eq!(told(&old).await.code, Code::Superseded);
+}
+
+#[tokio::test]
+async fn whoever_was_ended_does_not_resume_and_whoever_broke_off_does() {
+    let cluster = Cluster::new();
+    let policy = Policy::named(PolicyName::NTotal(2));
+    let n1 = node(&cluster, "n1", policy).await;
+    let anna = uid("anna");
+    let resume = |token: &str, name: &str| {
+        n1.kick
+            .login(login(&anna, name).intent(Intent::Resume, Some(token.into())))
+    };
+    let phone = n1.admit(&anna, "phone").await;
+    let of_phone = phone.resume_token();
+    phone.logout().await;
+    let _pc = n1.admit(&anna, "pc").await;
+    // Somebody else came, but not in its place.
+    let LoginOutcome::Admitted(phone) = resume(&of_phone, "phone").await.unwrap() else {
+        panic!("it was free to come back");
+    };
+    // It comes back while its old connection still stands, even under another name.
+    let of_phone = phone.resume_token();
+    let LoginOutcome::Admitted(again) = resume(&of_phone, "my phone").await.unwrap() else {
+        panic!("it was still in");
+    };
+    assert_eq!(told(&phone).await.code, Code::Replaced);
+    // Ended by an administrator: not by itself any more.
+    let of_phone = again.resume_token();
+    let target = distlock_kickout::Target::Session(again.key().session);
+    n1.kick.kick(&target, None).await.unwrap();
+    told(&again).await;
+    let LoginOutcome::Denied(denied) = resume(&of_phone, "my phone").await.unwrap() else {
+        panic!("it was kicked");
+    };
+    assert_eq!(denied.code, Code::Superseded);
+}
