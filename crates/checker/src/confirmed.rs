@@ -1,8 +1,8 @@
 //! What a confirmed login means: I7, I8, I17.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use distlock_kickout::Generation;
+use distlock_kickout::{Generation, Transition};
 
 use crate::{
     Scene,
@@ -98,7 +98,7 @@ fn mute(scene: &mut Scene<'_>) {
     // The same from the nodes' side: a message that was sent after the session's end does not reach it.
     let slack = u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX);
     for event in &scene.history.nodes {
-        if event.event != distlock_kickout::Transition::Delivered {
+        if event.event != Transition::Delivered {
             continue;
         }
         let life = event.session.and_then(|it| scene.sessions.get(it));
@@ -151,14 +151,13 @@ fn strict(scene: &mut Scene<'_>) {
 
 /// I17: what a client was told is what its node did.
 fn no_false_success(scene: &mut Scene<'_>) {
-    let mut delivered: BTreeMap<&str, usize> = BTreeMap::new();
-    for event in &scene.history.nodes {
-        if event.event == distlock_kickout::Transition::Delivered
-            && let Some(id) = event.result.as_deref().and_then(|it| it.split(' ').nth(1))
-        {
-            *delivered.entry(id).or_default() += 1;
-        }
-    }
+    let delivered: BTreeSet<&str> = scene
+        .history
+        .nodes
+        .iter()
+        .filter(|event| event.event == Transition::Delivered)
+        .filter_map(|event| event.message.as_deref())
+        .collect();
     for seen in &scene.history.clients {
         match &seen.what {
             What::LoginOk { session, r#gen } => {
@@ -175,7 +174,7 @@ fn no_false_success(scene: &mut Scene<'_>) {
             }
             What::Outcome { id, outcome } if outcome == "delivered" => {
                 let killed = scene.history.killed_after(&seen.node, 0).is_some();
-                let known = delivered.contains_key(id.as_str()) || killed;
+                let known = delivered.contains(id.as_str()) || killed;
                 scene.report.expect(I17, known, || {
                     format!(
                         "the sender of message {id} was told that it was delivered, and no node knows of it"

@@ -142,7 +142,8 @@ pub enum Fact {
 }
 
 impl History {
-    /// Reads the events of one node, one JSON object a line; other lines are passed over.
+    /// Reads the events of one process, one JSON object a line; other lines are passed over. Events that happened at the same
+    /// time may be printed in either order.
     ///
     /// # Errors
     /// For a line that begins as an object and is not an event.
@@ -150,11 +151,14 @@ impl History {
         &mut self,
         lines: impl IntoIterator<Item = &'a str>,
     ) -> Result<(), serde_json::Error> {
+        let mut events: Vec<Event> = Vec::new();
         for line in lines {
             if line.starts_with('{') && !line.starts_with(r#"{"event":"ready""#) {
-                self.nodes.push(serde_json::from_str(line)?);
+                events.push(serde_json::from_str(line)?);
             }
         }
+        events.sort_by_key(|event| event.seq);
+        self.nodes.append(&mut events);
         Ok(())
     }
 

@@ -1,0 +1,21 @@
+//! Whole gateways: two or three `distlock gateway run` processes over a real store, real WebSocket clients, and faults. After
+//! each scenario the checker holds what every node and every client saw against the flow's invariants.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `world.rs` | the nodes, the store, the wires between them, and the history |
+//! | `client.rs` | the clients |
+//! | `settle.rs` | waiting for peace, and the verdict |
+//! | `scenarios.rs` | what happens |
+//! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
+#![expect(
+    clippy::disallowed_methods,
+    reason = "other processes live in real time: there is no clock to inject into them"
+)]
+
+mod client;
+mod scenarios;
+mod servers;
+mod settle;
+mod sqlite;
+mod world;

@@ -1,0 +1,222 @@
+//! Waiting for peace, and the verdict.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use distlock::{RecordKey, Store};
+use distlock_checker::{Fact, Invariant, Report, check};
+use distlock_harness::eventually_async;
+use distlock_kickout::{Generation, SessionId, Uid, UserRecord};
+use serde_json::Value;
+
+use crate::{
+    client::{Client, State},
+    world::{World, now_us, pause},
+};
+
+/// For a store or a node that has to come to itself first.
+const PEACE: Duration = Duration::from_secs(60);
+
+impl World {
+    /// Waits until directory and clients agree, asks every node where everybody is, logs every account in once more, and
+    /// checks everything that happened. `clients` are those that may still be in.
+    pub(crate) async fn verdict(&mut self, clients: Vec<Client>) -> Report {
+        let store = distlock::open(self.url.as_str()).await.unwrap();
+        let uids: Vec<_> = self.uids.iter().map(|it| Uid::new(it).unwrap()).collect();
+        for uid in &uids {
+            agreed(&store, uid, &clients).await.unwrap();
+            self.look_up(uid).await;
+        }
+        let mut probes = Vec::new();
+        for (at, uid) in uids.iter().enumerate() {
+            let nodes: Vec<_> = self.nodes.keys().cloned().collect();
+            probes.push(
+                self.keeps_trying(uid, "probe", &nodes[at % nodes.len()])
+                    .await,
+            );
+        }
+        let clients: Vec<_> = clients.into_iter().chain(probes).collect();
+        let mut records = std::collections::BTreeMap::new();
+        for uid in &uids {
+            if let Some(record) = agreed(&store, uid, &clients).await.unwrap() {
+                records.insert(uid.clone(), record);
+            }
+        }
+        store.close().await;
+        // Where every connection was cut off; clients that close at the same time as their node may leave one behind.
+        for node in self.nodes.values().filter(|_| self.deaf) {
+            self.fact(Fact::Lingering {
+                node: self.node_id(&node.name[self.name.len() + 1..]),
+                sockets: lingering(node.listen).unwrap(),
+            });
+        }
+        // The nodes' last words may still be on their way to us.
+        let judged = eventually_async("a clean history", Duration::from_secs(10), || async {
+            let mut history = self.history().unwrap();
+            history.records = records.clone();
+            let report = check(&history, &self.rules);
+            report.is_clean().then_some(report)
+        })
+        .await;
+        let report = judged.unwrap_or_else(|_| {
+            let mut history = self.history().unwrap();
+            history.records = records.clone();
+            let report = check(&history, &self.rules);
+            let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+                .join(format!("history-{}.jsonl", self.name));
+            std::fs::write(&file, history.to_lines().unwrap()).unwrap();
+            panic!(
+                "{}: {report}\nthe history is in {}",
+                self.name,
+                file.display()
+            );
+        });
+        for invariant in [
+            Invariant::I1,
+            Invariant::I2,
+            Invariant::I3,
+            Invariant::I4,
+            Invariant::I7,
+            Invariant::I14,
+            Invariant::I16,
+            Invariant::I17,
+        ] {
+            assert!(report.looked_at(invariant) > 0, "{invariant}: {report}");
+        }
+        drop(clients);
+        report
+    }
+
+    /// A client that comes back while it is told to.
+    pub(crate) async fn keeps_trying(&self, uid: &Uid, device: &str, node: &str) -> Client {
+        for _ in 0..40 {
+            let mut client = self.client(uid, device, node).await;
+            match client.answered().await {
+                State::In(..) => return client,
+                _ => pause(Duration::from_millis(500)).await,
+            }
+        }
+        panic!("{uid} cannot log in on {node}: its account is stuck");
+    }
+
+    /// Asks every node where an account is.
+    async fn look_up(&self, uid: &Uid) {
+        for node in self.nodes.values() {
+            let from_us = now_us();
+            let path = format!("/v1/users/{uid}");
+            let admin = node.admin;
+            let answer = eventually_async("the node answers", PEACE, || async {
+                tokio::task::block_in_place(|| get(admin, &path)).ok()
+            })
+            .await
+            .unwrap();
+            let (r#gen, session) = read(&answer);
+            self.fact(Fact::Lookup {
+                uid: uid.clone(),
+                from_us,
+                to_us: now_us(),
+                r#gen,
+                session,
+            });
+        }
+    }
+}
+
+/// Waits until nothing is pending and the record names exactly the client that believes to be in.
+async fn agreed(store: &Store, uid: &Uid, clients: &[Client]) -> Result<Option<UserRecord>> {
+    let records = store.records();
+    let key = RecordKey::new(format!("sess/{uid}"))?;
+    let mut last = None;
+    let agreed = eventually_async("directory and clients agree", PEACE, || {
+        let (records, key) = (records.clone(), key.clone());
+        let mut inside: Vec<_> = clients
+            .iter()
+            .filter(|client| client.stamp.uid == *uid)
+            .filter_map(|client| match client.state() {
+                State::In(session, _) => Some(session),
+                _ => None,
+            })
+            .collect();
+        inside.sort();
+        async move {
+            let record = match records.get(&key).await.ok()? {
+                Some(entry) => Some(UserRecord::parse(uid, &entry.value).ok()?),
+                None => None,
+            };
+            let mut named: Vec<_> = match &record {
+                Some(record) if !record.revocations.is_empty() => return None,
+                Some(record) => record.sessions().map(|(_, session)| session).collect(),
+                None => Vec::new(),
+            };
+            named.sort();
+            (named == inside).then_some(record)
+        }
+    })
+    .await;
+    if agreed.is_err() {
+        last = records
+            .get(&key)
+            .await?
+            .map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+    }
+    let states: Vec<_> = clients
+        .iter()
+        .filter(|client| client.stamp.uid == *uid)
+        .map(|client| (client.stamp.device.as_str().to_owned(), client.state()))
+        .collect();
+    agreed.with_context(|| format!("{uid}: the record is {last:?}, the clients are {states:?}"))
+}
+
+fn read(answer: &Value) -> (Generation, Option<SessionId>) {
+    let record = &answer["record"];
+    let r#gen = Generation::new(record["gen"].as_u64().unwrap_or_default());
+    let up = |slot: &Value| {
+        let nodes = answer["nodes"].as_array().into_iter().flatten();
+        let mut nodes = nodes.filter(|it| it["node"] == slot["node"] && it["boot"] == slot["boot"]);
+        nodes.any(|it| it["state"] == "up" || it["state"] == "draining")
+    };
+    let slots = record["slots"]
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::values);
+    let session = slots
+        .filter(|slot| up(slot))
+        .find_map(|slot| serde_json::from_value(slot["session"].clone()).ok());
+    (r#gen, session)
+}
+
+/// One HTTP question.
+fn get(to: SocketAddr, path: &str) -> Result<Value> {
+    let mut stream = TcpStream::connect(to)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+    if !head.starts_with("HTTP/1.1 200") {
+        bail!("{answer}");
+    }
+    Ok(serde_json::from_str(body)?)
+}
+
+/// Connections in TIME_WAIT whose local end is this address.
+fn lingering(listen: SocketAddr) -> Result<usize> {
+    const TIME_WAIT: &str = "06";
+    let port = format!(":{:04X}", listen.port());
+    let table = std::fs::read_to_string("/proc/net/tcp")?;
+    Ok(table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| {
+            fields.get(1).is_some_and(|local| local.ends_with(&port))
+                && fields.get(3) == Some(&TIME_WAIT)
+        })
+        .count())
+}

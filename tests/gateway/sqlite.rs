@@ -1,0 +1,26 @@
+//! Every scenario over a SQLite file.
+
+use crate::{scenarios, world::World};
+
+macro_rules! scenarios {
+    ($($test:ident: $world:ident => $play:expr;)+) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            let folder = tempfile::tempdir().unwrap();
+            let url = format!("sqlite:{}", folder.path().join("store.db").display());
+            let $world = World::new(stringify!($test), &url);
+            Box::pin($play).await;
+        }
+    )+};
+}
+
+scenarios! {
+    takeovers: world => scenarios::takeovers(world);
+    fifty_at_once: world => scenarios::fifty_at_once(world, &["n1", "n2", "n3"]);
+    ping_pong: world => scenarios::ping_pong(world);
+    stopped_node: world => scenarios::stopped_node(world);
+    strict: world => scenarios::strict(world);
+    killed_node: world => scenarios::killed_node(world);
+    bad_peer_link: world => scenarios::bad_peer_link(world);
+    deaf_clients: world => scenarios::deaf_clients(world);
+}

@@ -1,0 +1,271 @@
+//! The nodes, the store, the wires between them, and the history.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use distlock::{Clock as _, SystemClock};
+use distlock_checker::{Fact, History, Rules, Seen, What};
+use distlock_gateway::{TokenKey, mint};
+use distlock_harness::{FaultProxy, Process, Signal, free_port};
+use distlock_kickout::{Device, NodeId, Uid};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::client::Client;
+
+/// For anything that has no reason to take long, on a machine that is busy with other tests.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+const KEY: &str = "a key that is long enough for HS256";
+
+/// What a scenario plays in.
+pub(crate) struct World {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) rules: Rules,
+    pub(crate) shared: Arc<Shared>,
+    /// What the nodes said that have ended.
+    pub(crate) past: Vec<String>,
+    /// Accounts that the scenario is about.
+    pub(crate) uids: BTreeSet<String>,
+    /// Whether no client reacts to its notice.
+    pub(crate) deaf: bool,
+    settings: Vec<(&'static str, String)>,
+    home: TempDir,
+}
+
+/// What clients write down.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) seen: Mutex<Vec<Seen>>,
+    pub(crate) facts: Mutex<Vec<Fact>>,
+    next: AtomicU64,
+}
+
+/// A node's process and the wire that leads to it.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) process: Process,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    /// In front of what other nodes reach it by.
+    pub(crate) wire: FaultProxy,
+}
+
+/// Microseconds since the machine booted: the clock of the nodes' events.
+pub(crate) fn now_us() -> u64 {
+    u64::try_from(SystemClock.now().since_boot().as_micros()).unwrap()
+}
+
+pub(crate) async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+impl World {
+    /// A world over a store. `name` is in the names of its nodes and accounts, so that several can share one store.
+    pub(crate) fn new(name: &str, url: &str) -> Self {
+        let lease = Duration::from_secs(10);
+        let grace = Duration::from_secs(2);
+        let mut rules = Rules::default();
+        rules.settle = Duration::from_secs(4);
+        rules.slack = Duration::from_secs(3);
+        rules.grace = grace;
+        let mut world = Self {
+            name: name.to_owned(),
+            url: url.to_owned(),
+            nodes: BTreeMap::new(),
+            rules,
+            shared: Arc::default(),
+            past: Vec::new(),
+            uids: BTreeSet::new(),
+            deaf: false,
+            settings: Vec::new(),
+            home: tempfile::tempdir().unwrap(),
+        };
+        world.set("lock_wait", "10s");
+        world.set("sweep", "500ms");
+        world.lease(lease);
+        world
+    }
+
+    /// Sets a key of the gateways' configuration.
+    pub(crate) fn set(&mut self, key: &'static str, value: &str) {
+        self.settings.retain(|(other, _)| *other != key);
+        self.settings.push((key, value.to_owned()));
+    }
+
+    /// The nodes' lease.
+    pub(crate) fn lease(&mut self, lease: Duration) {
+        self.set("node_lease", &format!("{}ms", lease.as_millis()));
+        self.rules.cleanup = lease + Duration::from_millis(500);
+    }
+
+    /// Starts a node, or starts it again.
+    pub(crate) async fn start(&mut self, node: &str) -> Result<()> {
+        let name = self.node_name(node);
+        let mut last = None;
+        // The port for other nodes may be taken in between.
+        for _ in 0..3 {
+            match self.try_start(&name).await {
+                Ok(started) => {
+                    self.nodes.insert(node.to_owned(), started);
+                    return Ok(());
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.context("never tried")?)
+    }
+
+    async fn try_start(&self, name: &str) -> Result<Node> {
+        let peer = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let wire = FaultProxy::start(peer).await?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("DISTLOCK_") {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .args(["gateway", "run", "--events", "--node", name])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(["--admin-listen", "127.0.0.1:0"])
+            .args(["--peer-listen", &peer.to_string()])
+            .args(["--peer-advertise", &wire.address().to_string()])
+            .env("DISTLOCK_BACKEND", &self.url)
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .env("DISTLOCK_LOG", "warn")
+            .env("HOME", self.home.path())
+            .current_dir(self.home.path());
+        for (key, value) in &self.settings {
+            command.args([format!("--{}", key.replace('_', "-")), value.clone()]);
+        }
+        let process = Process::spawn(&mut command)?;
+        let ready = tokio::task::block_in_place(|| {
+            process.wait_for_line(SOON * 2, |line| line.starts_with(r#"{"event":"ready""#))
+        })?;
+        let ready: Value = serde_json::from_str(&ready)?;
+        let address = |key: &str| -> Result<SocketAddr> {
+            Ok(ready[key].as_str().context("an address")?.parse()?)
+        };
+        Ok(Node {
+            name: name.to_owned(),
+            listen: address("listen")?,
+            admin: address("admin_listen")?,
+            process,
+            wire,
+        })
+    }
+
+    pub(crate) fn node(&self, node: &str) -> &Node {
+        &self.nodes[node]
+    }
+
+    pub(crate) fn node_id(&self, node: &str) -> NodeId {
+        NodeId::new(self.node_name(node)).unwrap()
+    }
+
+    fn node_name(&self, node: &str) -> String {
+        format!("{}-{node}", self.name)
+    }
+
+    /// An account of this world.
+    pub(crate) fn uid(&mut self, name: &str) -> Uid {
+        let uid = format!("{}-{name}", self.name);
+        self.uids.insert(uid.clone());
+        Uid::new(uid).unwrap()
+    }
+
+    /// A device that connects to a node and asks to log in.
+    pub(crate) async fn client(&self, uid: &Uid, device: &str, node: &str) -> Client {
+        let node = self.node(node);
+        let key = TokenKey::new(KEY.as_bytes()).unwrap();
+        let token = mint(&key, uid, Duration::from_secs(3600)).unwrap();
+        let stamp = Seen {
+            at_us: 0,
+            client: self.shared.next.fetch_add(1, Ordering::Relaxed) + 1,
+            uid: uid.clone(),
+            device: Device::new(device).unwrap(),
+            node: NodeId::new(&node.name).unwrap(),
+            what: What::LoginSent,
+        };
+        Client::connect(node.listen, &token, stamp, Arc::clone(&self.shared)).await
+    }
+
+    /// As [`client`](Self::client), and waits until it is in.
+    pub(crate) async fn log_in(&self, uid: &Uid, device: &str, node: &str) -> Client {
+        let mut client = self.client(uid, device, node).await;
+        client.is_in().await;
+        client
+    }
+
+    pub(crate) fn fact(&self, fact: Fact) {
+        self.shared.facts.lock().unwrap().push(fact);
+    }
+
+    /// Ends a node as a crash does.
+    pub(crate) fn kill(&mut self, node: &str) {
+        let mut dead = self.nodes.remove(node).unwrap();
+        dead.process.signal(Signal::KILL).unwrap();
+        tokio::task::block_in_place(|| dead.process.wait(SOON)).unwrap();
+        self.fact(Fact::Killed {
+            node: NodeId::new(&dead.name).unwrap(),
+            at_us: now_us(),
+        });
+        self.past.push(dead.process.output());
+    }
+
+    /// Stops a node for as long as something else happens.
+    pub(crate) async fn while_stopped<T>(&self, node: &str, happens: impl Future<Output = T>) -> T {
+        let from_us = now_us();
+        let id = self.node(node).process.id();
+        self.node(node).process.signal(Signal::STOP).unwrap();
+        let outcome = happens.await;
+        distlock_harness::signal(id, Signal::CONT).unwrap();
+        let to_us = now_us();
+        let node = self.node_id(node);
+        self.fact(Fact::Paused {
+            node,
+            from_us,
+            to_us,
+        });
+        outcome
+    }
+
+    /// What is known so far.
+    pub(crate) fn history(&self) -> Result<History> {
+        let mut history = History {
+            clients: self.shared.seen.lock().unwrap().clone(),
+            facts: self.shared.facts.lock().unwrap().clone(),
+            ..History::default()
+        };
+        for past in &self.past {
+            history.read_node(past.lines())?;
+        }
+        for node in self.nodes.values() {
+            history.read_node(node.process.output().lines())?;
+        }
+        history.clients.sort_by_key(|seen| seen.at_us);
+        Ok(history)
+    }
+}
+
+impl Shared {
+    pub(crate) fn saw(&self, stamp: &Seen, what: What) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.push(Seen {
+            at_us: now_us(),
+            what,
+            ..stamp.clone()
+        });
+    }
+}
