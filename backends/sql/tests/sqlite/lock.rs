@@ -1,7 +1,8 @@
 //! Taking, renewing, releasing.
 
 use distlock_core::{
-    ErrorKind, Forced, HandOver, LossReason, Meta, ReleaseOutcome, Renewal, Renewed, TicketStep,
+    ErrorKind, FencingToken, Forced, HandOver, LossReason, Meta, ReleaseOutcome, Renewal, Renewed,
+    TicketStep,
 };
 use sqlx::Connection as _;
 
@@ -54,6 +55,71 @@ async fn two_handles_exclude_each_other() {
         HandOver::NotHeld(LossReason::TakenOver)
     ));
     assert_eq!(refused(&one, &request("a")).await.token, Some(next.token));
+}
+
+/// A crowd at once makes batches, of requests alike and unalike, and of releases right and wrong.
+#[tokio::test]
+async fn everyone_in_a_batch_gets_their_own_answer() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    for unlike in [false, true] {
+        let requests: Vec<_> = (0..40)
+            .map(|at| {
+                let mut request = request(&format!("{unlike}-{at:02}"));
+                if unlike && at % 3 == 0 {
+                    request.meta = Some(Meta::new(format!("job {at}")).unwrap());
+                    request.ttl = Ttl::from_millis(40_000).unwrap();
+                }
+                request
+            })
+            .collect();
+        let grants = join_all(requests.iter().map(|request| take(&lock, request))).await;
+        let held = lock.list("", None, 100).await.unwrap();
+        assert_eq!(held.len(), requests.len());
+        for ((request, grant), info) in requests.iter().zip(&grants).zip(held) {
+            let holder = info.held.unwrap();
+            assert_eq!(
+                (&info.name, holder.token),
+                (&request.name, Some(grant.token))
+            );
+            assert_eq!(
+                holder.meta.as_deref(),
+                request.meta.as_ref().map(Meta::as_str)
+            );
+            let long = holder.expires_in.unwrap() > Duration::from_secs(20);
+            assert_eq!(long, request.meta.is_some());
+        }
+        // Every fourth lease names a token that is not its own, every fifth none at all.
+        let released = requests
+            .iter()
+            .zip(&grants)
+            .enumerate()
+            .map(|(at, (request, grant))| {
+                let mut lease = lease(request, grant);
+                match at {
+                    at if at % 4 == 0 => {
+                        lease.token = Some(FencingToken::new(grant.token.get() - 1).unwrap())
+                    }
+                    at if at % 5 == 0 => lease.token = None,
+                    _ => {}
+                }
+                let lock = &lock;
+                async move { lock.release(&lease).await.unwrap() }
+            });
+        for (at, outcome) in join_all(released).await.into_iter().enumerate() {
+            let expected = if at % 4 == 0 {
+                ReleaseOutcome::NotHeld
+            } else {
+                FREED
+            };
+            assert_eq!(outcome, expected, "{at}");
+        }
+        let left = lock.list("", None, 100).await.unwrap();
+        assert_eq!(left.len(), requests.len() / 4);
+        for (request, grant) in requests.iter().zip(&grants).step_by(4) {
+            assert_eq!(lock.release(&lease(request, grant)).await.unwrap(), FREED);
+        }
+    }
 }
 
 #[tokio::test]

@@ -32,6 +32,24 @@ impl Ids {
     }
 }
 
+/// Tokens side by side, [`TOKEN_WIDTH`] digits each; 0 for none.
+pub(super) fn tokens(tokens: impl Iterator<Item = Option<FencingToken>>) -> Vec<u8> {
+    let mut digits = Vec::new();
+    for token in tokens {
+        let mut number = token.map_or(0, FencingToken::get);
+        let start = digits.len();
+        digits.resize(start + TOKEN_WIDTH, b'0');
+        for digit in digits[start..].iter_mut().rev() {
+            *digit += u8::try_from(number % 10).unwrap_or(0);
+            number /= 10;
+        }
+    }
+    digits
+}
+
+/// As many digits as the highest token has, 2^53 - 1.
+const TOKEN_WIDTH: usize = 16;
+
 /// Values side by side, and where each begins.
 #[derive(Default)]
 pub(super) struct Values {

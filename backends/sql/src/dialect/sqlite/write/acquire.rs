@@ -85,18 +85,29 @@ impl Batch<'_> {
     /// Takes what is free, and says how many that were.
     async fn take(&mut self, requests: &[&AcquireRequest]) -> Result<usize, Failed> {
         let mark = self.shared.group.mark();
-        if let [request] = requests {
-            let (name, ttl, holder, meta) = batches::request(request);
-            let (name, holder) = (name.to_owned(), holder.to_owned());
-            let meta = meta.map(str::to_owned);
-            let owner = request.owner.as_uuid().into_bytes().to_vec();
-            let ttl = ttl.cast_signed();
+        let statements = &self.shared.statements;
+        let Some(first) = requests.first() else {
+            return Ok(0);
+        };
+        let alike = requests.iter().all(|request| {
+            (request.ttl, &request.holder, &request.meta) == (first.ttl, &first.holder, &first.meta)
+        });
+        if alike {
+            let owners = Ids::of(requests.iter().map(|request| &request.owner));
+            let (sql, names) = if requests.len() == 1 {
+                (&statements.take_one, first.name.as_str().to_owned())
+            } else {
+                let names: Vec<_> = requests.iter().map(|it| it.name.as_str()).collect();
+                (&statements.take_alike, json(&names))
+            };
+            let (_, ttl, holder, meta) = batches::request(first);
+            let (holder, meta) = (holder.to_owned(), meta.map(str::to_owned));
             return self
-                .changes(Kind::Acquire, &self.shared.statements.take_one, |query| {
+                .changes(Kind::Acquire, sql, |query| {
                     query
-                        .bind_first(name, owner)
+                        .bind_first(names, owners)
                         .bind(mark)
-                        .bind(ttl)
+                        .bind(ttl.cast_signed())
                         .bind(holder)
                         .bind(meta)
                 })
@@ -104,7 +115,7 @@ impl Batch<'_> {
         }
         let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
         let owners = Ids::of(requests.iter().map(|request| &request.owner));
-        self.changes(Kind::Acquire, &self.shared.statements.take, |query| {
+        self.changes(Kind::Acquire, &statements.take, |query| {
             query.bind_first(json(&rows), owners).bind(mark)
         })
         .await

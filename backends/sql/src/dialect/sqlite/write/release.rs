@@ -79,9 +79,14 @@ impl Batch<'_> {
                 })
                 .await;
         }
-        let (rows, owners) = lease_rows(leases);
+        let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
+        let owners = Ids::of(leases.iter().map(|lease| &lease.owner));
+        let tokens = batches::tokens(leases.iter().map(|lease| lease.token));
         self.changes(Kind::Release, &self.shared.statements.free, |query| {
-            query.bind_first(rows, owners).bind(mark)
+            query
+                .bind_first(json(&names), owners)
+                .bind(mark)
+                .bind(tokens)
         })
         .await
     }
