@@ -10,7 +10,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -42,6 +42,21 @@ pub(crate) struct Ensemble {
     phase: watch::Sender<Phase>,
     handles: watch::Sender<usize>,
     graves: Mutex<VecDeque<(OwnerId, LossReason)>>,
+    pub(crate) requests: Tally,
+}
+
+/// How many requests were sent; the client's own pings and what opens a session are not among them.
+#[derive(Default)]
+pub(crate) struct Tally(AtomicU64);
+
+impl Tally {
+    pub(crate) fn add(&self, requests: u64) {
+        self.0.fetch_add(requests, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Clone)]
@@ -73,6 +88,7 @@ impl Ensemble {
             phase: watch::Sender::new(Phase::Connecting(None)),
             handles: watch::Sender::new(0),
             graves: Mutex::default(),
+            requests: Tally::default(),
         });
         let handle = Handle::new(&ensemble);
         let supervised = Arc::clone(&ensemble);

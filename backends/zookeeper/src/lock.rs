@@ -230,6 +230,10 @@ impl DistLock for Locks {
         doctor::health(ensemble, &session, until).await
     }
 
+    fn requests_sent(&self) -> Option<u64> {
+        Some(self.handle.ensemble().ok()?.requests.sent())
+    }
+
     async fn close(&self) {
         self.handle.close().await;
     }

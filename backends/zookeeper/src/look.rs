@@ -27,7 +27,7 @@ pub(crate) async fn inspect(
     loop {
         session.connected(until).await?;
         let client = session.client()?;
-        drop(client.sync(&session.layout().root));
+        session.sync_ahead(&client);
         let listed = client.list_children(&parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
@@ -51,7 +51,7 @@ pub(crate) async fn list(
     session.connected(until).await?;
     let client = session.client()?;
     let locks = &session.layout().locks;
-    drop(client.sync(&session.layout().root));
+    session.sync_ahead(&client);
     let listed = client.list_children(locks);
     let children = match session.answer(Access::Read, until, listed).await? {
         Ok(children) => children,
@@ -182,7 +182,7 @@ async fn first_child(
 ) -> Result<Option<String>> {
     session.connected(until).await?;
     let client = session.client()?;
-    drop(client.sync(&session.layout().root));
+    session.sync_ahead(&client);
     let children = recipe::children(session, parent, until).await?;
     Ok(in_order(children)
         .into_iter()

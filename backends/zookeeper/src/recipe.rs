@@ -235,7 +235,7 @@ async fn undo(session: &Arc<Session>, attempt: &Attempt, until: Moment) -> Resul
         session.connected(until).await?;
         let client = session.client()?;
         // Behind everything that was sent before, and as new as the leader.
-        drop(client.sync(&session.layout().root));
+        session.sync_ahead(&client);
         let listed = client.list_children(&attempt.parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
@@ -401,7 +401,7 @@ async fn find_one(
     loop {
         session.connected(until).await?;
         let client = session.client()?;
-        drop(client.sync(&session.layout().root));
+        session.sync_ahead(&client);
         let listed = client.list_children(parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,

@@ -123,6 +123,7 @@ impl Values {
         for (path, mark) in marks {
             let idle = u64::try_from(now - mark.written).unwrap_or(0);
             if Duration::from_millis(idle) >= ensemble.config.reap_after {
+                ensemble.requests.add(1);
                 drop(client.delete(&path, Some(mark.data_version)));
             }
         }
@@ -156,7 +157,7 @@ impl Records for Values {
         let (session, until) = self.handle.session().await?;
         session.connected(until).await?;
         let client = session.client()?;
-        drop(client.sync(&session.layout().root));
+        session.sync_ahead(&client);
         let mut entries = Vec::with_capacity(keys.len());
         for keys in keys.chunks(AT_ONCE) {
             let paths: Vec<_> = keys
@@ -229,7 +230,7 @@ impl Records for Values {
         let (session, until) = self.handle.session().await?;
         session.connected(until).await?;
         let client = session.client()?;
-        drop(client.sync(&session.layout().root));
+        session.sync_ahead(&client);
         let listed = client.list_children(&session.layout().records);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
@@ -282,7 +283,7 @@ impl Found {
 async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<Found>> {
     let client = session.client()?;
     // Sent together; the read waits behind it at the server.
-    drop(client.sync(&session.layout().root));
+    session.sync_ahead(&client);
     found(
         session
             .answer(Access::Read, until, client.get_data(path))

@@ -197,6 +197,7 @@ pub(crate) fn watch(session: &Arc<Session>, parent: &Arc<str>) {
         let generation = session.generation();
         let set = async {
             let client = session.client().ok()?;
+            session.ensemble().requests.add(1);
             let (stat, watcher) = client.check_and_watch_stat(&parent).await.ok()?;
             Some(Watch {
                 generation,

@@ -173,13 +173,20 @@ impl Session {
         self.link.borrow().generation
     }
 
-    /// Waits for an answer until the limit.
+    /// Makes the reads that follow on this client as new as the leader was. Nobody waits for it: a server answers in order.
+    pub(crate) fn sync_ahead(&self, client: &zk::Client) {
+        self.ensemble.requests.add(1);
+        drop(client.sync(&self.layout().root));
+    }
+
+    /// Waits for the answer to a request until the limit.
     pub(crate) async fn answer<T>(
         &self,
         access: Access,
         until: Moment,
         reply: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<Result<T, zk::Error>> {
+        self.ensemble.requests.add(1);
         tokio::select! {
             biased;
             answer = reply => Ok(answer),
@@ -320,6 +327,7 @@ impl Session {
             }
             let Ok(client) = self.client() else { return };
             let at = self.clock().now();
+            self.ensemble.requests.add(2);
             match probe(&client, self.layout(), self.acls()).await {
                 Ok(owner) if owner == self.id => {
                     let mut verified = false;

@@ -55,6 +55,7 @@ async fn watch(session: Arc<Session>, node: Arc<Node>) {
             return;
         }
         let Ok(client) = session.client() else { return };
+        session.ensemble().requests.add(1);
         match client.check_and_watch_stat(&path).await {
             Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,
             Ok((Some(_), watcher)) => {

@@ -1,9 +1,11 @@
 //! A lock that passes between two processes, and what both see of it.
 
-use distlock_core::{Attempt, Forced, LossReason};
+use std::time::Duration;
+
+use distlock_core::{Attempt, Forced, Lease, LossReason};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 
-use crate::rig::{give_back, line_up_behind, locker, within};
+use crate::rig::{give_back, line_up_behind, locker, open, request, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_passes_between_two_sessions() {
@@ -37,4 +39,28 @@ async fn a_lock_passes_between_two_sessions() {
     assert_eq!(forced, Forced::Released);
     assert_eq!(next.lost().await, LossReason::Removed);
     assert!(ours.inspect("x/é").await.unwrap().held.is_none());
+    a_cycle_is_three_requests(&ensemble).await;
+}
+
+/// Creation and listing, which are sent together, and deletion.
+async fn a_cycle_is_three_requests(ensemble: &ZooKeeper) {
+    let lock = open(&ensemble.servers()).await.lock();
+    let cycle = async || {
+        let request = request("counted", Duration::from_secs(60));
+        let before = lock.requests_sent().unwrap();
+        let Attempt::Acquired(grant) = lock.try_acquire(&request).await.unwrap() else {
+            panic!("nobody else wants it");
+        };
+        let lease = Lease::new(request.name, request.owner, Some(grant.token));
+        lock.release(&lease).await.unwrap();
+        lock.requests_sent().unwrap() - before
+    };
+    cycle().await;
+    let mut least = u64::MAX;
+    for _ in 0..5 {
+        // On a busy machine a lock that is kept for longer gets a watch, which is one more.
+        least = least.min(cycle().await);
+    }
+    assert!(least == 2 || least == 3, "{least}");
+    lock.close().await;
 }
