@@ -4,7 +4,7 @@
 //! on with it, so its node is deleted when its lease has run out by our own clock, which is later than the holder's own
 //! deadline.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::LossReason;
 use tokio::task::JoinSet;
@@ -15,6 +15,9 @@ use crate::{
     recipe,
     session::Session,
 };
+
+/// A holder whose node is gone is told why it was lost if the servers say so within this, and that it was in any case.
+const ASK_AT_MOST: Duration = Duration::from_millis(250);
 
 /// Runs as long as the session lives.
 pub(crate) async fn watch_over(session: Arc<Session>) {
@@ -49,7 +52,7 @@ pub(crate) async fn watch_over(session: Arc<Session>) {
 /// Notices when a node of ours is deleted behind our back.
 async fn watch(session: Arc<Session>, node: Arc<Node>) {
     let path = node.path();
-    let far = session.clock().now() + std::time::Duration::from_secs(24 * 3600);
+    let far = session.clock().now() + Duration::from_secs(24 * 3600);
     while !node.is_out() {
         if session.connected(far).await.is_err() {
             return;
@@ -75,6 +78,13 @@ async fn watch(session: Arc<Session>, node: Arc<Node>) {
         }
     }
     let was = node.status();
+    // Its session may have ended on the servers' side, which takes all of its nodes: whoever waits then lines up again.
+    let patience = match was {
+        Status::Held => ASK_AT_MOST,
+        _ => session.trust(),
+    };
+    let asked = session.clock().now();
+    let _ = session.prove(asked, asked + patience).await;
     if node.gone(LossReason::Removed) {
         tracing::warn!(
             path,

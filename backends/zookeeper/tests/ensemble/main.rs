@@ -10,3 +10,5 @@ mod neighbours;
 mod queue;
 mod rig;
 mod servers;
+mod sessions;
+mod tap;

@@ -1,0 +1,98 @@
+//! Sessions that end, or are swapped for another one, without our doing.
+
+use distlock_core::LossReason;
+use distlock_harness::servers::zookeeper::ZooKeeper;
+
+use crate::{
+    rig::{
+        SESSION, contenders, eventually, give_back, hold, line_up, line_up_behind, locker, now,
+        stranger, within,
+    },
+    tap::Tap,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_the_servers_end_or_swap() {
+    let ensemble = ZooKeeper::start().unwrap();
+    ended_while_holding_and_waiting(&ensemble).await;
+    swapped_while_holding_and_waiting(&ensemble).await;
+}
+
+/// The servers end the session while one lock hangs on it and another one is waited for: the holder is told, and the one in
+/// the queue lines up again in the next session.
+async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
+    let tap = Tap::start(ensemble.address(0)).await;
+    let (ours, theirs) = (
+        locker(&tap.address.to_string()).await,
+        locker(&ensemble.servers()).await,
+    );
+    let client = stranger(&ensemble.servers()).await;
+    let holder = hold(&ours, "held").await;
+    let ahead = hold(&theirs, "awaited").await;
+    let queued = line_up(&ours, "awaited").await;
+    // Nobody can keep the next one out: the servers themselves have given the lock away.
+    let next = line_up(&theirs, "held").await;
+    let session = tap.session();
+    let start = now();
+    eventually("ended", async || tap.end_session(&session).await.ok()).await;
+    let reason = within("told", holder.lost()).await;
+    assert!(
+        matches!(reason, LossReason::SessionLost | LossReason::Removed),
+        "{reason}"
+    );
+    assert!(now().since(start) < SESSION, "not only by its deadline");
+    let (next, _) = within("free at once", next).await.unwrap();
+    assert!(next.token() > holder.token());
+    assert!(!holder.release().await.is_clean());
+    eventually("in the queue again", async || {
+        (contenders(&client, "awaited").await.len() == 2).then_some(())
+    })
+    .await;
+    assert_ne!(tap.session(), session, "in another session");
+    let token = ahead.token();
+    give_back(ahead).await;
+    let (queued, _) = within("its turn", queued).await.unwrap();
+    assert!(queued.token() > token);
+    give_back(queued).await;
+    assert!(next.is_valid());
+    give_back(next).await;
+    give_back(hold(&ours, "held").await).await;
+    ours.close().await;
+    theirs.close().await;
+}
+
+/// The client comes back after its line was cut, and a server gives it another session without saying so: that must not
+/// pass for the old one.
+async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
+    let tap = Tap::start(ensemble.address(0)).await;
+    let (ours, theirs) = (
+        locker(&tap.address.to_string()).await,
+        locker(&ensemble.servers()).await,
+    );
+    let client = stranger(&ensemble.servers()).await;
+    let holder = hold(&ours, "held").await;
+    let ahead = hold(&theirs, "awaited").await;
+    let queued = line_up(&ours, "awaited").await;
+    let next = line_up_behind(&holder, &theirs).await;
+    tap.swap_session();
+    let reason = within("told", holder.lost()).await;
+    assert_eq!(reason, LossReason::SessionLost);
+    // The old session ends by itself: nobody is heard of it any more.
+    let (next, _) = within("the session has expired", next).await.unwrap();
+    assert!(next.token() > holder.token());
+    assert!(!holder.release().await.is_clean());
+    eventually("in the queue again, and once", async || {
+        (contenders(&client, "awaited").await.len() == 2).then_some(())
+    })
+    .await;
+    let token = ahead.token();
+    give_back(ahead).await;
+    let (queued, _) = within("its turn", queued).await.unwrap();
+    assert!(queued.token() > token);
+    give_back(queued).await;
+    assert!(next.is_valid());
+    give_back(next).await;
+    give_back(hold(&ours, "held").await).await;
+    ours.close().await;
+    theirs.close().await;
+}
