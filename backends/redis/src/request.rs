@@ -27,6 +27,7 @@ pub(crate) fn request(names: &Names, kind: Kind, ops: &[Op]) -> (Cmd, &'static S
         Kind::Renew => request.renewals(),
         Kind::Release => request.releases(false),
         Kind::ReleaseAndLook => request.releases(true),
+        Kind::HandOver if ops.len() == 1 => request.hand_over(),
         Kind::HandOver => request.hand_overs(),
         Kind::Acquire | Kind::Contend if ops.len() == 1 => {
             request.acquisition(kind == Kind::Contend);
@@ -52,7 +53,7 @@ pub(crate) fn replies(kind: Kind, operations: usize, reply: Value) -> Vec<Value>
 const fn answers_alone(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::Acquire | Kind::Contend | Kind::Release | Kind::ReleaseAndLook
+        Kind::Acquire | Kind::Contend | Kind::HandOver | Kind::Release | Kind::ReleaseAndLook
     )
 }
 
@@ -62,6 +63,7 @@ fn script(kind: Kind, operations: usize) -> &'static Script {
         Kind::Renew => &scripts::RENEW,
         Kind::Release | Kind::ReleaseAndLook if one => &scripts::RELEASE_ONE,
         Kind::Release | Kind::ReleaseAndLook => &scripts::RELEASE,
+        Kind::HandOver if one => &scripts::HAND_OVER_ONE,
         Kind::HandOver => &scripts::HAND_OVER,
         Kind::Acquire | Kind::Contend if one => &scripts::ACQUIRE_ONE,
         Kind::Acquire | Kind::Contend => &scripts::ACQUIRE,
@@ -167,6 +169,20 @@ impl Request<'_> {
             self.command.arg(at.of(op.target.bucket));
             if !shared {
                 self.terms(request);
+            }
+        }
+    }
+
+    fn hand_over(&mut self) {
+        self.find_buckets();
+        self.keys(2);
+        self.targets();
+        self.counters();
+        for op in self.ops {
+            if let What::HandOver(lease, next) = &op.what {
+                self.command.arg(value::start(lease));
+                self.owner(next.owner);
+                self.terms(next);
             }
         }
     }

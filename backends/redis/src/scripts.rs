@@ -22,6 +22,8 @@ pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 pub(crate) static HAND_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua")));
+pub(crate) static HAND_OVER_ONE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/hand_over_one.lua")));
 pub(crate) static FORCE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/force_release.lua")));
 pub(crate) static PUT: LazyLock<Script> =

@@ -9,7 +9,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{SOON, locker, pause, redis, request, take, within};
-use distlock_core::{ErrorKind, Guard, Lease, LockName, Locker, LossReason, Released};
+use distlock_core::{
+    ErrorKind, Guard, HandOver, Lease, LockName, Locker, LossReason, ReleaseOutcome, Released,
+};
 use distlock_harness::{
     Direction, FaultProxy, Signal, eventually_async, servers::redis::RedisServer,
 };
@@ -278,6 +280,71 @@ async fn a_renewal_whose_reply_was_lost_may_have_happened_and_the_next_one_tells
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_whose_reply_was_lost_is_recognised() {
+    let (server, proxy, url) = behind_a_proxy().await;
+    let store = redis(&url).await.unwrap();
+    let lock = store.lock();
+    let mut holder = request("a", LONG);
+    let mut grant = take(&*lock, &holder).await;
+    for round in 0..5 {
+        let lease = Lease::new(holder.name.clone(), holder.owner, Some(grant.token));
+        let next = request("a", LONG);
+        // In the first round the script is loaded.
+        if round > 0 {
+            proxy.swallow_one_reply();
+        }
+        let handed = eventually_async("answered", SOON, || async {
+            let handed = lock.hand_over(&lease, &next).await;
+            let handed = handed.inspect_err(|error| assert!(error.is_retryable(), "{error}"));
+            handed.ok()
+        })
+        .await
+        .unwrap();
+        let HandOver::Done(given) = handed else {
+            panic!("{handed:?}");
+        };
+        assert!(given.token > grant.token, "round {round}");
+        let [key] = &*locks(&server) else {
+            panic!("one lock");
+        };
+        let value = server.command(&["GET", key]).unwrap();
+        assert!(value.contains(&given.token.to_string()), "{value}");
+        // The former holder has nothing left.
+        let released = lock.release(&lease).await.unwrap();
+        assert_eq!(released, ReleaseOutcome::NotHeld);
+        (holder, grant) = (next, given);
+    }
+}
+
+/// The same as callers see it: the next task of the process gets the lock, and nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_gets_its_turn_although_the_reply_was_lost() {
+    let (server, proxy, url) = behind_a_proxy().await;
+    let locker = locker(&url).await;
+    for _ in 0..5 {
+        let guard = hold(&locker, "a", LONG).await;
+        let token = guard.token();
+        let next = tokio::spawn({
+            let locker = locker.clone();
+            async move { locker.lock("a").ttl(LONG).wait(SOON).acquire().await }
+        });
+        // Most likely it stands in the queue by then; otherwise it is a release whose reply is lost.
+        pause(Duration::from_millis(20)).await;
+        proxy.swallow_one_reply();
+        let released = guard.release().await;
+        assert!(
+            matches!(released, Released::Clean | Released::Unconfirmed(_)),
+            "{released:?}"
+        );
+        let next = within(SOON, "its turn", next).await.unwrap().unwrap();
+        assert!(next.token() > token);
+        assert_eq!(locks(&server).len(), 1);
+        proxy.pass();
+        assert!(next.release().await.is_clean());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
@@ -294,7 +361,7 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("replica"), "{refused}");
     server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    let other = within(SOON, "serves", hold(&locker, "b", LONG)).await;
+    let other = within(SOON, "serves", hold(&locker, "b", TTL * 4)).await;
     assert_ne!(other.epoch(), epoch, "a promotion begins a history");
     eventually_async("the new epoch is noted", SOON, || async {
         (guard.epoch() == other.epoch()).then_some(())
@@ -488,10 +555,7 @@ async fn an_expired_lease_is_neither_renewed_nor_released_nor_revived() {
         renewed,
         distlock_core::Renewed::NotHeld(LossReason::Expired)
     ));
-    assert_eq!(
-        lock.release(&lease).await.unwrap(),
-        distlock_core::ReleaseOutcome::NotHeld
-    );
+    assert_eq!(lock.release(&lease).await.unwrap(), ReleaseOutcome::NotHeld);
     let name = LockName::new("a").unwrap();
     assert_eq!(
         lock.inspect(&name).await.unwrap().last_token,

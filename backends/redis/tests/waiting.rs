@@ -9,8 +9,12 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{SOON, locker, redis, request, take, within};
-use distlock_core::{ErrorKind, Lease, Locker};
-use distlock_harness::{eventually_async, servers::redis::RedisServer};
+use distlock_conformance::{
+    Workers,
+    worker::{ReleaseReport, Worker},
+};
+use distlock_core::{Clock as _, ErrorKind, Lease, Locker, SystemClock};
+use distlock_harness::{distlock_binary, eventually_async, servers::redis::RedisServer};
 use tokio::task::JoinSet;
 
 const NAME: &str = "waited-for";
@@ -173,4 +177,42 @@ async fn a_wait_survives_the_loss_of_its_connection() {
     let guard = within(SOON, "woken", waiting).await.unwrap().unwrap();
     assert!(start.elapsed() < Duration::from_secs(5));
     assert!(guard.release().await.is_clean());
+}
+
+/// Four processes want one lock again and again: it passes from one to the other, and nobody is left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn four_processes_pass_a_lock_on() {
+    const TURNS: usize = 25;
+    let server = RedisServer::start().unwrap();
+    let program = distlock_binary().unwrap();
+    let workers = Workers::new(program, ["conformance-worker"], server.url());
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        all.push(Worker::start(&workers).await.unwrap());
+    }
+    let mut tasks = JoinSet::new();
+    for mut worker in all {
+        tasks.spawn(async move {
+            let (ttl, wait) = (Duration::from_secs(60), Duration::from_secs(50));
+            let mut holds = Vec::new();
+            for _ in 0..TURNS {
+                let got = worker.acquire(NAME, ttl, wait).await.unwrap();
+                let releasing = SystemClock.now().since_boot();
+                let released = worker.release().await.unwrap();
+                assert_eq!(released, ReleaseReport::Clean);
+                holds.push((got.granted, releasing, got.token));
+            }
+            holds
+        });
+    }
+    let mut holds = Vec::new();
+    while let Some(done) = tasks.join_next().await {
+        holds.extend(done.unwrap());
+    }
+    assert_eq!(holds.len(), 4 * TURNS);
+    holds.sort_unstable();
+    for pair in holds.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "two at once: {pair:?}");
+        assert!(pair[0].2 < pair[1].2, "tokens rise: {pair:?}");
+    }
 }
