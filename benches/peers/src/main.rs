@@ -7,6 +7,7 @@
 //! cargo run --release -p distlock-peers -- mysql --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- postgres --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- redis --workload independent --concurrency 256
+//! cargo run --release -p distlock-peers -- redis --processes 4
 //! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
 //! cargo run --release -p distlock-peers -- waiting --waiters 64
 //! cargo run --release -p distlock-peers -- rows --rows 1000000
@@ -24,6 +25,7 @@ mod plain_mysql;
 mod plain_postgres;
 mod plain_sqlite;
 mod postgres;
+mod processes;
 mod raw_redis;
 mod redis;
 mod rows;
@@ -65,6 +67,9 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         rows: u32,
     },
+    /// Takes part in `redis --processes`.
+    #[command(hide = true)]
+    PassOn,
     /// Holds the lock that `waiting` waits for, until its input ends.
     #[command(hide = true)]
     Hold {
@@ -139,6 +144,10 @@ struct RedisArgs {
     /// The server [default: a private redis-server without persistence].
     #[arg(long)]
     url: Option<String>,
+    /// Passes one lock on between so many processes instead, one task each, and tells how long that takes beside one trip
+    /// to the server.
+    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
+    processes: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -237,6 +246,17 @@ fn main() -> anyhow::Result<()> {
         Command::Redis(args) => {
             let server = redis::Server::new(args.url)?;
             let measure = &args.measure;
+            if let Some(processes) = args.processes {
+                let url = server.url();
+                let run = processes::run(&url, processes, measure.seconds);
+                let passing = measure.runtime()?.block_on(run)?;
+                if measure.json {
+                    println!("{}", passing.json());
+                } else {
+                    print!("{passing}");
+                }
+                return Ok(());
+            }
             let run = redis::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
@@ -256,6 +276,7 @@ fn main() -> anyhow::Result<()> {
                 print!("{cost}");
             }
         }
+        Command::PassOn => Runtime::new()?.block_on(processes::pass_on())?,
         Command::Hold { file } => Runtime::new()?.block_on(waiting::hold(&file))?,
         Command::Rows { rows } => print!("{}", rows::run(rows)?),
     }

@@ -1,0 +1,216 @@
+//! Passing one lock on between processes: how long it takes from a release to the next grant, beside one trip to the server.
+
+use std::{fmt, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use distlock_core::{Clock as _, Locker, Moment, Released, SystemClock};
+use distlock_report::Latencies;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, Stdin},
+    process::{Child, ChildStdin, ChildStdout, Command},
+};
+
+use crate::{raw_redis::RawRedis, redis};
+
+const NAME: &str = "bench:passed-on";
+
+/// How long trips to the server are measured, while nothing else is asked of it.
+const TRIPS: Duration = Duration::from_secs(1);
+
+/// What was measured.
+#[derive(Debug)]
+pub(crate) struct Passing {
+    /// One trip to the server and back.
+    trips: Latencies,
+    /// From the start of a release to the grant to another process.
+    passed: Latencies,
+    /// Grants of each process.
+    grants: Vec<u64>,
+    seconds: f64,
+}
+
+/// One time the lock was held, counted from boot.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    process: usize,
+    granted: Duration,
+    released: Duration,
+}
+
+/// `processes` with one task each want one lock all the time, and give it back as soon as they have it.
+pub(crate) async fn run(url: &str, processes: u32, time: Duration) -> anyhow::Result<Passing> {
+    let raw = RawRedis::connect(url).await.context("connect")?;
+    let mut trips = Latencies::new();
+    let until = SystemClock.now() + TRIPS;
+    while SystemClock.now() < until {
+        let start = SystemClock.now();
+        raw.ping().await?;
+        trips.record(SystemClock.now().since(start));
+    }
+    let mut all = Vec::new();
+    for _ in 0..processes {
+        all.push(Other::start(url).await?);
+    }
+    for process in &mut all {
+        process.say(&time.as_millis().to_string()).await?;
+    }
+    let mut holds = Vec::new();
+    let mut grants = Vec::new();
+    for (at, process) in all.into_iter().enumerate() {
+        let own = process.holds(at).await?;
+        grants.push(u64::try_from(own.len())?);
+        holds.extend(own);
+    }
+    holds.sort_unstable_by_key(|hold| hold.granted);
+    let mut passed = Latencies::new();
+    for pair in holds.windows(2) {
+        ensure!(pair[0].released <= pair[1].granted, "two at once: {pair:?}");
+        if pair[0].process != pair[1].process {
+            passed.record(pair[1].granted.saturating_sub(pair[0].released));
+        }
+    }
+    Ok(Passing {
+        trips,
+        passed,
+        grants,
+        seconds: time.as_secs_f64(),
+    })
+}
+
+/// One of the processes: reads the server's URL and then for how long from its input, and writes when it held the lock.
+pub(crate) async fn pass_on() -> anyhow::Result<()> {
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    let url = next(&mut input).await?;
+    let store = redis::open(&url).await?;
+    let locker = Locker::new(store.lock());
+    locker.ready().await?;
+    println!("ready");
+    let time = Duration::from_millis(next(&mut input).await?.parse()?);
+    let mut holds: Vec<(Moment, Moment)> = Vec::new();
+    let until = SystemClock.now() + time;
+    while SystemClock.now() < until {
+        let guard = locker.lock(NAME).acquire().await?;
+        let granted = SystemClock.now();
+        // Whoever is next may have it before we hear that it is free.
+        let releasing = SystemClock.now();
+        let released = guard.release().await;
+        ensure!(matches!(released, Released::Clean), "{released:?}");
+        holds.push((granted, releasing));
+    }
+    locker.close().await;
+    let nanos = |moment: &Moment| moment.since_boot().as_nanos();
+    for (granted, released) in &holds {
+        println!("{} {}", nanos(granted), nanos(released));
+    }
+    Ok(())
+}
+
+async fn next(input: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
+    input.next_line().await?.context("the input ended early")
+}
+
+/// A process, as the one that started it has it.
+struct Other {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    /// The URL goes over its input, so that the list of processes shows no password.
+    async fn start(url: &str) -> anyhow::Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .arg("pass-on")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting a process")?;
+        let input = process.stdin.take().context("its input")?;
+        let output = process.stdout.take().context("its output")?;
+        let mut other = Self {
+            process,
+            input,
+            output: BufReader::new(output).lines(),
+        };
+        other.say(url).await?;
+        let line = other.output.next_line().await?;
+        ensure!(line.as_deref() == Some("ready"), "a process is not ready");
+        Ok(other)
+    }
+
+    async fn say(&mut self, line: &str) -> anyhow::Result<()> {
+        self.input.write_all(line.as_bytes()).await?;
+        self.input.write_all(b"\n").await?;
+        Ok(self.input.flush().await?)
+    }
+
+    async fn holds(mut self, process: usize) -> anyhow::Result<Vec<Hold>> {
+        let mut holds = Vec::new();
+        while let Some(line) = self.output.next_line().await? {
+            let (granted, released) = line.split_once(' ').context("two moments")?;
+            holds.push(Hold {
+                process,
+                granted: Duration::from_nanos(granted.parse()?),
+                released: Duration::from_nanos(released.parse()?),
+            });
+        }
+        let status = self.process.wait().await?;
+        ensure!(status.success(), "a process failed: {status}");
+        Ok(holds)
+    }
+}
+
+impl Passing {
+    fn micros(latencies: &Latencies, share: f64) -> f64 {
+        latencies.quantile(share).as_secs_f64() * 1e6
+    }
+
+    fn ratio(&self) -> f64 {
+        Self::micros(&self.passed, 0.5) / Self::micros(&self.trips, 0.5)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn unfairness(&self) -> f64 {
+        let most = self.grants.iter().max().copied().unwrap_or(0);
+        let least = self.grants.iter().min().copied().unwrap_or(0);
+        most as f64 / least as f64
+    }
+
+    /// As one JSON object.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "processes": self.grants.len(),
+            "seconds": self.seconds,
+            "passed": self.passed.count(),
+            "trip_p50_us": Self::micros(&self.trips, 0.5),
+            "passed_p50_us": Self::micros(&self.passed, 0.5),
+            "passed_p99_us": Self::micros(&self.passed, 0.99),
+            "passed_over_trip": self.ratio(),
+            "grants": self.grants,
+            "unfairness": self.unfairness(),
+        })
+    }
+}
+
+impl fmt::Display for Passing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} processes for {:.1} s: passed on {} times, from release to grant p50 {:.0} us, p99 {:.0} us",
+            self.grants.len(),
+            self.seconds,
+            self.passed.count(),
+            Self::micros(&self.passed, 0.5),
+            Self::micros(&self.passed, 0.99),
+        )?;
+        writeln!(
+            f,
+            "one trip p50 {:.0} us: {:.2} times; grants {:?}, {:.2} times as many for the luckiest",
+            Self::micros(&self.trips, 0.5),
+            self.ratio(),
+            self.grants,
+            self.unfairness(),
+        )
+    }
+}
