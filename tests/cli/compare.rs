@@ -41,6 +41,19 @@ fn writes_all_forms_of_the_report() {
     assert_eq!(killed["broken"], Value::Null, "{killed}");
     assert_eq!(killed["failed"], Value::Null, "{killed}");
     assert!(killed["next_holder_ms"].as_f64().unwrap() > 0.0);
+    let json = out.join("report.json");
+    let again = [
+        "compare",
+        "--render",
+        json.to_str().unwrap(),
+        "--out",
+        "again",
+    ];
+    assert_eq!(finish(&mut home.bare(again), "").code, 0);
+    assert_eq!(
+        fs::read_to_string(home.path("again/report.html")).unwrap(),
+        page
+    );
     for store in ["memory", "sqlite"] {
         assert!(
             out.join(format!("samples/independent-64.{store}.1.json"))
@@ -140,6 +153,9 @@ fn what_cannot_be_compared_is_refused() {
     nothing.failed_with(64, "nothing to compare");
     let unknown = finish(&mut home.bare(["compare", "--spawn", "oracle"]), "");
     unknown.failed_with(64, "oracle");
+    home.write("not.json", "{}");
+    let broken = finish(&mut home.bare(["compare", "--render", "not.json"]), "");
+    broken.failed_with(64, "not the report.json");
     let twice = ["list", "--backend", "memory:", "--backend", "memory:"];
     finish(&mut home.bare(twice), "").failed_with(64, "multiple times");
 }

@@ -36,6 +36,9 @@ pub(crate) struct Compare {
     /// Too short to mean anything: for tests
     #[arg(long, hide = true, conflicts_with = "quick")]
     tiny: bool,
+    /// Make the pages again from a report.json, and measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["spawn", "quick", "peers", "tiny"])]
+    render: Option<PathBuf>,
     /// Folder for the report, made if absent
     #[arg(long, value_name = "DIR", default_value = "distlock-report")]
     out: PathBuf,
@@ -47,10 +50,16 @@ Stores for --spawn: memory, sqlite, redis, mariadb, mysql, postgres, zookeeper
 Examples:
   distlock compare --quick --spawn sqlite,redis --out report
   distlock compare --spawn memory,sqlite,redis,mariadb,mysql,postgres,zookeeper --out report
+  distlock compare --render report/report.json --out elsewhere
   distlock compare --backend redis://10.0.0.5 --backend postgres://app@10.0.0.6/locks --out report";
 
 impl Compare {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        if let Some(json) = &self.render {
+            compare::render_again(json, &self.out)?;
+            output::line(self.out.join("report.html").display())?;
+            return Ok(code::OK);
+        }
         let targets = if self.spawn.is_empty() || context.backend_is_flag() {
             context.targets()?
         } else {

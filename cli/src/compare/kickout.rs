@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use distlock::{Clock as _, Store, SystemClock};
 use distlock_kickout::{
     Class, DeliverRequest, DeliverResult, Device, KickOut, KickRequest, KickResult, Login,
-    LoginOutcome, NodeAddress, NodeId, PeerError, Peers, Session, Uid,
+    LoginOutcome, NodeAddress, NodeId, PeerError, Peers, Session, Timers, Uid,
 };
 use distlock_report::{Latencies, compare::Measure};
 use tokio::task::JoinSet;
@@ -140,7 +140,11 @@ async fn turn(opener: &Opener, takeovers: u32, time: Duration) -> distlock::Resu
 
 async fn node(store: &Store, name: &str, wire: &Arc<Wire>) -> distlock::Result<KickOut> {
     let id = NodeId::new(name)?;
+    // No client is there that would need time to leave.
+    let mut timers = Timers::default();
+    timers.grace = Duration::from_millis(50);
     let node = KickOut::builder(store.clone(), id.clone())
+        .timers(timers)
         .peers(Arc::<Wire>::clone(wire))
         .start()
         .await?;

@@ -46,6 +46,20 @@ pub(super) fn machine() -> Vec<(String, String)> {
     all
 }
 
+/// How many more tasks wanted to run than there are cores, if that was so: then no figure is of much use.
+pub(super) fn too_busy() -> Option<String> {
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    let load: f64 = load.split(' ').next()?.parse().ok()?;
+    let cores = thread::available_parallelism().ok()?.get();
+    let cores = u32::try_from(cores).ok()?;
+    (load > f64::from(cores) * 1.5).then(|| {
+        format!(
+            "The machine was busy with other things: load {load:.0} on {cores} cores when this run began. Its figures are \
+             indicative only."
+        )
+    })
+}
+
 fn value_of(file: &str, label: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(label))?;

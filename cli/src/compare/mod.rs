@@ -27,7 +27,10 @@ mod rounds;
 mod stores;
 mod waiting;
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use distlock::Target;
 use distlock_report::{
@@ -62,13 +65,15 @@ struct Run {
     kept: Kept,
     progress: Progress,
     figures: Vec<Figure>,
+    missing: Vec<rounds::Missing>,
     scenarios: Vec<Scenario>,
     peers: Vec<PeerRun>,
 }
 
 /// Measures, writes the report, and gives what is in it. Dropping the future ends every server it started.
 pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
-    let machine = machine::machine();
+    // Before this run is what keeps the machine busy.
+    let (machine, busy) = (machine::machine(), machine::too_busy());
     let folder = tempfile::Builder::new()
         .prefix("distlock-compare-")
         .tempdir()?;
@@ -88,6 +93,7 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
         kept,
         progress,
         figures: Vec::new(),
+        missing: Vec::new(),
         scenarios: Vec::new(),
         peers: Vec::new(),
         stores,
@@ -106,10 +112,10 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
         run.peers(&program).await?;
     }
     run.failures().await?;
-    rounds::fill_gaps(&mut run.figures, &run.stores);
+    rounds::fill_gaps(&mut run.figures, &run.stores, &run.missing);
     run.progress.finish();
     let comparison = Comparison {
-        about: about(&run.plan, machine),
+        about: about(&run.plan, machine, busy),
         stores: run.stores.iter().map(|it| it.facts.clone()).collect(),
         figures: run.figures,
         scenarios: run.scenarios,
@@ -133,7 +139,7 @@ impl Run {
 }
 
 /// All stores, the given ones first, servers started side by side.
-async fn gather(wanted: &Wanted, folder: &std::path::Path) -> Outcome<Vec<Candidate>> {
+async fn gather(wanted: &Wanted, folder: &Path) -> Outcome<Vec<Candidate>> {
     let mut all = Vec::new();
     for target in &wanted.targets {
         let setup = format!("given as {}", target.masked_url());
@@ -154,8 +160,8 @@ fn unavailable(error: &anyhow::Error) -> Failure {
     Failure::new(code::UNAVAILABLE, format!("{error:#}"))
 }
 
-fn about(plan: &Plan, machine: Vec<(String, String)>) -> About {
-    let mut remarks = Vec::new();
+fn about(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> About {
+    let mut remarks: Vec<String> = busy.into_iter().collect();
     if plan.effort != Effort::Full {
         remarks.push(
             "A quick run: short rounds and fewer cases. Good for orders of magnitude, not for a tenth more or less.".to_owned(),
@@ -181,8 +187,21 @@ fn about(plan: &Plan, machine: Vec<(String, String)>) -> About {
     }
 }
 
+/// Makes the pages again from a report's data.
+pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<()> {
+    let data = fs::read(json)?;
+    let comparison: Comparison = serde_json::from_slice(&data).map_err(|error| {
+        Failure::usage(format!(
+            "{} is not the report.json of a comparison: {error}",
+            json.display()
+        ))
+    })?;
+    fs::create_dir_all(out)?;
+    Ok(write(out, &comparison)?)
+}
+
 /// The three forms of the report.
-fn write(out: &std::path::Path, comparison: &Comparison) -> std::io::Result<()> {
+fn write(out: &Path, comparison: &Comparison) -> std::io::Result<()> {
     let mut json = serde_json::to_vec_pretty(comparison)?;
     json.push(b'\n');
     // What is rendered is what the file says, to the last digit.

@@ -83,6 +83,9 @@ impl Run {
         }
         for (at, turns) in results.iter().enumerate() {
             let store = self.stores[at].key().to_owned();
+            if let Some(why) = turns.iter().find_map(|turn| turn.error.clone()) {
+                self.missing.push((store.clone(), key.to_owned(), why));
+            }
             self.figures.extend(figures(&store, key, turns));
         }
         Ok(())
@@ -242,8 +245,11 @@ fn figures(store: &str, experiment: &str, turns: &[Turn]) -> Vec<Figure> {
     figures
 }
 
-/// For the others' rows: what a dead store has no number for.
-pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate]) {
+/// Store, experiment, and why it has no number.
+pub(super) type Missing = (String, String, String);
+
+/// Says for everything that others have a number for why a dead store, or one that failed in it, has none.
+pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate], failures: &[Missing]) {
     let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
     for figure in figures.iter() {
         match wanted.iter_mut().find(|(experiment, measure, _)| {
@@ -258,10 +264,14 @@ pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate]) {
         }
     }
     for candidate in stores {
-        let Some(why) = &candidate.facts.stopped else {
-            continue;
-        };
         for (experiment, measure, most) in &wanted {
+            let failed = failures
+                .iter()
+                .find(|(store, failed, _)| store == candidate.key() && failed == experiment)
+                .map(|(.., why)| why);
+            let Some(why) = failed.or(candidate.facts.stopped.as_ref()) else {
+                continue;
+            };
             let own = figures.iter_mut().find(|it| {
                 it.store == candidate.key()
                     && it.experiment == *experiment

@@ -1,7 +1,7 @@
 //! Which store to pick, from what was measured. Nothing is said that the figures of this run do not carry.
 
 use crate::{
-    compare::{Comparison, Measure, ScenarioKind, StoreFacts, prose},
+    compare::{Comparison, Measure, ScenarioKind, StoreFacts},
     render::text::{millis, number, time},
 };
 
@@ -193,16 +193,31 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
             because: format!("The suite found broken promises: {}.", broken.join(", ")),
         });
     }
-    let mut because = facts(comparison, store);
-    if let Some(prose) = prose(&store.product) {
-        because += " Mind what breaks it: ";
-        because += prose.breaks;
-    }
     Some(Advice {
         need,
         pick: format!("Stay with {}", store.name),
-        because,
+        because: facts(comparison, store) + &after_a_crash(comparison, store),
     })
+}
+
+/// What became of a held lock when the server died and came back.
+fn after_a_crash(comparison: &Comparison, store: &StoreFacts) -> String {
+    let crash = comparison
+        .scenarios
+        .iter()
+        .find(|it| it.store == store.key && it.kind == ScenarioKind::ServerKilled);
+    let Some((Some(kept), Some(usable))) = crash.map(|it| (it.holder_kept, it.usable_ms)) else {
+        return String::new();
+    };
+    format!(
+        " With its server killed and started again, a lock could be taken again after {}, and {}.",
+        millis(usable),
+        if kept {
+            "the one that was held stayed held"
+        } else {
+            "the one that was held had run out meanwhile, which its holder was told"
+        }
+    )
 }
 
 /// The figures of one store in a sentence.

@@ -13,5 +13,5 @@ pub use model::{
     About, Comparison, Figure, Finding, Interval, Lane, Measure, PeerRun, Promises, Scenario,
     ScenarioKind, StoreFacts, is_difference,
 };
-pub use properties::{PROPERTIES, Property, PropertyResult};
+pub use properties::{PROPERTIES, Property, PropertyResult, shown_by_faults};
 pub use prose::{Prose, prose};

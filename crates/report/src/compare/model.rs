@@ -270,10 +270,24 @@ impl Comparison {
         self.figure(store, experiment, measure)?.spread()
     }
 
-    /// Whether anybody has a number for it.
+    /// What failed in stores that did not die: the store's name, the experiment, and why.
     #[must_use]
-    pub fn has(&self, experiment: &str) -> bool {
-        self.figures.iter().any(|it| it.experiment == experiment)
+    pub fn failures(&self) -> Vec<(&str, &str, &str)> {
+        let mut all = Vec::new();
+        for figure in &self.figures {
+            let (Some(why), Some(store)) = (&figure.missing, self.store(&figure.store)) else {
+                continue;
+            };
+            let failure = (
+                store.name.as_str(),
+                figure.experiment.as_str(),
+                why.as_str(),
+            );
+            if store.stopped.is_none() && !all.contains(&failure) {
+                all.push(failure);
+            }
+        }
+        all
     }
 
     /// The sizes of all experiments of a family, rising: `independent` may give 1, 16, 64.

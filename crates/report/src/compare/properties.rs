@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compare::{Comparison, ScenarioKind, StoreFacts};
+
 /// A property of locks, in the words of those who choose a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Property {
@@ -141,4 +143,45 @@ impl PropertyResult {
             _ => "✗",
         }
     }
+}
+
+/// Properties that no case of the suite can show, because a server has to die for them: title, and a mark per store.
+#[must_use]
+pub fn shown_by_faults(comparison: &Comparison) -> Vec<(&'static str, Vec<&'static str>)> {
+    if comparison.scenarios.is_empty() {
+        return Vec::new();
+    }
+    let mark = |kinds: &[ScenarioKind], store: &StoreFacts| {
+        let mut played = comparison
+            .scenarios
+            .iter()
+            .filter(|it| it.store == store.key && kinds.contains(&it.kind))
+            .peekable();
+        if played.peek().is_none() {
+            return "–";
+        }
+        // A fault that nobody got over shows nothing good.
+        if played.all(|it| it.broken.is_none() && it.failed.is_none() && it.usable_ms.is_some()) {
+            "✓"
+        } else {
+            "✗"
+        }
+    };
+    [
+        (
+            "one holder, rising tokens across a restart",
+            &[ScenarioKind::ServerKilled][..],
+        ),
+        (
+            "the same across a server that stood still",
+            &[ScenarioKind::ServerPaused],
+        ),
+        ("goes on when a server is lost", &[ScenarioKind::LeaderLost]),
+    ]
+    .into_iter()
+    .map(|(title, kinds)| {
+        let marks = comparison.stores.iter().map(|store| mark(kinds, store));
+        (title, marks.collect())
+    })
+    .collect()
 }

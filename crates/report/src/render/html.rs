@@ -148,7 +148,7 @@ fn promises(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"promises\">What each one promises</h2>\n");
     if let Some(table) = sections::properties(comparison) {
         html += "<p>Put to the test by the conformance suite on these very servers: cases that passed, of those that were \
-                 asked.</p>\n";
+                 asked. The last rows are what was seen when servers were broken.</p>\n";
         html += &table;
     }
     for (store, said) in sections::failed_cases(comparison) {
@@ -194,6 +194,15 @@ fn cost(comparison: &Comparison) -> String {
                 escape(&note)
             );
         }
+    }
+    for (store, experiment, why) in comparison.failures() {
+        let _ = writeln!(
+            html,
+            "<p class=\"bad\">{} failed in {}: {}</p>",
+            escape(store),
+            escape(experiment),
+            escape(why)
+        );
     }
     html
 }

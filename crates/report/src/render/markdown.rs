@@ -11,6 +11,7 @@ use super::{
 use crate::{
     compare::{
         Comparison, Figure, PROPERTIES, ScenarioKind, StoreFacts, advice, is_difference, prose,
+        shown_by_faults,
     },
     statistics::Spread,
 };
@@ -60,6 +61,13 @@ pub fn markdown(comparison: &Comparison) -> String {
     for (title, note, columns) in sections::costs(comparison) {
         cost(comparison, title, &note, &columns, &mut text);
     }
+    for (store, experiment, why) in comparison.failures() {
+        let _ = write!(
+            text,
+            "\n**{store} failed in {experiment}:** {}\n",
+            plain(why)
+        );
+    }
     scenarios(comparison, &mut text);
     peers(comparison, &mut text);
     text += "\n## How this was made\n\n";
@@ -104,6 +112,11 @@ fn promises(comparison: &Comparison, text: &mut String) {
             }));
             rows.push(row);
         }
+    }
+    for (title, marks) in shown_by_faults(comparison) {
+        let mut row = vec![title.to_owned()];
+        row.extend(marks.into_iter().map(str::to_owned));
+        rows.push(row);
     }
     let declared: Vec<_> = comparison
         .stores
@@ -168,7 +181,7 @@ fn cost(comparison: &Comparison, title: &str, note: &str, columns: &[Column], te
 fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
     let figure = comparison.figure(&store.key, &column.experiment, column.measure);
     if figure.is_some_and(|it| it.missing.is_some()) {
-        return "died".into();
+        return sections::gone(store).into();
     }
     let Some(spread) = figure.and_then(Figure::spread) else {
         return "–".into();
@@ -234,8 +247,13 @@ fn peers(comparison: &Comparison, text: &mut String) {
         let workload = run.workload.map_or("", crate::Workload::as_str);
         let _ = write!(
             text,
-            "\n### {name}: {workload}, {} callers\n\n",
-            run.callers
+            "\n### {name}: {workload}, {} {}\n\n",
+            run.callers,
+            if run.callers == 1 {
+                "caller"
+            } else {
+                "callers"
+            }
         );
         let rows: Vec<_> = run
             .figures

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use super::text::{bytes, escape, kib, number, range, time};
 use crate::{
-    compare::{Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, is_difference, prose},
+    compare::{
+        Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, is_difference, prose, shown_by_faults,
+    },
     statistics::Spread,
     table::count,
 };
@@ -148,7 +150,11 @@ pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<
 fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
     let figure = comparison.figure(&store.key, &column.experiment, column.measure);
     if let Some(why) = figure.and_then(|it| it.missing.as_ref()) {
-        return format!("<td class=\"bad\" title=\"{}\">died</td>", escape(why));
+        return format!(
+            "<td class=\"bad\" title=\"{}\">{}</td>",
+            escape(why),
+            gone(store)
+        );
     }
     let Some(spread) = figure.and_then(crate::compare::Figure::spread) else {
         return "<td class=\"none\">–</td>".into();
@@ -161,6 +167,15 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
         middle
     };
     format!("<td>{middle}{}</td>", behind(spread, column.show))
+}
+
+/// What stands where a number should be.
+pub(crate) fn gone(store: &StoreFacts) -> &'static str {
+    if store.stopped.is_some() {
+        "died"
+    } else {
+        "failed"
+    }
 }
 
 /// The range, where there was more than one round.
@@ -205,13 +220,9 @@ pub(crate) fn properties(comparison: &Comparison) -> Option<String> {
                 html += "<td class=\"none\">–</td>";
                 continue;
             };
-            let class = match result.mark() {
-                "✓" => "ok",
-                "✗" => "bad",
-                _ => "none",
-            };
             let cases = result.passed as usize + result.failed.len();
-            let _ = write!(html, "<td class=\"{class}\">{}", result.mark());
+            let mark = result.mark();
+            let _ = write!(html, "<td class=\"{}\">{mark}", class(mark));
             if cases > 0 {
                 let _ = write!(html, " <small>{} of {cases}</small>", result.passed);
             }
@@ -219,7 +230,22 @@ pub(crate) fn properties(comparison: &Comparison) -> Option<String> {
         }
         html += "</tr>";
     }
+    for (title, marks) in shown_by_faults(comparison) {
+        let _ = write!(html, "<tr><th>{title}</th>");
+        for mark in marks {
+            let _ = write!(html, "<td class=\"{}\">{mark}</td>", class(mark));
+        }
+        html += "</tr>";
+    }
     Some(html + "</tbody></table></div>\n")
+}
+
+fn class(mark: &str) -> &'static str {
+    match mark {
+        "✓" => "ok",
+        "✗" => "bad",
+        _ => "none",
+    }
 }
 
 /// What failed in the suite, word for word.

@@ -1,0 +1,102 @@
+//! The published page in a real browser: no complaint on its console, every figure drawn, nothing cut off on a telephone.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Looks at the page from inside and tells the page around it. It is added to a copy: the page itself has no script.
+const PROBE: &str = r#"<script>
+addEventListener("load", () => {
+  const svgs = [...document.querySelectorAll("svg")];
+  const drawn = svgs.filter(it => it.getBoundingClientRect().width > 200 && it.getBoundingClientRect().height > 30);
+  const page = document.documentElement;
+  let outside = 0, smallest = 99;
+  for (const svg of drawn) {
+    const box = svg.getBoundingClientRect();
+    if (box.left < 0 || box.right > page.clientWidth + 1) outside++;
+    const scale = box.width / svg.viewBox.baseVal.width;
+    for (const text of svg.querySelectorAll("text"))
+      smallest = Math.min(smallest, parseFloat(getComputedStyle(text).fontSize) * scale);
+  }
+  parent.postMessage(JSON.stringify({
+    figures: svgs.length, drawn: drawn.length, outside, smallest,
+    wider: page.scrollWidth - page.clientWidth, width: page.clientWidth,
+  }), "*");
+});
+</script>"#;
+
+/// A frame as wide as a telephone: a browser's own window cannot be made that narrow. Its page starts after this script.
+const AROUND: &str = r#"<!doctype html><link rel="icon" href="data:,"><script>
+addEventListener("message", told => {
+  const seen = document.createElement("pre");
+  seen.id = "seen";
+  seen.textContent = told.data;
+  document.body.append(seen);
+});
+</script><body><iframe src="page.html" style="border:0;height:800px;width:WIDTHpx"></iframe></body>"#;
+
+fn look(name: &str, width: u32) -> serde_json::Value {
+    let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison/report.html");
+    let page = fs::read_to_string(published).unwrap();
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}"));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let around = folder.join("around.html");
+    fs::write(&around, AROUND.replace("WIDTH", &width.to_string())).unwrap();
+    fs::write(
+        folder.join("page.html"),
+        page.replace("</body>", &format!("{PROBE}</body>")),
+    )
+    .unwrap();
+    let output = Command::new("chromium")
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+        ])
+        .args([
+            "--enable-logging=stderr",
+            "--hide-scrollbars",
+            "--virtual-time-budget=20000",
+            "--dump-dom",
+        ])
+        .arg("--window-size=1300,900")
+        .arg(format!(
+            "--user-data-dir={}",
+            folder.join("profile").display()
+        ))
+        .arg(format!("file://{}", around.display()))
+        .env("HOME", &folder)
+        .output()
+        .expect("chromium (Debian: apt-get install chromium)");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains(":CONSOLE"), "{said}");
+    let dom = String::from_utf8_lossy(&output.stdout).into_owned();
+    let seen = dom
+        .split("<pre id=\"seen\">")
+        .nth(1)
+        .and_then(|rest| rest.split("</pre>").next())
+        .unwrap_or_else(|| panic!("the page was not loaded: {said}"));
+    fs::remove_dir_all(&folder).unwrap();
+    serde_json::from_str(seen).unwrap()
+}
+
+#[test]
+fn the_published_page_reads_well_in_a_browser() {
+    for (name, width) in [("wide", 1200), ("narrow", 400)] {
+        let seen = look(name, width);
+        assert_eq!(seen["width"], width, "{seen}");
+        assert!(seen["figures"].as_u64().unwrap() >= 6, "{seen}");
+        assert_eq!(seen["drawn"], seen["figures"], "{name}: {seen}");
+        assert_eq!(seen["outside"], 0, "{name}: {seen}");
+        assert!(
+            seen["wider"].as_i64().unwrap() <= 0,
+            "{name} must be scrolled sideways: {seen}"
+        );
+        assert!(seen["smallest"].as_f64().unwrap() >= 8.5, "{name}: {seen}");
+    }
+}
