@@ -15,7 +15,7 @@ use crate::{
 
 /// An opened MySQL or MariaDB database.
 ///
-/// Its locks and its records share two connections, one that writes and one that reads, which close when both are closed or
+/// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close when both are closed or
 /// dropped. They are used for nothing else: a transaction of the caller's is never touched.
 #[derive(Clone, Debug)]
 pub struct MySql {

@@ -95,6 +95,12 @@ impl Op {
             }
     }
 
+    /// Whether it may be sent again when it is not known whether it was carried out: whoever holds a lock already is told so,
+    /// and a lock that was freed by the first stays free. See [`Answer::is_doubtful`].
+    pub(crate) fn may_be_repeated(&self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Renew(..) | Self::Release(_))
+    }
+
     /// What takes `answer` back.
     pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
         let release = |request: &AcquireRequest, grant: &Grant| {
@@ -123,6 +129,11 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
+    /// Whether, to an operation that was sent twice, it may mean that the first was carried out.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        matches!(self, Self::Released(ReleaseOutcome::NotHeld))
+    }
+
     /// Whether the lock is free now because of it.
     pub(crate) fn freed(&self) -> bool {
         matches!(

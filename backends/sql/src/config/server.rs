@@ -36,8 +36,9 @@ pub struct ServerConfig {
     pub ssl_client: Option<(PathBuf, PathBuf)>,
     /// Put before the tables' names; nothing unless told otherwise.
     pub table_prefix: String,
-    /// How many connections one handle opens at most; 1 to 32, 4 unless told otherwise. (A handle renews on a second, equal
-    /// set of connections; waiting takes one more.)
+    /// How many connections one handle opens at most; 1 to 32, 4 unless told otherwise. Two of them carry batches of
+    /// changes, or one where there are fewer than three; all of them carry reads. (A handle renews on a second, equal set of
+    /// connections; on Postgres, waiting takes two more.)
     pub pool_size: u32,
     /// How long connecting may take; 100 ms to 60 s, 5 s unless told otherwise.
     pub connect_timeout: Duration,
@@ -278,7 +279,8 @@ impl ServerConfig {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "TLS is not compiled in: run `cargo add distlock --features {},tls`",
+                    "TLS is not compiled in: run `cargo add distlock --features {},tls`, or build the command with \
+                     `--features tls`",
                     self.product.name()
                 ),
             ));

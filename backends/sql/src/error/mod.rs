@@ -85,6 +85,14 @@ impl Failed {
         self
     }
 
+    /// Whether the connection had gone, perhaps long before the statement was sent, so that it is not known whether the
+    /// statement arrived. A server that is merely silent may be at it still.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn lost_its_way(&self) -> bool {
+        let silent = matches!(&self.source, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut);
+        self.meaning.kind == ErrorKind::OutcomeUnknown && self.meaning.reconnect && !silent
+    }
+
     pub(crate) fn into_error(self) -> Error {
         Error::new(self.meaning.kind, self.meaning.what).caused_by(self.source)
     }
@@ -97,6 +105,19 @@ impl Failed {
         } else {
             Failure::Whole(error)
         }
+    }
+}
+
+/// Whether no TLS could be agreed on. A certificate that is not accepted comes as data that is not valid; later on, what is
+/// not valid was damaged on its way.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn is_of_tls(error: &sqlx::Error, access: Access) -> bool {
+    match error {
+        sqlx::Error::Tls(_) => true,
+        sqlx::Error::Io(error) => {
+            access == Access::Read && error.kind() == std::io::ErrorKind::InvalidData
+        }
+        _ => false,
     }
 }
 

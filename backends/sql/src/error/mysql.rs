@@ -3,7 +3,7 @@
 use distlock_core::ErrorKind;
 use sqlx::mysql::MySqlDatabaseError;
 
-use super::{Access, Failed, Meaning};
+use super::{Access, Failed, Meaning, is_of_tls};
 
 /// What sending again, or leaving something out, can cure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +65,12 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
         return mysql_meaning(number, unknown);
     }
     match error {
-        sqlx::Error::Io(_) => Meaning::of(unknown, "the connection broke").reconnect(),
-        sqlx::Error::Tls(_) => Meaning::of(
+        error if is_of_tls(error, access) => Meaning::of(
             ErrorKind::AccessDenied,
             "the server could not be spoken to through TLS as `ssl-mode` demands",
         )
         .reconnect(),
+        sqlx::Error::Io(_) => Meaning::of(unknown, "the connection broke").reconnect(),
         sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => Meaning::of(
             ErrorKind::AccessDenied,
             "the server takes this password over TLS or a Unix socket only: set `ssl-mode` or `socket`",

@@ -2,7 +2,7 @@
 
 use distlock_core::ErrorKind;
 
-use super::{Access, Failed, Meaning};
+use super::{Access, Failed, Meaning, is_of_tls};
 
 impl Failed {
     /// Reads Postgres' answer.
@@ -31,10 +31,14 @@ fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
             let code = database.code().unwrap_or_default();
             by_state(&code, unknown_if_write)
         }
+        error if is_of_tls(error, access) => Meaning::of(
+            AccessDenied,
+            "the server could not be spoken to through TLS as `sslmode` demands",
+        )
+        .reconnect(),
         sqlx::Error::Io(_) => {
             Meaning::of(unknown_if_write, "the connection to the server failed").reconnect()
         }
-        sqlx::Error::Tls(_) => Meaning::of(AccessDenied, "TLS with the server failed").reconnect(),
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::ColumnNotFound(_)

@@ -135,15 +135,11 @@ async fn a_lost_reply_is_a_grant_that_recognises_itself() {
     };
     prepare().await;
     proxy.swallow_one_reply();
-    let error = lock.try_acquire(&asked).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
-    let held = lock.inspect(&asked.name).await.unwrap().held;
+    let before = postgres.retries();
     let grant = take(&*lock, &asked).await;
-    assert_eq!(
-        held.and_then(|held| held.token),
-        Some(grant.token),
-        "it happened"
-    );
+    assert!(postgres.retries() > before, "asked again");
+    let held = lock.inspect(&asked.name).await.unwrap().held;
+    assert_eq!(held.and_then(|held| held.token), Some(grant.token));
     prepare().await;
     proxy.swallow_one_reply();
     let error = lock.release(&lease(&asked, &grant)).await.unwrap_err();
@@ -155,44 +151,48 @@ async fn a_lost_reply_is_a_grant_that_recognises_itself() {
 async fn killed_sessions_are_made_again() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&server.url()).await;
-    let guard = hold(&locker, "a", TTL).await;
-    let until = Instant::now() + TTL * 2;
+    let ttl = Duration::from_secs(10);
+    let guard = hold(&locker, "a", ttl).await;
+    // Longer than the lease, so that renewals are needed.
+    let until = Instant::now() + ttl + ttl / 2;
     while Instant::now() < until {
         server
             .sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'distlock'")
             .unwrap();
-        tokio::time::sleep(TTL / 6).await;
+        tokio::time::sleep(ttl / 10).await;
     }
     assert!(guard.is_valid(), "every renewal found its way");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_an_operator_keeps_locked_delays_only_itself() {
+    const HELD_FOR: Duration = Duration::from_secs(60);
+    let ttl = Duration::from_secs(10);
     let server = PostgresServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let mut guards = Vec::new();
     for number in 0..100 {
-        guards.push(hold(&locker, &format!("lock:{number:03}"), TTL).await);
+        guards.push(hold(&locker, &format!("lock:{number:03}"), ttl).await);
     }
-    let stuck = hold(&locker, "lock:050:stuck", TTL).await;
+    let stuck = hold(&locker, "lock:050:stuck", ttl).await;
     let operator = server
         .hold_open("SELECT 1 FROM distributed_lock WHERE lock_name = 'lock:050:stuck' FOR UPDATE")
         .unwrap();
     let start = Instant::now();
-    let reason = within(TTL + SOON, "told", stuck.lost()).await;
+    let reason = within(ttl + SOON, "told", stuck.lost()).await;
     assert_eq!(reason, LossReason::Unreachable);
-    // Six leases and more: each was renewed a dozen times beside it.
-    while start.elapsed() < TTL * 6 {
+    // Six leases: each was renewed a dozen times beside it.
+    while start.elapsed() < HELD_FOR {
         for guard in &guards {
             assert!(guard.is_valid(), "{}", guard.name());
         }
-        let fresh = within(SOON, "another name", hold(&locker, "fresh", TTL)).await;
+        let fresh = within(SOON, "another name", hold(&locker, "fresh", ttl)).await;
         assert!(fresh.release().await.is_clean());
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     drop(operator);
     let _free = eventually_async("the stuck one is free again", SOON, || async {
-        locker.lock("lock:050:stuck").ttl(TTL).acquire().await.ok()
+        locker.lock("lock:050:stuck").ttl(ttl).acquire().await.ok()
     })
     .await
     .unwrap();

@@ -1,6 +1,12 @@
-//! One connection, opened when it is first needed, and again when it broke.
+//! Connections: opened when they are first needed, and again when they broke.
 
-use std::{collections::HashMap, fmt::Write as _, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    ops::{Deref, DerefMut},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use futures_util::TryStreamExt as _;
@@ -8,6 +14,8 @@ use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Either, Executor as _, MySqlConnection,
     mysql::{MySqlConnectOptions, MySqlQueryResult, MySqlRow, MySqlSslMode},
 };
+
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Shared, rows};
 use crate::{
@@ -48,13 +56,26 @@ impl Flavour {
     }
 }
 
+/// A few connections that are lent out one by one.
+#[derive(Debug)]
+pub(super) struct Links {
+    // A std mutex: held to push and to pop only.
+    idle: Mutex<Vec<Link>>,
+    permits: Semaphore,
+}
+
+/// A connection on loan, which is given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Lent<'a> {
+    links: &'a Links,
+    link: Link,
+    _permit: SemaphorePermit<'a>,
+}
+
+/// One connection, or the place for one.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     open: Option<Open>,
-    /// Of the last connection.
-    epoch: Option<Epoch>,
-    history_changed: bool,
-    closed: bool,
 }
 
 #[derive(Debug)]
@@ -66,8 +87,6 @@ pub(crate) struct Open {
     /// What names the tables, whichever server they are on.
     pub(super) tables: String,
     pub(super) epoch: Epoch,
-    /// Whether an earlier connection of this link knew another history.
-    pub(super) history_changed: bool,
     used: Moment,
 }
 
@@ -93,15 +112,74 @@ impl Answers {
     }
 }
 
+impl Links {
+    pub(super) fn new(size: u32, first: Link) -> Self {
+        Self {
+            idle: Mutex::new(vec![first]),
+            permits: Semaphore::new(usize::try_from(size).unwrap_or(1).max(1)),
+        }
+    }
+
+    /// A connection, once one is free; the one that was used last, if there is a choice.
+    pub(super) async fn lend(&self, shared: &Shared) -> Result<Lent<'_>> {
+        let permit = tokio::select! {
+            biased;
+            permit = self.permits.acquire() => permit.map_err(|_| {
+                Error::new(ErrorKind::Closed, "the store's handle was closed")
+            })?,
+            () = shared.clock.sleep(shared.config.statement_timeout) => {
+                return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
+            }
+        };
+        Ok(Lent {
+            link: self.idle().pop().unwrap_or_default(),
+            links: self,
+            _permit: permit,
+        })
+    }
+
+    pub(super) async fn close(&self, shared: &Shared) {
+        self.permits.close();
+        let idle = std::mem::take(&mut *self.idle());
+        for link in idle {
+            link.close(shared).await;
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Lent<'_> {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let link = std::mem::take(&mut self.link);
+        if link.open.is_none() {
+            // The others were opened on the same server, which may have gone.
+            self.links.idle().clear();
+        } else if !self.links.permits.is_closed() {
+            self.links.idle().push(link);
+        }
+    }
+}
+
 impl Link {
     /// The connection.
     pub(super) async fn ready(&mut self, shared: &Shared) -> Result<&mut Open> {
-        if self.closed {
-            return Err(Error::new(
-                ErrorKind::Closed,
-                "the store's handle was closed",
-            ));
-        }
         if let Some(open) = &mut self.open
             && shared.clock.now().since(open.used) > IDLE
             && !open.is_alive(shared).await
@@ -109,10 +187,8 @@ impl Link {
             self.open = None;
         }
         if self.open.is_none() {
-            let mut open = Open::new(shared).await?;
-            let before = self.epoch.replace(open.epoch.clone());
-            self.history_changed |= before.is_some_and(|before| before != open.epoch);
-            open.history_changed = self.history_changed;
+            let open = Open::new(shared).await?;
+            shared.note(&open.epoch);
             self.open = Some(open);
         }
         match &mut self.open {
@@ -134,9 +210,8 @@ impl Link {
         self.open = None;
     }
 
-    pub(super) async fn close(&mut self, shared: &Shared) {
-        self.closed = true;
-        if let Some(open) = self.open.take() {
+    async fn close(self, shared: &Shared) {
+        if let Some(open) = self.open {
             tokio::select! {
                 closed = open.connection.close() => {
                     if let Err(error) = closed {
@@ -186,7 +261,6 @@ impl Open {
                 None => tables.clone(),
             }),
             tables,
-            history_changed: false,
             used: shared.clock.now(),
         })
     }

@@ -3,6 +3,12 @@
 /// Bytes.
 pub(super) fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2 + 3);
+    push_hex(&mut out, bytes);
+    out
+}
+
+/// Bytes, at the end of a statement.
+pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
     out.push_str("x'");
     for byte in bytes {
         for half in [byte >> 4, byte & 15] {
@@ -10,7 +16,6 @@ pub(super) fn hex(bytes: &[u8]) -> String {
         }
     }
     out.push('\'');
-    out
 }
 
 /// Text, for a column of text.
@@ -25,7 +30,14 @@ pub(super) fn opaque(value: Option<&str>) -> String {
 
 /// For `IN (..)`.
 pub(super) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
-    values.map(hex).collect::<Vec<_>>().join(",")
+    let mut out = String::new();
+    for value in values {
+        if !out.is_empty() {
+            out.push(',');
+        }
+        push_hex(&mut out, value);
+    }
+    out
 }
 
 #[cfg(test)]

@@ -7,17 +7,21 @@ pub(crate) mod rows;
 mod statements;
 mod write;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result,
     batch::{Failure, Limits, Reply},
 };
-use tokio::sync::Mutex;
 
 pub(crate) use self::link::{Answers, Open};
 use self::{
-    link::Link,
+    link::{Link, Links},
     statements::{Range, Statements},
     write::Stuck,
 };
@@ -37,16 +41,10 @@ const PAGE: usize = 500;
 /// Operations in a batch: enough to share a flush of the disk, and few enough that their rows are not locked for long.
 const BATCH: usize = 256;
 
-/// A server, with one connection that writes and one that reads.
+/// A MySQL or MariaDB database.
 pub(crate) struct MySqlDialect {
     shared: Arc<Shared>,
-    writer: Mutex<Writer>,
-    reader: Mutex<Link>,
-}
-
-#[derive(Debug, Default)]
-struct Writer {
-    link: Link,
+    links: Links,
     stuck: Stuck,
 }
 
@@ -56,6 +54,14 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) group: Arc<Group>,
     statements: Statements,
+    // A std mutex: held to look and to swap only.
+    history: Mutex<History>,
+}
+
+#[derive(Default)]
+struct History {
+    epoch: Option<Epoch>,
+    changed: bool,
 }
 
 impl Shared {
@@ -65,9 +71,23 @@ impl Shared {
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
             group: Group::new(MySqlDialect::NAME),
+            history: Mutex::default(),
             config,
             clock,
         })
+    }
+
+    /// Notes which history a new connection has found.
+    fn note(&self, epoch: &Epoch) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = history.epoch.replace(epoch.clone());
+        history.changed |= before.is_some_and(|before| before != *epoch);
+    }
+
+    /// Whether earlier connections knew another history.
+    fn history_changed(&self) -> bool {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.changed
     }
 
     fn reap_after(&self) -> u128 {
@@ -122,12 +142,9 @@ impl MySqlDialect {
 
     fn with(shared: Arc<Shared>, link: Link) -> Self {
         Self {
+            links: Links::new(shared.config.pool_size, link),
             shared,
-            writer: Mutex::new(Writer {
-                link,
-                stuck: Stuck::default(),
-            }),
-            reader: Mutex::new(Link::default()),
+            stuck: Stuck::default(),
         }
     }
 
@@ -138,7 +155,7 @@ impl MySqlDialect {
         statement: String,
         access: Access,
     ) -> Result<Answers> {
-        let mut link = self.reader.lock().await;
+        let mut link = self.links.lend(&self.shared).await?;
         let open = link.ready(&self.shared).await?;
         open.send(&self.shared, operation, statement, access)
             .await
@@ -174,6 +191,9 @@ impl Dialect for MySqlDialect {
         limits.operations = BATCH;
         // A value takes two signs per byte on its way, and a server may refuse more than 4 MiB at once.
         limits.bytes = 1024 * 1024;
+        // While the disk is waited for, the next one is on its way; and reads need a connection too.
+        let pool = usize::try_from(self.shared.config.pool_size).unwrap_or(1);
+        limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
         limits
     }
 
@@ -184,19 +204,19 @@ impl Dialect for MySqlDialect {
     }
 
     async fn write(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
-        let mut writer = self.writer.lock().await;
-        let Writer { link, stuck } = &mut *writer;
+        let link = self.links.lend(&self.shared).await;
         let batch = write::Batch {
             ops,
             shared: &self.shared,
-            link,
-            stuck,
+            link: &mut *link.map_err(Failure::Whole)?,
+            stuck: &self.stuck,
+            doubt: None,
         };
         batch.send().await
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let mut link = self.reader.lock().await;
+        let mut link = self.links.lend(&self.shared).await?;
         let open = link.ready(&self.shared).await?;
         let names: Vec<_> = names.iter().collect();
         look(open, &self.shared, &names)
@@ -241,7 +261,7 @@ impl Dialect for MySqlDialect {
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        let mut link = self.reader.lock().await;
+        let mut link = self.links.lend(&self.shared).await?;
         Ok(link.ready(&self.shared).await?.epoch.clone())
     }
 
@@ -306,7 +326,7 @@ impl Dialect for MySqlDialect {
     }
 
     async fn health(&self) -> Result<Health> {
-        let mut link = self.reader.lock().await;
+        let mut link = self.links.lend(&self.shared).await?;
         let open = link.ready(&self.shared).await?;
         let mut health = Health::new(open.server.clone());
         health.epoch = Some(open.epoch.clone());
@@ -316,8 +336,7 @@ impl Dialect for MySqlDialect {
     }
 
     async fn close(&self) {
-        self.writer.lock().await.link.close(&self.shared).await;
-        self.reader.lock().await.close(&self.shared).await;
+        self.links.close(&self.shared).await;
     }
 }
 

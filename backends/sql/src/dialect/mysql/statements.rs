@@ -7,6 +7,8 @@
 //!
 //! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
 
+use std::fmt::Write as _;
+
 use distlock_core::{
     AcquireRequest, FencingToken, Lease, LockName, Meta, RecordKey, Renewal, TicketStep, Ttl,
 };
@@ -14,7 +16,7 @@ use distlock_core::{
 use super::{
     PAGE,
     link::Flavour,
-    literals::{hex, list, opaque, text},
+    literals::{hex, list, opaque, push_hex, text},
 };
 use crate::{dialect::Reaped, op::Op};
 
@@ -150,7 +152,7 @@ impl Statements {
         )
     }
 
-    /// As [`Self::acquire`] for many names, sorted; what came of them is read from the rows.
+    /// As [`Self::acquire`] for many names, sorted, with the rows as they are then: name, holder, token.
     pub(super) fn acquire_all(
         &self,
         requests: &[&AcquireRequest],
@@ -158,17 +160,25 @@ impl Statements {
         flavour: Flavour,
     ) -> String {
         let now = BATCH_NOW;
-        let values = requests.iter().map(|request| {
-            format!(
-                "({}, {}, {now}, {now}, {now} + {}, {}, {})",
-                hex(request.name.as_str().as_bytes()),
-                hex(request.owner.as_uuid().as_bytes()),
+        let lock = &self.lock;
+        let mut sql = String::with_capacity(1200 + requests.len() * 320);
+        let _ = write!(
+            sql,
+            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) VALUES "
+        );
+        for (at, request) in requests.iter().enumerate() {
+            sql.push_str(if at == 0 { "(" } else { ",(" });
+            push_hex(&mut sql, request.name.as_str().as_bytes());
+            sql.push(',');
+            push_hex(&mut sql, request.owner.as_uuid().as_bytes());
+            let _ = write!(
+                sql,
+                ",{now},{now},{now}+{},{},{})",
                 request.ttl.as_millis() * 1000,
                 text(request.holder.as_str()),
                 opaque(request.meta.as_ref().map(Meta::as_str)),
-            )
-        });
-        let lock = &self.lock;
+            );
+        }
         let (alias, new) = flavour.new_row();
         let new = |column: &str| new.replace("{column}", column);
         let old = |column: &str| format!("{lock}.{column}");
@@ -181,10 +191,9 @@ impl Statements {
         let keep = |condition: &str, column: &str, value: &str| {
             format!("{column} = IF({condition}, {value}, {})", old(column))
         };
-        format!(
-            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) VALUES {}{alias} \
-             ON DUPLICATE KEY UPDATE {}, {}, {}, {}, {}, {}, {}, {}",
-            values.collect::<Vec<_>>().join(","),
+        let _ = write!(
+            sql,
+            "{alias} ON DUPLICATE KEY UPDATE {}, {}, {}, {}, {}, {}, {}, {}",
             keep(
                 &free,
                 "token",
@@ -205,41 +214,47 @@ impl Statements {
                 "expires_at",
                 &new("expires_at")
             ),
-        )
+        );
+        match flavour {
+            // One statement, which is a transaction of its own.
+            Flavour::MariaDb => sql.push_str(" RETURNING lock_name, holder_id, token"),
+            Flavour::MySql => {
+                sql = format!(
+                    "START TRANSACTION; {sql}; SELECT lock_name, holder_id, token \
+                     FROM {lock} FORCE INDEX (PRIMARY) WHERE {}; COMMIT",
+                    among(requests.iter().map(|request| &request.name))
+                );
+            }
+        }
+        sql
     }
 
-    /// Frees those of the leases that are still their owners'; all of them have tokens.
-    pub(super) fn release_all(&self, leases: &[&Lease]) -> String {
+    /// Frees those of the leases that are still their owners', all of which have tokens, and gives the rows that were freed:
+    /// name, token, and 2 where another process waits, else 1.
+    pub(super) fn release_all(&self, leases: &[&Lease], mark: i64) -> String {
+        let (lock, now) = (&self.lock, BATCH_NOW);
+        let names = among(leases.iter().map(|lease| &lease.name));
         format!(
-            "UPDATE {} FORCE INDEX (PRIMARY) SET holder_id = NULL, expires_at = {BATCH_NOW}, holder = '', meta = NULL, \
-             nonce = NULL WHERE {}",
-            self.lock,
-            of_all(leases)
+            "START TRANSACTION; UPDATE {lock} FORCE INDEX (PRIMARY) SET holder_id = NULL, expires_at = {now}, holder = '', \
+             meta = NULL, nonce = NULL WHERE {names} AND {}; \
+             SELECT lock_name, token, IF(wanted_until > {now} AND wanted_by <> {mark}, 2, 1) \
+             FROM {lock} FORCE INDEX (PRIMARY) WHERE {names} AND holder_id IS NULL AND expires_at = {now}; COMMIT",
+            owned(leases),
         )
     }
 
-    /// Renews those of the leases that are still their owners'; all of them have tokens.
+    /// Renews those of the leases that are still their owners', all of which have tokens, and gives the rows that end when
+    /// they now do: name, holder, token.
     pub(super) fn renew_all(&self, leases: &[&Lease], ttl: Ttl) -> String {
+        let lock = &self.lock;
+        let until = format!("{BATCH_NOW} + {}", ttl.as_millis() * 1000);
+        let names = among(leases.iter().map(|lease| &lease.name));
         format!(
-            "UPDATE {} FORCE INDEX (PRIMARY) SET expires_at = {BATCH_NOW} + {} WHERE {} AND expires_at > {BATCH_NOW}",
-            self.lock,
-            ttl.as_millis() * 1000,
-            of_all(leases)
-        )
-    }
-
-    /// As [`Self::look`], by the batch's time, and locking the rows where that is still to be done.
-    pub(super) fn look_in_batch<'a>(
-        &self,
-        names: impl Iterator<Item = &'a LockName>,
-        lock: bool,
-    ) -> String {
-        format!(
-            "SELECT {} FROM {} FORCE INDEX (PRIMARY) WHERE lock_name IN ({}) ORDER BY lock_name{}",
-            lock_columns().replace(NOW, BATCH_NOW),
-            self.lock,
-            list(names.map(|name| name.as_str().as_bytes())),
-            if lock { " FOR UPDATE" } else { "" }
+            "START TRANSACTION; UPDATE {lock} FORCE INDEX (PRIMARY) SET expires_at = {until} \
+             WHERE {names} AND expires_at > {BATCH_NOW} AND {}; \
+             SELECT lock_name, holder_id, token FROM {lock} FORCE INDEX (PRIMARY) \
+             WHERE {names} AND expires_at = {until}; COMMIT",
+            owned(leases),
         )
     }
 
@@ -431,7 +446,10 @@ impl Range<'_> {
 
 fn idle(table: Reaped, reap_after: u128) -> String {
     match table {
-        Reaped::Locks => format!("expires_at <= {NOW} - {reap_after} AND token < {NOW}"),
+        // The minutes are what the index leads by.
+        Reaped::Locks => format!(
+            "expires_minute <= ({NOW} - {reap_after}) DIV 60000000 AND expires_at <= {NOW} - {reap_after} AND token < {NOW}"
+        ),
         Reaped::Records => {
             format!("deleted = 1 AND written_at <= {NOW} - {reap_after} AND version < {NOW}")
         }
@@ -454,21 +472,32 @@ fn of(lease: &Lease) -> String {
     format!("lock_name = {name} AND holder_id = {owner}{token}")
 }
 
-/// The rows of leases that are still their owners'. The names are there twice, so that they lead to the rows.
-fn of_all(leases: &[&Lease]) -> String {
-    let owned = leases.iter().map(|lease| {
-        format!(
-            "({},{},{})",
-            hex(lease.name.as_str().as_bytes()),
-            hex(lease.owner.as_uuid().as_bytes()),
-            lease.token.map_or(0, FencingToken::get)
-        )
-    });
-    format!(
-        "lock_name IN ({}) AND (lock_name, holder_id, token) IN ({})",
-        list(leases.iter().map(|lease| lease.name.as_str().as_bytes())),
-        owned.collect::<Vec<_>>().join(",")
-    )
+/// The rows of these names, found by their key.
+fn among<'a>(names: impl Iterator<Item = &'a LockName>) -> String {
+    let names = list(names.map(|name| name.as_str().as_bytes()));
+    format!("lock_name IN ({names})")
+}
+
+/// Whether a row is one of the leases'. One value for each, because servers look a value up in a list, but compare rows of
+/// values one by one; unmistakable, because the holder has 16 bytes and the token ends where the name begins.
+fn owned(leases: &[&Lease]) -> String {
+    let mut sql = String::with_capacity(80 + leases.len() * 130);
+    sql.push_str("CONCAT(holder_id, token, '/', lock_name) IN (");
+    let mut value = Vec::with_capacity(300);
+    for (at, lease) in leases.iter().enumerate() {
+        value.clear();
+        value.extend_from_slice(lease.owner.as_uuid().as_bytes());
+        let token = lease.token.map_or(0, FencingToken::get);
+        value.extend_from_slice(token.to_string().as_bytes());
+        value.push(b'/');
+        value.extend_from_slice(lease.name.as_str().as_bytes());
+        if at > 0 {
+            sql.push(',');
+        }
+        push_hex(&mut sql, &value);
+    }
+    sql.push(')');
+    sql
 }
 
 fn micros(renewal: Renewal) -> u64 {

@@ -260,8 +260,12 @@ impl Dialect for PostgresDialect {
     async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
         let shared = &*self.shared;
         let deadline = shared.clock.now() + shared.config.statement_timeout;
+        // Why it is not known whether it was carried out before it was sent again.
+        let mut doubt: Option<Error> = None;
         loop {
-            let mut lent = self.links.lend(shared).await.map_err(Failure::Whole)?;
+            let lent = self.links.lend(shared).await;
+            let lent = lent.map_err(|error| doubt.clone().unwrap_or(error));
+            let mut lent = lent.map_err(Failure::Whole)?;
             let batch = write::Batch {
                 ops,
                 shared,
@@ -269,13 +273,35 @@ impl Dialect for PostgresDialect {
             };
             let answers = within(shared, Access::Write, batch.send(kind)).await;
             match lent.settle(answers) {
-                Ok(answers) => return Ok(answers),
+                Ok(mut answers) => {
+                    for answer in &mut answers {
+                        if let (Some(doubt), Reply::Done(Ok(said))) = (&doubt, &*answer)
+                            && said.is_doubtful()
+                        {
+                            *answer = Reply::Done(Err(doubt.clone()));
+                        }
+                    }
+                    return Ok(answers);
+                }
                 Err(failed) if failed.meaning.retry && shared.clock.now() < deadline => {
                     shared.group.retried();
                     let pause = Duration::from_micros(fastrand::u64(500..5000));
                     shared.clock.sleep(pause).await;
                 }
-                Err(failed) => return Err(shared.failure(failed)),
+                // As after a restart of the server.
+                Err(failed)
+                    if doubt.is_none()
+                        && failed.lost_its_way()
+                        && shared.clock.now() < deadline
+                        && ops.iter().all(Op::may_be_repeated) =>
+                {
+                    shared.group.retried();
+                    doubt = Some(failed.into_error());
+                }
+                // Whatever came of the second time: the first may have been carried out.
+                Err(failed) => {
+                    return Err(doubt.map_or_else(|| shared.failure(failed), Failure::Whole));
+                }
             }
         }
     }

@@ -3,13 +3,17 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{AcquireRequest, Lease, Result, TicketStep, Ttl, batch::Failure};
+use distlock_core::{
+    AcquireRequest, FencingToken, Lease, LockName, OwnerId, Result, TicketStep, Ttl, batch::Failure,
+};
+use sqlx::mysql::MySqlRow;
 
 use super::{Batch, BrokenBatch, Outcome};
 use crate::{
-    dialect::{
-        LockRow,
-        mysql::{rows, statements::SET_BATCH_NOW},
+    dialect::mysql::{
+        link::Flavour,
+        rows,
+        statements::{SET_BATCH_NOW, Statements},
     },
     error::Access,
     op::Op,
@@ -70,78 +74,73 @@ impl<'a> Bulk<'a> {
         }
     }
 
-    /// What came of each. The rows are as they were left by an acquisition, but as they were found by the others; nobody
-    /// else could change them in between.
-    fn outcomes(&self, rows: &HashMap<String, LockRow>) -> Vec<Outcome> {
+    /// Its statements.
+    fn script(&self, statements: &Statements, mark: i64, flavour: Flavour) -> String {
+        let change = match self {
+            Self::Acquire(requests) => statements.acquire_all(requests, mark, flavour),
+            Self::Release(leases) => statements.release_all(leases, mark),
+            Self::Renew(leases, ttl) => statements.renew_all(leases, *ttl),
+        };
+        format!("{SET_BATCH_NOW}; {change}")
+    }
+
+    /// What came of each, by the rows that came back. A row that cannot be read is nobody's: whoever asked for it is told
+    /// so when it is looked at again.
+    fn outcomes(&self, rows: &[MySqlRow]) -> Vec<Outcome> {
+        let rows: HashMap<Vec<u8>, _> = rows
+            .iter()
+            .filter_map(|row| Some((rows::column(row, 0).ok()?, row)))
+            .collect();
+        let row = |name: &LockName| rows.get(name.as_str().as_bytes()).copied();
+        let known = |lease: &Lease, token: u64| Some(token) == lease.token.map(FencingToken::get);
         match self {
             Self::Acquire(requests) => requests
                 .iter()
-                .map(|request| {
-                    let row = rows.get(request.name.as_str())?;
-                    (row.owner == Some(request.owner)).then_some(row.last_token.get())
+                .map(|request| held_by(row(&request.name)?, request.owner))
+                .collect(),
+            Self::Renew(leases, _) => leases
+                .iter()
+                .map(|lease| {
+                    let token = held_by(row(&lease.name)?, lease.owner);
+                    token.filter(|token| known(lease, *token))
                 })
                 .collect(),
             Self::Release(leases) => leases
                 .iter()
                 .map(|lease| {
-                    let row = ours(rows, lease)?;
-                    let others = row.wanted.is_some_and(|(_, ours)| !ours);
-                    Some(if others { 2 } else { 1 })
-                })
-                .collect(),
-            Self::Renew(leases, _) => leases
-                .iter()
-                .map(|lease| {
-                    let row = ours(rows, lease)?;
-                    row.held.is_some().then_some(row.last_token.get())
+                    let row = row(&lease.name)
+                        .filter(|row| number(row, 1).is_some_and(|token| known(lease, token)));
+                    number(row?, 2)
                 })
                 .collect(),
         }
     }
 }
 
-fn ours<'a>(rows: &'a HashMap<String, LockRow>, lease: &Lease) -> Option<&'a LockRow> {
-    let row = rows.get(lease.name.as_str())?;
-    (row.owner == Some(lease.owner) && Some(row.last_token) == lease.token).then_some(row)
+/// The token of a row of name, holder and token, where this is the holder.
+fn held_by(row: &MySqlRow, owner: OwnerId) -> Option<u64> {
+    let holder: Option<Vec<u8>> = rows::column(row, 1).ok()?;
+    (holder? == owner.as_uuid().as_bytes())
+        .then(|| number(row, 2))
+        .flatten()
+}
+
+fn number(row: &MySqlRow, index: usize) -> Option<u64> {
+    let number: i64 = rows::column(row, index).ok()?;
+    u64::try_from(number).ok()
 }
 
 impl Batch<'_> {
-    /// One transaction, in one round trip, with one statement for all rows.
+    /// One transaction, in one round trip, with one statement that changes all rows.
     pub(super) async fn attempt_together(
         &mut self,
         bulk: &Bulk<'_>,
     ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
         let shared = self.shared;
-        let mark = shared.group.mark();
         let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
-        let statements = &shared.statements;
-        let change = match bulk {
-            Bulk::Acquire(requests) => {
-                let names = requests.iter().map(|request| &request.name);
-                let look = statements.look_in_batch(names, false);
-                let take = statements.acquire_all(requests, mark, open.flavour);
-                format!("{take}; {look}")
-            }
-            Bulk::Release(leases) => {
-                let look = statements.look_in_batch(leases.iter().map(|lease| &lease.name), true);
-                format!("{look}; {}", statements.release_all(leases))
-            }
-            Bulk::Renew(leases, ttl) => {
-                let look = statements.look_in_batch(leases.iter().map(|lease| &lease.name), true);
-                format!("{look}; {}", statements.renew_all(leases, *ttl))
-            }
-        };
-        let script = format!("{SET_BATCH_NOW}; START TRANSACTION; {change}; COMMIT");
+        let script = bulk.script(&shared.statements, shared.group.mark(), open.flavour);
         let failed = match open.send(shared, bulk.name(), script, Access::Write).await {
-            Ok(answers) => {
-                // A row that cannot be read is nobody's: whoever asked for it is told so when it is looked at again.
-                let read = |row| {
-                    let (name, row) = rows::lock(row, shared).ok()?;
-                    Some((name.as_str().to_owned(), row.ok()?))
-                };
-                let rows = answers.rows.iter().filter_map(read).collect();
-                return Ok(Ok(bulk.outcomes(&rows)));
-            }
+            Ok(answers) => return Ok(Ok(bulk.outcomes(&answers.rows))),
             Err(broken) => {
                 if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
                     self.link.disconnect();

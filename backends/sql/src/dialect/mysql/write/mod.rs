@@ -7,23 +7,27 @@ mod records;
 mod release;
 mod renew;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use distlock_core::{
-    Epoch, LockName, Moment, Result,
+    Epoch, Error, LockName, Moment, Result,
     batch::{Failure, Reply},
 };
 use sqlx::mysql::MySqlQueryResult;
 
 use self::bulk::Bulk;
 use super::{
-    MySqlDialect, Shared,
+    Shared,
     link::{Broken, Link},
     look, rows,
     statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
 };
 use crate::{
-    dialect::{Dialect as _, LockRow},
+    dialect::LockRow,
     error::{Access, Failed, MySqlTrouble},
     op::{Answer, Op},
 };
@@ -36,14 +40,16 @@ const STUCK_FOR: Duration = Duration::from_secs(60);
 
 /// Rows that others have locked for longer than a statement waits, and since when that was last seen.
 #[derive(Debug, Default)]
-pub(super) struct Stuck(HashMap<String, Moment>);
+pub(super) struct Stuck(Mutex<HashMap<String, Moment>>);
 
 /// One batch on its way.
 pub(super) struct Batch<'a> {
     pub(super) ops: &'a [Op],
     pub(super) shared: &'a Shared,
     pub(super) link: &'a mut Link,
-    pub(super) stuck: &'a mut Stuck,
+    pub(super) stuck: &'a Stuck,
+    /// Why it is not known whether it was carried out before it was sent again.
+    pub(super) doubt: Option<Error>,
 }
 
 /// What the refused are told from.
@@ -54,25 +60,47 @@ struct Refusals {
 }
 
 impl Stuck {
+    fn forget_before(&self, now: Moment) {
+        self.rows().retain(|_, seen| now.since(*seen) < STUCK_FOR);
+    }
+
     fn contains(&self, op: &Op) -> bool {
-        self.0.contains_key(op.key())
+        self.rows().contains_key(op.key())
+    }
+
+    fn note(&self, op: &Op, now: Moment) {
+        self.rows().insert(op.key().to_owned(), now);
+    }
+
+    fn forget(&self, op: &Op) {
+        self.rows().remove(op.key());
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<String, Moment>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<'a> Batch<'a> {
     pub(super) async fn send(mut self) -> Result<Vec<Reply<Answer>>, Failure> {
         let now = self.shared.clock.now();
-        self.stuck.0.retain(|_, seen| now.since(*seen) < STUCK_FOR);
+        self.stuck.forget_before(now);
         if let [op] = self.ops {
             self.probe(op).await.map_err(Failed::into_failure)?;
         }
-        let done = self.done(now).await?;
+        let done = self.done(now).await;
+        // Whatever came of the second time: the first may have been carried out.
+        let done = done.map_err(|failure| self.doubt.clone().map_or(failure, Failure::Whole))?;
         let refused = done.iter().filter(|it| it.result.is_none());
         let refused: Vec<_> = refused.filter_map(|it| it.op.lock()).collect();
         let refusals = self.refusals(&refused).await;
         let mut replies: Vec<_> = self.ops.iter().map(|_| Reply::Alone).collect();
         for it in done {
-            replies[it.at] = Reply::Done(answer(it.op, it.result, &refusals));
+            let answer = answer(it.op, it.result, &refusals);
+            replies[it.at] = Reply::Done(match (&self.doubt, answer) {
+                (Some(doubt), Ok(answer)) if answer.is_doubtful() => Err(doubt.clone()),
+                (_, answer) => answer,
+            });
         }
         Ok(replies)
     }
@@ -111,18 +139,25 @@ impl<'a> Batch<'a> {
                 (Some(MySqlTrouble::Locked), _) if bulk.is_some() => together = false,
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
-                    let key = batch[at].key().to_owned();
-                    self.stuck.0.insert(key, shared.clock.now());
+                    self.stuck.note(batch[at], shared.clock.now());
                     if lone {
                         return Err(broken.failed.into_failure());
                     }
                     sent.remove(at);
                 }
                 (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
-                    metrics::counter!("distlock_store_retries_total", "backend" => MySqlDialect::NAME)
-                        .increment(1);
+                    shared.group.retried();
                     let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
                     shared.clock.sleep(pause).await;
+                }
+                // As after a restart of the server.
+                _ if self.doubt.is_none()
+                    && !late
+                    && broken.failed.lost_its_way()
+                    && batch.iter().all(|op| op.may_be_repeated()) =>
+                {
+                    shared.group.retried();
+                    self.doubt = Some(broken.failed.into_error());
                 }
                 _ => return Err(broken.failed.into_failure()),
             }
@@ -194,12 +229,12 @@ impl<'a> Batch<'a> {
         let statement = shared.statements.probe(op);
         match open.send(shared, "probe", statement, Access::Read).await {
             Ok(_) => {
-                self.stuck.0.remove(op.key());
+                self.stuck.forget(op);
                 Ok(())
             }
             Err(broken) => {
                 if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
-                    self.stuck.0.insert(op.key().to_owned(), shared.clock.now());
+                    self.stuck.note(op, shared.clock.now());
                 }
                 Err(self.link.failed(broken.failed))
             }
@@ -218,7 +253,7 @@ impl<'a> Batch<'a> {
                 };
             }
         };
-        let (epoch, history_changed) = (open.epoch.clone(), open.history_changed);
+        let (epoch, history_changed) = (open.epoch.clone(), shared.history_changed());
         let rows = match names {
             [] => Ok(Vec::new()),
             names => look(open, shared, names).await,
