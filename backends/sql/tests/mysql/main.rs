@@ -9,6 +9,8 @@ mod crowds;
 mod faults;
 mod fence;
 mod open;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -17,7 +19,7 @@ use distlock_harness::servers::mysql::{MySqlServer, Product};
 use distlock_sql::{MySql, ServerConfig};
 
 /// What does not depend on a lease happens within this.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A lease that does not end within any test.
 const LONG: Duration = Duration::from_secs(120);

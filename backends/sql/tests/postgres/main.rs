@@ -10,6 +10,8 @@ mod faults;
 mod fence;
 mod open;
 mod storm;
+#[cfg(feature = "tls")]
+mod tls;
 mod waiting;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -22,10 +24,10 @@ use distlock_harness::servers::postgres::PostgresServer;
 use distlock_sql::{Postgres, ServerConfig};
 
 /// What does not depend on a lease happens within this.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Long enough that no lease ends by itself in a test.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 
 fn config(url: &str) -> ServerConfig {
     ServerConfig::from_url(url).unwrap()

@@ -3,7 +3,10 @@
 use std::{
     env, fs,
     net::{Ipv4Addr, SocketAddr},
-    os::unix::{fs::chown, process::CommandExt as _},
+    os::unix::{
+        fs::{PermissionsExt as _, chown},
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -15,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::template::{cache, copy, finish};
-use crate::{Process, Signal, Watchdog, eventually, free_port, signal};
+use crate::{Pki, Process, Signal, Watchdog, eventually, free_port, signal};
 
 const READY: Duration = Duration::from_secs(60);
 
@@ -66,6 +69,33 @@ impl PostgresServer {
             }
         }
         Err(last.context("no attempt was made")?)
+    }
+
+    /// Starts a server that offers TLS with the certificate of `pki`. Its user `secured`, whose password is `hunter2`, may
+    /// connect over TLS only, and with a certificate of the same authority; everybody else may do as they please.
+    ///
+    /// # Errors
+    /// As [`PostgresServer::start`].
+    pub fn with_tls(pki: &Pki) -> Result<Self> {
+        let mut server = Self::prepare(free_port()?, &["ssl=on", "ssl_ca_file=ca.crt"])?;
+        for file in ["ca.crt", "server.crt", "server.key"] {
+            let copied = server.data().join(file);
+            fs::copy(pki.path(file), &copied).with_context(|| file.to_owned())?;
+            fs::set_permissions(&copied, fs::Permissions::from_mode(0o600))?;
+            if let Some((user, group)) = unprivileged()? {
+                chown(&copied, Some(user), Some(group))?;
+            }
+        }
+        let hba = server.data().join("pg_hba.conf");
+        let rules = fs::read_to_string(&hba)?;
+        let secured = "hostssl all secured 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n\
+                       hostnossl all secured 127.0.0.1/32 reject\n";
+        fs::write(&hba, format!("{secured}{rules}"))?;
+        server.launch()?;
+        server.sql(
+            "CREATE ROLE secured LOGIN PASSWORD 'hunter2'; GRANT ALL ON SCHEMA public TO secured",
+        )?;
+        Ok(server)
     }
 
     fn prepare(port: u16, settings: &[&str]) -> Result<Self> {

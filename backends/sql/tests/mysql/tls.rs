@@ -1,0 +1,92 @@
+//! TLS that was asked for is there, or nothing is.
+
+use distlock_core::ErrorKind;
+use distlock_harness::{
+    Pki,
+    servers::mysql::{MySqlServer, Product},
+};
+
+use crate::{LONG, hold, locker, mysql, on_both, start};
+
+on_both! {
+    a_verified_server_and_a_verified_client => verified;
+    no_way_back_to_plain_text => plain;
+}
+
+async fn refused(url: &str) {
+    let error = mysql(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{url}: {error}");
+    let shown = format!("{error} {error:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+async fn verified(product: Product) {
+    let pki = Pki::new().unwrap();
+    let file = |name: &str| pki.path(name).display().to_string();
+    let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
+    let settings = [
+        format!("ssl-ca={ca}"),
+        format!("ssl-cert={cert}"),
+        format!("ssl-key={key}"),
+    ];
+    let settings = settings.each_ref().map(String::as_str);
+    let server = MySqlServer::with(product, &settings).unwrap();
+    server
+        .sql(
+            "CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2' REQUIRE X509; \
+             GRANT ALL ON distlock.* TO bob@'127.0.0.1'",
+        )
+        .unwrap();
+    let at = |options: &str| {
+        format!(
+            "mysql://bob:hunter2@{}/distlock?{options}",
+            server.address()
+        )
+    };
+    let client = format!(
+        "ssl-cert={}&ssl-key={}",
+        file("client.crt"),
+        file("client.key")
+    );
+    for mode in ["VERIFY_IDENTITY", "VERIFY_CA"] {
+        let locker = locker(&at(&format!("ssl-mode={mode}&ssl-ca={ca}&{client}"))).await;
+        let guard = hold(&locker, "a", LONG).await;
+        assert!(guard.release().await.is_clean());
+    }
+    // Encrypted, but without looking at who it is.
+    let unverified = mysql(&at(&format!("ssl-mode=REQUIRED&{client}"))).await;
+    unverified.unwrap().lock().close().await;
+
+    refused(&at("ssl-mode=DISABLED")).await;
+    refused(&at(&format!("ssl-mode=VERIFY_CA&ssl-ca={ca}"))).await;
+    // Known to no authority that is trusted by itself, nor to this one.
+    refused(&at(&format!("ssl-mode=VERIFY_IDENTITY&{client}"))).await;
+    let stranger = Pki::new().unwrap();
+    let strange = stranger.path("ca.crt").display().to_string();
+    refused(&at(&format!(
+        "ssl-mode=VERIFY_CA&ssl-ca={strange}&{client}"
+    )))
+    .await;
+}
+
+async fn plain(product: Product) {
+    // MySQL makes itself a certificate, unless it is told not to, and MariaDB of these days has none.
+    let server = match product {
+        Product::MariaDb => start(product),
+        Product::MySql => MySqlServer::with(product, &["tls-version="]).unwrap(),
+    };
+    for mode in ["REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] {
+        refused(&format!(
+            "mysql://root@{}/distlock?ssl-mode={mode}",
+            server.address()
+        ))
+        .await;
+    }
+    // Where it was not asked for, plain text will do.
+    let preferred = format!(
+        "mysql://root@{}/distlock?ssl-mode=PREFERRED",
+        server.address()
+    );
+    let guard = hold(&locker(&preferred).await, "a", LONG).await;
+    assert!(guard.release().await.is_clean());
+}

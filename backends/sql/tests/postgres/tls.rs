@@ -1,0 +1,67 @@
+//! TLS that was asked for is there, or nothing is.
+
+use distlock_core::{ErrorKind, Verdict};
+use distlock_harness::Pki;
+
+use super::*;
+
+async fn refused(url: &str) {
+    let error = try_open(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{url}: {error}");
+    let shown = format!("{error} {error:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verified_server_and_a_verified_client_speak_through_tls() {
+    let pki = Pki::new().unwrap();
+    let server = PostgresServer::with_tls(&pki).unwrap();
+    let file = |name: &str| pki.path(name).display().to_string();
+    let at = |host: &str, options: &str| {
+        let port = server.address().port();
+        format!("postgres://secured:hunter2@{host}:{port}/distlock?{options}")
+    };
+    let client = format!(
+        "sslcert={}&sslkey={}",
+        file("client.crt"),
+        file("client.key")
+    );
+    let ca = format!("sslrootcert={}", file("ca.crt"));
+    for (host, mode) in [
+        ("127.0.0.1", "verify-full"),
+        ("localhost", "verify-full"),
+        ("127.0.0.1", "verify-ca"),
+    ] {
+        let locker = locker(&at(host, &format!("sslmode={mode}&{ca}&{client}"))).await;
+        let guard = hold(&locker, "a", LONG).await;
+        let health = locker.health().await.unwrap();
+        let tls = health.findings.iter().find(|it| it.check == "TLS").unwrap();
+        assert_eq!(tls.verdict, Verdict::Pass);
+        assert!(tls.detail.starts_with("TLSv1"), "{tls:?}");
+        assert!(guard.release().await.is_clean());
+    }
+    // Encrypted, but without looking at who it is.
+    open(&at("127.0.0.1", &format!("sslmode=require&{client}"))).await;
+
+    refused(&at("127.0.0.1", "sslmode=disable")).await;
+    refused(&at("127.0.0.1", &format!("sslmode=verify-full&{ca}"))).await;
+    // Known to no authority that is trusted by itself, nor to this one.
+    refused(&at("127.0.0.1", &format!("sslmode=verify-full&{client}"))).await;
+    let stranger = Pki::new().unwrap();
+    let strange = format!("sslrootcert={}", stranger.path("ca.crt").display());
+    refused(&at(
+        "127.0.0.1",
+        &format!("sslmode=verify-ca&{strange}&{client}"),
+    ))
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_is_no_way_back_to_plain_text() {
+    let server = PostgresServer::start().unwrap();
+    for mode in ["require", "verify-ca", "verify-full"] {
+        refused(&format!("{}?sslmode={mode}", server.url())).await;
+    }
+    // Where it was not asked for, plain text will do.
+    open(&format!("{}?sslmode=prefer", server.url())).await;
+}
