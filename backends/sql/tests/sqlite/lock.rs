@@ -98,7 +98,7 @@ async fn everyone_in_a_batch_gets_their_own_answer() {
                 let mut lease = lease(request, grant);
                 match at {
                     at if at % 4 == 0 => {
-                        lease.token = Some(FencingToken::new(grant.token.get() - 1).unwrap())
+                        lease.token = Some(FencingToken::new(grant.token.get() - 1).unwrap());
                     }
                     at if at % 5 == 0 => lease.token = None,
                     _ => {}
@@ -300,13 +300,13 @@ async fn force_needs_the_right_token() {
     let lock = place.open().await.lock();
     let mine = request("a");
     assert_eq!(
-        lock.force_release(&name("a"), distlock_core::FencingToken::new(1).unwrap())
+        lock.force_release(&name("a"), FencingToken::new(1).unwrap())
             .await
             .unwrap(),
         Forced::NotHeld
     );
     let grant = take(&lock, &mine).await;
-    let wrong = distlock_core::FencingToken::new(grant.token.get() - 1).unwrap();
+    let wrong = FencingToken::new(grant.token.get() - 1).unwrap();
     assert_eq!(
         lock.force_release(&name("a"), wrong).await.unwrap(),
         Forced::OtherToken(grant.token)
