@@ -18,7 +18,10 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Secret;
+use crate::{
+    config::Secret,
+    page::{self, Page},
+};
 
 #[derive(Clone)]
 pub(crate) struct Admin {
@@ -31,6 +34,7 @@ pub(crate) struct Admin {
 /// Serves administrators until `stop`.
 pub(crate) async fn serve_admin(
     admin: Admin,
+    page: Page,
     listener: TcpListener,
     stop: CancellationToken,
 ) -> io::Result<()> {
@@ -42,7 +46,8 @@ pub(crate) async fn serve_admin(
     let routes = Router::new()
         .route("/healthz", get(health))
         .merge(guarded)
-        .with_state(admin);
+        .with_state(admin)
+        .merge(page::routes(page));
     axum::serve(listener, routes)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await

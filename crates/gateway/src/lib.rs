@@ -33,7 +33,7 @@
 //!
 //! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what clients see (`machine` is one
 //! connection from its first frame to its end, behind `ws` and `tcp` alike); `peer` what nodes ask of each other; `admin` the
-//! admin HTTP; `token` the login tokens; `inbox` the messages for accounts that are not logged in.
+//! admin HTTP and `page` the live page beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in.
 //!
 //! # What holds
 //!
@@ -49,6 +49,7 @@ mod front;
 mod inbox;
 mod metering;
 mod node;
+mod page;
 mod peer;
 mod token;
 

@@ -14,6 +14,7 @@ use crate::{
     front::{Front, line::LineListener, serve_tcp, serve_websocket},
     inbox::RecordsInbox,
     metering,
+    page::Page,
     peer::{GrpcPeers, serve_peers},
 };
 
@@ -122,6 +123,7 @@ impl Gateway {
         };
         let kick = KickOut::builder(store.clone(), node.clone())
             .advertise(advertise)
+            .front(front.1.to_string())
             .policy(Policy::named(config.policy).on_exceed(config.on_exceed))
             .confirm(config.confirm)
             .route(config.route)
@@ -161,6 +163,7 @@ impl Gateway {
             admin_listen: admin.1,
         };
         let mut servers = JoinSet::new();
+        let token_key = key.clone();
         let serving = serve_peers(kick.clone(), key, peer.0, stop.child_token());
         servers.spawn(async move { serving.await.map_err(|error| broke("peer_listen", error)) });
         let admin_state = Admin {
@@ -168,7 +171,14 @@ impl Gateway {
             metrics: metrics.clone(),
             token: config.admin_token.map(Arc::new),
         };
-        let serving = serve_admin(admin_state, admin.0, stop.child_token());
+        let page = Page {
+            kick: kick.clone(),
+            locker: store.locker(),
+            key: token_key,
+            token: admin_state.token.clone(),
+            stop: stop.child_token(),
+        };
+        let serving = serve_admin(admin_state, page, admin.0, stop.child_token());
         servers.spawn(async move { serving.await.map_err(|error| broke("admin_listen", error)) });
         let serving = serve_websocket(shared.clone(), lines(front.0), stop.child_token());
         servers.spawn(async move { serving.await.map_err(|error| broke("listen", error)) });

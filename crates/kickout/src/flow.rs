@@ -54,6 +54,7 @@ pub struct Builder {
     store: Store,
     node: NodeId,
     advertise: String,
+    front: Option<String>,
     policy: Policy,
     confirm: Confirm,
     route: RouteMode,
@@ -65,6 +66,7 @@ pub struct Builder {
 pub(crate) struct Inner {
     pub(crate) node: NodeId,
     pub(crate) advertise: String,
+    pub(crate) front: Option<String>,
     pub(crate) policy: Policy,
     pub(crate) confirm: Confirm,
     pub(crate) route: RouteMode,
@@ -91,6 +93,7 @@ impl KickOut {
         Builder {
             store,
             advertise: node.to_string(),
+            front: None,
             node,
             policy: Policy::single(),
             confirm: Confirm::default(),
@@ -170,6 +173,12 @@ impl Builder {
         self
     }
 
+    /// Where this node's clients connect: shown beside its lease, and used for nothing else.
+    pub fn front(mut self, address: impl Into<String>) -> Self {
+        self.front = Some(address.into());
+        self
+    }
+
     /// How many sessions an account may have.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
@@ -229,6 +238,7 @@ impl Builder {
             runtime: Handle::current(),
             node: self.node,
             advertise: self.advertise,
+            front: self.front,
             policy: self.policy,
             confirm: self.confirm,
             route: self.route,

@@ -42,6 +42,7 @@ impl Inner {
         let meta = NodeMeta {
             addr: self.advertise.clone(),
             state: NodeState::Up,
+            front: self.front.clone(),
         };
         let meta = serde_json::to_string(&meta).map_err(|error| {
             distlock_core::Error::new(

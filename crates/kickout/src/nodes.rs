@@ -22,6 +22,9 @@ const FRESH: Duration = Duration::from_millis(200);
 pub(crate) struct NodeMeta {
     pub(crate) addr: String,
     pub(crate) state: NodeState,
+    /// Where its clients connect, for people who look at the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) front: Option<String>,
 }
 
 /// Whether a node takes logins.

@@ -4,6 +4,7 @@ mod admin;
 mod config;
 mod messages;
 mod net;
+mod page;
 mod protocol;
 mod takeover;
 mod tcp;

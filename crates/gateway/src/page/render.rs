@@ -1,0 +1,192 @@
+//! The page as HTML. Every text that comes from elsewhere is escaped.
+
+use std::fmt::{self, Write as _};
+
+use distlock_kickout::NodeId;
+
+use super::state::{MOST, Snapshot};
+
+/// Text that is safe in an element and in a quoted attribute.
+struct Escaped<T>(T);
+
+impl<T: fmt::Display> fmt::Display for Escaped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.to_string().chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn whole(snapshot: &Snapshot) -> String {
+    let node = Escaped(&snapshot.node);
+    let part = part(snapshot);
+    frame(
+        &snapshot.node,
+        &format!(
+            r#"<header><h1>Gateway node <b>{node}</b></h1><p id="live" class="live" role="status">live</p></header>
+<div id="state">{part}</div>
+<section aria-labelledby="t"><h2 id="t">Takeovers as they happen</h2>
+<table><thead><tr><th>time</th><th>account</th><th>from</th><th>to</th><th class="n">took</th></tr></thead>
+<tbody id="takeovers"><tr class="none"><td colspan="5">None since this page was opened. Try the two devices below.</td></tr></tbody></table></section>
+<section aria-labelledby="p"><h2 id="p">Playground</h2>
+<p>One account, two devices in this tab. Log in on both: the first is told why it must go, and closed.</p>
+<p><label>Account <input id="account" value="anna" maxlength="64" autocomplete="off" spellcheck="false"></label></p>
+<div class="devices">{}{}</div></section>"#,
+            device("phone"),
+            device("pc")
+        ),
+    )
+}
+
+fn device(name: &str) -> String {
+    format!(
+        r#"<article class="device" id="{name}" data-device="{name}"><h3>{name} <span class="badge" data-state="out">not logged in</span></h3>
+<p><label>Node <select></select></label> <button type="button" class="in">Log in</button> <button type="button" class="out" disabled>Log out</button></p>
+<ol class="log" aria-live="polite"></ol></article>"#
+    )
+}
+
+/// The part that changes.
+pub(super) fn part(snapshot: &Snapshot) -> String {
+    let mut html = String::new();
+    let state = if snapshot.boot.is_some() {
+        "up"
+    } else {
+        "fenced"
+    };
+    let tiles = [
+        ("state", state.to_owned()),
+        ("online here", snapshot.sessions.to_string()),
+        ("logins under way", snapshot.under_way.to_string()),
+        ("lease left", seconds(snapshot.lease_ms)),
+    ];
+    html.push_str(r#"<dl class="tiles">"#);
+    for (name, value) in tiles {
+        let _ = write!(
+            html,
+            r#"<div><dt>{name}</dt><dd>{}</dd></div>"#,
+            Escaped(value)
+        );
+    }
+    html.push_str("</dl>");
+    nodes(snapshot, &mut html);
+    locks(snapshot, &mut html);
+    html
+}
+
+fn nodes(snapshot: &Snapshot, html: &mut String) {
+    html.push_str(r#"<section aria-labelledby="n"><h2 id="n">Nodes and their leases</h2>"#);
+    match &snapshot.nodes {
+        Err(error) => trouble(html, error),
+        Ok(nodes) => {
+            html.push_str(r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th><th>peers</th><th>clients</th><th class="n">boot</th></tr></thead><tbody>"#);
+            for node in nodes {
+                let own = if node.name == snapshot.node.as_str() {
+                    " (this one)"
+                } else {
+                    ""
+                };
+                let _ = write!(
+                    html,
+                    r#"<tr><td><b>{}</b>{own}</td><td><span class="badge" data-state="{}">{1}</span></td><td class="n">{}</td><td><code>{}</code></td><td><code>{}</code></td><td class="n">{}</td></tr>"#,
+                    Escaped(&node.name),
+                    Escaped(&node.meta.state),
+                    node.expires_ms.map_or_else(|| "?".into(), seconds),
+                    Escaped(&node.meta.addr),
+                    Escaped(node.meta.front.as_deref().unwrap_or("?")),
+                    node.boot,
+                );
+            }
+            html.push_str("</tbody></table>");
+        }
+    }
+    html.push_str("</section>");
+}
+
+fn locks(snapshot: &Snapshot, html: &mut String) {
+    html.push_str(r#"<section aria-labelledby="l"><h2 id="l">Locks held and waited for</h2>"#);
+    match &snapshot.locks {
+        Err(error) => trouble(html, error),
+        Ok(locks) if locks.is_empty() => {
+            html.push_str("<p>No login holds its account's lock at this moment: it is held for one read and one write.</p>");
+        }
+        Ok(locks) => {
+            html.push_str(r#"<table><thead><tr><th>lock</th><th>held by</th><th class="n">for at most</th><th class="n">waiting</th></tr></thead><tbody>"#);
+            for lock in locks {
+                let holder = lock.held.as_ref();
+                let left = holder.and_then(|it| it.expires_in).map(|it| it.as_millis());
+                let _ = write!(
+                    html,
+                    r#"<tr><td><code>{}</code></td><td>{}</td><td class="n">{}</td><td class="n">{}</td></tr>"#,
+                    Escaped(lock.name.as_str()),
+                    Escaped(holder.map_or("nobody", |it| it.holder.as_str())),
+                    left.map_or_else(|| "?".into(), seconds),
+                    lock.waiters.map_or_else(|| "?".into(), |it| it.to_string()),
+                );
+            }
+            html.push_str("</tbody></table>");
+            if locks.len() >= MOST as usize {
+                let _ = write!(html, "<p>The first {MOST}.</p>");
+            }
+        }
+    }
+    html.push_str("</section>");
+}
+
+fn trouble(html: &mut String, error: &distlock_core::Error) {
+    let _ = write!(
+        html,
+        r#"<p class="trouble">The store does not tell: {}</p>"#,
+        Escaped(error)
+    );
+}
+
+fn seconds(ms: u128) -> String {
+    format!("{}.{} s", ms / 1000, ms % 1000 / 100)
+}
+
+/// What somebody sees who has not shown the admin token.
+pub(super) fn sign_in(node: &NodeId) -> String {
+    frame(
+        node,
+        r#"<header><h1>Sign in</h1></header>
+<form id="sign-in"><p>This page needs the gateway's <code>admin_token</code>.</p>
+<p><label>Token <input id="token" type="password" autocomplete="current-password" required></label> <button>Sign in</button></p>
+<p id="refused" class="trouble" hidden>That is not it.</p></form>"#,
+    )
+}
+
+fn frame(node: &NodeId, body: &str) -> String {
+    let node = Escaped(node);
+    format!(
+        r#"<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{node} - distlock gateway</title>
+<link rel="icon" href="data:,"><link rel="stylesheet" href="/page/style.css"><script src="/page/script.js" defer></script></head>
+<body>{body}</body></html>
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_from_elsewhere_is_escaped() {
+        let nasty = Escaped(r#"<script>alert("x") & 'y'"#).to_string();
+        assert_eq!(
+            nasty,
+            "&lt;script&gt;alert(&quot;x&quot;) &amp; &#39;y&#39;"
+        );
+        assert_eq!(seconds(9_876), "9.8 s");
+    }
+}
