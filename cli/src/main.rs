@@ -4,6 +4,7 @@
     reason = "comments on arguments are help texts, where brackets mean themselves"
 )]
 
+mod admin;
 mod args;
 mod commands;
 mod compare;

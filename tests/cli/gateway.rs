@@ -44,6 +44,25 @@ fn token(home: &Home, key: &str) -> String {
     done.stdout.trim().to_owned()
 }
 
+/// A client that logs in and stays, until both are dropped.
+fn stay_in(ready: &Value, token: &str) -> (impl Sized + use<>, tokio::runtime::Runtime) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let socket = runtime.block_on(async {
+        let url = format!("ws://{}/ws", ready["listen"].as_str().unwrap());
+        let (mut socket, _) = connect_async(url).await.unwrap();
+        let login = json!({"type": "login", "token": token, "device": "phone"});
+        socket.send(Message::text(login.to_string())).await.unwrap();
+        let answer = tokio::time::timeout(SOON, socket.next()).await.unwrap();
+        let answer = answer.unwrap().unwrap().into_text().unwrap();
+        assert!(answer.as_str().contains("login_ok"), "{answer}");
+        socket
+    });
+    (socket, runtime)
+}
+
 /// Sends one login and gives the first answer.
 fn log_in(ready: &Value, token: &str) -> Value {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -206,4 +225,103 @@ fn a_node_ends_with_its_standard_input_when_told_to() {
     })
     .unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn an_administrator_looks_up_kicks_bans_drains_and_lists() {
+    let home = Home::new();
+    let (_node, ready) = node(&home);
+    let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
+    let ask = |args: &[&str]| {
+        let line = [&["gateway"], args, &["--admin", &url]].concat();
+        finish(&mut home.distlock(line), "")
+    };
+    let done = ask(&["nodes", "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let nodes = done.json();
+    assert_eq!(
+        (&nodes["node"], &nodes["state"]),
+        (&"n1".into(), &"up".into())
+    );
+    assert!(ask(&["nodes"]).stdout.starts_with("n1 up boot "));
+
+    let done = ask(&["lookup", "alice"]);
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (0, "alice is not logged in\n")
+    );
+    let token = token(&home, KEY);
+    let (socket, runtime) = stay_in(&ready, &token);
+    let done = ask(&["lookup", "alice"]);
+    assert!(done.stdout.contains("device phone"), "{done:?}");
+
+    let done = ask(&["kick", "--uid", "alice", "--dry-run"]);
+    assert!(done.stdout.contains("would end"), "{done:?}");
+    let done = ask(&["kick", "--uid", "alice", "--reason", "out", "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(done.json()["kicked"][0]["gone"], true);
+    let done = ask(&["kick", "--all"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, ""));
+    drop((socket, runtime));
+
+    assert_eq!(
+        ask(&["ban", "alice", "--ttl", "1h", "--reason", "spam"]).code,
+        0
+    );
+    assert_eq!(log_in(&ready, &token)["code"], 5);
+    assert!(
+        ask(&["lookup", "alice"])
+            .stdout
+            .starts_with("alice is banned: spam")
+    );
+    assert_eq!(ask(&["ban", "alice", "--lift"]).code, 0);
+    assert_eq!(ask(&["ban", "alice", "--lift"]).code, 76);
+    assert_eq!(log_in(&ready, &token)["type"], "login_ok");
+
+    let done = ask(&["drain", "--rate", "50"]);
+    assert!(done.stdout.starts_with("node n1 is draining, "), "{done:?}");
+    assert_eq!(log_in(&ready, &token)["code"], 6);
+    assert!(
+        ask(&["drain", "--undo"])
+            .stdout
+            .starts_with("node n1 is up, ")
+    );
+}
+
+#[test]
+fn wrong_questions_to_a_node_have_documented_ends() {
+    let home = Home::new();
+    let mut command = home.distlock(NODE);
+    command
+        .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+        .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", "hunter2 hunter2 hunter2");
+    let node = Process::spawn(&mut command).unwrap();
+    let line = node
+        .wait_for_line(SOON, |line| line.starts_with('{'))
+        .unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
+    let ask = |args: &[&str], token: &str| {
+        let line = [&["gateway"], args].concat();
+        let mut command = home.distlock(line);
+        command
+            .env("DISTLOCK_GATEWAY_ADMIN", &url)
+            .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", token);
+        let done = finish(&mut command, "");
+        assert!(!done.stderr.contains("hunter2"), "{done:?}");
+        done
+    };
+    let good = "hunter2 hunter2 hunter2";
+    assert_eq!(ask(&["nodes"], good).code, 0);
+    ask(&["nodes"], "").failed_with(77, "a bearer token is needed");
+    ask(&["nodes"], "hunter2 hunter2").failed_with(77, "a bearer token is needed");
+    ask(&["kick"], good).failed_with(64, "--uid");
+    ask(&["kick", "--uid", "a", "--all"], good).failed_with(64, "--all");
+    ask(&["kick", "--uid", ""], good).failed_with(64, "uid is empty");
+    ask(&["kick", "--session", "x"], good).failed_with(64, "422");
+    ask(&["kick", "--uid", "a", "--reason", "\u{7}"], good).failed_with(64, "control character");
+    ask(&["ban", "a", "--ttl", "0s"], good).failed_with(64, "ban ttl");
+    ask(&["drain", "--rate", "0"], good).failed_with(64, "drain rate is 0");
+    ask(&["nodes", "--admin", "https://x:1"], good).failed_with(64, "http://HOST:PORT");
+    ask(&["nodes", "--admin", "http://127.0.0.1:1"], good).failed_with(69, "127.0.0.1:1");
 }

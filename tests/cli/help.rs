@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 25] = [
     &[],
     &["demo"],
     &["run"],
@@ -15,6 +15,11 @@ const COMMANDS: [&[&str]; 20] = [
     &["gateway"],
     &["gateway", "run"],
     &["gateway", "token"],
+    &["gateway", "lookup"],
+    &["gateway", "kick"],
+    &["gateway", "ban"],
+    &["gateway", "drain"],
+    &["gateway", "nodes"],
     &["conformance"],
     &["bench"],
     &["compare"],
@@ -42,7 +47,7 @@ fn every_command_explains_itself() {
             words.join("_")
         };
         insta::assert_snapshot!(name, done.stdout);
-        // `gateway` alone only names its two commands.
+        // `gateway` alone only names its commands.
         assert!(
             words == ["gateway"] || done.stdout.contains("Examples:"),
             "{words:?}"

@@ -1,4 +1,4 @@
-//! `distlock gateway`: one kick-out gateway node, and tokens to log in with.
+//! `distlock gateway`: one kick-out gateway node, tokens to log in with, and what an administrator asks of a running node.
 
 use std::{io::Read as _, time::Duration};
 
@@ -7,6 +7,7 @@ use distlock_gateway::{GatewayConfig, Uid, mint};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::gateway_admin::{Ban, Drain, Kick, Lookup, Nodes};
 use crate::{
     context::{Context, Sharing, near_variable},
     exit::{Outcome, code},
@@ -14,7 +15,7 @@ use crate::{
     values,
 };
 
-/// Run a kick-out gateway node, or mint a login token.
+/// Run a kick-out gateway node, mint a login token, or ask something of a running node.
 #[derive(Args, Debug)]
 pub(crate) struct Gateway {
     #[command(subcommand)]
@@ -25,6 +26,11 @@ pub(crate) struct Gateway {
 enum Action {
     Run(Box<Node>),
     Token(Token),
+    Lookup(Lookup),
+    Kick(Kick),
+    Ban(Ban),
+    Drain(Drain),
+    Nodes(Nodes),
 }
 
 impl Gateway {
@@ -32,6 +38,11 @@ impl Gateway {
         match self.action {
             Action::Run(node) => Box::pin(node.execute(context)).await,
             Action::Token(token) => token.execute(context),
+            Action::Lookup(lookup) => Box::pin(lookup.execute(context)).await,
+            Action::Kick(kick) => Box::pin(kick.execute(context)).await,
+            Action::Ban(ban) => Box::pin(ban.execute(context)).await,
+            Action::Drain(drain) => Box::pin(drain.execute(context)).await,
+            Action::Nodes(nodes) => Box::pin(nodes.execute(context)).await,
         }
     }
 }
@@ -160,7 +171,7 @@ impl Token {
 }
 
 /// The `[gateway]` table with the two secrets of the environment.
-fn configured(context: &Context) -> Outcome<GatewayConfig> {
+pub(crate) fn configured(context: &Context) -> Outcome<GatewayConfig> {
     let mut config: GatewayConfig = context.config()?.gateway()?.unwrap_or_default();
     for key in SECRETS {
         if let Ok(value) = std::env::var(variable(key))
@@ -172,11 +183,18 @@ fn configured(context: &Context) -> Outcome<GatewayConfig> {
     Ok(config)
 }
 
+/// The bearer token of the admin HTTP, from the environment or the configuration file.
+pub(crate) fn admin_token(context: &Context) -> Outcome<Option<String>> {
+    let token = configured(context)?.admin_token;
+    Ok(token.map(|token| token.expose().to_owned()))
+}
+
 /// A misspelled variable would leave its setting at the default without a word.
 fn warn_about_unknown_variables() {
     let known: Vec<_> = GatewayConfig::KEYS
         .iter()
         .map(|(key, _)| variable(key))
+        .chain(["DISTLOCK_GATEWAY_ADMIN".to_owned()])
         .collect();
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

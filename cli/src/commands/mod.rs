@@ -10,6 +10,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod force_release;
 pub(crate) mod gateway;
+mod gateway_admin;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod man;

@@ -1,31 +1,43 @@
-//! The admin HTTP: health, metrics, looking at accounts and ending sessions.
+//! The admin HTTP: health, metrics, looking at accounts and nodes, ending sessions, bans, draining, and a log of all that.
 
-use std::{io, sync::Arc};
+mod audit;
+mod nodes;
+mod sessions;
+
+use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Path, Request, State},
-    http::{StatusCode, header},
+    extract::{FromRequest, FromRequestParts, Query, Request, State},
+    http::{StatusCode, header, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use distlock_core::{Error, ErrorKind};
-use distlock_kickout::{Class, KickOut, Kicked, NodeId, SessionId, Target, Uid, UserView};
+use distlock_core::{Error, ErrorKind, Locker};
+use distlock_kickout::{KickOut, NodeId, NodeState};
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+use audit::Actor;
+pub(crate) use audit::Audit;
 
 use crate::{
     config::Secret,
     page::{self, Page},
 };
 
+/// Longest reason in bytes.
+const MAX_REASON: usize = 256;
+
 #[derive(Clone)]
 pub(crate) struct Admin {
     pub(crate) kick: KickOut,
+    pub(crate) locker: Locker,
+    pub(crate) audit: Audit,
     pub(crate) metrics: PrometheusHandle,
     /// Asked for when it is set.
     pub(crate) token: Option<Arc<Secret>>,
@@ -40,15 +52,22 @@ pub(crate) async fn serve_admin(
 ) -> io::Result<()> {
     let guarded = Router::new()
         .route("/metrics", get(metrics))
-        .route("/v1/users/{uid}", get(user))
-        .route("/v1/kick", post(kick))
+        .route("/v1/users/{uid}", get(sessions::user))
+        .route("/v1/kick", post(sessions::kick))
+        .route("/v1/ban", post(sessions::ban).delete(sessions::unban))
+        .route("/v1/revocations", get(sessions::revocations))
+        .route("/v1/nodes", get(nodes::nodes))
+        .route("/v1/drain", post(nodes::drain).delete(nodes::undrain))
+        .route("/v1/force-release", post(nodes::force_release))
+        .route("/v1/audit", get(audit::audit))
         .route_layer(middleware::from_fn_with_state(admin.clone(), authorise));
     let routes = Router::new()
         .route("/healthz", get(health))
         .merge(guarded)
         .with_state(admin)
         .merge(page::routes(page));
-    axum::serve(listener, routes)
+    let service = routes.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }
@@ -79,10 +98,11 @@ struct Health<'a> {
 
 async fn health(State(admin): State<Admin>) -> Response {
     let boot = admin.kick.boot().map(distlock_kickout::Boot::get);
-    let (code, status) = if boot.is_some() {
-        (StatusCode::OK, "up")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "fenced")
+    let (code, status) = match (boot, admin.kick.state()) {
+        (Some(_), NodeState::Up) => (StatusCode::OK, "up"),
+        // Whoever spreads the load must send nobody here any more.
+        (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "fenced"),
     };
     let health = Health {
         status,
@@ -99,73 +119,81 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     (kind, admin.metrics.render()).into_response()
 }
 
-async fn user(
-    State(admin): State<Admin>,
-    Path(uid): Path<String>,
-) -> Result<Json<UserView>, Failed> {
-    Ok(Json(admin.kick.view(&Uid::new(uid)?).await?))
-}
+/// A JSON body; what is wrong with it is said in JSON too. It must be declared as JSON, which keeps web pages of other origins
+/// from sending one.
+pub(crate) struct Given<T>(pub(crate) T);
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KickBody {
-    uid: Option<Uid>,
-    session: Option<SessionId>,
-    class: Option<Class>,
-    node: Option<NodeId>,
-    reason: Option<String>,
-}
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Given<T> {
+    type Rejection = Failed;
 
-#[derive(Serialize)]
-struct KickAnswer {
-    kicked: Vec<Kicked>,
-}
-
-async fn kick(
-    State(admin): State<Admin>,
-    Json(body): Json<KickBody>,
-) -> Result<Json<KickAnswer>, Failed> {
-    let target = match (body.uid, body.session, body.class, body.node) {
-        (Some(uid), None, None, None) => Target::Uid(uid),
-        (None, Some(session), None, None) => Target::Session(session),
-        (None, None, Some(class), None) => Target::Class(class),
-        (None, None, None, Some(node)) => Target::Node(node),
-        _ => {
-            return Err(Failed(Error::new(
-                ErrorKind::InvalidArgument,
-                "exactly one of uid, session, class and node is needed",
-            )));
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failed> {
+        match Json::<T>::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => Err(Failed::Http(rejection.status(), rejection.body_text())),
         }
-    };
-    if let Some(reason) = &body.reason
-        && (reason.len() > 256 || reason.chars().any(char::is_control))
-    {
-        return Err(Failed(Error::new(
-            ErrorKind::InvalidArgument,
-            "reason is longer than 256 bytes or has a control character",
-        )));
     }
-    let kicked = admin.kick.kick(&target, body.reason.as_deref()).await?;
-    tracing::info!(?target, ended = kicked.len(), "sessions were ended by hand");
-    Ok(Json(KickAnswer { kicked }))
+}
+
+/// The query, with the same kind of answer.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failed> {
+        match Query::<T>::from_request_parts(parts, state).await {
+            Ok(Query(query)) => Ok(Self(query)),
+            Err(rejection) => Err(Failed::Http(rejection.status(), rejection.body_text())),
+        }
+    }
+}
+
+/// A reason that people are shown.
+fn checked_reason(reason: Option<&str>) -> Result<Option<&str>, Error> {
+    if let Some(reason) = reason {
+        let problem = if reason.len() > MAX_REASON {
+            format!(
+                "reason is {} bytes long: at most {MAX_REASON} are allowed",
+                reason.len()
+            )
+        } else if let Some(at) = reason.find(char::is_control) {
+            format!("reason has a control character at byte {at}")
+        } else {
+            return Ok(Some(reason));
+        };
+        return Err(Error::new(ErrorKind::InvalidArgument, problem));
+    }
+    Ok(None)
 }
 
 /// An error as an HTTP answer.
-struct Failed(Error);
+#[derive(Debug)]
+pub(crate) enum Failed {
+    Error(Error),
+    Http(StatusCode, String),
+}
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        Self(error)
+        Self::Error(error)
     }
 }
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
-        let code = match self.0.kind() {
-            ErrorKind::InvalidArgument | ErrorKind::InvalidName => StatusCode::BAD_REQUEST,
-            ErrorKind::Unavailable | ErrorKind::Timeout => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        let (code, text) = match self {
+            Self::Http(code, text) => (code, text),
+            Self::Error(error) => {
+                let code = match error.kind() {
+                    ErrorKind::InvalidArgument | ErrorKind::InvalidName => StatusCode::BAD_REQUEST,
+                    ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::OutcomeUnknown => {
+                        StatusCode::SERVICE_UNAVAILABLE
+                    }
+                    _ => StatusCode::INTERNAL_SERVER_ERROR,
+                };
+                (code, error.to_string())
+            }
         };
-        (code, Json(json!({"error": self.0.to_string()}))).into_response()
+        (code, Json(json!({"error": text}))).into_response()
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
-use distlock_kickout::{Confirm, NodeId, OnExceed, PolicyName, RouteMode, Timers};
+use distlock_kickout::{Admission, Confirm, NodeId, OnExceed, PolicyName, RouteMode, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::token::{self, TokenKey};
@@ -68,6 +68,14 @@ pub struct GatewayConfig {
     pub max_frame: usize,
     /// Most connections at one time; more are refused.
     pub max_connections: usize,
+    /// Most connections at one time that have not logged in yet; more are refused.
+    pub max_pending: usize,
+    /// Logins of one account per second on this node, in the long run; 0 = no bound.
+    pub login_rate: usize,
+    /// Logins of one account on this node at once, after a quiet time.
+    pub login_burst: usize,
+    /// Most logins under way on this node at one time.
+    pub max_logins: usize,
 }
 
 impl Default for GatewayConfig {
@@ -96,6 +104,10 @@ impl Default for GatewayConfig {
             login_timeout: Duration::from_secs(5),
             max_frame: 65_535,
             max_connections: 10_000,
+            max_pending: 4096,
+            login_rate: 20,
+            login_burst: 200,
+            max_logins: 4096,
         }
     }
 }
@@ -143,6 +155,19 @@ impl GatewayConfig {
         ("login_timeout", "time a client has to send its login"),
         ("max_frame", "longest frame in bytes"),
         ("max_connections", "most connections at one time"),
+        (
+            "max_pending",
+            "most connections at one time that have not logged in yet",
+        ),
+        (
+            "login_rate",
+            "logins of one account per second and node, in the long run; 0 = no bound",
+        ),
+        (
+            "login_burst",
+            "logins of one account and node at once, after a quiet time",
+        ),
+        ("max_logins", "most logins under way at one time"),
     ];
 
     /// Sets one key from text, as a flag or an environment variable gives it.
@@ -168,8 +193,12 @@ impl GatewayConfig {
             "confirm" => self.confirm = choice(key, value)?,
             "route" => self.route = choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
-            "max_frame" => self.max_frame = number(key, value)?,
-            "max_connections" => self.max_connections = number(key, value)?,
+            _ if self.number_slot(key).is_some() => {
+                let value = number(key, value)?;
+                if let Some(slot) = self.number_slot(key) {
+                    *slot = value;
+                }
+            }
             _ => {
                 let slot = self
                     .duration_slot(key)
@@ -187,6 +216,9 @@ impl GatewayConfig {
         if let Some(time) = config.duration_slot(key) {
             return Some(format!("{time:?}"));
         }
+        if let Some(number) = config.number_slot(key) {
+            return Some(number.to_string());
+        }
         match key {
             "listen" => Some(config.listen),
             "peer_listen" => Some(config.peer_listen),
@@ -195,8 +227,6 @@ impl GatewayConfig {
             "on_exceed" => Some("evict_oldest".into()),
             "confirm" => Some(word(config.confirm)),
             "route" => Some(word(config.route)),
-            "max_frame" => Some(config.max_frame.to_string()),
-            "max_connections" => Some(config.max_connections.to_string()),
             _ => None,
         }
     }
@@ -263,6 +293,10 @@ impl GatewayConfig {
         for (key, value, least, most) in [
             ("max_frame", self.max_frame, 512, 65_535),
             ("max_connections", self.max_connections, 1, 1_000_000),
+            ("max_pending", self.max_pending, 1, 1_000_000),
+            ("login_rate", self.login_rate, 0, 100_000),
+            ("login_burst", self.login_burst, 1, 1_000_000),
+            ("max_logins", self.max_logins, 1, 1_000_000),
         ] {
             if value < least || value > most {
                 return Err(invalid(
@@ -299,6 +333,25 @@ impl GatewayConfig {
         timers
     }
 
+    pub(crate) fn admission(&self) -> Admission {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Admission::unbounded()
+            .per_account(number(self.login_rate), number(self.login_burst))
+            .under_way(self.max_logins)
+    }
+
+    fn number_slot(&mut self, key: &str) -> Option<&mut usize> {
+        Some(match key {
+            "max_frame" => &mut self.max_frame,
+            "max_connections" => &mut self.max_connections,
+            "max_pending" => &mut self.max_pending,
+            "login_rate" => &mut self.login_rate,
+            "login_burst" => &mut self.login_burst,
+            "max_logins" => &mut self.max_logins,
+            _ => return None,
+        })
+    }
+
     fn duration_slot(&mut self, key: &str) -> Option<&mut Duration> {
         Some(match key {
             "lock_ttl" => &mut self.lock_ttl,
@@ -330,7 +383,9 @@ impl Secret {
         token::same(self.0.as_bytes(), other.as_bytes())
     }
 
-    pub(crate) fn expose(&self) -> &str {
+    /// The secret itself, for sending it where it belongs.
+    #[must_use]
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }

@@ -5,13 +5,17 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use distlock_core::{Clock, Error, ErrorKind, Result, Store};
 use distlock_kickout::{Event, KickOut, NodeId, Policy};
 use serde::Serialize;
-use tokio::{net::TcpListener, sync::Semaphore, sync::broadcast, task::JoinSet};
+use tokio::{net::TcpListener, sync::broadcast, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    admin::{Admin, serve_admin},
+    admin::{Admin, Audit, serve_admin},
     config::{GatewayConfig, invalid},
-    front::{Front, line::LineListener, serve_tcp, serve_websocket},
+    front::{
+        Front,
+        line::{LineListener, Places},
+        serve_tcp, serve_websocket,
+    },
     inbox::RecordsInbox,
     metering,
     page::Page,
@@ -125,6 +129,7 @@ impl Gateway {
             .advertise(advertise)
             .front(front.1.to_string())
             .policy(Policy::named(config.policy).on_exceed(config.on_exceed))
+            .admission(config.admission())
             .confirm(config.confirm)
             .route(config.route)
             .timers(timers)
@@ -147,12 +152,12 @@ impl Gateway {
             connections: connections.clone(),
             cut: cut.clone(),
         };
-        let places = Arc::new(Semaphore::new(config.max_connections));
+        let places = Places::new(config.max_connections, config.max_pending);
         let lines = |listener| {
             // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
             let slowest = config.lock_wait + config.kick_budget * 2 + config.node_lease;
             let limit = config.login_timeout * 2 + slowest;
-            LineListener::new(listener, Arc::clone(&places), Arc::clone(&clock), limit)
+            LineListener::new(listener, places.clone(), Arc::clone(&clock), limit)
         };
         let ready = Ready {
             event: "ready",
@@ -168,6 +173,8 @@ impl Gateway {
         servers.spawn(async move { serving.await.map_err(|error| broke("peer_listen", error)) });
         let admin_state = Admin {
             kick: kick.clone(),
+            locker: store.locker().clone(),
+            audit: Audit::new(ready.node.clone(), store.records(), Arc::clone(&clock)),
             metrics: metrics.clone(),
             token: config.admin_token.map(Arc::new),
         };

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
+    ban::Ban,
     directory::{Put, Seen},
     event::Transition,
     flow::{Inner, KickOut},
-    ident::{Boot, Class, NodeId, SessionId, SessionKey, Uid},
+    ident::{Boot, Class, Device, NodeId, SessionId, SessionKey, Uid},
     nodes::Standing,
     offline::Code,
     record::{Revocation, SlotEntry, UserRecord},
@@ -30,6 +31,50 @@ pub enum Target {
     Class(Class),
     /// Every session on a node. Looks through the whole directory.
     Node(NodeId),
+    /// Every session there is. Looks through the whole directory.
+    All,
+}
+
+/// A session as the directory has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Found {
+    /// The account.
+    pub uid: Uid,
+    /// The session and its login.
+    #[serde(flatten)]
+    pub entry: SlotEntry,
+}
+
+/// A revocation that is not known to be final.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Pending {
+    /// The account.
+    pub uid: Uid,
+    /// What must go, and why.
+    #[serde(flatten)]
+    pub revocation: Revocation,
+}
+
+/// Why sessions are ended by hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending<'a> {
+    pub(crate) code: Code,
+    pub(crate) text: Option<&'a str>,
+    /// The ban that the record is marked with in the same write.
+    pub(crate) ban: Option<&'a Ban>,
+}
+
+impl Target {
+    fn means(&self, entry: &SlotEntry) -> bool {
+        match self {
+            Self::Uid(_) | Self::All => true,
+            Self::Session(session) => entry.key.session == *session,
+            Self::Class(class) => entry.class == *class,
+            Self::Node(node) => entry.key.node == *node,
+        }
+    }
 }
 
 /// What became of one session that was to be ended.
@@ -41,6 +86,8 @@ pub struct Kicked {
     /// The session.
     #[serde(flatten)]
     pub key: SessionKey,
+    /// Its device.
+    pub device: Device,
     /// The kick, as in the events.
     pub kick_id: Uuid,
     /// Whether the session is known to be gone. If not, its node has not answered yet and finds out by itself.
@@ -114,64 +161,140 @@ impl KickOut {
     /// # Cancel safety
     /// Dropping it leaves the rest undone; what was revoked reaches its node all the same.
     pub async fn kick(&self, target: &Target, reason: Option<&str>) -> Result<Vec<Kicked>> {
-        let inner = &self.inner;
-        if let Target::Uid(uid) = target {
-            return inner.kick_account(uid, |_| true, reason).await;
-        }
-        let wanted = |entry: &SlotEntry| match target {
-            Target::Uid(_) => true,
-            Target::Session(session) => entry.key.session == *session,
-            Target::Class(class) => entry.class == *class,
-            Target::Node(node) => entry.key.node == *node,
+        let ending = Ending {
+            code: Code::AdminKick,
+            text: reason,
+            ban: None,
         };
         let mut kicked = Vec::new();
-        let mut after = None;
-        loop {
-            let page = inner.directory.page(after.as_ref(), PAGE).await?;
-            let Some((last, ..)) = page.last() else {
-                return Ok(kicked);
-            };
-            after = Some(last.clone());
-            for (_, uid, seen) in page {
-                if let (Some(uid), Ok(seen)) = (uid, seen)
-                    && seen.record.slots.values().any(wanted)
-                {
-                    kicked.extend(inner.kick_account(&uid, wanted, reason).await?);
-                }
-            }
+        for uid in self.inner.accounts_of(target).await? {
+            let wanted = |entry: &SlotEntry| target.means(entry);
+            kicked.extend(self.inner.end_sessions(&uid, wanted, ending).await?);
         }
+        Ok(kicked)
+    }
+
+    /// The sessions that [`kick`](Self::kick) would end. Changes nothing.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn find(&self, target: &Target) -> Result<Vec<Found>> {
+        let inner = &self.inner;
+        let mut found = Vec::new();
+        let mut take = |uid: &Uid, record: UserRecord| {
+            let entries = record.slots.into_values();
+            found.extend(
+                entries
+                    .filter(|entry| target.means(entry))
+                    .map(|entry| Found {
+                        uid: uid.clone(),
+                        entry,
+                    }),
+            );
+        };
+        if let Target::Uid(uid) = target {
+            take(uid, inner.directory.read(uid).await?.record);
+        } else {
+            inner.each_record(take).await?;
+        }
+        Ok(found)
+    }
+
+    /// The revocations that are not known to be final, `most` of them at most. Looks through the whole directory.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn revocations(&self, most: usize) -> Result<Vec<Pending>> {
+        let mut pending = Vec::new();
+        self.inner
+            .each_record(|uid, record| {
+                let room = most.saturating_sub(pending.len());
+                pending.extend(record.revocations.into_iter().take(room).map(|revocation| {
+                    Pending {
+                        uid: uid.clone(),
+                        revocation,
+                    }
+                }));
+            })
+            .await?;
+        Ok(pending)
     }
 }
 
 impl Inner {
-    async fn kick_account(
+    /// Shows every record that can be read. Those that cannot are the sweeper's to report.
+    async fn each_record(&self, mut show: impl FnMut(&Uid, UserRecord) + Send) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.directory.page(after.as_ref(), PAGE).await?;
+            let Some((last, ..)) = page.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            for (_, uid, seen) in page {
+                if let (Some(uid), Ok(seen)) = (uid, seen) {
+                    show(&uid, seen.record);
+                }
+            }
+        }
+    }
+
+    async fn accounts_of(&self, target: &Target) -> Result<Vec<Uid>> {
+        if let Target::Uid(uid) = target {
+            return Ok(vec![uid.clone()]);
+        }
+        let mut accounts = Vec::new();
+        self.each_record(|uid, record| {
+            if record.slots.values().any(|entry| target.means(entry)) {
+                accounts.push(uid.clone());
+            }
+        })
+        .await?;
+        Ok(accounts)
+    }
+
+    /// Ends the account's sessions that are wanted: takes them out of the directory, then tells them.
+    pub(crate) async fn end_sessions(
         &self,
         uid: &Uid,
         wanted: impl Fn(&SlotEntry) -> bool + Send + Sync,
-        reason: Option<&str>,
+        ending: Ending<'_>,
     ) -> Result<Vec<Kicked>> {
         for _ in 0..ROUNDS {
             let Seen {
                 version,
                 mut record,
             } = self.directory.read(uid).await?;
-            let revoked: Vec<_> = record
+            let ended: Vec<_> = record
                 .slots
                 .values()
-                .filter(|entry| wanted(entry))
+                .filter(|it| wanted(it))
+                .cloned()
+                .collect();
+            let revoked: Vec<_> = ended
+                .iter()
                 .map(|entry| Revocation {
                     key: entry.key.clone(),
                     // What was seen, and nothing newer.
                     gen_max: entry.r#gen,
-                    reason: Code::AdminKick,
-                    text: reason.map(str::to_owned),
+                    reason: ending.code,
+                    text: ending.text.map(str::to_owned),
                     by_device: None,
                     by_gen: None,
                     kick_id: Uuid::new_v4(),
                 })
                 .collect();
-            if revoked.is_empty() {
+            if revoked.is_empty() && ending.ban.is_none() {
                 return Ok(Vec::new());
+            }
+            if ending.ban.is_some() {
+                record.ban = ending.ban.cloned();
             }
             for revocation in &revoked {
                 let (node, boot) = (&revocation.key.node, revocation.key.boot);
@@ -180,10 +303,9 @@ impl Inner {
             }
             record.revocations.extend(revoked.iter().cloned());
             let landed = |now: &UserRecord| {
-                revoked
-                    .iter()
-                    .all(|it| now.slot_of(&it.key).is_none())
-                    .then_some(Put::Stored)
+                let gone = revoked.iter().all(|it| now.slot_of(&it.key).is_none());
+                let marked = ending.ban.is_none_or(|ban| now.ban.as_ref() == Some(ban));
+                (gone && marked).then_some(Put::Stored)
             };
             if self.directory.put(uid, version, &record, landed).await? == Put::Conflict {
                 continue;
@@ -199,8 +321,10 @@ impl Inner {
             }
             return Ok(revoked
                 .into_iter()
-                .map(|it| Kicked {
+                .zip(ended)
+                .map(|(it, entry)| Kicked {
                     uid: uid.clone(),
+                    device: entry.device,
                     gone: gone.contains(&it.key),
                     key: it.key,
                     kick_id: it.kick_id,

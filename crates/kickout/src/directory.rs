@@ -1,12 +1,21 @@
 //! The session directory: account records and kick hints, every write conditional on the version that was read.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use distlock_core::{
     Clock, Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
 };
 
+use serde::{Serialize, de::DeserializeOwned};
+use uuid::Uuid;
+
 use crate::{
+    ban::Ban,
+    drain::DrainMark,
     ident::{Boot, NodeId, SessionKey, Uid},
     record::UserRecord,
 };
@@ -193,6 +202,98 @@ impl Directory {
             .await
     }
 
+    /// Writes an account's ban, whatever was there.
+    pub(crate) async fn put_ban(&self, uid: &Uid, ban: &Ban) -> Result<()> {
+        self.put_whatever_is_there(&ban_key(uid)?, ban).await
+    }
+
+    /// An account's ban and how long it has been there, where the store can tell.
+    pub(crate) async fn ban(&self, uid: &Uid) -> Result<Option<(Ban, Option<Duration>)>> {
+        let key = ban_key(uid)?;
+        let Some(entry) = self.records.get(&key).await? else {
+            return Ok(None);
+        };
+        Ok(Some((parsed(&key, &entry)?, entry.age)))
+    }
+
+    /// Removes an account's ban, or only this one. Answers whether it was there.
+    pub(crate) async fn drop_ban(&self, uid: &Uid, only: Option<Uuid>) -> Result<bool> {
+        let key = ban_key(uid)?;
+        let mut unknown = false;
+        for _ in 0..ROUNDS {
+            let Some(entry) = self.records.get(&key).await? else {
+                return Ok(unknown);
+            };
+            if let Some(only) = only
+                && parsed::<Ban>(&key, &entry)?.id != only
+            {
+                return Ok(false);
+            }
+            match self.records.delete(&key, entry.version).await {
+                Ok(Deleted::Done) => return Ok(true),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(restless(&key))
+    }
+
+    /// Says to other nodes that this one drains, or that it does not any more.
+    pub(crate) async fn mark_drain(&self, node: &NodeId, mark: Option<&DrainMark>) -> Result<()> {
+        let key = RecordKey::new(format!("drain/{node}"))?;
+        if let Some(mark) = mark {
+            return self.put_whatever_is_there(&key, mark).await;
+        }
+        for _ in 0..ROUNDS {
+            let Some(entry) = self.records.get(&key).await? else {
+                return Ok(());
+            };
+            match self.records.delete(&key, entry.version).await {
+                Err(error) if error.kind() != ErrorKind::OutcomeUnknown => return Err(error),
+                _ => {}
+            }
+        }
+        Err(restless(&key))
+    }
+
+    /// Which nodes drain. A mark counts for the incarnation it names.
+    pub(crate) async fn drain_marks(&self) -> Result<HashMap<NodeId, DrainMark>> {
+        let mut marks = HashMap::new();
+        let mut after = None;
+        loop {
+            let page = self.records.scan("drain/", after.as_ref(), 256).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(marks);
+            };
+            after = Some(last.clone());
+            for (key, entry) in &page {
+                let node = key.as_str().strip_prefix("drain/").map(NodeId::new);
+                if let (Some(Ok(node)), Ok(mark)) = (node, parsed(key, entry)) {
+                    marks.insert(node, mark);
+                }
+            }
+        }
+    }
+
+    async fn put_whatever_is_there(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
+        let value = serde_json::to_vec(value).map_err(|error| {
+            Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
+        })?;
+        for _ in 0..ROUNDS {
+            let there = self.records.get(key).await?;
+            let expect = there.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+            match self.records.put(key, &value, expect).await {
+                Ok(Written::Stored(_)) => return Ok(()),
+                Ok(Written::Conflict) => {}
+                // Writing the same again is as good as knowing.
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(restless(key))
+    }
+
     /// Leaves a note for a node. An existing note gets a new version, so that whoever is about to remove it does not.
     pub(crate) async fn leave_hint(&self, node: &NodeId, boot: Boot, uid: &Uid) -> Result<()> {
         let key = hint_key(node, boot, uid)?;
@@ -312,6 +413,29 @@ fn seen(uid: &Uid, entry: Option<Entry>) -> Result<Seen> {
             record: UserRecord::parse(uid, &entry.value)?,
         },
     })
+}
+
+fn ban_key(uid: &Uid) -> Result<RecordKey> {
+    RecordKey::new(format!("ban/{uid}"))
+}
+
+fn parsed<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<T> {
+    serde_json::from_slice(&entry.value).map_err(|error| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("record {:?} cannot be read: {error}", key.as_str()),
+        )
+    })
+}
+
+fn restless(key: &RecordKey) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "record {:?} changed {ROUNDS} times in between",
+            key.as_str()
+        ),
+    )
 }
 
 fn hint_key(node: &NodeId, boot: Boot, uid: &Uid) -> Result<RecordKey> {

@@ -17,8 +17,10 @@ use tokio_util::{
 };
 
 use crate::{
+    admission::{Admission, Admissions},
     config::{Confirm, RouteMode, Timers},
     directory::Directory,
+    drain::Drain,
     event::{Event, Events, Transition},
     gate::Gates,
     ident::{Boot, NodeId},
@@ -56,6 +58,7 @@ pub struct Builder {
     advertise: String,
     front: Option<String>,
     policy: Policy,
+    admission: Admission,
     confirm: Confirm,
     route: RouteMode,
     timers: Timers,
@@ -81,7 +84,9 @@ pub(crate) struct Inner {
     pub(crate) events: Events,
     pub(crate) own: Own,
     pub(crate) retries: Retries,
+    pub(crate) admissions: Admissions,
     pub(crate) draining: AtomicBool,
+    pub(crate) drain: Drain,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     runtime: Handle,
@@ -96,6 +101,7 @@ impl KickOut {
             front: None,
             node,
             policy: Policy::single(),
+            admission: Admission::unbounded(),
             confirm: Confirm::default(),
             route: RouteMode::default(),
             timers: Timers::default(),
@@ -185,6 +191,12 @@ impl Builder {
         self
     }
 
+    /// How many logins are worked on before clients are told to come back later; without bounds unless set.
+    pub const fn admission(mut self, admission: Admission) -> Self {
+        self.admission = admission;
+        self
+    }
+
     /// When a login is answered although an older session could not be told yet.
     pub const fn confirm(mut self, confirm: Confirm) -> Self {
         self.confirm = confirm;
@@ -232,7 +244,9 @@ impl Builder {
             events: Events::new(self.node.clone(), Arc::clone(&clock)),
             own: Own::new(),
             retries: Retries::default(),
+            admissions: Admissions::new(self.admission, Arc::clone(&clock)),
             draining: AtomicBool::new(false),
+            drain: Drain::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             runtime: Handle::current(),
@@ -352,6 +366,7 @@ impl Event {
 fn show_counters() {
     for name in [
         "distlock_cas_conflict_total",
+        "distlock_drained_total",
         "distlock_duplicates_detected_total",
         "distlock_ghosts_swept_total",
         "distlock_lock_lost_total",

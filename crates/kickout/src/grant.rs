@@ -6,13 +6,14 @@ use distlock_core::{Guard, Result};
 use tokio::sync::mpsc;
 
 use crate::{
+    ban::Ban,
     directory::{Put, Seen},
     event::Transition,
     gate::Pass,
     handout::Handout,
     ident::{Generation, SessionId, SessionKey},
     live::{Incarnation, Live},
-    login::{Login, LoginOutcome, RUNS, Run, denied, overtaken},
+    login::{Denied, Login, LoginOutcome, RUNS, Run, denied, overtaken},
     offline::Code,
     policy::Idle,
     record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
@@ -72,6 +73,13 @@ impl Run {
             version,
             mut record,
         } = inner.directory.read(uid).await?;
+        let mut ended_ban = None;
+        if let Some(mark) = record.ban.take() {
+            if let Some(ban) = inner.standing_ban(uid).await? {
+                return Ok(Step::Answer(banned(&ban)));
+            }
+            ended_ban = Some(mark);
+        }
         let dead = inner.dead_in(&record).await;
         let is_dead = |node: &_, boot| dead.get(&(Clone::clone(node), boot)) == Some(&true);
         if let Some(resume) = resume
@@ -153,6 +161,9 @@ impl Run {
         };
         match inner.directory.put(uid, version, &record, landed).await {
             Ok(Put::Stored) => {
+                if let Some(ban) = ended_ban {
+                    inner.ban_has_ended(uid, &ban).await;
+                }
                 inner.events.emit(Transition::Granted, |event| {
                     event.of(&live);
                     event.token = Some(guard.token().get());
@@ -189,4 +200,15 @@ impl Run {
             }
         }
     }
+}
+
+fn banned(ban: &Ban) -> LoginOutcome {
+    LoginOutcome::Denied(Denied {
+        code: Code::Banned,
+        reason: ban
+            .reason
+            .clone()
+            .unwrap_or_else(|| Code::Banned.text().into()),
+        by_device: None,
+    })
 }

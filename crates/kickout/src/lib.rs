@@ -34,11 +34,13 @@
 //!   boot, session id), the account's *generation*, and the older sessions that may not have heard yet. It survives logout,
 //!   because the generation must never fall.
 //! - **`rev/<node>/<boot>/<uid>`**: a note for a node that one of its sessions was revoked. It decides nothing; the record does.
+//! - **`ban/<uid>`**: how long a ban lasts; that there is one is in the record. **`drain/<id>`**: a node that takes no login.
 //! - **`user/<uid>`**: the account's lock, held by a login around one read and one write, never across a call to another node.
 //!
 //! # What holds
 //!
-//! - Of any number of logins, exactly one survives, the one granted last; every other client that was let in is told.
+//! - Of any number of logins, exactly as many survive as the [`Policy`] allows, with [`Policy::single`] the one granted last;
+//!   every other client that was let in is told.
 //! - Logout, sweeping, refreshing, kicks and deliveries name (node, boot, session) and change nothing else, however late.
 //! - A kick that gets lost heals within a third of the node lease: the node looks for it.
 //! - A dead node blocks nobody.
@@ -47,23 +49,28 @@
 //!
 //! # Map
 //!
+//! `policy` decides who may stay, `idle` asks who was silent, `admission` bounds storms, `ban` and `drain` keep logins out.
 //! `flow` is the handle and its parts; `login` (with `grant` under the lock and `confirm` after it), `logout`, `route`, `kick` and `admin` are what it does; `pull` and `sweep` run by
-//! themselves. `record`, `policy`, `ident`, `offline` and `resume` are values; `directory` reads and writes them; `node` is this
+//! themselves. `record`, `ident`, `offline` and `resume` are values; `directory` reads and writes them; `node` is this
 //! node's lease and `nodes` the others'; `registry`, `live`, `handout` and `session` are the sessions of this node; `gate` lets
 //! one login per account compete; `peers` is how nodes reach each other; `event` says what happened.
 //!
 //! # Metrics
 //!
-//! `distlock_login_total{result}`, `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_lock_wait_seconds`,
+//! `distlock_login_total{result}`, `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_drained_total`,
+//! `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_lock_wait_seconds`,
 //! `distlock_lock_hold_seconds`, `distlock_lock_lost_total`, `distlock_cas_conflict_total`,
 //! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`, `distlock_revocations_pending`,
 //! `distlock_ghosts_swept_total`, `distlock_duplicates_detected_total` (must stay 0), `distlock_self_fence_total`,
 //! `distlock_lease_remaining_seconds`. None is labelled by account.
 
 mod admin;
+mod admission;
+mod ban;
 mod config;
 mod confirm;
 mod directory;
+mod drain;
 mod event;
 mod flow;
 mod gate;
@@ -89,8 +96,11 @@ mod session;
 mod sweep;
 mod wait;
 
-pub use admin::{Kicked, NodeView, Target, UserView};
+pub use admin::{Found, Kicked, NodeView, Pending, Target, UserView};
+pub use admission::Admission;
+pub use ban::Ban;
 pub use config::{Confirm, RouteMode, Timers};
+pub use drain::NodeInfo;
 pub use event::{Event, Transition};
 pub use flow::{Builder, KickOut};
 pub use handout::Outgoing;

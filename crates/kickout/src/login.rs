@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    admission::Throttled,
     event::Transition,
     flow::{Inner, KickOut},
     gate::{Claim, Refused},
@@ -200,6 +201,13 @@ impl Run {
         let uid = &self.login.uid;
         let inner = &self.inner;
         let resume = self.resume()?;
+        let _place = match inner.admissions.enter(uid) {
+            Ok(place) => place,
+            Err(Throttled { scope, retry_after }) => {
+                metrics::counter!("distlock_login_throttled_total", "scope" => scope).increment(1);
+                return Ok(LoginOutcome::Busy { retry_after });
+            }
+        };
         if inner.draining.load(Ordering::Acquire) {
             return Ok(denied(Code::Draining, None));
         }

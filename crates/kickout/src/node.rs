@@ -102,7 +102,10 @@ impl Inner {
                     biased;
                     () = self.stop.cancelled() => return,
                     joined = self.join() => match joined {
-                        Ok(guard) => break guard,
+                        Ok(guard) => {
+                            self.drain_again().await;
+                            break guard;
+                        }
                         Err(error) => tracing::warn!(node = %self.node, %error, "node cannot take its lease"),
                     },
                 }

@@ -104,7 +104,7 @@ pub struct NodeAddress {
 }
 
 /// "End exactly this session."
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KickRequest {
     /// The account.
@@ -143,7 +143,7 @@ pub enum KickResult {
 }
 
 /// "Deliver this to exactly this session."
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeliverRequest {
     /// The account.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
+    ban::Ban,
     ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
     offline::Code,
 };
@@ -30,6 +31,9 @@ pub struct UserRecord {
     /// Sessions that lost their slot and are not known to be gone yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revocations: Vec<Revocation>,
+    /// Why nobody may log in. Whether the ban still holds is in a record of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<Ban>,
     /// What went on in each slot before.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub past: BTreeMap<Slot, Past>,
@@ -125,6 +129,7 @@ impl Default for UserRecord {
             r#gen: Generation::default(),
             slots: BTreeMap::new(),
             revocations: Vec::new(),
+            ban: None,
             past: BTreeMap::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -22,11 +22,34 @@ use tokio::{
 /// Pause after an accept that failed for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The places for connections on all fronts of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    all: Arc<Semaphore>,
+    /// Those that have not logged in yet: a crowd of strangers leaves room for whoever is in.
+    pending: Arc<Semaphore>,
+}
+
+impl Places {
+    pub(crate) fn new(all: usize, pending: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            pending: Arc::new(Semaphore::new(pending)),
+        }
+    }
+
+    fn take(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        let pending = Arc::clone(&self.pending).try_acquire_owned().ok()?;
+        let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some((place, pending))
+    }
+}
+
 /// Accepts connections up to a number.
 #[derive(Debug)]
 pub(crate) struct LineListener {
     tcp: TcpListener,
-    places: Arc<Semaphore>,
+    places: Places,
     clock: Arc<dyn Clock>,
     login_timeout: Duration,
 }
@@ -50,13 +73,14 @@ pub(crate) struct LineHandle {
 #[derive(Debug, Default)]
 struct End {
     logged_in: AtomicBool,
+    pending: Mutex<Option<OwnedSemaphorePermit>>,
     abort: AtomicBool,
 }
 
 impl LineListener {
     pub(crate) fn new(
         tcp: TcpListener,
-        places: Arc<Semaphore>,
+        places: Places,
         clock: Arc<dyn Clock>,
         login_timeout: Duration,
     ) -> Self {
@@ -81,7 +105,7 @@ impl LineListener {
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            let Some((place, pending)) = self.places.take() else {
                 metrics::counter!("distlock_connections_refused_total").increment(1);
                 let _ = stream.set_zero_linger();
                 continue;
@@ -90,7 +114,10 @@ impl LineListener {
             let _ = stream.set_nodelay(true);
             let line = Line {
                 stream,
-                end: Arc::default(),
+                end: Arc::new(End {
+                    pending: Mutex::new(Some(pending)),
+                    ..End::default()
+                }),
                 deadline: Some(self.clock.sleep(self.login_timeout)),
                 _place: place,
             };
@@ -133,6 +160,12 @@ impl LineHandle {
     /// Somebody logged in: from now on the session's own limits hold.
     pub(crate) fn logged_in(&self) {
         self.end.logged_in.store(true, Ordering::Release);
+        let mut pending = self
+            .end
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(pending.take());
     }
 
     /// Ends the connection by a reset when it is dropped: nothing of it lingers on this side's port. Whatever is to reach the

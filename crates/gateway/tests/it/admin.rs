@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::net::{Net, http};
+use crate::net::{Net, http, login, soon};
 
 fn parsed(body: &str) -> Value {
     serde_json::from_str(body).unwrap()
@@ -62,10 +62,14 @@ async fn shows_health_metrics_and_accounts_and_ends_sessions() {
         r#"{"uid":"a","node":"n1"}"#,
         r#"{"uid":""}"#,
         "x",
-        r#"{"all":true}"#,
+        r#"{"all":false}"#,
+        r#"{"all":true,"uid":"a"}"#,
+        r#"{"uid":"a","reason":"\u0007"}"#,
+        r#"{"uid":"a","why":"spam"}"#,
     ] {
-        let (status, _) = n1.admin("POST /v1/kick", bad).await;
+        let (status, body) = n1.admin("POST /v1/kick", bad).await;
         assert!((400..500).contains(&status), "{status} for {bad}");
+        assert!(parsed(&body)["error"].is_string(), "{body}");
     }
     assert_eq!(n1.admin("GET /v1/nothing", "").await.0, 404);
 }
@@ -100,4 +104,148 @@ async fn asks_for_the_token_when_there_is_one() {
         200,
         "health needs none"
     );
+}
+
+#[tokio::test]
+async fn bans_drains_and_keeps_a_log() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let (mut phone, _) = n1.login("anna", "phone").await;
+
+    let dry = json!({"class": "", "dry_run": true}).to_string();
+    let (status, body) = n2.admin("POST /v1/kick", &dry).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(parsed(&body)["would_kick"][0]["device"], "phone");
+
+    let ban = json!({"uid": "anna", "ttl": "1h", "reason": "spam"}).to_string();
+    let (status, body) = n2.admin("POST /v1/ban", &ban).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(parsed(&body)["kicked"][0]["gone"], true, "{body}");
+    let offline = phone.frame().await;
+    assert_eq!(
+        (&offline["code"], &offline["reason"], &offline["retry"]),
+        (&json!(5), &json!("spam"), &json!("never"))
+    );
+    phone.leave().await;
+    let mut again = n1.connect().await;
+    again.send(&login("anna", "phone")).await;
+    let denied = again.frame().await;
+    assert_eq!(
+        (&denied["type"], &denied["code"], &denied["reason"]),
+        (&json!("denied"), &json!(5), &json!("spam"))
+    );
+    let (status, body) = n1.admin("DELETE /v1/ban?uid=anna", "").await;
+    assert_eq!((status, &parsed(&body)["lifted"]), (200, &json!(true)));
+    let (mut phone, _) = n1.login("anna", "phone").await;
+
+    let (status, body) = n1.admin("POST /v1/drain", r#"{"rate": 100}"#).await;
+    assert_eq!((status, &parsed(&body)["state"]), (200, &json!("draining")));
+    assert_eq!(phone.frame().await["code"], 6);
+    phone.leave().await;
+    assert_eq!(n1.admin("GET /healthz", "").await.0, 503);
+    let (status, body) = n2.admin("GET /v1/nodes", "").await;
+    let nodes = parsed(&body);
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(nodes["node"], "n2");
+    assert_eq!(
+        (&nodes["nodes"][0]["node"], &nodes["nodes"][0]["state"]),
+        (&json!("n1"), &json!("draining"))
+    );
+    assert_eq!(nodes["nodes"][1]["state"], "up");
+    let (_, body) = n1.admin("DELETE /v1/drain", "").await;
+    assert_eq!(parsed(&body)["state"], "up");
+
+    let (_, body) = n1.admin("GET /v1/revocations", "").await;
+    assert_eq!(parsed(&body), json!({"revocations": []}));
+    let (_, body) = n2.admin("GET /v1/audit", "").await;
+    let log = parsed(&body);
+    let mut actions: Vec<_> = log["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["action"].as_str().unwrap())
+        .collect();
+    actions.sort_unstable();
+    assert_eq!(actions, ["ban", "drain", "unban", "undrain"]);
+    assert!(body.contains("127.0.0.1"), "from where");
+
+    for (request, bad) in [
+        ("POST /v1/ban", r#"{"uid":"anna","ttl":"soon"}"#),
+        ("POST /v1/ban", r#"{"uid":"anna","ttl":"0s"}"#),
+        ("POST /v1/drain", r#"{"rate":0}"#),
+        ("POST /v1/drain", "{}"),
+        ("DELETE /v1/ban", ""),
+        ("POST /v1/force-release", r#"{"name":"x","token":0}"#),
+    ] {
+        let (status, body) = n1.admin(request, bad).await;
+        assert!(
+            (400..500).contains(&status),
+            "{request} {bad}: {status} {body}"
+        );
+        assert!(parsed(&body)["error"].is_string(), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_can_be_freed_by_hand() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let store = distlock_core::Store::new(net.memory.lock(), net.memory.records());
+    let guard = store.locker().lock("stuck").acquire().await.unwrap();
+    let release = json!({"name": "stuck", "token": guard.token().get() + 1}).to_string();
+    let (_, body) = n1.admin("POST /v1/force-release", &release).await;
+    assert_eq!(parsed(&body)["result"], "other_token");
+    let release = json!({"name": "stuck", "token": guard.token().get()}).to_string();
+    let (_, body) = n1.admin("POST /v1/force-release", &release).await;
+    assert_eq!(parsed(&body)["result"], "released");
+    drop(store.locker().lock("stuck").acquire().await.unwrap());
+}
+
+#[tokio::test]
+async fn strangers_do_not_take_the_places_of_those_who_are_in() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| config.set("max_pending", "2").unwrap())
+        .await;
+    let (mut phone, _) = n1.login("anna", "phone").await;
+    let (_otto, _) = n1.login("otto", "phone").await;
+    let _strangers = (n1.connect().await, n1.connect().await);
+    let mut third = tokio::net::TcpStream::connect(n1.listen).await.unwrap();
+    let mut buffer = [0; 16];
+    let refused = soon(
+        "the refusal",
+        tokio::io::AsyncReadExt::read(&mut third, &mut buffer),
+    )
+    .await;
+    assert!(matches!(refused, Ok(0) | Err(_)));
+    phone.send(&json!({"type": "ping"})).await;
+    assert_eq!(phone.frame().await["type"], "pong");
+}
+
+#[tokio::test]
+async fn an_account_that_flaps_is_told_to_come_back_later() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.set("login_rate", "1").unwrap();
+            config.set("login_burst", "1").unwrap();
+        })
+        .await;
+    let mut busy = None;
+    // A machine that is slow enough refills the account's bound in between.
+    for round in 0..100 {
+        let mut client = n1.connect().await;
+        client.send(&login("anna", &format!("d{round}"))).await;
+        let answer = client.frame().await;
+        if answer["type"] == "busy" {
+            busy = Some((answer, client.rest().await.1));
+            break;
+        }
+    }
+    let (answer, code) = busy.expect("it was never slowed down");
+    assert!(
+        answer["retry_after_ms"].as_u64().unwrap() >= 200,
+        "{answer}"
+    );
+    assert_eq!(code, Some(4004));
 }

@@ -53,7 +53,11 @@ fn every_key_can_be_set_from_text() {
             "on_exceed" => "deny",
             "confirm" => "available",
             "route" => "fenced",
-            "max_frame" | "max_connections" => "1024",
+            _ if key.starts_with("max_")
+                || key.starts_with("login_") && *key != "login_timeout" =>
+            {
+                "1024"
+            }
             "node" => "n1",
             _ if key.ends_with("listen") || *key == "peer_advertise" => "127.0.0.1:0",
             "token_key" | "admin_token" => "a key of at least thirty-two bytes",
@@ -100,6 +104,7 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
         ("node_lease", "2h", "is 7200s: 500ms to 3600s are allowed"),
         ("max_frame", "65536", "is 65536: 512 to 65535 are allowed"),
         ("max_connections", "0", "is 0: 1 to 1000000 are allowed"),
+        ("login_rate", "100001", "is 100001: 0 to 100000 are allowed"),
     ] {
         let mut config = config("n1");
         config.set(key, value).unwrap();

@@ -8,4 +8,5 @@ mod link;
 mod policies;
 mod races;
 mod routing;
+mod storms;
 mod takeover;

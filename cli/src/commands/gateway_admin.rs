@@ -1,0 +1,336 @@
+//! `distlock gateway kick|lookup|ban|drain|nodes`: what an administrator asks of a running node, over its admin HTTP.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::{
+    admin::{AdminAddress, AdminHttp, encoded},
+    context::Context,
+    exit::{Outcome, code},
+    output, values,
+};
+
+/// End sessions, wherever they are.
+///
+/// Exit codes: 0 every session is known to be gone (also when there was none), 75 a node has not confirmed yet and will
+/// find out by itself, 64 bad usage, 69 the admin HTTP cannot be reached or failed, 77 the admin token is wrong.
+#[derive(Args, Debug)]
+#[command(after_help = KICK_EXAMPLES)]
+pub(crate) struct Kick {
+    #[command(flatten)]
+    admin: AdminAddress,
+    #[command(flatten)]
+    target: KickTarget,
+    /// What the client is told
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Only say which sessions would be ended
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct KickTarget {
+    /// Every session of an account
+    #[arg(long, value_name = "UID")]
+    uid: Option<String>,
+    /// One session
+    #[arg(long, value_name = "UUID")]
+    session: Option<String>,
+    /// Every session of a class of devices
+    #[arg(long, value_name = "CLASS")]
+    class: Option<String>,
+    /// Every session on a node
+    #[arg(long, value_name = "NODE")]
+    on_node: Option<String>,
+    /// Every session there is
+    #[arg(long)]
+    all: bool,
+}
+
+const KICK_EXAMPLES: &str = "\
+Examples:
+  distlock gateway kick --uid alice --reason 'please log in again'
+  distlock gateway kick --on-node n2 --dry-run
+  distlock gateway kick --class tv --admin http://127.0.0.1:7432 --json";
+
+/// Show an account: its sessions, its ban, and how the nodes stand that they live on.
+///
+/// Exit codes: 0 the account was looked up, logged in or not, 64 bad usage, 69 the admin HTTP cannot be reached or failed,
+/// 77 the admin token is wrong.
+#[derive(Args, Debug)]
+#[command(after_help = LOOKUP_EXAMPLES)]
+pub(crate) struct Lookup {
+    #[command(flatten)]
+    admin: AdminAddress,
+    /// The account
+    #[arg(value_name = "UID")]
+    uid: String,
+}
+
+const LOOKUP_EXAMPLES: &str = "\
+Examples:
+  distlock gateway lookup alice
+  distlock gateway lookup alice --json";
+
+/// Ban an account: its sessions end and nobody gets in, for a while or until the ban is lifted.
+///
+/// Exit codes: 0 the account is banned, or its ban was lifted, 76 there was no ban to lift, 64 bad usage, 69 the admin HTTP
+/// cannot be reached or failed, 77 the admin token is wrong.
+#[derive(Args, Debug)]
+#[command(after_help = BAN_EXAMPLES)]
+pub(crate) struct Ban {
+    #[command(flatten)]
+    admin: AdminAddress,
+    /// The account
+    #[arg(value_name = "UID")]
+    uid: String,
+    /// How long; without end unless given
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    ttl: Option<Duration>,
+    /// What the client is told
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Lift the ban
+    #[arg(long, conflicts_with_all = ["ttl", "reason"])]
+    lift: bool,
+}
+
+const BAN_EXAMPLES: &str = "\
+Examples:
+  distlock gateway ban mallory --ttl 24h --reason spam
+  distlock gateway ban mallory --lift";
+
+/// Drain the node that is asked: it takes no further login and sends its sessions elsewhere, so many a second.
+///
+/// Exit codes: 0 the node drains, or takes logins again, 64 bad usage, 69 the admin HTTP cannot be reached or failed, 77 the
+/// admin token is wrong.
+#[derive(Args, Debug)]
+#[command(after_help = DRAIN_EXAMPLES)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    admin: AdminAddress,
+    /// Sessions per second
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    rate: u32,
+    /// Take logins again
+    #[arg(long, conflicts_with = "rate")]
+    undo: bool,
+}
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  distlock gateway drain --rate 50 --admin http://127.0.0.1:7432
+  distlock gateway drain --undo";
+
+/// List the nodes that hold their lease.
+///
+/// Exit codes: 0 the nodes were listed, 64 bad usage, 69 the admin HTTP cannot be reached or failed, 77 the admin token is
+/// wrong.
+#[derive(Args, Debug)]
+#[command(after_help = NODES_EXAMPLES)]
+pub(crate) struct Nodes {
+    #[command(flatten)]
+    admin: AdminAddress,
+}
+
+const NODES_EXAMPLES: &str = "\
+Examples:
+  distlock gateway nodes
+  distlock gateway nodes --admin http://127.0.0.1:7432 --json";
+
+impl Kick {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let admin = AdminHttp::new(context, &self.admin)?;
+        let KickTarget {
+            uid,
+            session,
+            class,
+            on_node,
+            all,
+        } = self.target;
+        let mut body = json!({"dry_run": self.dry_run});
+        for (member, value) in [
+            ("uid", uid),
+            ("session", session),
+            ("class", class),
+            ("node", on_node),
+            ("reason", self.reason),
+        ] {
+            if let Some(value) = value {
+                body[member] = value.into();
+            }
+        }
+        if all {
+            body["all"] = true.into();
+        }
+        let answer = admin.ask("POST", "/v1/kick", Some(&body)).await?;
+        let kicked = list(&answer, "kicked");
+        if context.json() {
+            output::json(&answer)?;
+        } else if self.dry_run {
+            for session in list(&answer, "would_kick") {
+                output::line(format_args!("{} would end", session_line(session)))?;
+            }
+        } else {
+            for session in kicked {
+                let end = if session["gone"] == true {
+                    "gone"
+                } else {
+                    "not confirmed yet"
+                };
+                output::line(format_args!("{} {end}", session_line(session)))?;
+            }
+        }
+        if kicked.iter().all(|session| session["gone"] == true) {
+            Ok(code::OK)
+        } else {
+            Ok(code::BUSY)
+        }
+    }
+}
+
+impl Lookup {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let admin = AdminHttp::new(context, &self.admin)?;
+        let path = format!("/v1/users/{}", encoded(&self.uid));
+        let answer = admin.ask("GET", &path, None).await?;
+        if context.json() {
+            output::json(&answer)?;
+            return Ok(code::OK);
+        }
+        let uid = self.uid.escape_debug();
+        let record = &answer["record"];
+        if let Some(ban) = record["ban"].as_object() {
+            let reason = ban.get("reason").and_then(Value::as_str);
+            let reason = reason.unwrap_or("no reason given").escape_debug();
+            output::line(format_args!("{uid} is banned: {reason}"))?;
+        }
+        let sessions = record["slots"].as_object();
+        if sessions.is_none_or(serde_json::Map::is_empty) {
+            output::line(format_args!("{uid} is not logged in"))?;
+        }
+        for (slot, session) in sessions.into_iter().flatten() {
+            let state = list(&answer, "nodes")
+                .iter()
+                .find(|node| node["node"] == session["node"] && node["boot"] == session["boot"])
+                .and_then(|node| node["state"].as_str())
+                .unwrap_or("unknown");
+            output::line(format_args!(
+                "{} slot {} generation {} node {state}",
+                session_line(session),
+                slot.escape_debug(),
+                session["gen"],
+            ))?;
+        }
+        Ok(code::OK)
+    }
+}
+
+impl Ban {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let admin = AdminHttp::new(context, &self.admin)?;
+        let uid = self.uid.escape_debug();
+        if self.lift {
+            let path = format!("/v1/ban?uid={}", encoded(&self.uid));
+            let answer = admin.ask("DELETE", &path, None).await?;
+            let lifted = answer["lifted"] == true;
+            if context.json() {
+                output::json(&answer)?;
+            } else if lifted {
+                output::line(format_args!("the ban of {uid} was lifted"))?;
+            } else {
+                output::line(format_args!("{uid} was not banned"))?;
+            }
+            return Ok(if lifted { code::OK } else { code::LOST });
+        }
+        let mut body = json!({"uid": self.uid});
+        if let Some(ttl) = self.ttl {
+            body["ttl"] = format!("{}ms", ttl.as_millis()).into();
+        }
+        if let Some(reason) = &self.reason {
+            body["reason"] = reason.as_str().into();
+        }
+        let answer = admin.ask("POST", "/v1/ban", Some(&body)).await?;
+        if context.json() {
+            output::json(&answer)?;
+        } else {
+            let ended = list(&answer, "kicked").len();
+            output::line(format_args!("{uid} is banned, {ended} sessions ended"))?;
+        }
+        Ok(code::OK)
+    }
+}
+
+impl Drain {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let admin = AdminHttp::new(context, &self.admin)?;
+        let answer = if self.undo {
+            admin.ask("DELETE", "/v1/drain", None).await?
+        } else {
+            let body = json!({"rate": self.rate});
+            admin.ask("POST", "/v1/drain", Some(&body)).await?
+        };
+        if context.json() {
+            output::json(&answer)?;
+        } else {
+            output::line(format_args!(
+                "node {} is {}, {} sessions left",
+                text(&answer["node"]),
+                text(&answer["state"]),
+                answer["sessions"],
+            ))?;
+        }
+        Ok(code::OK)
+    }
+}
+
+impl Nodes {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let admin = AdminHttp::new(context, &self.admin)?;
+        let answer = admin.ask("GET", "/v1/nodes", None).await?;
+        for node in list(&answer, "nodes") {
+            if context.json() {
+                output::json(node)?;
+                continue;
+            }
+            let left = node["lease_remaining_ms"]
+                .as_u64()
+                .map_or_else(|| "?".to_owned(), |left| left.to_string());
+            output::line(format_args!(
+                "{} {} boot {} at {}, lease for {left} ms more unless it is renewed",
+                text(&node["node"]),
+                text(&node["state"]),
+                node["boot"],
+                text(&node["addr"]),
+            ))?;
+        }
+        Ok(code::OK)
+    }
+}
+
+fn session_line(session: &Value) -> String {
+    let uid = session["uid"]
+        .as_str()
+        .map(|uid| format!("{} ", uid.escape_debug()));
+    format!(
+        "{}session {} on {} device {}",
+        uid.unwrap_or_default(),
+        text(&session["session"]),
+        text(&session["node"]),
+        text(&session["device"]),
+    )
+}
+
+fn list<'a>(answer: &'a Value, member: &str) -> &'a [Value] {
+    answer[member].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| "?".to_owned(), |text| text.escape_debug().to_string())
+}

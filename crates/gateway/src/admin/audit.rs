@@ -1,0 +1,185 @@
+//! The audit log: what administrators did, on which node, and what came of it. The last entries of every node, in the store.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{ConnectInfo, FromRequestParts, State},
+    http::request::Parts,
+};
+use distlock_core::{
+    Clock, Error, ErrorKind, Expect, RecordKey, Records, Result, Written, unix_time,
+};
+use distlock_kickout::NodeId;
+use serde::{Deserialize, Serialize};
+
+use super::{Admin, Asked, Failed};
+
+/// Entries kept per node.
+const KEPT: usize = 200;
+/// Longest text of an entry's members, in characters.
+const LONGEST: usize = 512;
+const ROUNDS: u32 = 16;
+const ACTOR: &str = "x-distlock-actor";
+
+/// One thing an administrator did.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Entry {
+    /// Wall clock of the node in milliseconds since 1970.
+    at_ms: u64,
+    node: NodeId,
+    action: String,
+    target: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// Who, as they called themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+    /// From where.
+    from: String,
+    result: String,
+}
+
+/// Who asks.
+#[derive(Debug)]
+pub(super) struct Actor {
+    name: Option<String>,
+    from: String,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Audit {
+    node: NodeId,
+    records: Arc<dyn Records>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Audit {
+    pub(crate) fn new(node: NodeId, records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            node,
+            records,
+            clock,
+        }
+    }
+
+    /// Adds an entry. What was done is done: a store that does not take the entry is reported in the log, with the entry.
+    pub(super) async fn note(
+        &self,
+        actor: &Actor,
+        action: &str,
+        target: &str,
+        reason: Option<&str>,
+        result: &str,
+    ) {
+        let short = |text: &str| text.chars().take(LONGEST).collect::<String>();
+        let entry = Entry {
+            at_ms: u64::try_from(unix_time(&*self.clock).as_millis()).unwrap_or(u64::MAX),
+            node: self.node.clone(),
+            action: action.to_owned(),
+            target: short(target),
+            reason: reason.map(short),
+            by: actor.name.clone(),
+            from: actor.from.clone(),
+            result: short(result),
+        };
+        tracing::info!(
+            target: "distlock::audit",
+            action,
+            target = entry.target,
+            by = entry.by,
+            from = entry.from,
+            result = entry.result,
+        );
+        if let Err(error) = self.add(&entry).await {
+            tracing::error!(target: "distlock::audit", %error, ?entry, "an audit entry could not be kept");
+        }
+    }
+
+    async fn add(&self, entry: &Entry) -> Result<()> {
+        let key = RecordKey::new(format!("audit/{}", self.node))?;
+        for _ in 0..ROUNDS {
+            let there = self.records.get(&key).await?;
+            let expect = there
+                .as_ref()
+                .map_or(Expect::Absent, |there| Expect::Version(there.version));
+            let mut entries: Vec<Entry> = there
+                .and_then(|there| serde_json::from_slice(&there.value).ok())
+                .unwrap_or_default();
+            entries.push(entry.clone());
+            entries.drain(..entries.len().saturating_sub(KEPT));
+            let value = serde_json::to_vec(&entries).map_err(|error| {
+                Error::new(ErrorKind::Internal, "audit log cannot be written").caused_by(error)
+            })?;
+            match self.records.put(&key, &value, expect).await? {
+                Written::Stored(_) => return Ok(()),
+                Written::Conflict => {}
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("audit log changed {ROUNDS} times in between"),
+        ))
+    }
+
+    /// The entries of every node, newest first.
+    async fn entries(&self) -> Result<Vec<Entry>> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.records.scan("audit/", after.as_ref(), 64).await?;
+            let Some((last, _)) = page.last() else {
+                break;
+            };
+            after = Some(last.clone());
+            for (_, entry) in &page {
+                entries
+                    .extend(serde_json::from_slice::<Vec<Entry>>(&entry.value).unwrap_or_default());
+            }
+        }
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at_ms));
+        Ok(entries)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Actor {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failed> {
+        let name = match parts.headers.get(ACTOR).map(|value| value.to_str()) {
+            None => None,
+            Some(Ok(name)) if name.len() <= 128 => Some(name.to_owned()),
+            Some(_) => {
+                return Err(Failed::from(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!("header {ACTOR} is longer than 128 bytes or not plain text"),
+                )));
+            }
+        };
+        let from = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        Ok(Self {
+            name,
+            from: from.map_or_else(String::new, |from| from.0.to_string()),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limit {
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Log {
+    entries: Vec<Entry>,
+}
+
+pub(super) async fn audit(
+    State(admin): State<Admin>,
+    Asked(limit): Asked<Limit>,
+) -> Result<Json<Log>, Failed> {
+    let mut entries = admin.audit.entries().await?;
+    entries.truncate(limit.limit.unwrap_or(KEPT));
+    Ok(Json(Log { entries }))
+}

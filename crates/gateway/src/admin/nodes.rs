@@ -1,0 +1,102 @@
+//! Nodes: which there are, draining this one, and locks that must be freed by hand.
+
+use axum::{Json, extract::State};
+use distlock_core::{Error, ErrorKind, FencingToken, Forced};
+use distlock_kickout::{NodeId, NodeInfo};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Actor, Admin, Failed, Given};
+
+#[derive(Serialize)]
+pub(super) struct Nodes {
+    /// The node that answers.
+    node: NodeId,
+    nodes: Vec<NodeInfo>,
+}
+
+pub(super) async fn nodes(State(admin): State<Admin>) -> Result<Json<Nodes>, Failed> {
+    Ok(Json(Nodes {
+        node: admin.kick.node().clone(),
+        nodes: admin.kick.nodes().await?,
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DrainBody {
+    rate: u32,
+}
+
+pub(super) async fn drain(
+    State(admin): State<Admin>,
+    actor: Actor,
+    Given(body): Given<DrainBody>,
+) -> Result<Json<Value>, Failed> {
+    let outcome = admin.kick.drain(body.rate).await;
+    settled(&admin, &actor, "drain", outcome, json!(body.rate)).await
+}
+
+pub(super) async fn undrain(
+    State(admin): State<Admin>,
+    actor: Actor,
+) -> Result<Json<Value>, Failed> {
+    let outcome = admin.kick.undrain().await;
+    settled(&admin, &actor, "undrain", outcome, Value::Null).await
+}
+
+async fn settled(
+    admin: &Admin,
+    actor: &Actor,
+    action: &str,
+    outcome: Result<(), Error>,
+    rate: Value,
+) -> Result<Json<Value>, Failed> {
+    let node = admin.kick.node();
+    let result = match &outcome {
+        Ok(()) => "done".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let whom = node.as_str();
+    admin.audit.note(actor, action, whom, None, &result).await;
+    outcome?;
+    let sessions = admin.kick.sessions();
+    Ok(Json(
+        json!({"node": node, "state": admin.kick.state(), "rate": rate, "sessions": sessions}),
+    ))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReleaseBody {
+    name: String,
+    token: u64,
+}
+
+pub(super) async fn force_release(
+    State(admin): State<Admin>,
+    actor: Actor,
+    Given(body): Given<ReleaseBody>,
+) -> Result<Json<Value>, Failed> {
+    let token = FencingToken::new(body.token).map_err(|error| {
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!("token: {}", error.message()),
+        )
+    })?;
+    let outcome = admin.locker.force_release(&body.name, token).await;
+    let (result, held_with) = match &outcome {
+        Ok(Forced::Released) => ("released".to_owned(), None),
+        Ok(Forced::NotHeld) => ("not_held".to_owned(), None),
+        Ok(Forced::OtherToken(token)) => ("other_token".to_owned(), Some(token.get())),
+        Err(error) => (error.to_string(), None),
+    };
+    admin
+        .audit
+        .note(&actor, "force_release", &body.name, None, &result)
+        .await;
+    outcome?;
+    Ok(Json(
+        json!({"name": body.name, "result": result, "held_with": held_with}),
+    ))
+}

@@ -1,0 +1,194 @@
+//! Accounts and their sessions: looking, ending, banning.
+
+use std::time::Duration;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use distlock_core::{Error, ErrorKind, parse_duration};
+use distlock_kickout::{
+    Ban, Class, Found, Kicked, NodeId, Pending, SessionId, Target, Uid, UserView,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Actor, Admin, Asked, Failed, Given, checked_reason};
+
+/// Revocations shown unless the request says otherwise.
+const SHOWN: usize = 1000;
+
+pub(super) async fn user(
+    State(admin): State<Admin>,
+    Path(uid): Path<String>,
+) -> Result<Json<UserView>, Failed> {
+    Ok(Json(admin.kick.view(&Uid::new(uid)?).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KickBody {
+    uid: Option<Uid>,
+    session: Option<SessionId>,
+    class: Option<Class>,
+    node: Option<NodeId>,
+    #[serde(default)]
+    all: bool,
+    reason: Option<String>,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct KickAnswer {
+    dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kicked: Option<Vec<Kicked>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_kick: Option<Vec<Found>>,
+}
+
+impl KickBody {
+    fn target(&self) -> Result<Target, Error> {
+        let mut targets = Vec::new();
+        targets.extend(self.uid.clone().map(Target::Uid));
+        targets.extend(self.session.map(Target::Session));
+        targets.extend(self.class.clone().map(Target::Class));
+        targets.extend(self.node.clone().map(Target::Node));
+        targets.extend(self.all.then_some(Target::All));
+        let given = targets.len();
+        match targets.pop() {
+            Some(target) if given == 1 => Ok(target),
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "exactly one of uid, session, class, node and all is needed, {given} were given"
+                ),
+            )),
+        }
+    }
+}
+
+pub(super) async fn kick(
+    State(admin): State<Admin>,
+    actor: Actor,
+    Given(body): Given<KickBody>,
+) -> Result<Json<KickAnswer>, Failed> {
+    let target = body.target()?;
+    let reason = checked_reason(body.reason.as_deref())?;
+    if body.dry_run {
+        let found = admin.kick.find(&target).await?;
+        return Ok(Json(KickAnswer {
+            dry_run: true,
+            kicked: None,
+            would_kick: Some(found),
+        }));
+    }
+    let outcome = admin.kick.kick(&target, reason).await;
+    let result = match &outcome {
+        Ok(kicked) => {
+            let pending = kicked.iter().filter(|it| !it.gone).count();
+            format!("{} ended, {pending} not confirmed yet", kicked.len())
+        }
+        Err(error) => error.to_string(),
+    };
+    let whom = json!(target).to_string();
+    admin
+        .audit
+        .note(&actor, "kick", &whom, reason, &result)
+        .await;
+    Ok(Json(KickAnswer {
+        dry_run: false,
+        kicked: Some(outcome?),
+        would_kick: None,
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BanBody {
+    uid: Uid,
+    ttl: Option<String>,
+    reason: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct BanAnswer {
+    uid: Uid,
+    ban: Ban,
+    kicked: Vec<Kicked>,
+}
+
+pub(super) async fn ban(
+    State(admin): State<Admin>,
+    actor: Actor,
+    Given(body): Given<BanBody>,
+) -> Result<Json<BanAnswer>, Failed> {
+    let reason = checked_reason(body.reason.as_deref())?;
+    let ttl = body.ttl.as_deref().map(duration).transpose()?;
+    let outcome = admin.kick.ban(&body.uid, ttl, reason).await;
+    let result = match &outcome {
+        Ok((_, kicked)) => format!("banned, {} sessions ended", kicked.len()),
+        Err(error) => error.to_string(),
+    };
+    let whom = body.uid.as_str();
+    admin.audit.note(&actor, "ban", whom, reason, &result).await;
+    let (ban, kicked) = outcome?;
+    Ok(Json(BanAnswer {
+        uid: body.uid,
+        ban,
+        kicked,
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Account {
+    uid: Uid,
+}
+
+pub(super) async fn unban(
+    State(admin): State<Admin>,
+    actor: Actor,
+    Asked(account): Asked<Account>,
+) -> Result<Json<serde_json::Value>, Failed> {
+    let outcome = admin.kick.unban(&account.uid).await;
+    let result = match &outcome {
+        Ok(true) => "lifted".to_owned(),
+        Ok(false) => "there was none".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let whom = account.uid.as_str();
+    admin.audit.note(&actor, "unban", whom, None, &result).await;
+    let lifted = outcome?;
+    Ok(Json(json!({"uid": account.uid, "lifted": lifted})))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limit {
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Revocations {
+    revocations: Vec<Pending>,
+}
+
+pub(super) async fn revocations(
+    State(admin): State<Admin>,
+    Asked(limit): Asked<Limit>,
+) -> Result<Json<Revocations>, Failed> {
+    let most = limit.limit.unwrap_or(SHOWN).min(100_000);
+    let revocations = admin.kick.revocations(most).await?;
+    Ok(Json(Revocations { revocations }))
+}
+
+fn duration(text: &str) -> Result<Duration, Error> {
+    parse_duration(text).map_err(|error| {
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!("ttl is {text:?}: {}", error.message()),
+        )
+    })
+}

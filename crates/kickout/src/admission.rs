@@ -1,0 +1,202 @@
+//! Storm control: how many logins an account may try, and how many a node works on, before they are told to come back later.
+//! Nothing here asks the store.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, Moment};
+
+use crate::{ident::Uid, wait::jitter};
+
+/// Accounts that are kept count of. Beyond it those that have been quiet are forgotten, which costs nothing.
+const ACCOUNTS: usize = 65_536;
+/// Shortest advice to come back.
+const LEAST: Duration = Duration::from_millis(200);
+
+/// Bounds on logins, per node. Two devices that throw each other out again and again are slowed down by the account's bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Admission {
+    /// Logins of one account per second, in the long run; 0 = no bound.
+    pub per_second: u32,
+    /// Logins of one account at once, after a quiet time.
+    pub burst: u32,
+    /// Logins under way on this node at one time; 0 = no bound.
+    pub under_way: usize,
+}
+
+impl Admission {
+    /// No bounds: for a server that has its own.
+    #[must_use]
+    pub const fn unbounded() -> Self {
+        Self {
+            per_second: 0,
+            burst: 0,
+            under_way: 0,
+        }
+    }
+
+    /// Logins of one account: so many per second, and so many at once after a quiet time.
+    #[must_use]
+    pub const fn per_account(mut self, per_second: u32, burst: u32) -> Self {
+        self.per_second = per_second;
+        self.burst = burst;
+        self
+    }
+
+    /// Logins under way on this node at one time.
+    #[must_use]
+    pub const fn under_way(mut self, most: usize) -> Self {
+        self.under_way = most;
+        self
+    }
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self::unbounded()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Admissions {
+    bounds: Admission,
+    clock: Arc<dyn Clock>,
+    under_way: Arc<AtomicUsize>,
+    buckets: Mutex<HashMap<Uid, Bucket>>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    left: f64,
+    at: Moment,
+}
+
+/// A login that is being worked on.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+/// A login that must come back later.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Throttled {
+    pub(crate) scope: &'static str,
+    pub(crate) retry_after: Duration,
+}
+
+impl Admissions {
+    pub(crate) fn new(bounds: Admission, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            bounds,
+            clock,
+            under_way: Arc::default(),
+            buckets: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn enter(&self, uid: &Uid) -> Result<Place, Throttled> {
+        let before = self.under_way.fetch_add(1, Ordering::AcqRel);
+        let place = Place(Arc::clone(&self.under_way));
+        if self.bounds.under_way > 0 && before >= self.bounds.under_way {
+            return Err(Throttled {
+                scope: "node",
+                retry_after: LEAST + jitter(Duration::from_secs(2)),
+            });
+        }
+        self.take(uid)?;
+        Ok(place)
+    }
+
+    fn take(&self, uid: &Uid) -> Result<(), Throttled> {
+        if self.bounds.per_second == 0 {
+            return Ok(());
+        }
+        let (rate, burst) = (
+            f64::from(self.bounds.per_second),
+            f64::from(self.bounds.burst.max(1)),
+        );
+        let now = self.clock.now();
+        let refilled = |bucket: &Bucket| {
+            let gained = now.since(bucket.at).as_secs_f64() * rate;
+            (bucket.left + gained).min(burst)
+        };
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= ACCOUNTS && !buckets.contains_key(uid) {
+            buckets.retain(|_, bucket| refilled(bucket) < burst);
+            if buckets.len() >= ACCOUNTS {
+                // More accounts than that are busy at once: the node's own bound is what protects it.
+                return Ok(());
+            }
+        }
+        let bucket = buckets.entry(uid.clone()).or_insert(Bucket {
+            left: burst,
+            at: now,
+        });
+        bucket.left = refilled(bucket);
+        bucket.at = now;
+        if bucket.left >= 1.0 {
+            bucket.left -= 1.0;
+            return Ok(());
+        }
+        let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(LEAST);
+        Err(Throttled {
+            scope: "account",
+            // Those who were turned away together do not come back together.
+            retry_after: wait + jitter(wait),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::ManualClock;
+
+    use super::*;
+
+    #[test]
+    fn an_account_is_slowed_down_and_others_are_not() {
+        let clock = ManualClock::new();
+        let bounds = Admission::unbounded().per_account(2, 5);
+        let admissions = Admissions::new(bounds, Arc::new(clock.clone()));
+        let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
+        for _ in 0..5 {
+            admissions.enter(&anna).unwrap();
+        }
+        let throttled = admissions.enter(&anna).unwrap_err();
+        assert_eq!(throttled.scope, "account");
+        let advised = throttled.retry_after;
+        assert!(advised >= Duration::from_millis(500) && advised <= Duration::from_secs(1));
+        admissions.enter(&otto).unwrap();
+        clock.advance(Duration::from_millis(500));
+        admissions.enter(&anna).unwrap();
+        admissions.enter(&anna).unwrap_err();
+    }
+
+    #[test]
+    fn a_node_works_on_so_many_logins_at_one_time() {
+        let admissions = Admissions::new(
+            Admission::unbounded().under_way(2),
+            Arc::new(ManualClock::new()),
+        );
+        let uid = Uid::new("anna").unwrap();
+        let (first, _second) = (
+            admissions.enter(&uid).unwrap(),
+            admissions.enter(&uid).unwrap(),
+        );
+        assert_eq!(admissions.enter(&uid).unwrap_err().scope, "node");
+        assert_eq!(admissions.enter(&uid).unwrap_err().scope, "node");
+        drop(first);
+        drop(admissions.enter(&uid).unwrap());
+    }
+}

@@ -1,0 +1,197 @@
+//! Bans, draining and storm control.
+
+use std::time::Duration;
+
+use distlock_kickout::{
+    Admission, Code, Intent, LoginOutcome, NodeState, Retry, Target, Transition,
+};
+
+use crate::cluster::{Cluster, eventually, login, told, uid};
+
+#[tokio::test]
+async fn a_ban_ends_every_session_and_lets_nobody_in_until_it_is_lifted() {
+    let cluster = Cluster::new();
+    let (n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let of_phone = phone.resume_token();
+    let (ban, kicked) = n2.kick.ban(&anna, None, Some("spam")).await.unwrap();
+    assert_eq!((kicked.len(), kicked[0].gone), (1, true));
+    let notice = told(&phone).await;
+    assert_eq!(
+        (notice.code, notice.retry, notice.reason.as_str()),
+        (Code::Banned, Retry::Never, "spam")
+    );
+    for attempt in [
+        login(&anna, "phone"),
+        login(&anna, "pc").intent(Intent::Takeover, None),
+        login(&anna, "phone").intent(Intent::Resume, Some(of_phone)),
+    ] {
+        let LoginOutcome::Denied(denied) = n1.kick.login(attempt).await.unwrap() else {
+            panic!("a banned account got in");
+        };
+        assert_eq!(
+            (denied.code, denied.reason.as_str()),
+            (Code::Banned, "spam")
+        );
+    }
+    let view = n1.kick.view(&anna).await.unwrap();
+    assert_eq!(view.record.unwrap().ban, Some(ban));
+    assert!(n1.kick.unban(&anna).await.unwrap());
+    assert!(!n1.kick.unban(&anna).await.unwrap());
+    let again = n1.admit(&anna, "phone").await;
+    assert!(again.generation() > phone.generation());
+    n2.event(Transition::Banned).await;
+    assert!(cluster.keys("ban/").await.is_empty());
+    // Also an account that was never there.
+    let otto = uid("otto");
+    n2.kick.ban(&otto, None, None).await.unwrap();
+    assert!(matches!(
+        n1.login(&otto, "pc").await,
+        LoginOutcome::Denied(_)
+    ));
+}
+
+#[tokio::test]
+async fn a_ban_ends_by_itself_and_leaves_nothing() {
+    let cluster = Cluster::new();
+    let mut n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    for wrong in [Duration::ZERO, Duration::from_secs(1 << 40)] {
+        let error = n1.kick.ban(&anna, Some(wrong), None).await.unwrap_err();
+        assert!(error.to_string().contains("ban ttl"), "{error}");
+    }
+    let ttl = Duration::from_millis(300);
+    n1.kick.ban(&anna, Some(ttl), None).await.unwrap();
+    eventually("the ban to end", || async {
+        match n1.login(&anna, "phone").await {
+            LoginOutcome::Admitted(session) => {
+                session.logout().await;
+                true
+            }
+            LoginOutcome::Denied(denied) => {
+                assert_eq!(denied.code, Code::Banned);
+                false
+            }
+            other => panic!("{other:?}"),
+        }
+    })
+    .await;
+    n1.event(Transition::Unbanned).await;
+    assert!(cluster.keys("ban/").await.is_empty());
+    assert_eq!(cluster.record(&anna).await.unwrap().ban, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ban_and_a_login_never_miss_each_other() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    for round in 0..30 {
+        let user = uid(&format!("u{round}"));
+        let (kick, who) = (n1.kick.clone(), user.clone());
+        let login = tokio::spawn(async move { kick.login(login(&who, "phone")).await.unwrap() });
+        n2.kick.ban(&user, None, None).await.unwrap();
+        match login.await.unwrap() {
+            LoginOutcome::Admitted(session) => {
+                assert_eq!(told(&session).await.code, Code::Banned);
+            }
+            LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Banned),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_draining_node_sends_its_sessions_elsewhere_at_a_rate() {
+    let cluster = Cluster::new();
+    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let mut sessions = Vec::new();
+    for number in 0..6 {
+        sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
+    }
+    assert!(n1.kick.drain(0).await.is_err());
+    n1.kick.drain(1).await.unwrap();
+    n1.event(Transition::NodeDraining).await;
+    let state = async || {
+        let nodes = n2.kick.nodes().await.unwrap();
+        let states: Vec<_> = nodes.iter().map(|node| node.state).collect();
+        (nodes[0].node.clone(), states)
+    };
+    let (first, states) = state().await;
+    assert_eq!(&first, n1.kick.node());
+    assert_eq!(states, [NodeState::Draining, NodeState::Up]);
+    let LoginOutcome::Denied(denied) = n1.login(&uid("late"), "phone").await else {
+        panic!("a draining node took a login");
+    };
+    assert_eq!(denied.code, Code::Draining);
+    let left = || sessions.iter().filter(|it| it.check().is_ok()).count();
+    eventually("the first to be told", || async { left() < 6 }).await;
+    // At one a second the sixth is told five seconds after the first.
+    assert!(left() > 0, "all went at once");
+    n1.kick.drain(1000).await.unwrap();
+    for session in &sessions {
+        let notice = told(session).await;
+        assert_eq!((notice.code, notice.retry), (Code::Draining, Retry::Now));
+    }
+    let moved = n2.admit(&uid("u0"), "phone").await;
+    assert!(moved.check().is_ok());
+    n1.kick.undrain().await.unwrap();
+    assert_eq!(state().await.1, [NodeState::Up, NodeState::Up]);
+    drop(n1.admit(&uid("late"), "phone").await);
+}
+
+#[tokio::test]
+async fn an_account_that_flaps_is_slowed_down_and_others_are_not() {
+    let cluster = Cluster::new();
+    let n1 = cluster
+        .node_with("n1", |builder| {
+            builder.admission(Admission::unbounded().per_account(1, 10))
+        })
+        .await;
+    let anna = uid("anna");
+    let mut admitted = Vec::new();
+    let mut advice = None;
+    for round in 0..200 {
+        match n1.login(&anna, ["phone", "pc"][round % 2]).await {
+            LoginOutcome::Admitted(session) => admitted.push(session),
+            LoginOutcome::Busy { retry_after } => {
+                advice = Some(retry_after);
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let advice = advice.expect("it was never slowed down");
+    assert!(advice >= Duration::from_millis(200), "{advice:?}");
+    assert!(admitted.len() >= 10);
+    assert!(admitted.last().unwrap().check().is_ok());
+    drop(n1.admit(&uid("otto"), "pc").await);
+}
+
+#[tokio::test]
+async fn what_would_be_kicked_can_be_seen_before() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let phone = n1.admit(&uid("anna"), "phone").await;
+    let pc = n2.admit(&uid("otto"), "pc").await;
+    let target = Target::Node(n1.kick.node().clone());
+    let found = n2.kick.find(&target).await.unwrap();
+    assert_eq!((found.len(), &found[0].entry.key), (1, phone.key()));
+    assert!(phone.check().is_ok());
+    assert_eq!(n1.kick.find(&Target::All).await.unwrap().len(), 2);
+    // A node that does not answer: its revocation stays to be seen.
+    cluster.mesh.silence("n1");
+    let kicked = n2.kick.kick(&Target::All, None).await.unwrap();
+    assert_eq!(kicked.len(), 2);
+    told(&pc).await;
+    let unsettled = kicked.iter().find(|it| !it.gone).unwrap();
+    assert_eq!(&unsettled.key, phone.key());
+    let pending = n2.kick.revocations(10).await.unwrap();
+    // The node may have found out by itself meanwhile.
+    assert!(pending.iter().all(|it| it.revocation.key == *phone.key()));
+    told(&phone).await;
+    eventually("it to be settled", || async {
+        n2.kick.revocations(10).await.unwrap().is_empty()
+    })
+    .await;
+}
