@@ -148,7 +148,8 @@ async fn an_expiry_ends_a_wait_on_a_server_full_of_expiring_keys() {
     let waiter = locker(&server.url()).await;
     let guard = waiter.lock(NAME).wait(SOON).acquire().await.unwrap();
     let waited = granted.elapsed();
-    assert!(waited < ttl + Duration::from_secs(1), "{waited:?}");
+    // A push would come many seconds later.
+    assert!(waited < ttl + Duration::from_secs(3), "{waited:?}");
     assert!(guard.release().await.is_clean());
 }
 
