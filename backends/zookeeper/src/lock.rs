@@ -97,7 +97,7 @@ impl DistLock for Locks {
             Known::Ours(ours) => match ours.iter().find(|node| !node.is_out()) {
                 Some(holder) => {
                     let holder = holder.holder.clone();
-                    step_out(&place, until).await?;
+                    step_out(&place, until).await;
                     return Ok(Attempt::Busy(Some(holder)));
                 }
                 None => Vec::new(),
@@ -107,7 +107,7 @@ impl DistLock for Locks {
         };
         let attempt = decide(&session, node, &ahead, asked, ttl, until).await?;
         if let Attempt::Busy(_) = attempt {
-            step_out(&place, until).await?;
+            step_out(&place, until).await;
         }
         Ok(attempt)
     }
@@ -239,11 +239,13 @@ impl DistLock for Locks {
     }
 }
 
-/// Leaves the queue, and waits until the ensemble knows: whoever is refused must not be in anybody's way afterwards.
-async fn step_out(place: &Place, until: Moment) -> Result<()> {
+/// Leaves the queue, and waits until the ensemble knows: whoever is refused must not be in anybody's way afterwards. What
+/// fails goes on in the background, and changes nothing about the refusal.
+async fn step_out(place: &Place, until: Moment) {
     place.node.leave();
-    recipe::delete(&place.session, &place.node, until).await?;
-    Ok(())
+    if let Err(error) = recipe::delete(&place.session, &place.node, until).await {
+        tracing::debug!(%error, path = place.node.path(), "cannot leave the queue yet");
+    }
 }
 
 /// Grants the lock if nobody is ahead who has not let go.
