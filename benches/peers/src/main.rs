@@ -8,6 +8,7 @@
 //! cargo run --release -p distlock-peers -- postgres --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- redis --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- redis --processes 4
+//! cargo run --release -p distlock-peers -- postgres --processes 4
 //! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
 //! cargo run --release -p distlock-peers -- waiting --waiters 64
 //! cargo run --release -p distlock-peers -- rows --rows 1000000
@@ -19,6 +20,7 @@
     reason = "a command-line tool: its results go to stdout"
 )]
 
+mod floor;
 mod memory;
 mod mysql;
 mod plain_mysql;
@@ -67,7 +69,7 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         rows: u32,
     },
-    /// Takes part in `redis --processes`.
+    /// Takes part in `--processes`.
     #[command(hide = true)]
     PassOn,
     /// Holds the lock that `waiting` waits for, until its input ends.
@@ -126,6 +128,10 @@ struct MySqlArgs {
     /// Starts a private MySQL instead.
     #[arg(long, conflicts_with = "url")]
     mysql: bool,
+    /// Passes one lock on between so many processes instead, one task each, and tells how long that takes beside one trip
+    /// to the server.
+    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
+    processes: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -135,6 +141,10 @@ struct PostgresArgs {
     /// The server [default: a private one that syncs its disk].
     #[arg(long)]
     url: Option<String>,
+    /// Passes one lock on between so many processes instead, one task each, and tells how long that takes beside one trip
+    /// to the server.
+    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
+    processes: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -203,6 +213,18 @@ impl Measure {
             .build()
     }
 
+    /// Passes one lock on between processes, and prints how long that takes.
+    fn pass_on(&self, url: &str, processes: u32) -> anyhow::Result<()> {
+        let run = processes::run(url, processes, self.seconds);
+        let passing = self.runtime()?.block_on(run)?;
+        if self.json {
+            println!("{}", passing.json());
+        } else {
+            print!("{passing}");
+        }
+        Ok(())
+    }
+
     fn print(&self, report: &Report) -> serde_json::Result<()> {
         if self.json {
             println!("{}", serde_json::to_string(report)?);
@@ -234,12 +256,18 @@ fn main() -> anyhow::Result<()> {
             };
             let server = mysql::Server::new(args.url, product)?;
             let measure = &args.measure;
+            if let Some(processes) = args.processes {
+                return measure.pass_on(&server.url(), processes);
+            }
             let run = mysql::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Postgres(args) => {
             let server = postgres::Server::new(args.url)?;
             let measure = &args.measure;
+            if let Some(processes) = args.processes {
+                return measure.pass_on(&server.url(), processes);
+            }
             let run = postgres::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
@@ -247,15 +275,7 @@ fn main() -> anyhow::Result<()> {
             let server = redis::Server::new(args.url)?;
             let measure = &args.measure;
             if let Some(processes) = args.processes {
-                let url = server.url();
-                let run = processes::run(&url, processes, measure.seconds);
-                let passing = measure.runtime()?.block_on(run)?;
-                if measure.json {
-                    println!("{}", passing.json());
-                } else {
-                    print!("{passing}");
-                }
-                return Ok(());
+                return measure.pass_on(&server.url(), processes);
             }
             let run = redis::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;

@@ -6,8 +6,12 @@ use distlock_core::SystemClock;
 use distlock_harness::servers::mysql::{MySqlServer, Product};
 use distlock_report::{Arm, LockerSubject, Options, Report, Workload, measure};
 use distlock_sql::{MySql, ServerConfig};
+use sqlx::MySqlConnection;
 
-use crate::plain_mysql::{Named, PlainMySql};
+use crate::{
+    floor::Floor,
+    plain_mysql::{Named, PlainMySql},
+};
 
 /// As many connections as a named lock for each of many callers needs, within what a server allows.
 const MANY: u32 = 64;
@@ -29,7 +33,7 @@ impl Server {
         })
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         match self {
             Self::Given(url) => url.clone(),
             Self::Private(server) => server.url(),
@@ -51,6 +55,10 @@ pub(crate) async fn run(
         "mysql-get-lock",
         Named::connect(&url, MANY).await?,
     ));
+    if workload.shares_one_name() {
+        let floor = Floor::<MySqlConnection>::create(&url).await?;
+        arms.push(Arm::new("mysql-update", floor));
+    }
     let store = MySql::open(config, Arc::new(SystemClock)).await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();

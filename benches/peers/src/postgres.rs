@@ -6,8 +6,12 @@ use distlock_core::SystemClock;
 use distlock_harness::servers::postgres::PostgresServer;
 use distlock_report::{Arm, LockerSubject, Options, Report, Workload, measure};
 use distlock_sql::{Postgres, ServerConfig};
+use sqlx::PgConnection;
 
-use crate::plain_postgres::{Advisory, PlainPostgres};
+use crate::{
+    floor::Floor,
+    plain_postgres::{Advisory, PlainPostgres},
+};
 
 /// As many connections as an advisory lock for each of many callers needs, within what a server allows.
 const MANY: u32 = 64;
@@ -29,7 +33,7 @@ impl Server {
         })
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         match self {
             Self::Given(url) => url.clone(),
             Self::Private(server) => server.url(),
@@ -49,6 +53,10 @@ pub(crate) async fn run(
     let mut arms = vec![Arm::new("postgres-plain", plain)];
     let advisory = Advisory::connect(&url, MANY).await?;
     arms.push(Arm::new("postgres-advisory", advisory));
+    if workload.shares_one_name() {
+        let floor = Floor::<PgConnection>::create(&url).await?;
+        arms.push(Arm::new("postgres-update", floor));
+    }
     let store = Postgres::open(config, Arc::new(SystemClock)).await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();

@@ -1,16 +1,18 @@
 //! Passing one lock on between processes: how long it takes from a release to the next grant, beside one trip to the server.
 
-use std::{fmt, process::Stdio, time::Duration};
+use std::{fmt, process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use distlock_core::{Clock as _, Locker, Moment, Released, SystemClock};
+use distlock_core::{Clock as _, DistLock, Locker, Moment, Released, SystemClock};
 use distlock_report::Latencies;
+use distlock_sql::{MySql, Postgres, Product, ServerConfig};
+use sqlx::{Connection as _, MySqlConnection, PgConnection};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, Stdin},
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use crate::{raw_redis::RawRedis, redis};
+use crate::{floor::Database as _, raw_redis::RawRedis, redis};
 
 const NAME: &str = "bench:passed-on";
 
@@ -39,7 +41,9 @@ struct Hold {
 
 /// `processes` with one task each want one lock all the time, and give it back as soon as they have it.
 pub(crate) async fn run(url: &str, processes: u32, time: Duration) -> anyhow::Result<Passing> {
-    let raw = RawRedis::connect(url).await.context("connect")?;
+    // What a store keeps its locks in must be there before many want to create it.
+    open(url).await?.close().await;
+    let mut raw = Raw::connect(url).await.context("connect")?;
     let mut trips = Latencies::new();
     let until = SystemClock.now() + TRIPS;
     while SystemClock.now() < until {
@@ -81,8 +85,7 @@ pub(crate) async fn run(url: &str, processes: u32, time: Duration) -> anyhow::Re
 pub(crate) async fn pass_on() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next(&mut input).await?;
-    let store = redis::open(&url).await?;
-    let locker = Locker::new(store.lock());
+    let locker = Locker::new(open(&url).await?);
     locker.ready().await?;
     println!("ready");
     let time = Duration::from_millis(next(&mut input).await?.parse()?);
@@ -103,6 +106,50 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
         println!("{} {}", nanos(granted), nanos(released));
     }
     Ok(())
+}
+
+async fn open(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
+    let clock = Arc::new(SystemClock);
+    Ok(match Product::of(scheme(url)) {
+        None => redis::open(url).await?.lock(),
+        Some(Product::Postgres) => Postgres::open(ServerConfig::from_url(url)?, clock)
+            .await?
+            .lock(),
+        Some(_) => MySql::open(ServerConfig::from_url(url)?, clock)
+            .await?
+            .lock(),
+    })
+}
+
+fn scheme(url: &str) -> &str {
+    url.split(':').next().unwrap_or(url)
+}
+
+/// A connection for the smallest question.
+enum Raw {
+    Redis(RawRedis),
+    MySql(MySqlConnection),
+    Postgres(PgConnection),
+}
+
+impl Raw {
+    async fn connect(url: &str) -> anyhow::Result<Self> {
+        Ok(match Product::of(scheme(url)) {
+            None => Self::Redis(RawRedis::connect(url).await?),
+            Some(Product::Postgres) => Self::Postgres(PgConnection::connect(url).await?),
+            Some(_) => Self::MySql(MySqlConnection::connect(url).await?),
+        })
+    }
+
+    async fn ping(&mut self) -> anyhow::Result<()> {
+        const SMALLEST: &str = "SELECT 1";
+        match self {
+            Self::Redis(redis) => redis.ping().await?,
+            Self::MySql(mysql) => mysql.run(SMALLEST).await?,
+            Self::Postgres(postgres) => postgres.run(SMALLEST).await?,
+        }
+        Ok(())
+    }
 }
 
 async fn next(input: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {

@@ -1,0 +1,84 @@
+//! The floor of handing a lock on where each step must be on the disk: one UPDATE of one row on one connection, in turn.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use distlock_report::{Counters, Subject};
+use sqlx::{Connection, MySqlConnection, PgConnection};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS floor (id INT PRIMARY KEY, steps BIGINT NOT NULL)";
+const EMPTY: &str = "DELETE FROM floor";
+const FILL: &str = "INSERT INTO floor (id, steps) VALUES (1, 0)";
+const STEP: &str = "UPDATE floor SET steps = steps + 1 WHERE id = 1";
+
+/// A database that takes these statements.
+pub(crate) trait Database: Connection + Send + 'static {
+    /// Runs a statement.
+    fn run(
+        &mut self,
+        statement: &'static str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+impl Database for MySqlConnection {
+    async fn run(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(statement).execute(self).await.map(drop)
+    }
+}
+
+impl Database for PgConnection {
+    async fn run(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(statement).execute(self).await.map(drop)
+    }
+}
+
+/// Whoever's turn it is updates the row. It excludes nobody but the tasks of this process, and nothing is freed.
+#[derive(Debug)]
+pub(crate) struct Floor<C> {
+    connection: Arc<Mutex<C>>,
+    statements: AtomicU64,
+}
+
+impl<C: Database> Floor<C> {
+    /// Creates the row.
+    pub(crate) async fn create(url: &str) -> Result<Self, sqlx::Error> {
+        let mut connection = C::connect(url).await?;
+        for statement in [CREATE, EMPTY, FILL] {
+            connection.run(statement).await?;
+        }
+        Ok(Self {
+            connection: Arc::new(Mutex::new(connection)),
+            statements: AtomicU64::new(0),
+        })
+    }
+}
+
+impl<C: Database> Subject for Floor<C> {
+    type Held = OwnedMutexGuard<C>;
+    type Error = sqlx::Error;
+
+    async fn acquire(&self, _: &str) -> Result<Self::Held, sqlx::Error> {
+        let mut connection = Arc::clone(&self.connection).lock_owned().await;
+        self.statements.fetch_add(1, Ordering::Relaxed);
+        connection.run(STEP).await?;
+        Ok(connection)
+    }
+
+    async fn release(&self, _: Self::Held) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        let statements = Some(self.statements.load(Ordering::Relaxed));
+        Counters {
+            operations: statements,
+            statements,
+        }
+    }
+}
