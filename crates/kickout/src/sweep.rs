@@ -5,7 +5,8 @@ use std::sync::Arc;
 use distlock_core::{RecordKey, Result};
 
 use crate::{
-    event::Transition, flow::Inner, ident::Uid, nodes::Standing, record::UserRecord, wait::jitter,
+    ban::Ban, event::Transition, flow::Inner, ident::Uid, nodes::Standing, record::UserRecord,
+    wait::jitter,
 };
 
 /// Records looked at per second.
@@ -79,7 +80,27 @@ impl Inner {
         Ok(())
     }
 
+    /// Takes the mark of a ban that has ended off the record of an account that did not come back.
+    async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
+        if self.standing_ban(uid).await?.is_some() {
+            return Ok(());
+        }
+        let (cleared, _) = self
+            .directory
+            .update(uid, |record| {
+                record.ban.take_if(|ban| ban.id == mark.id).is_some()
+            })
+            .await?;
+        if cleared {
+            self.ban_has_ended(uid, mark).await;
+        }
+        Ok(())
+    }
+
     async fn sweep_record(&self, uid: &Uid, record: &UserRecord) -> Result<()> {
+        if let Some(mark) = &record.ban {
+            self.sweep_ban(uid, mark).await?;
+        }
         let dead = self.dead_in(record).await;
         if !dead.values().any(|dead| *dead) {
             return Ok(());

@@ -147,7 +147,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failed> {
         let name = match parts.headers.get(ACTOR).map(|value| value.to_str()) {
-            None => None,
+            None | Some(Ok("")) => None,
             Some(Ok(name)) if name.len() <= 128 => Some(name.to_owned()),
             Some(_) => {
                 return Err(Failed::from(Error::new(

@@ -2,6 +2,7 @@
 
 mod admin;
 mod config;
+mod flood;
 mod messages;
 mod net;
 mod page;

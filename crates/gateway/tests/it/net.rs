@@ -63,10 +63,19 @@ impl Net {
         name: &str,
         change: impl FnOnce(&mut GatewayConfig),
     ) -> Node {
-        let mut config = config(name);
-        change(&mut config);
         // A store per node: each has its own locker, as separate processes have.
         let store = Store::new(self.memory.lock(), self.memory.records());
+        self.node_over(name, store, change).await
+    }
+
+    pub(crate) async fn node_over(
+        &self,
+        name: &str,
+        store: Store,
+        change: impl FnOnce(&mut GatewayConfig),
+    ) -> Node {
+        let mut config = config(name);
+        change(&mut config);
         let gateway = Gateway::start(config, store).await.unwrap();
         let ready = gateway.ready().clone();
         let kick = gateway.kick_out().clone();

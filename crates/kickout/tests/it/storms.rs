@@ -82,6 +82,22 @@ async fn a_ban_ends_by_itself_and_leaves_nothing() {
     assert_eq!(cluster.record(&anna).await.unwrap().ban, None);
 }
 
+#[tokio::test]
+async fn an_ended_ban_of_an_account_that_stays_away_is_swept() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let (anna, otto) = (uid("anna"), uid("otto"));
+    let ttl = Duration::from_millis(50);
+    n1.kick.ban(&anna, Some(ttl), None).await.unwrap();
+    n1.kick.ban(&otto, None, None).await.unwrap();
+    eventually("the ended ban to be swept", || async {
+        cluster.record(&anna).await.unwrap().ban.is_none()
+            && cluster.keys("ban/").await == ["ban/otto"]
+    })
+    .await;
+    assert!(cluster.record(&otto).await.unwrap().ban.is_some());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ban_and_a_login_never_miss_each_other() {
     let cluster = Cluster::new();
