@@ -12,6 +12,7 @@ use crate::{LONG, SOON, hold, locker, on_both, start, within};
 
 on_both! {
     a_crash_keeps_locks_and_tokens => a_crash;
+    the_first_after_a_restart => a_restart;
     a_paused_server => a_pause;
     a_cut_line => a_cut;
     lost_replies => lost;
@@ -51,6 +52,20 @@ async fn a_crash(product: Product) {
         Released::Clean | Released::Unconfirmed(_)
     ));
     let again = within(SOON, "released", hold(&other, "held", LONG)).await;
+    assert!(again.release().await.is_clean());
+}
+
+/// Its connection has gone, which it does not know.
+async fn a_restart(product: Product) {
+    let mut server = start(product);
+    let url = format!("{}&connect_timeout=1m&statement_timeout=1m", server.url());
+    let locker = locker(&url).await;
+    let guard = hold(&locker, "a", LONG).await;
+    server.restart().unwrap();
+    let released = guard.release().await;
+    assert!(released.is_clean(), "{released:?}");
+    server.restart().unwrap();
+    let again = hold(&locker, "a", LONG).await;
     assert!(again.release().await.is_clean());
 }
 

@@ -62,6 +62,21 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     assert!(next.token() > token);
 }
 
+/// Its connection has gone, which it does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_operation_after_a_restart_is_carried_out() {
+    let mut server = PostgresServer::with(&["fsync=on"]).unwrap();
+    let url = format!("{}?connect_timeout=1m&statement_timeout=1m", server.url());
+    let locker = locker(&url).await;
+    let guard = hold(&locker, "a", LONG).await;
+    server.restart().unwrap();
+    let released = guard.release().await;
+    assert!(released.is_clean(), "{released:?}");
+    server.restart().unwrap();
+    let again = hold(&locker, "a", LONG).await;
+    assert!(again.release().await.is_clean());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stands_still_loses_the_lock_in_time_and_serves_again() {
     let server = PostgresServer::start().unwrap();
