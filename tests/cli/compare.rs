@@ -1,6 +1,11 @@
 //! `compare`: the three forms of the report, a store that dies half-way, and going on after an interruption.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use distlock_harness::{Process, Signal, servers::redis::RedisServer};
 use serde_json::Value;
@@ -59,6 +64,44 @@ fn writes_all_forms_of_the_report() {
             out.join(format!("samples/independent-64.{store}.1.json"))
                 .is_file()
         );
+    }
+}
+
+#[test]
+fn every_server_can_be_started_and_broken() {
+    let home = Home::new();
+    let servers = "redis,mariadb,mysql,postgres,zookeeper";
+    let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
+    // Where scripts/get-mysql puts it, which is not in this test's home.
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    if let Some(cache) = cache {
+        command.env("XDG_CACHE_HOME", cache);
+    }
+    if let Some(mysqld) = std::env::var_os("DISTLOCK_MYSQLD") {
+        command.env("DISTLOCK_MYSQLD", mysqld);
+    }
+    let done = finish(&mut command, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = report(&home.path("out"));
+    let stores: Vec<_> = report["stores"].as_array().unwrap().iter().collect();
+    let keys: Vec<_> = stores
+        .iter()
+        .map(|it| it["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(keys.join(","), servers);
+    let scenarios = report["scenarios"].as_array().unwrap();
+    for (kind, stores) in [
+        ("holder_killed", 5),
+        ("server_killed", 4),
+        ("server_paused", 4),
+        ("leader_lost", 1),
+    ] {
+        let played: Vec<_> = scenarios.iter().filter(|it| it["kind"] == kind).collect();
+        assert_eq!(played.len(), stores, "{kind}");
+        for scenario in played {
+            assert_eq!(scenario["broken"], Value::Null, "{scenario}");
+        }
     }
 }
 

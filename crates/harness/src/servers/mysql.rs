@@ -124,6 +124,8 @@ impl MySqlServer {
             .arg(format!("--port={}", self.port))
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--socket={}", self.socket().display()))
+            // A server that starts removes what it takes for left-over temporary tables, also those of another server.
+            .arg(format!("--tmpdir={}", self.folder.path().display()))
             .arg(format!(
                 "--pid-file={}",
                 self.folder.path().join("pid").display()
