@@ -140,18 +140,19 @@ fn best(
         if more { order.reverse() } else { order }
     });
     let ((first, top), (second, next)) = (*all.first()?, *all.get(1)?);
-    let apart = if more {
-        top.low > next.high
-    } else {
-        top.high < next.low
-    };
     let figures = format!(
         "{} {what}, {} {}",
         show(top.median),
         second.name,
         show(next.median)
     );
-    Some(if apart {
+    // Everybody whose range meets the best one's.
+    let level: Vec<&str> = all
+        .iter()
+        .filter(|(_, it)| it.high >= top.low && it.low <= top.high)
+        .map(|(store, _)| store.name.as_str())
+        .collect();
+    Some(if level.len() < 2 {
         Advice {
             need: need.into(),
             pick: first.name.clone(),
@@ -160,7 +161,7 @@ fn best(
     } else {
         Advice {
             need: need.into(),
-            pick: format!("{} or {}", first.name, second.name),
+            pick: level.join(" or "),
             because: format!(
                 "{figures}; the ranges of the rounds overlap, so this run does not tell them apart."
             ),
