@@ -8,12 +8,14 @@
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs` | what happens |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
+//! | `page.rs` | the live page, in a browser |
 #![expect(
     clippy::disallowed_methods,
     reason = "other processes live in real time: there is no clock to inject into them"
 )]
 
 mod client;
+mod page;
 mod scenarios;
 mod servers;
 mod settle;

@@ -1,0 +1,139 @@
+//! The live page in a real browser: one account on two devices of one tab, on two nodes; the first is told and closed.
+//! Pictures of it are kept in the target folder.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock_checker::{Invariant, check};
+use distlock_harness::{Process, eventually_async};
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+
+use crate::world::{SOON, World, pause};
+
+/// A browser of its own, with its files in a folder of its own.
+struct Browser {
+    client: Client,
+    _driver: Process,
+    _folder: tempfile::TempDir,
+}
+
+impl Browser {
+    async fn start(dark: bool) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new("chromedriver");
+        command
+            .arg("--port=0")
+            .env("TMPDIR", folder.path())
+            .env("HOME", folder.path());
+        let driver = Process::spawn(&mut command)
+            .context("start chromedriver (Debian: apt-get install chromium chromium-driver)")?;
+        let started = tokio::task::block_in_place(|| {
+            driver.wait_for_line(SOON * 2, |line| line.contains("successfully on port "))
+        })?;
+        let port: u16 = started
+            .trim_end_matches('.')
+            .rsplit(' ')
+            .next()
+            .context("a port")?
+            .parse()?;
+        // Blink's numbers: 0 is dark, 1 is light.
+        let scheme = format!("--blink-settings=preferredColorScheme={}", u8::from(!dark));
+        let capabilities = json!({"goog:chromeOptions": {"args": [
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,1250", scheme,
+        ]}});
+        let Value::Object(capabilities) = capabilities else {
+            unreachable!()
+        };
+        let client = ClientBuilder::new(HttpConnector::new())
+            .capabilities(capabilities)
+            .connect(&format!("http://127.0.0.1:{port}"))
+            .await?;
+        Ok(Self {
+            client,
+            _driver: driver,
+            _folder: folder,
+        })
+    }
+
+    /// Waits until an element shows what is wanted, and gives its text.
+    async fn shows(&self, css: &str, wanted: &str) -> Result<String> {
+        eventually_async(&format!("{css} shows {wanted:?}"), SOON * 2, || async {
+            let element = self.client.find(Locator::Css(css)).await.ok()?;
+            let text = element.text().await.ok()?;
+            text.contains(wanted).then_some(text)
+        })
+        .await
+    }
+
+    async fn click(&self, css: &str) -> Result<()> {
+        self.client.find(Locator::Css(css)).await?.click().await?;
+        Ok(())
+    }
+
+    async fn picture(&self, name: &str) -> Result<()> {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"));
+        std::fs::write(file, self.client.screenshot().await?)?;
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let mut world = World::new("page", &url);
+    world.start("n1").await?;
+    world.start("n2").await?;
+    let address = format!("http://{}/", world.node("n1").admin);
+
+    let browser = Box::pin(Browser::start(false)).await?;
+    browser.client.goto(&address).await?;
+    browser.shows("#state", "page-n2").await?;
+    browser.shows("#pc select", "page-n2").await?;
+    browser.click("#phone .in").await?;
+    browser.shows("#phone .badge", "in on page-n1").await?;
+    browser.picture("one-device").await?;
+
+    browser.click("#pc .in").await?;
+    browser.shows("#pc .badge", "in on page-n2").await?;
+    browser.shows("#phone .badge", "kicked out").await?;
+    let log = browser.shows("#phone .log", "connection closed").await?;
+    let told = log.find("told: another device logged in (pc), code 1");
+    let closed = log.find("connection closed");
+    ensure!(told.is_some() && told < closed, "told before closed: {log}");
+    let row = browser.shows("#takeovers", "playground-anna").await?;
+    ensure!(row.contains("page-n1") && row.contains("page-n2"), "{row}");
+
+    // And back: this node's own takeover, with the time it took.
+    browser.click("#phone .in").await?;
+    browser.shows("#phone .badge", "in on page-n1").await?;
+    browser.shows("#pc .badge", "kicked out").await?;
+    browser.shows("#takeovers", " ms").await?;
+    browser.shows("#state", "online here\n1").await?;
+    browser.picture("light").await?;
+    browser.client.clone().close().await?;
+
+    let dark = Box::pin(Browser::start(true)).await?;
+    dark.client.goto(&address).await?;
+    dark.click("#phone .in").await?;
+    dark.shows("#phone .badge", "in on page-n1").await?;
+    dark.click("#pc .in").await?;
+    dark.shows("#phone .badge", "kicked out").await?;
+    dark.picture("dark").await?;
+    dark.client.clone().close().await?;
+
+    // The nodes' last words may still be on their way.
+    let mut report = check(&world.history()?, &world.rules);
+    for _ in 0..20 {
+        if report.is_clean() {
+            break;
+        }
+        pause(Duration::from_millis(500)).await;
+        report = check(&world.history()?, &world.rules);
+    }
+    ensure!(report.is_clean(), "{report}");
+    ensure!(report.looked_at(Invariant::I6) > 0, "{report}");
+    Ok(())
+}
