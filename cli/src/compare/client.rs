@@ -1,28 +1,13 @@
 //! What a client costs by itself: bytes on the wire, and the memory of a process that does nothing else.
 
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr},
-    process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fs, process::Stdio, time::Duration};
 
-use distlock::Target;
 use distlock_report::{Arm, LockerSubject, Workload, compare::Measure};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
 
 use super::{
     Run,
     rounds::{Turn, count, pause, workload_turn},
-    stores::{Candidate, Server, zookeeper_url},
+    wire::Wire,
 };
 use crate::exit::Outcome;
 
@@ -35,9 +20,9 @@ impl Run {
         self.progress.part("counting bytes");
         let time = self.plan.time;
         self.interleave("traffic", 1, time, |store, _| {
-            let (address, url) = reached(store)?;
+            let wire = Wire::to(store)?;
             Some(async move {
-                traffic(address, url, time)
+                traffic(wire, time)
                     .await
                     .unwrap_or_else(|error| Turn::failed(format!("{error:#}")))
             })
@@ -62,34 +47,8 @@ impl Run {
     }
 }
 
-/// A URL with a given port in it.
-type Led = Box<dyn Fn(u16) -> String>;
-
-/// Where a server of ours listens, and its URL with another port in it.
-fn reached(store: &Candidate) -> Option<(SocketAddr, Led)> {
-    let through = |address: SocketAddr, url: String| {
-        let own = address.to_string();
-        let led: Led = Box::new(move |port| url.replace(&own, &format!("127.0.0.1:{port}")));
-        Some((address, led))
-    };
-    match store.server.as_ref()? {
-        Server::Redis(it) => through(it.address(), it.url()),
-        Server::MySql(it) => through(it.address(), it.url()),
-        Server::Postgres(it) => through(it.address(), it.url()),
-        Server::ZooKeeper(it) => {
-            let address = it.address(0);
-            through(address, zookeeper_url(&address.to_string()))
-        }
-    }
-}
-
-async fn traffic(server: SocketAddr, url: Led, time: Duration) -> anyhow::Result<Turn> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let port = listener.local_addr()?.port();
-    let bytes = Arc::new(AtomicU64::new(0));
-    let mut forwarding = JoinSet::new();
-    forwarding.spawn(forward(listener, server, Arc::clone(&bytes)));
-    let store = distlock::open(Target::new(url(port))).await?;
+async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<Turn> {
+    let (store, counter) = wire.open().await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     let arm = Arm::new("traffic", subject);
@@ -103,7 +62,7 @@ async fn traffic(server: SocketAddr, url: Led, time: Duration) -> anyhow::Result
         time / 4,
     )
     .await;
-    let before = bytes.load(Ordering::Relaxed);
+    let before = counter.bytes();
     let turn = workload_turn(
         &arm,
         Workload::Uncontended,
@@ -113,10 +72,9 @@ async fn traffic(server: SocketAddr, url: Led, time: Duration) -> anyhow::Result
         time,
     )
     .await;
-    let moved = bytes.load(Ordering::Relaxed).saturating_sub(before);
+    let moved = counter.bytes().saturating_sub(before);
     locker.close().await;
     store.close().await;
-    forwarding.shutdown().await;
     Ok(Turn {
         values: turn
             .sample
@@ -127,43 +85,6 @@ async fn traffic(server: SocketAddr, url: Led, time: Duration) -> anyhow::Result
             .collect(),
         ..Turn::default()
     })
-}
-
-async fn forward(listener: TcpListener, server: SocketAddr, bytes: Arc<AtomicU64>) {
-    let mut connections = JoinSet::new();
-    while let Ok((client, _)) = listener.accept().await {
-        let bytes = Arc::clone(&bytes);
-        connections.spawn(async move {
-            let Ok(server) = TcpStream::connect(server).await else {
-                return;
-            };
-            let _ = (client.set_nodelay(true), server.set_nodelay(true));
-            let ((from_client, to_client), (from_server, to_server)) =
-                (client.into_split(), server.into_split());
-            tokio::join!(
-                copy(from_client, to_server, &bytes),
-                copy(from_server, to_client, &bytes)
-            );
-        });
-    }
-}
-
-async fn copy(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    bytes: &AtomicU64,
-) {
-    let mut buffer = vec![0; 16 * 1024];
-    while let Ok(length) = from.read(&mut buffer).await {
-        let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
-            break;
-        };
-        bytes.fetch_add(u64::try_from(length).unwrap_or(0), Ordering::Relaxed);
-        if to.write_all(read).await.is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown().await;
 }
 
 /// A process of this very program with many callers, watched from outside.

@@ -26,6 +26,7 @@ mod properties;
 mod rounds;
 mod stores;
 mod waiting;
+mod wire;
 
 use std::{
     fs,

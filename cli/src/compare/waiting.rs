@@ -13,6 +13,7 @@ use super::{
     Run,
     rounds::{Turn, count, pause, within},
     stores::Opener,
+    wire::{Counter, Wire},
 };
 use crate::exit::Outcome;
 
@@ -39,13 +40,14 @@ impl Run {
         .await
     }
 
-    /// Requests per second while many wait, all stores at once: they are counted, not timed.
+    /// Requests and bytes per second while many wait, all stores at once: they are counted, not timed.
     pub(super) async fn waiting(&mut self) -> Outcome<()> {
         self.progress.part("counting what waiting costs");
         let mut running = JoinSet::new();
         for (at, candidate) in self.stores.iter().enumerate() {
             let name = format!("waiting-{WAITERS}.{}.0.json", candidate.key());
             let (opener, time) = (candidate.opener(), self.plan.waiting);
+            let wire = Wire::to(candidate);
             let kept = self.kept.load::<Turn>(&name);
             let alive = candidate.alive();
             running.spawn(async move {
@@ -53,10 +55,10 @@ impl Run {
                     Some(kept) => Some(kept),
                     None if !alive => None,
                     None => Some(
-                        within(time + Duration::from_secs(40), waiting(&opener, time))
+                        within(time + Duration::from_secs(40), waiting(&opener, wire, time))
                             .await
                             .unwrap_or_else(|| Ok(Turn::failed("it hung")))
-                            .unwrap_or_else(|error| Turn::failed(error.to_string())),
+                            .unwrap_or_else(|error| Turn::failed(format!("{error:#}"))),
                     ),
                 };
                 (at, name, turn)
@@ -124,8 +126,15 @@ async fn next(locker: Locker, name: String) -> distlock::Result<distlock::Moment
     Ok(granted)
 }
 
-async fn waiting(opener: &Opener, time: Duration) -> distlock::Result<Turn> {
-    let (holder, waiter) = (opener.client().await?, opener.client().await?);
+async fn waiting(opener: &Opener, wire: Option<Wire>, time: Duration) -> anyhow::Result<Turn> {
+    let holder = opener.client().await?;
+    let (waiter, counter) = match wire {
+        Some(wire) => {
+            let (waiter, counter) = wire.open().await?;
+            (waiter, Some(counter))
+        }
+        None => (opener.client().await?, None),
+    };
     let name = format!("bench:waiting:{:08x}", fastrand::u32(..));
     let guard = holder
         .locker()
@@ -144,24 +153,23 @@ async fn waiting(opener: &Opener, time: Duration) -> distlock::Result<Turn> {
     }
     // Joining is not waiting.
     pause(Duration::from_millis(1500)).await;
-    let before = waiter.lock().requests_sent();
+    let moved = || counter.as_ref().map(Counter::bytes);
+    let before = (waiter.lock().requests_sent(), moved());
     let start = SystemClock.now();
     pause(time).await;
     let seconds = SystemClock.now().since(start).as_secs_f64();
-    let sent = waiter.lock().requests_sent();
+    let after = (waiter.lock().requests_sent(), moved());
     waiters.shutdown().await;
     let _ = guard.release().await;
     waiter.close().await;
     holder.close().await;
-    let values = match (before, sent) {
-        (Some(before), Some(sent)) => vec![(
-            Measure::WaitingStatements,
-            count(sent.saturating_sub(before)) / seconds,
-        )],
-        _ => Vec::new(),
+    let a_second = |measure, before: Option<u64>, after: Option<u64>| {
+        Some((measure, count(after?.saturating_sub(before?)) / seconds))
     };
+    let requests = a_second(Measure::WaitingStatements, before.0, after.0);
+    let bytes = a_second(Measure::WaitingBytes, before.1, after.1);
     Ok(Turn {
-        values,
+        values: requests.into_iter().chain(bytes).collect(),
         ..Turn::default()
     })
 }

@@ -125,6 +125,8 @@ pub enum Measure {
     Statements,
     /// Statements, commands or requests per second of waiting.
     WaitingStatements,
+    /// Bytes both ways per second of waiting.
+    WaitingBytes,
     /// Bytes both ways per cycle.
     Bytes,
     /// Cycles of the busiest caller over those of the idlest one.

@@ -88,7 +88,7 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
             "One name that everybody wants",
             "Sixteen callers of one process; busiest over idlest is 1 when all get the same. Wake-up: from a release in one \
              client to the grant in another. While 64 callers wait for a lock that is held elsewhere, the store is asked so \
-             often a second."
+             often a second, and so much travels both ways."
                 .into(),
             vec![
                 Column::new("cycles a second", "contended-16", Measure::Rate, number),
@@ -97,6 +97,7 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
                 Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
                 Column::new("99 %", "wakeup", Measure::P99, time),
                 Column::new("asked while waiting", "waiting-64", Measure::WaitingStatements, number),
+                Column::new("bytes while waiting", "waiting-64", Measure::WaitingBytes, bytes),
             ],
         ),
         (

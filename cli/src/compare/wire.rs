@@ -1,0 +1,106 @@
+//! What travels between a client and a server: the client is led through a counter.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use distlock::{Store, Target};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+use super::stores::{Candidate, Server, zookeeper_url};
+
+/// The way to a server of ours.
+pub(super) struct Wire {
+    server: SocketAddr,
+    url: String,
+}
+
+impl Wire {
+    /// The way to this store; `None` when it is not a server that this run has started.
+    pub(super) fn to(store: &Candidate) -> Option<Self> {
+        let to = |server, url| Some(Self { server, url });
+        match store.server.as_ref()? {
+            Server::Redis(it) => to(it.address(), it.url()),
+            Server::MySql(it) => to(it.address(), it.url()),
+            Server::Postgres(it) => to(it.address(), it.url()),
+            Server::ZooKeeper(it) => {
+                let address = it.address(0);
+                to(address, zookeeper_url(&address.to_string()))
+            }
+        }
+    }
+
+    /// A client that is led through a counter, for as long as the counter lives.
+    pub(super) async fn open(self) -> anyhow::Result<(Store, Counter)> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let port = listener.local_addr()?.port();
+        let bytes = Arc::new(AtomicU64::new(0));
+        let mut forwarding = JoinSet::new();
+        forwarding.spawn(forward(listener, self.server, Arc::clone(&bytes)));
+        let led = format!("127.0.0.1:{port}");
+        let url = self.url.replace(&self.server.to_string(), &led);
+        let store = distlock::open(Target::new(url)).await?;
+        let counter = Counter {
+            bytes,
+            _forwarding: forwarding,
+        };
+        Ok((store, counter))
+    }
+}
+
+/// Bytes both ways.
+pub(super) struct Counter {
+    bytes: Arc<AtomicU64>,
+    _forwarding: JoinSet<()>,
+}
+
+impl Counter {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+async fn forward(listener: TcpListener, server: SocketAddr, bytes: Arc<AtomicU64>) {
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        let bytes = Arc::clone(&bytes);
+        connections.spawn(async move {
+            let Ok(server) = TcpStream::connect(server).await else {
+                return;
+            };
+            let _ = (client.set_nodelay(true), server.set_nodelay(true));
+            let ((from_client, to_client), (from_server, to_server)) =
+                (client.into_split(), server.into_split());
+            tokio::join!(
+                copy(from_client, to_server, &bytes),
+                copy(from_server, to_client, &bytes)
+            );
+        });
+    }
+}
+
+async fn copy(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    bytes: &AtomicU64,
+) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(length) = from.read(&mut buffer).await {
+        let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
+            break;
+        };
+        bytes.fetch_add(u64::try_from(length).unwrap_or(0), Ordering::Relaxed);
+        if to.write_all(read).await.is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown().await;
+}
