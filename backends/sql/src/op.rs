@@ -2,7 +2,7 @@
 
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, FencingToken, Forced, Grant, HandOver, Lease, LockName,
-    RecordKey, ReleaseOutcome, Renewal, Renewed, Version, Written,
+    RecordKey, ReleaseOutcome, Renewal, Renewed, TicketStep, Version, Written,
 };
 
 /// What can share a statement. Renewals are urgent: a late one is a lost lock.
@@ -96,9 +96,14 @@ impl Op {
     }
 
     /// Whether it may be sent again when it is not known whether it was carried out: whoever holds a lock already is told so,
-    /// and a lock that was freed by the first stays free. See [`Answer::is_doubtful`].
+    /// and a lock that was freed by the first stays free. See [`Answer::is_doubtful`]. A ticket is redeemed once: the second
+    /// time would look like a loss.
     pub(crate) fn may_be_repeated(&self) -> bool {
-        matches!(self, Self::Acquire(_) | Self::Renew(..) | Self::Release(_))
+        match self {
+            Self::Acquire(_) | Self::Release(_) => true,
+            Self::Renew(_, renewal) => !matches!(renewal.ticket, TicketStep::Redeem(_)),
+            _ => false,
+        }
     }
 
     /// What takes `answer` back.
@@ -129,9 +134,13 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether, to an operation that was sent twice, it may mean that the first was carried out.
+    /// Whether, to an operation that was sent twice, it leaves open what came of the first: it may have freed the lock before,
+    /// or may wait for its row on the server still, and take the lock later for somebody who was told that it is busy.
     pub(crate) fn is_doubtful(&self) -> bool {
-        matches!(self, Self::Released(ReleaseOutcome::NotHeld))
+        matches!(
+            self,
+            Self::Released(ReleaseOutcome::NotHeld) | Self::Acquired(Attempt::Busy(_))
+        )
     }
 
     /// Whether the lock is free now because of it.
@@ -140,5 +149,40 @@ impl Answer {
             self,
             Self::Released(ReleaseOutcome::Released { .. }) | Self::Forced(Forced::Released)
         )
+    }
+}
+
+#[cfg(all(test, any(feature = "mysql", feature = "postgres")))]
+mod tests {
+    use distlock_core::{HolderLabel, OwnerId, Ttl};
+
+    use super::*;
+
+    #[test]
+    fn only_what_tells_twice_the_same_is_sent_twice() {
+        let name = LockName::new("a").unwrap();
+        let ttl = Ttl::from_millis(10_000).unwrap();
+        let owner = OwnerId::new();
+        let lease = Lease::new(name.clone(), owner, None);
+        let request = AcquireRequest::new(name, owner, ttl, HolderLabel::new("tester").unwrap());
+        let renewal = |ticket| {
+            let mut renewal = Renewal::plain(ttl);
+            renewal.ticket = ticket;
+            Op::Renew(lease.clone(), renewal)
+        };
+        let nonce = uuid::Uuid::from_u128(7);
+        assert!(Op::Acquire(request.clone()).may_be_repeated());
+        assert!(Op::Release(lease.clone()).may_be_repeated());
+        assert!(renewal(TicketStep::Keep).may_be_repeated());
+        assert!(renewal(TicketStep::Issue(nonce)).may_be_repeated());
+        assert!(!renewal(TicketStep::Redeem(nonce)).may_be_repeated());
+        assert!(!Op::HandOver(lease.clone(), request).may_be_repeated());
+
+        assert!(Answer::Acquired(Attempt::Busy(None)).is_doubtful());
+        assert!(Answer::Released(ReleaseOutcome::NotHeld).is_doubtful());
+        let freed = ReleaseOutcome::Released {
+            others_waiting: None,
+        };
+        assert!(!Answer::Released(freed).is_doubtful());
     }
 }
