@@ -72,7 +72,7 @@ fn every_server_can_be_started_and_broken() {
     let home = Home::new();
     let servers = "redis,mariadb,mysql,postgres,zookeeper";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
-    // Where scripts/get-mysql puts it, which is not in this test's home.
+    // Where scripts/get-server mysql puts it, which is not in this test's home.
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
     if let Some(cache) = cache {

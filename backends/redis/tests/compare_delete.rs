@@ -1,7 +1,7 @@
 //! Newer servers delete a value that is still the same without a script: Valkey 9 with `DELIFEQ`, Redis 8.4 with `DELEX`.
 //!
-//! The server here may be older, so a proxy stands for a newer one: it says that the command is known, and asks for the
-//! same in a script.
+//! A proxy stands for such a server here: it says that the command is known, and asks for the same in a script. A real
+//! Valkey is asked in `newer.rs`.
 
 mod common;
 
@@ -205,7 +205,7 @@ async fn who_may_not_use_it_asks_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_holds_where_releases_are_concerned() {
     let server = RedisServer::start().unwrap();
-    let newer = Newer::start(&server, Can::DelIfEq).await;
+    let newer = Newer::start(&server, Can::DelEx).await;
     let url = newer.url();
     let subject = Subject::connect("redis_newer", move || open(url.clone())).await;
     let subject = subject.unwrap();

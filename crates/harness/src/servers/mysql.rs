@@ -26,7 +26,7 @@ const DATABASE: &str = "distlock";
 pub enum Product {
     /// `mariadbd` of the Debian package.
     MariaDb,
-    /// `mysqld`: `$DISTLOCK_MYSQLD`, or what `scripts/get-mysql` fetched, or the one on the path unless it is MariaDB's.
+    /// `mysqld`: `$DISTLOCK_MYSQLD`, or what `scripts/get-server mysql` fetched, or the one on the path unless it is MariaDB's.
     MySql,
 }
 
@@ -42,7 +42,7 @@ impl Product {
                 .find(|path| path.exists())
                 .context("mariadbd (Debian: apt-get install mariadb-server)"),
             Self::MySql => mysqld().context(
-                "a MySQL server: run scripts/get-mysql, or set DISTLOCK_MYSQLD to a mysqld of version 8 or later",
+                "a MySQL server: run scripts/get-server mysql, or set DISTLOCK_MYSQLD to a mysqld of version 8 or later",
             ),
         }
     }

@@ -1,7 +1,7 @@
 //! Redis: one server, a primary with its replica and sentinels, a cluster.
 
 use std::{
-    fs,
+    env, fs,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     process::Command,
@@ -12,17 +12,51 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
-use super::resp::Resp;
+use super::{resp::Resp, template::cache};
 use crate::{Process, Signal, eventually, free_port};
 
 const READY: Duration = Duration::from_secs(20);
 
-/// A private `redis-server`. It is killed, and its data removed, when it is dropped.
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// The `redis-server` on the path: the one of the distribution.
+    Installed,
+    /// Redis 8: `$DISTLOCK_REDIS`, or what `scripts/get-server redis` fetched.
+    Redis8,
+    /// Valkey 9: `$DISTLOCK_VALKEY`, or what `scripts/get-server valkey` fetched.
+    Valkey9,
+}
+
+impl Flavour {
+    fn program(self) -> Result<PathBuf> {
+        let (variable, fetched, help) = match self {
+            Self::Installed => return Ok("redis-server".into()),
+            Self::Redis8 => (
+                "DISTLOCK_REDIS",
+                "redis/redis-server",
+                "Redis 8: run scripts/get-server redis, or set DISTLOCK_REDIS to a redis-server of version 8 or later",
+            ),
+            Self::Valkey9 => (
+                "DISTLOCK_VALKEY",
+                "valkey/valkey-server",
+                "Valkey 9: run scripts/get-server valkey, or set DISTLOCK_VALKEY to a valkey-server of version 9 or later",
+            ),
+        };
+        let chosen = env::var_os(variable).map(PathBuf::from);
+        let program = chosen.unwrap_or_else(|| cache().join(fetched));
+        ensure!(program.exists(), "{help}");
+        Ok(program)
+    }
+}
+
+/// A private `redis-server`, or `valkey-server`. It is killed, and its data removed, when it is dropped.
 #[derive(Debug)]
 pub struct RedisServer {
     process: Option<Process>,
     folder: TempDir,
     port: u16,
+    flavour: Flavour,
     config: Vec<String>,
     tls: bool,
 }
@@ -63,7 +97,17 @@ impl RedisServer {
     /// # Errors
     /// As [`RedisServer::start`].
     pub fn with(settings: &[&str]) -> Result<Self> {
-        Self::start_as(&[], settings)
+        Self::start_as(Flavour::Installed, &[], settings)
+    }
+
+    /// Starts a server of another kind, with further settings.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`], and the message says how to get it.
+    pub fn of(flavour: Flavour, settings: &[&str]) -> Result<Self> {
+        // Known before the port is looked for, so that it is told once.
+        flavour.program()?;
+        Self::start_as(flavour, &[], settings)
     }
 
     /// Starts a server that speaks TLS only, and wants a client certificate of the same authority. `pki` holds `ca.crt`,
@@ -81,7 +125,7 @@ impl RedisServer {
         all.extend(settings.iter().map(|setting| (*setting).to_owned()));
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         retried(|port| {
-            let mut server = Self::prepare(port, &all)?;
+            let mut server = Self::prepare(Flavour::Installed, port, &all)?;
             server.tls = true;
             server.config.retain(|line| !line.starts_with("port "));
             server
@@ -93,16 +137,16 @@ impl RedisServer {
         })
     }
 
-    fn start_as(arguments: &[&str], settings: &[&str]) -> Result<Self> {
+    fn start_as(flavour: Flavour, arguments: &[&str], settings: &[&str]) -> Result<Self> {
         retried(|port| {
-            let mut server = Self::prepare(port, settings)?;
+            let mut server = Self::prepare(flavour, port, settings)?;
             server.launch(arguments)?;
             server.wait_until_ready()?;
             Ok(server)
         })
     }
 
-    fn prepare(port: u16, settings: &[&str]) -> Result<Self> {
+    fn prepare(flavour: Flavour, port: u16, settings: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir().context("a folder for redis-server")?;
         let mut config = vec![
             format!("port {port}"),
@@ -123,6 +167,7 @@ impl RedisServer {
             process: None,
             folder,
             port,
+            flavour,
             config,
             tls: false,
         })
@@ -133,7 +178,7 @@ impl RedisServer {
         if !file.exists() {
             fs::write(&file, self.config.join("\n") + "\n")?;
         }
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(self.flavour.program()?);
         command.arg(file).args(arguments);
         let process = Process::spawn(&mut command)
             .context("redis-server (Debian: apt-get install redis-server)")?;
@@ -242,6 +287,21 @@ impl RedisServer {
             .to_owned())
     }
 
+    /// How often it has carried out a command since it started, or since `CONFIG RESETSTAT`: what scripts do counts.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub fn calls(&self, command: &str) -> Result<u64> {
+        let stats = self.command(&["INFO", "commandstats"])?;
+        // `cmdstat_get:calls=3,usec=20,..`
+        let prefix = format!("cmdstat_{command}:calls=");
+        let Some(line) = stats.lines().find_map(|line| line.strip_prefix(&prefix)) else {
+            return Ok(0);
+        };
+        let digits = line.split(',').next().unwrap_or_default();
+        Ok(digits.parse()?)
+    }
+
     /// Sends it a signal.
     ///
     /// # Errors
@@ -315,7 +375,7 @@ impl RedisSentinels {
         let limit = format!("sentinel failover-timeout {} 10000", Self::PRIMARY);
         let settings = ["appendonly no", &monitor, &down, &limit];
         let sentinels = (0..3)
-            .map(|_| RedisServer::start_as(&["--sentinel"], &settings))
+            .map(|_| RedisServer::start_as(Flavour::Installed, &["--sentinel"], &settings))
             .collect::<Result<Vec<_>>>()?;
         let all = Self {
             primary,
