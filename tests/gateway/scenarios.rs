@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use distlock_checker::{Fact, Invariant, Report};
+use distlock_harness::FaultProxy;
 use distlock_kickout::Code;
 
 use crate::{
@@ -176,6 +177,57 @@ pub(crate) async fn bad_peer_link(mut world: World) -> Report {
         assert_eq!(old.told().await, Code::Superseded, "{fault}");
         world.node("n2").wire.pass();
         clients.extend([old, newcomer]);
+    }
+    world.verdict(clients).await
+}
+
+/// A node reaches the store late, loses its connections, loses an answer, and loses the store for longer than its lease; then it
+/// is cut off from everything.
+pub(crate) async fn bad_store_link(mut world: World) -> Report {
+    let lease = Duration::from_secs(6);
+    world.lease(lease);
+    world.rules.settle = lease + Duration::from_secs(2);
+    start(&mut world, &["n1", "n2"]).await;
+    let mut clients = Vec::new();
+    for fault in ["delayed", "reset", "unanswered"] {
+        let uid = world.uid(fault);
+        let first = world.log_in(&uid, "first", "n2").await;
+        world.node("n2").store_link(|wire| match fault {
+            "delayed" => wire.delay(Duration::from_millis(50)),
+            "reset" => wire.reset(),
+            _ => wire.swallow_one_reply(),
+        });
+        // Whoever is turned away because an answer got lost must be able to come again.
+        let second = world.keeps_trying(&uid, "second", "n1").await;
+        let third = world.keeps_trying(&uid, "third", "n2").await;
+        world.node("n2").store_link(FaultProxy::pass);
+        clients.extend([first, second, third]);
+    }
+    for fault in ["no store", "alone"] {
+        let (taken, left) = (
+            world.uid(&fault.replace(' ', "-")),
+            world.uid(&format!("{}-left", &fault[..2])),
+        );
+        let mut old = world.keeps_trying(&taken, "old", "n2").await;
+        let mut alone = world.keeps_trying(&left, "old", "n2").await;
+        let node = world.node("n2");
+        node.store_link(FaultProxy::black_hole);
+        if fault == "alone" {
+            node.wire.black_hole();
+        }
+        clients.push(world.log_in(&taken, "new", "n1").await);
+        // The other nodes can still tell it, unless they cannot; nobody can tell it that its lease is over.
+        let code = old.told().await;
+        assert!(
+            matches!(code, Code::Superseded | Code::NodeFenced),
+            "{fault}: {code:?}"
+        );
+        assert_eq!(alone.told().await, Code::NodeFenced, "{fault}");
+        let node = world.node("n2");
+        node.store_link(FaultProxy::pass);
+        node.wire.pass();
+        clients.extend([old, alone]);
+        clients.push(world.keeps_trying(&left, "back", "n2").await);
     }
     world.verdict(clients).await
 }

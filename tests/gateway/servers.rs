@@ -23,6 +23,8 @@ async fn redis() {
     Box::pin(main_scenarios("redis", &url)).await;
     let world = World::new("redis-restart", &url);
     Box::pin(scenarios::store_restarts(world, || server.restart())).await;
+    let world = World::new("redis-link", &url).wired(&[server.address()]);
+    Box::pin(scenarios::bad_store_link(world)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,14 +38,42 @@ async fn postgres() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb() {
-    let server = tokio::task::block_in_place(|| MySqlServer::start(Product::MariaDb)).unwrap();
+    let mut server = tokio::task::block_in_place(|| MySqlServer::start(Product::MariaDb)).unwrap();
     let url = server.url();
     Box::pin(main_scenarios("mariadb", &url)).await;
+    let world = World::new("mariadb-restart", &url);
+    Box::pin(scenarios::store_restarts(world, || server.restart())).await;
+}
+
+/// What it shares with MariaDB is shown there; here, that the same goes through at all, and what its own restart does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql() {
+    let mut server = tokio::task::block_in_place(|| MySqlServer::start(Product::MySql)).unwrap();
+    let url = server.url();
+    Box::pin(scenarios::takeovers(World::new("mysql-takeovers", &url))).await;
+    let world = World::new("mysql-restart", &url);
+    Box::pin(scenarios::store_restarts(world, || server.restart())).await;
+    let world = World::new("mysql-link", &url).wired(&[server.address()]);
+    Box::pin(scenarios::bad_store_link(world)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zookeeper() {
-    let ensemble = tokio::task::block_in_place(ZooKeeper::start).unwrap();
+    let mut ensemble = tokio::task::block_in_place(ZooKeeper::start).unwrap();
     let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
     Box::pin(main_scenarios("zookeeper", &url)).await;
+    let servers: Vec<_> = (0..ensemble.len()).map(|at| ensemble.address(at)).collect();
+    let world = World::new("zookeeper-link", &url).wired(&servers);
+    Box::pin(scenarios::bad_store_link(world)).await;
+    let world = World::new("zookeeper-restart", &url);
+    let restart = || {
+        for at in 0..ensemble.len() {
+            ensemble.kill(at);
+        }
+        for at in 0..ensemble.len() {
+            ensemble.restart(at)?;
+        }
+        ensemble.wait_until_serving()
+    };
+    Box::pin(scenarios::store_restarts(world, restart)).await;
 }

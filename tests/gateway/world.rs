@@ -39,6 +39,8 @@ pub(crate) struct World {
     pub(crate) uids: BTreeSet<String>,
     /// Whether no client reacts to its notice.
     pub(crate) deaf: bool,
+    /// The store's servers, where each node reaches them through wires of its own.
+    servers: Vec<SocketAddr>,
     settings: Vec<(&'static str, String)>,
     home: TempDir,
 }
@@ -59,6 +61,8 @@ pub(crate) struct Node {
     pub(crate) admin: SocketAddr,
     /// In front of what other nodes reach it by.
     pub(crate) wire: FaultProxy,
+    /// Between it and each server of the store; none where the world has no such wires.
+    pub(crate) store: Vec<FaultProxy>,
 }
 
 /// Microseconds since the machine booted: the clock of the nodes' events.
@@ -88,6 +92,7 @@ impl World {
             past: Vec::new(),
             uids: BTreeSet::new(),
             deaf: false,
+            servers: Vec::new(),
             settings: Vec::new(),
             home: tempfile::tempdir().unwrap(),
         };
@@ -101,6 +106,12 @@ impl World {
     pub(crate) fn set(&mut self, key: &'static str, value: &str) {
         self.settings.retain(|(other, _)| *other != key);
         self.settings.push((key, value.to_owned()));
+    }
+
+    /// From now on, nodes that start reach the store's servers through wires of their own.
+    pub(crate) fn wired(mut self, servers: &[SocketAddr]) -> Self {
+        self.servers = servers.to_vec();
+        self
     }
 
     /// The nodes' lease.
@@ -129,6 +140,12 @@ impl World {
     async fn try_start(&self, name: &str) -> Result<Node> {
         let peer = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let wire = FaultProxy::start(peer).await?;
+        let (mut url, mut store) = (self.url.clone(), Vec::new());
+        for server in &self.servers {
+            let wire = FaultProxy::start(*server).await?;
+            url = url.replace(&server.to_string(), &wire.address().to_string());
+            store.push(wire);
+        }
         let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
         for (variable, _) in std::env::vars_os() {
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
@@ -141,7 +158,7 @@ impl World {
             .args(["--admin-listen", "127.0.0.1:0"])
             .args(["--peer-listen", &peer.to_string()])
             .args(["--peer-advertise", &wire.address().to_string()])
-            .env("DISTLOCK_BACKEND", &self.url)
+            .env("DISTLOCK_BACKEND", &url)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
             .env("DISTLOCK_LOG", "warn")
             .env("HOME", self.home.path())
@@ -163,6 +180,7 @@ impl World {
             admin: address("admin_listen")?,
             process,
             wire,
+            store,
         })
     }
 
@@ -256,6 +274,17 @@ impl World {
         }
         history.clients.sort_by_key(|seen| seen.at_us);
         Ok(history)
+    }
+}
+
+impl Node {
+    /// Does something to every wire between the node and the store.
+    pub(crate) fn store_link(&self, what: impl Fn(&FaultProxy)) {
+        assert!(
+            !self.store.is_empty(),
+            "this world has no wires to its store"
+        );
+        self.store.iter().for_each(what);
     }
 }
 
