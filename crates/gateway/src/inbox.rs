@@ -25,23 +25,33 @@ pub trait OfflineStore: fmt::Debug + Send + Sync + 'static {
     /// Dropping it leaves the outcome unknown.
     async fn keep(&self, uid: &Uid, message: &Message) -> Result<()>;
 
-    /// What is kept for an account, oldest first.
+    /// What is kept for an account, oldest first, for a session that hands it out now. From here on, [`withdraw`](Self::withdraw)
+    /// takes none of it back; a later session gets what was not forgotten.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
-    /// Safe.
-    async fn kept(&self, uid: &Uid) -> Result<Vec<Message>>;
+    /// Safe: what was claimed waits for the next session.
+    async fn claim(&self, uid: &Uid) -> Result<Vec<Message>>;
 
-    /// Forgets these messages and answers how many of them were kept.
+    /// Forgets messages that were handed out.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
     /// Dropping it leaves the outcome unknown; repeating it is safe.
-    async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<usize>;
+    async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<()>;
+
+    /// Takes back a message that no session has claimed, and answers whether there was one: then nobody else hands it out.
+    ///
+    /// # Errors
+    /// Failures of the store; after [`ErrorKind::OutcomeUnknown`] it may have been taken back.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the outcome unknown.
+    async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool>;
 }
 
 /// The bundled store: the last messages of each account in one record.
@@ -53,6 +63,22 @@ pub struct RecordsInbox {
 #[derive(Default, Deserialize, Serialize)]
 struct Inbox {
     messages: Vec<Message>,
+    /// How many of them, from the oldest on, a session hands out or was about to.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    claimed: usize,
+}
+
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl Inbox {
+    fn remove(&mut self, at: usize) {
+        self.messages.remove(at);
+        if at < self.claimed {
+            self.claimed -= 1;
+        }
+    }
 }
 
 impl RecordsInbox {
@@ -132,30 +158,90 @@ impl OfflineStore for RecordsInbox {
                 })
                 .count()
                 .max(1);
-            inbox.messages.drain(..inbox.messages.len() - fit);
+            let over = inbox.messages.len() - fit;
+            inbox.messages.drain(..over);
+            inbox.claimed = inbox.claimed.saturating_sub(over);
             Some(())
         })
         .await
     }
 
-    async fn kept(&self, uid: &Uid) -> Result<Vec<Message>> {
-        Ok(self.read(uid).await?.2.messages)
+    async fn claim(&self, uid: &Uid) -> Result<Vec<Message>> {
+        let mut all = Vec::new();
+        self.update(uid, |inbox| {
+            all.clone_from(&inbox.messages);
+            let unclaimed = inbox.claimed < inbox.messages.len();
+            inbox.claimed = inbox.messages.len();
+            unclaimed.then_some(())
+        })
+        .await?;
+        Ok(all)
     }
 
-    async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<usize> {
+    async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<()> {
         self.update(uid, |inbox| {
             let before = inbox.messages.len();
-            let mut left = messages.to_vec();
-            inbox.messages.retain(|kept| {
-                let found = left.iter().position(|message| message == kept);
-                if let Some(found) = found {
-                    left.swap_remove(found);
+            for message in messages {
+                if let Some(at) = inbox.messages.iter().position(|kept| kept == message) {
+                    inbox.remove(at);
                 }
-                found.is_none()
-            });
-            let forgotten = before - inbox.messages.len();
-            (forgotten > 0).then_some(forgotten)
+            }
+            (inbox.messages.len() < before).then_some(())
         })
         .await
+    }
+
+    async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool> {
+        self.update(uid, |inbox| {
+            let at = inbox.messages.iter().rposition(|kept| kept == message);
+            inbox.remove(at.filter(|at| *at >= inbox.claimed)?);
+            Some(true)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_memory::Memory;
+
+    use super::*;
+
+    fn message(id: &str) -> Message {
+        Message {
+            from: Uid::new("otto").unwrap(),
+            id: id.into(),
+            body: "hello".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_is_either_handed_out_or_taken_back() {
+        let inbox = RecordsInbox::new(Memory::default().records());
+        let anna = Uid::new("anna").unwrap();
+        let (one, two) = (message("one"), message("two"));
+        assert!(inbox.claim(&anna).await.unwrap().is_empty());
+        inbox.keep(&anna, &one).await.unwrap();
+        assert_eq!(
+            inbox.claim(&anna).await.unwrap(),
+            std::slice::from_ref(&one)
+        );
+        inbox.keep(&anna, &two).await.unwrap();
+        assert!(!inbox.withdraw(&anna, &one).await.unwrap(), "it is claimed");
+        assert!(inbox.withdraw(&anna, &two).await.unwrap());
+        assert!(!inbox.withdraw(&anna, &two).await.unwrap(), "it is gone");
+        assert_eq!(
+            inbox.claim(&anna).await.unwrap(),
+            std::slice::from_ref(&one),
+            "whoever claimed it may have gone away"
+        );
+        inbox
+            .forget(&anna, std::slice::from_ref(&one))
+            .await
+            .unwrap();
+        assert!(inbox.claim(&anna).await.unwrap().is_empty());
+        // A claim is about messages that were there, not about equal ones that come later.
+        inbox.keep(&anna, &one).await.unwrap();
+        assert!(inbox.withdraw(&anna, &one).await.unwrap());
     }
 }

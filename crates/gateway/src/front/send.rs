@@ -57,14 +57,9 @@ async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> 
         _ => return Ok(Outcome::Failed),
     }
     keep(front, to, message).await?;
-    // Somebody may have logged in, and looked for kept messages, just before this one was kept.
-    if front.kick.route(to).await?.is_none()
-        || front
-            .inbox
-            .forget(to, std::slice::from_ref(message))
-            .await?
-            == 0
-    {
+    // Somebody may have logged in, and looked for kept messages, just before this one was kept. Or just after: then it is
+    // handed out from there, and can not be had back.
+    if front.kick.route(to).await?.is_none() || !front.inbox.withdraw(to, message).await? {
         return Ok(Outcome::Stored);
     }
     match front.kick.deliver(to, message.clone()).await? {
@@ -87,7 +82,7 @@ async fn keep(front: &Front, to: &Uid, message: &Message) -> Result<()> {
 /// a crash in between repeats it rather than losing it; its id tells.
 pub(super) async fn hand_out_kept(front: Front, session: Arc<Session>, replies: Replies) {
     let handed_out = async {
-        let kept = front.inbox.kept(session.uid()).await?;
+        let kept = front.inbox.claim(session.uid()).await?;
         let mut sent = 0;
         for message in &kept {
             if session.check().is_err() || replies.send(message_frame(message)).await.is_err() {
