@@ -9,15 +9,20 @@
 //! | `scenarios.rs` | what happens |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
 //! | `page.rs` | the live page, in a browser |
+//! | `variants.rs` | flows that are broken, in this process, which the checker must catch |
+//! | `flow.rs`, `saboteur.rs` | the nodes and clients of these, and what is wrong with them |
 #![expect(
     clippy::disallowed_methods,
     reason = "other processes live in real time: there is no clock to inject into them"
 )]
 
 mod client;
+mod flow;
 mod page;
+mod saboteur;
 mod scenarios;
 mod servers;
 mod settle;
 mod sqlite;
+mod variants;
 mod world;

@@ -210,7 +210,7 @@ impl World {
         let token = mint(&key, uid, Duration::from_secs(3600)).unwrap();
         let stamp = Seen {
             at_us: 0,
-            client: self.shared.next.fetch_add(1, Ordering::Relaxed) + 1,
+            client: self.shared.number(),
             uid: uid.clone(),
             device: Device::new(device).unwrap(),
             node: NodeId::new(&node.name).unwrap(),
@@ -289,6 +289,11 @@ impl Node {
 }
 
 impl Shared {
+    /// A number for a further client.
+    pub(crate) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     pub(crate) fn saw(&self, stamp: &Seen, what: What) {
         let mut seen = self.seen.lock().unwrap();
         seen.push(Seen {

@@ -1,0 +1,282 @@
+//! The flow inside this process: nodes over one memory store, clients, wires between the nodes, and one thing that may be
+//! wrong with the first node.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock::{RecordKey, Store};
+use distlock_checker::{Fact, History, Report, Rules, Seen, What, check};
+use distlock_harness::eventually_async;
+use distlock_kickout::{
+    Builder, Class, DeliverRequest, DeliverResult, Device, Event, Generation, KickOut, KickRequest,
+    KickResult, Login, LoginOutcome, NodeAddress, NodeId, PeerError, Peers, SessionKey, Timers,
+    Uid, UserRecord,
+};
+use distlock_memory::Memory;
+use tokio::{
+    sync::{broadcast, watch},
+    task::JoinHandle,
+};
+
+use crate::{
+    saboteur::{Sabotage, Saboteur},
+    world::{SOON, Shared, now_us},
+};
+
+/// Nodes in this process. The first one is `n1`, and what is wrong is wrong with it.
+pub(crate) struct Flow {
+    pub(crate) mesh: Arc<Mesh>,
+    pub(crate) rules: Rules,
+    /// Between the first node and the store.
+    pub(crate) store: Saboteur,
+    memory: Memory,
+    shared: Arc<Shared>,
+    nodes: BTreeMap<&'static str, (KickOut, broadcast::Receiver<Event>)>,
+}
+
+/// The wires between the nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Mesh {
+    nodes: Mutex<HashMap<String, KickOut>>,
+    /// A node whose kicks get lost on the way.
+    pub(crate) unreachable: Mutex<Option<&'static str>>,
+    /// Every kick that was sent.
+    kicks: Mutex<Vec<(NodeAddress, KickRequest)>>,
+    /// The last session that was let in of each account on each node, for a node that kicks by account.
+    last: Mutex<HashMap<(NodeId, Uid), (SessionKey, Generation)>>,
+    by_account: bool,
+}
+
+#[derive(Debug)]
+struct Wire(Arc<Mesh>);
+
+/// A device that was let in, or not.
+pub(crate) struct Guest {
+    pub(crate) inside: bool,
+    leave: watch::Sender<bool>,
+    over: Option<JoinHandle<()>>,
+}
+
+impl Flow {
+    pub(crate) async fn start(sabotage: Sabotage, lock_ttl: Duration) -> Self {
+        Self::start_with(sabotage, lock_ttl, |builder| builder).await
+    }
+
+    pub(crate) async fn start_with(
+        sabotage: Sabotage,
+        lock_ttl: Duration,
+        with: impl Fn(Builder) -> Builder,
+    ) -> Self {
+        let memory = Memory::default();
+        let mesh = Arc::new(Mesh {
+            by_account: sabotage == Sabotage::KicksByAccount,
+            ..Mesh::default()
+        });
+        let store = Saboteur::new(memory.lock(), memory.records(), sabotage);
+        let mut timers = Timers::default();
+        timers.lock_ttl = lock_ttl;
+        timers.lock_wait = SOON;
+        // What heals by itself must not heal before the checker has seen it.
+        timers.node_lease = Duration::from_secs(60);
+        let mut nodes = BTreeMap::new();
+        for name in ["n1", "n2"] {
+            let store = if name == "n1" {
+                let bad = Arc::new(store.clone());
+                Store::new(bad.clone(), bad)
+            } else {
+                Store::new(memory.lock(), memory.records())
+            };
+            let builder = KickOut::builder(store, NodeId::new(name).unwrap())
+                .timers(timers.clone())
+                .peers(Arc::new(Wire(Arc::clone(&mesh))));
+            let kick = with(builder).start().await.unwrap();
+            let mut reachable = mesh.nodes.lock().unwrap();
+            reachable.insert(name.to_owned(), kick.clone());
+            let events = kick.events();
+            nodes.insert(name, (kick, events));
+        }
+        let mut rules = Rules::default();
+        rules.slack = Duration::from_secs(1);
+        Self {
+            mesh,
+            rules,
+            store,
+            memory,
+            shared: Arc::default(),
+            nodes,
+        }
+    }
+
+    /// A device that asks to log in and, once it is in, stays until it is told to go.
+    pub(crate) async fn client(&self, uid: &Uid, device: &str, node: &'static str) -> Guest {
+        let (kick, _) = &self.nodes[node];
+        let stamp = Seen {
+            at_us: 0,
+            client: self.shared.number(),
+            uid: uid.clone(),
+            device: Device::new(device).unwrap(),
+            node: NodeId::new(node).unwrap(),
+            what: What::LoginSent,
+        };
+        self.shared.saw(&stamp, What::LoginSent);
+        let login = Login::new(uid.clone(), stamp.device.clone(), Class::none());
+        let outcome = tokio::time::timeout(SOON * 2, kick.login(login)).await;
+        let (leave, mut leaves) = watch::channel(false);
+        let LoginOutcome::Admitted(session) = outcome.expect("an answer").unwrap() else {
+            self.shared.saw(&stamp, What::Busy);
+            return Guest {
+                inside: false,
+                leave,
+                over: None,
+            };
+        };
+        let (key, r#gen) = (session.key().clone(), session.generation());
+        self.shared.saw(
+            &stamp,
+            What::LoginOk {
+                session: key.session,
+                r#gen,
+            },
+        );
+        let place = (stamp.node.clone(), uid.clone());
+        self.mesh.last.lock().unwrap().insert(place, (key, r#gen));
+        let shared = Arc::clone(&self.shared);
+        let over = tokio::spawn(async move {
+            tokio::select! {
+                notice = session.superseded() => {
+                    session.told();
+                    shared.saw(&stamp, What::Told { code: notice.code });
+                }
+                _ = leaves.wait_for(|leaves| *leaves) => {}
+            }
+            shared.saw(&stamp, What::Leaves);
+            session.logout().await;
+        });
+        Guest {
+            inside: true,
+            leave,
+            over: Some(over),
+        }
+    }
+
+    /// As [`client`](Self::client), and it is in.
+    pub(crate) async fn log_in(&self, uid: &Uid, device: &str, node: &'static str) -> Guest {
+        let guest = self.client(uid, device, node).await;
+        assert!(guest.inside, "{device} was not let in on {node}");
+        guest
+    }
+
+    /// Asks a node where an account is, and writes down what it said.
+    pub(crate) async fn look_up(&self, uid: &Uid, node: &str) {
+        let from_us = now_us();
+        let record = self.nodes[node].0.view(uid).await.unwrap().record;
+        let found = record.map(|record| {
+            let session = record.sessions().next().map(|(_, session)| session);
+            (record.r#gen, session)
+        });
+        let (r#gen, session) = found.unwrap_or_default();
+        self.shared.facts.lock().unwrap().push(Fact::Lookup {
+            uid: uid.clone(),
+            from_us,
+            to_us: now_us(),
+            r#gen,
+            session,
+        });
+    }
+
+    /// What the checker says about all that happened.
+    pub(crate) async fn verdict(mut self, uids: &[&Uid]) -> Report {
+        let mut history = History {
+            clients: self.shared.seen.lock().unwrap().clone(),
+            facts: self.shared.facts.lock().unwrap().clone(),
+            ..History::default()
+        };
+        for (_, events) in self.nodes.values_mut() {
+            while let Ok(event) = events.try_recv() {
+                history.nodes.push(event);
+            }
+        }
+        for uid in uids {
+            let key = RecordKey::new(format!("sess/{uid}")).unwrap();
+            if let Some(entry) = self.memory.records().get(&key).await.unwrap() {
+                let record = UserRecord::parse(uid, &entry.value).unwrap();
+                history.records.insert((*uid).clone(), record);
+            }
+        }
+        check(&history, &self.rules)
+    }
+}
+
+impl Guest {
+    /// Logs out by itself, and waits until that is done.
+    pub(crate) async fn leaves(self) {
+        self.leave.send_replace(true);
+        self.ended().await;
+    }
+
+    /// Waits until it was told to go, and has gone.
+    pub(crate) async fn ended(self) {
+        if let Some(over) = self.over {
+            tokio::time::timeout(SOON, over)
+                .await
+                .expect("it ends")
+                .unwrap();
+        }
+    }
+
+    /// Waits until it was told to go, for some time: a saboteur may have kept it from being told.
+    pub(crate) async fn may_end(&self, within: Duration) {
+        let over = || async { self.over.as_ref()?.is_finished().then_some(()) };
+        let _ = eventually_async("the end", within, over).await;
+    }
+}
+
+impl Mesh {
+    /// The first kick arrives once more.
+    pub(crate) fn repeat_the_first_kick(&self) {
+        let (to, request) = self.kicks.lock().unwrap()[0].clone();
+        self.arrives(&to, request).unwrap();
+    }
+
+    fn node(&self, to: &NodeAddress) -> Result<KickOut, PeerError> {
+        if *self.unreachable.lock().unwrap() == Some(to.node.as_str()) {
+            return Err(PeerError::Unknown("no answer".into()));
+        }
+        let nodes = self.nodes.lock().unwrap();
+        Ok(nodes[to.node.as_str()].clone())
+    }
+
+    fn arrives(&self, to: &NodeAddress, mut request: KickRequest) -> Result<KickResult, PeerError> {
+        if self.by_account {
+            // Whoever of the account is there now, whichever session was meant.
+            let last = self.last.lock().unwrap();
+            if let Some((key, r#gen)) = last.get(&(to.node.clone(), request.uid.clone())) {
+                request.key = key.clone();
+                request.gen_max = *r#gen;
+            }
+        }
+        self.node(to)?.handle_kick(&request)
+    }
+}
+
+#[async_trait]
+impl Peers for Wire {
+    async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
+        let mut kicks = self.0.kicks.lock().unwrap();
+        kicks.push((to.clone(), request.clone()));
+        drop(kicks);
+        self.0.arrives(to, request)
+    }
+
+    async fn deliver(
+        &self,
+        to: &NodeAddress,
+        request: DeliverRequest,
+    ) -> Result<DeliverResult, PeerError> {
+        Ok(self.0.node(to)?.handle_deliver(request).await)
+    }
+}

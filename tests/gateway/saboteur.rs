@@ -1,0 +1,317 @@
+//! A store as a careless flow would use it: wrappers that undo, from outside, what the flow takes care of.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock::{
+    AcquireRequest, Attempt, Capabilities, Contender, Deleted, DistLock, Entry, Error, ErrorKind,
+    Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey,
+    Records, ReleaseOutcome, Renewal, Renewed, Result, Ttl, Version, Written,
+};
+use tokio::sync::watch;
+
+/// The one thing that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// Nothing.
+    None,
+    /// A kick ends whichever session of the account is there.
+    KicksByAccount,
+    /// A logout writes what it remembers of the record, without its session, over whatever is there.
+    DeletesWithoutComparing,
+    /// A login does not notice that its lock is gone, and writes over whatever is there.
+    WritesWithoutItsLock,
+    /// A login's write is confirmed first and carried out later.
+    ConfirmsBeforeTheWrite,
+}
+
+/// How long the store keeps a lock whose holder believes to have it for a minute.
+const REALLY: Duration = Duration::from_secs(1);
+
+/// A node's view of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Saboteur {
+    lock: Arc<dyn DistLock>,
+    records: Arc<dyn Records>,
+    sabotage: Sabotage,
+    shared: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether what was read of an account, or is confirmed too early, waits.
+    held: watch::Sender<bool>,
+    /// Whether somebody waits there.
+    waits: watch::Sender<bool>,
+    /// From now on, records are as this node wrote them last.
+    from_memory: AtomicBool,
+    written: Mutex<HashMap<RecordKey, Entry>>,
+    early: Mutex<HashMap<RecordKey, Entry>>,
+}
+
+impl Saboteur {
+    pub(crate) fn new(
+        lock: Arc<dyn DistLock>,
+        records: Arc<dyn Records>,
+        sabotage: Sabotage,
+    ) -> Self {
+        Self {
+            lock,
+            records,
+            sabotage,
+            shared: Arc::default(),
+        }
+    }
+
+    /// From now on, whoever reads an account's record gets it late, and no lock of an account is renewed. This is no sabotage:
+    /// processes do get stopped.
+    pub(crate) fn hold(&self) {
+        self.shared.held.send_replace(true);
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.shared.held.send_replace(false);
+    }
+
+    /// Waits until somebody was held up.
+    pub(crate) async fn holds_somebody(&self) {
+        let mut waits = self.shared.waits.subscribe();
+        let waiting = waits.wait_for(|waits| *waits);
+        tokio::time::timeout(crate::world::SOON, waiting)
+            .await
+            .expect("somebody reads")
+            .unwrap();
+    }
+
+    /// From now on the careless logout rests on what this node wrote itself.
+    pub(crate) fn stop_looking(&self) {
+        let careless = self.is(Sabotage::DeletesWithoutComparing);
+        self.shared.from_memory.store(careless, Ordering::SeqCst);
+    }
+
+    fn is(&self, sabotage: Sabotage) -> bool {
+        self.sabotage == sabotage
+    }
+
+    fn lies_about(&self, name: &LockName) -> bool {
+        self.is(Sabotage::WritesWithoutItsLock) && name.as_str().starts_with("user/")
+    }
+
+    fn request(&self, request: &AcquireRequest) -> AcquireRequest {
+        let mut request = request.clone();
+        if self.lies_about(&request.name) {
+            request.ttl = Ttl::new(REALLY).unwrap();
+        }
+        request
+    }
+
+    async fn wait_while_held(&self) {
+        if *self.shared.held.borrow() {
+            self.shared.waits.send_replace(true);
+            let mut held = self.shared.held.subscribe();
+            let _ = held.wait_for(|held| !held).await;
+        }
+    }
+
+    fn remembered(&self, key: &RecordKey) -> Option<Entry> {
+        let early = self.shared.early.lock().unwrap();
+        if let Some(entry) = early.get(key) {
+            return Some(entry.clone());
+        }
+        if self.shared.from_memory.load(Ordering::SeqCst) {
+            return self.shared.written.lock().unwrap().get(key).cloned();
+        }
+        None
+    }
+
+    /// Writes whatever is there.
+    async fn force(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
+        loop {
+            let there = self.records.get(key).await?;
+            let expect = there.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+            if let stored @ Written::Stored(_) = self.records.put(key, value, expect).await? {
+                return Ok(stored);
+            }
+        }
+    }
+
+    /// Says that it is written, and writes it when it is let go.
+    fn write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
+        let version = Version::new(u64::MAX);
+        let entry = Entry::new(version, value.to_vec(), None);
+        let mut early = self.shared.early.lock().unwrap();
+        early.insert(key.clone(), entry);
+        drop(early);
+        let (mine, key, value) = (self.clone(), key.clone(), value.to_vec());
+        tokio::spawn(async move {
+            mine.wait_while_held().await;
+            mine.force(&key, &value).await.unwrap();
+            mine.shared.early.lock().unwrap().remove(&key);
+        });
+        Written::Stored(version)
+    }
+}
+
+#[async_trait]
+impl Records for Saboteur {
+    fn backend(&self) -> &'static str {
+        self.records.backend()
+    }
+
+    fn tells_ages(&self) -> bool {
+        self.records.tells_ages()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        if let Some(entry) = self.remembered(key) {
+            return Ok(Some(entry));
+        }
+        let entry = self.records.get(key).await?;
+        if key.as_str().starts_with("sess/") && !self.is(Sabotage::ConfirmsBeforeTheWrite) {
+            self.wait_while_held().await;
+        }
+        Ok(entry)
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        self.records.get_many(keys).await
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        if !key.as_str().starts_with("sess/") {
+            return self.records.put(key, value, expect).await;
+        }
+        let careless = self.shared.from_memory.load(Ordering::SeqCst)
+            || self.is(Sabotage::WritesWithoutItsLock);
+        let written = if careless {
+            self.force(key, value).await?
+        } else if self.is(Sabotage::ConfirmsBeforeTheWrite) && *self.shared.held.borrow() {
+            self.write_later(key, value)
+        } else {
+            self.records.put(key, value, expect).await?
+        };
+        if let Written::Stored(version) = written {
+            let entry = Entry::new(version, value.to_vec(), None);
+            let mut all = self.shared.written.lock().unwrap();
+            all.insert(key.clone(), entry);
+        }
+        Ok(written)
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.records.delete(key, expect).await
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.records.scan(prefix, after, limit).await
+    }
+
+    async fn close(&self) {}
+}
+
+#[async_trait]
+impl DistLock for Saboteur {
+    fn capabilities(&self) -> &Capabilities {
+        self.lock.capabilities()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let attempt = self.lock.try_acquire(&self.request(request)).await?;
+        Ok(attempt.map(|grant| told(grant, request.ttl)))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        Ok(Box::new(SaboteurContender {
+            inner: self.lock.contend(&self.request(request)).await?,
+            ttl: request.ttl,
+        }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        if *self.shared.held.borrow() && lease.name.as_str().starts_with("user/") {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "whoever is stopped renews nothing",
+            ));
+        }
+        self.lock.renew(lease, renewal).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        self.lock.release(lease).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        self.lock.hand_over(lease, &self.request(next)).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.lock.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.lock.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.lock.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.lock.health().await
+    }
+
+    async fn close(&self) {}
+}
+
+/// A grant as its holder is told of it: for as long as it asked for.
+fn told(mut grant: Grant, asked_for: Ttl) -> Grant {
+    grant.valid_for = asked_for.duration();
+    grant
+}
+
+struct SaboteurContender {
+    inner: Box<dyn Contender>,
+    ttl: Ttl,
+}
+
+#[async_trait]
+impl Contender for SaboteurContender {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let attempt = self.inner.attempt().await?;
+        Ok(attempt.map(|grant| told(grant, self.ttl)))
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        self.inner.wait(at_most).await;
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        self.inner.leave().await
+    }
+}

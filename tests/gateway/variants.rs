@@ -1,0 +1,107 @@
+//! The checker is worth what it catches in something that runs: each of these flows is broken in one way, and the checker names
+//! the invariant. The same scenario with nothing broken is not accused.
+
+use std::time::Duration;
+
+use distlock_checker::{Invariant::*, Report};
+use distlock_kickout::Uid;
+
+use crate::{
+    flow::Flow,
+    saboteur::Sabotage::{self, *},
+    world::pause,
+};
+
+/// Longer than anything here takes, on whatever machine.
+const LONG: Duration = Duration::from_secs(60);
+
+fn anna() -> Uid {
+    Uid::new("anna").unwrap()
+}
+
+/// Two logins on one node with one on another node in between, and the first kick arrives again at the end.
+async fn a_late_kick(sabotage: Sabotage) -> Report {
+    let flow = Flow::start(sabotage, LONG).await;
+    let phone = flow.log_in(&anna(), "phone", "n1").await;
+    let pc = flow.log_in(&anna(), "pc", "n2").await;
+    phone.ended().await;
+    let tablet = flow.log_in(&anna(), "tablet", "n1").await;
+    pc.ended().await;
+    flow.mesh.repeat_the_first_kick();
+    if sabotage == KicksByAccount {
+        tablet.ended().await;
+    }
+    flow.verdict(&[&anna()]).await
+}
+
+/// A session whose kick got lost leaves by itself after somebody else came.
+async fn a_late_logout(sabotage: Sabotage) -> Report {
+    let flow = Flow::start(sabotage, LONG).await;
+    let phone = flow.log_in(&anna(), "phone", "n1").await;
+    *flow.mesh.unreachable.lock().unwrap() = Some("n1");
+    let _pc = flow.log_in(&anna(), "pc", "n2").await;
+    flow.store.stop_looking();
+    phone.leaves().await;
+    flow.look_up(&anna(), "n2").await;
+    flow.verdict(&[&anna()]).await
+}
+
+/// A login is stopped between its read and its write, for longer than its lock lasts, and another one comes.
+async fn a_late_write(sabotage: Sabotage) -> Report {
+    let lock = if sabotage == None {
+        Duration::from_secs(1)
+    } else {
+        LONG
+    };
+    let flow = Flow::start(sabotage, lock).await;
+    flow.store.hold();
+    let uid = anna();
+    let late = flow.client(&uid, "late", "n1");
+    let meanwhile = async {
+        flow.store.holds_somebody().await;
+        let newer = flow.log_in(&uid, "newer", "n2").await;
+        // The checker allows for so much between what happens and what is written down.
+        pause(flow.rules.slack * 2).await;
+        flow.store.let_go();
+        newer
+    };
+    let (_late, newer) = tokio::join!(late, meanwhile);
+    newer.may_end(flow.rules.settle).await;
+    flow.verdict(&[&uid]).await
+}
+
+/// A login, and a look from another node right after it was confirmed.
+async fn an_early_answer(sabotage: Sabotage) -> Report {
+    let flow = Flow::start(sabotage, LONG).await;
+    let _first = flow.log_in(&anna(), "first", "n2").await;
+    if sabotage == ConfirmsBeforeTheWrite {
+        flow.store.hold();
+    }
+    let second = flow.log_in(&anna(), "second", "n1").await;
+    flow.look_up(&anna(), "n2").await;
+    flow.store.let_go();
+    second.may_end(Duration::from_millis(10)).await;
+    flow.verdict(&[&anna()]).await
+}
+
+macro_rules! variants {
+    ($($test:ident: $scenario:ident with $sabotage:ident breaks $($invariant:ident),+;)+) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            let honest = Box::pin($scenario(None)).await;
+            assert!(honest.is_clean(), "{honest}");
+            let broken = Box::pin($scenario($sabotage)).await;
+            for invariant in [$($invariant),+] {
+                assert!(honest.looked_at(invariant) > 0, "{invariant} was not looked at: {honest}");
+                assert!(broken.violated().contains(&invariant), "{invariant} was not caught: {broken}");
+            }
+        }
+    )+};
+}
+
+variants! {
+    a_kick_by_account_only: a_late_kick with KicksByAccount breaks I2, I6;
+    a_delete_without_comparing: a_late_logout with DeletesWithoutComparing breaks I3, I4;
+    a_write_after_the_lock_was_lost: a_late_write with WritesWithoutItsLock breaks I13;
+    a_confirmation_before_the_write: an_early_answer with ConfirmsBeforeTheWrite breaks I7;
+}
