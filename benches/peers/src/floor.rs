@@ -49,14 +49,25 @@ impl<C: Database> Floor<C> {
     /// Creates the row.
     pub(crate) async fn create(url: &str) -> Result<Self, sqlx::Error> {
         let mut connection = C::connect(url).await?;
-        for statement in [CREATE, EMPTY, FILL] {
-            connection.run(statement).await?;
-        }
+        prepare(&mut connection).await?;
         Ok(Self {
             connection: Arc::new(Mutex::new(connection)),
             statements: AtomicU64::new(0),
         })
     }
+}
+
+/// Creates the row.
+pub(crate) async fn prepare(connection: &mut impl Database) -> Result<(), sqlx::Error> {
+    for statement in [CREATE, EMPTY, FILL] {
+        connection.run(statement).await?;
+    }
+    Ok(())
+}
+
+/// Updates the row, which is on the disk when this returns.
+pub(crate) async fn step(connection: &mut impl Database) -> Result<(), sqlx::Error> {
+    connection.run(STEP).await
 }
 
 impl<C: Database> Subject for Floor<C> {
@@ -66,7 +77,7 @@ impl<C: Database> Subject for Floor<C> {
     async fn acquire(&self, _: &str) -> Result<Self::Held, sqlx::Error> {
         let mut connection = Arc::clone(&self.connection).lock_owned().await;
         self.statements.fetch_add(1, Ordering::Relaxed);
-        connection.run(STEP).await?;
+        step(&mut *connection).await?;
         Ok(connection)
     }
 

@@ -10,6 +10,7 @@
 //! cargo run --release -p distlock-peers -- redis --processes 4
 //! cargo run --release -p distlock-peers -- postgres --processes 4
 //! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
+//! cargo run --release -p distlock-peers -- zookeeper --processes 2 --tasks 16 --hold 0.001
 //! cargo run --release -p distlock-peers -- waiting --waiters 64
 //! cargo run --release -p distlock-peers -- rows --rows 1000000
 //! ```
@@ -128,10 +129,8 @@ struct MySqlArgs {
     /// Starts a private MySQL instead.
     #[arg(long, conflicts_with = "url")]
     mysql: bool,
-    /// Passes one lock on between so many processes instead, one task each, and tells how long that takes beside one trip
-    /// to the server.
-    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
-    processes: Option<u32>,
+    #[command(flatten)]
+    between: Between,
 }
 
 #[derive(Debug, Args)]
@@ -141,10 +140,8 @@ struct PostgresArgs {
     /// The server [default: a private one that syncs its disk].
     #[arg(long)]
     url: Option<String>,
-    /// Passes one lock on between so many processes instead, one task each, and tells how long that takes beside one trip
-    /// to the server.
-    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
-    processes: Option<u32>,
+    #[command(flatten)]
+    between: Between,
 }
 
 #[derive(Debug, Args)]
@@ -154,10 +151,8 @@ struct RedisArgs {
     /// The server [default: a private redis-server without persistence].
     #[arg(long)]
     url: Option<String>,
-    /// Passes one lock on between so many processes instead, one task each, and tells how long that takes beside one trip
-    /// to the server.
-    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
-    processes: Option<u32>,
+    #[command(flatten)]
+    between: Between,
 }
 
 #[derive(Debug, Args)]
@@ -170,9 +165,22 @@ struct ZooKeeperArgs {
     /// Where private servers keep their data [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
+    #[command(flatten)]
+    between: Between,
     /// How long each lock is kept, in seconds.
     #[arg(long, default_value = "0", value_parser = hold)]
     hold: Duration,
+}
+
+#[derive(Debug, Args)]
+struct Between {
+    /// Passes one lock on between so many processes instead, and tells how long that takes beside one trip to the server,
+    /// and how often each of them had it.
+    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
+    processes: Option<u32>,
+    /// How many tasks of each process want it.
+    #[arg(long, default_value_t = 1, requires = "processes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    tasks: u32,
 }
 
 #[derive(Debug, Args)]
@@ -214,8 +222,8 @@ impl Measure {
     }
 
     /// Passes one lock on between processes, and prints how long that takes.
-    fn pass_on(&self, url: &str, processes: u32) -> anyhow::Result<()> {
-        let run = processes::run(url, processes, self.seconds);
+    fn pass_on(&self, url: &str, crowd: processes::Crowd) -> anyhow::Result<()> {
+        let run = processes::run(url, crowd, self.seconds);
         let passing = self.runtime()?.block_on(run)?;
         if self.json {
             println!("{}", passing.json());
@@ -232,6 +240,17 @@ impl Measure {
             print!("{report}");
         }
         Ok(())
+    }
+}
+
+impl Between {
+    fn crowd(&self, hold: Duration) -> Option<processes::Crowd> {
+        let tasks = self.tasks;
+        self.processes.map(|processes| processes::Crowd {
+            processes,
+            tasks,
+            hold,
+        })
     }
 }
 
@@ -256,8 +275,8 @@ fn main() -> anyhow::Result<()> {
             };
             let server = mysql::Server::new(args.url, product)?;
             let measure = &args.measure;
-            if let Some(processes) = args.processes {
-                return measure.pass_on(&server.url(), processes);
+            if let Some(crowd) = args.between.crowd(Duration::ZERO) {
+                return measure.pass_on(&server.url(), crowd);
             }
             let run = mysql::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
@@ -265,8 +284,8 @@ fn main() -> anyhow::Result<()> {
         Command::Postgres(args) => {
             let server = postgres::Server::new(args.url)?;
             let measure = &args.measure;
-            if let Some(processes) = args.processes {
-                return measure.pass_on(&server.url(), processes);
+            if let Some(crowd) = args.between.crowd(Duration::ZERO) {
+                return measure.pass_on(&server.url(), crowd);
             }
             let run = postgres::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
@@ -274,8 +293,8 @@ fn main() -> anyhow::Result<()> {
         Command::Redis(args) => {
             let server = redis::Server::new(args.url)?;
             let measure = &args.measure;
-            if let Some(processes) = args.processes {
-                return measure.pass_on(&server.url(), processes);
+            if let Some(crowd) = args.between.crowd(Duration::ZERO) {
+                return measure.pass_on(&server.url(), crowd);
             }
             let run = redis::run(measure.workload, measure.options(), &server);
             measure.print(&measure.runtime()?.block_on(run)?)?;
@@ -283,6 +302,9 @@ fn main() -> anyhow::Result<()> {
         Command::ZooKeeper(args) => {
             let ensemble = zookeeper::Ensemble::new(args.servers, args.dir)?;
             let measure = &args.measure;
+            if let Some(crowd) = args.between.crowd(args.hold) {
+                return measure.pass_on(&ensemble.url(), crowd);
+            }
             let run = zookeeper::run(measure.workload, measure.options(), &ensemble, args.hold);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }

@@ -1,8 +1,9 @@
-//! Passing one lock on between processes: how long it takes from a release to the next grant, beside one trip to the server.
+//! Passing one lock on between processes: how long it takes from a release to the next grant, beside one trip to the server,
+//! and one durable change where a release and a grant are durable changes.
 
 use std::{fmt, process::Stdio, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use distlock_core::{Clock as _, DistLock, Locker, Moment, Released, SystemClock};
 use distlock_report::Latencies;
 use distlock_sql::{MySql, Postgres, Product, ServerConfig};
@@ -10,13 +11,19 @@ use sqlx::{Connection as _, MySqlConnection, PgConnection};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, Stdin},
     process::{Child, ChildStdin, ChildStdout, Command},
+    task::JoinSet,
 };
+use zookeeper_client::Client;
 
-use crate::{floor::Database as _, raw_redis::RawRedis, redis};
+use crate::{
+    floor::{self, Database as _},
+    raw_redis::RawRedis,
+    redis, zookeeper,
+};
 
 const NAME: &str = "bench:passed-on";
 
-/// How long trips to the server are measured, while nothing else is asked of it.
+/// How long trips to the server are measured, one after another, while nothing else is asked of it.
 const TRIPS: Duration = Duration::from_secs(1);
 
 /// What was measured.
@@ -24,11 +31,23 @@ const TRIPS: Duration = Duration::from_secs(1);
 pub(crate) struct Passing {
     /// One trip to the server and back.
     trips: Latencies,
+    /// One row changed, and on the disk. Nothing where the store keeps no rows.
+    changes: Latencies,
     /// From the start of a release to the grant to another process.
     passed: Latencies,
     /// Grants of each process.
     grants: Vec<u64>,
     seconds: f64,
+}
+
+/// Who wants the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crowd {
+    pub(crate) processes: u32,
+    /// Of each process.
+    pub(crate) tasks: u32,
+    /// How long each of them keeps it.
+    pub(crate) hold: Duration,
 }
 
 /// One time the lock was held, counted from boot.
@@ -39,8 +58,8 @@ struct Hold {
     released: Duration,
 }
 
-/// `processes` with one task each want one lock all the time, and give it back as soon as they have it.
-pub(crate) async fn run(url: &str, processes: u32, time: Duration) -> anyhow::Result<Passing> {
+/// All of a crowd want one lock all the time.
+pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Result<Passing> {
     // What a store keeps its locks in must be there before many want to create it.
     open(url).await?.close().await;
     let mut raw = Raw::connect(url).await.context("connect")?;
@@ -51,12 +70,23 @@ pub(crate) async fn run(url: &str, processes: u32, time: Duration) -> anyhow::Re
         raw.ping().await?;
         trips.record(SystemClock.now().since(start));
     }
+    let mut changes = Latencies::new();
+    if raw.prepare_changes().await? {
+        let until = SystemClock.now() + TRIPS;
+        while SystemClock.now() < until {
+            let start = SystemClock.now();
+            raw.change().await?;
+            changes.record(SystemClock.now().since(start));
+        }
+    }
     let mut all = Vec::new();
-    for _ in 0..processes {
+    for _ in 0..crowd.processes {
         all.push(Other::start(url).await?);
     }
     for process in &mut all {
-        process.say(&time.as_millis().to_string()).await?;
+        let (tasks, hold) = (crowd.tasks, crowd.hold.as_micros());
+        let order = format!("{} {tasks} {hold}", time.as_millis());
+        process.say(&order).await?;
     }
     let mut holds = Vec::new();
     let mut grants = Vec::new();
@@ -75,30 +105,38 @@ pub(crate) async fn run(url: &str, processes: u32, time: Duration) -> anyhow::Re
     }
     Ok(Passing {
         trips,
+        changes,
         passed,
         grants,
         seconds: time.as_secs_f64(),
     })
 }
 
-/// One of the processes: reads the server's URL and then for how long from its input, and writes when it held the lock.
+/// One of the processes: reads the server's URL from its input, and then for how long, by how many tasks and how many
+/// microseconds at a time it wants the lock, and writes when it held it.
 pub(crate) async fn pass_on() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next(&mut input).await?;
     let locker = Locker::new(open(&url).await?);
     locker.ready().await?;
     println!("ready");
-    let time = Duration::from_millis(next(&mut input).await?.parse()?);
-    let mut holds: Vec<(Moment, Moment)> = Vec::new();
-    let until = SystemClock.now() + time;
-    while SystemClock.now() < until {
-        let guard = locker.lock(NAME).acquire().await?;
-        let granted = SystemClock.now();
-        // Whoever is next may have it before we hear that it is free.
-        let releasing = SystemClock.now();
-        let released = guard.release().await;
-        ensure!(matches!(released, Released::Clean), "{released:?}");
-        holds.push((granted, releasing));
+    let order = next(&mut input).await?;
+    let order: Vec<u64> = order
+        .split(' ')
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .context("three numbers")?;
+    let &[time, tasks, hold] = order.as_slice() else {
+        bail!("not three numbers: {order:?}");
+    };
+    let until = SystemClock.now() + Duration::from_millis(time);
+    let mut wanting = JoinSet::new();
+    for _ in 0..tasks {
+        wanting.spawn(want(locker.clone(), until, Duration::from_micros(hold)));
+    }
+    let mut holds = Vec::new();
+    while let Some(own) = wanting.join_next().await {
+        holds.extend(own??);
     }
     locker.close().await;
     let nanos = |moment: &Moment| moment.since_boot().as_nanos();
@@ -108,7 +146,30 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Takes the lock again and again, and gives back from when until when it was held.
+async fn want(
+    locker: Locker,
+    until: Moment,
+    hold: Duration,
+) -> anyhow::Result<Vec<(Moment, Moment)>> {
+    let mut holds = Vec::new();
+    while SystemClock.now() < until {
+        let guard = locker.lock(NAME).acquire().await?;
+        let granted = SystemClock.now();
+        zookeeper::keep(hold).await;
+        // Whoever is next may have it before we hear that it is free.
+        let releasing = SystemClock.now();
+        let released = guard.release().await;
+        ensure!(matches!(released, Released::Clean), "{released:?}");
+        holds.push((granted, releasing));
+    }
+    Ok(holds)
+}
+
 async fn open(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
+    if let Some(servers) = servers(url) {
+        return Ok(zookeeper::open(servers).await?.lock());
+    }
     let clock = Arc::new(SystemClock);
     Ok(match Product::of(scheme(url)) {
         None => redis::open(url).await?.lock(),
@@ -125,8 +186,14 @@ fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or(url)
 }
 
+/// Of an ensemble.
+fn servers(url: &str) -> Option<&str> {
+    url.strip_prefix(zookeeper::SCHEME)?.strip_prefix("://")
+}
+
 /// A connection for the smallest question.
 enum Raw {
+    ZooKeeper(&'static Client),
     Redis(RawRedis),
     MySql(MySqlConnection),
     Postgres(PgConnection),
@@ -134,6 +201,9 @@ enum Raw {
 
 impl Raw {
     async fn connect(url: &str) -> anyhow::Result<Self> {
+        if let Some(servers) = servers(url) {
+            return Ok(Self::ZooKeeper(zookeeper::client(servers).await?));
+        }
         Ok(match Product::of(scheme(url)) {
             None => Self::Redis(RawRedis::connect(url).await?),
             Some(Product::Postgres) => Self::Postgres(PgConnection::connect(url).await?),
@@ -145,8 +215,28 @@ impl Raw {
         const SMALLEST: &str = "SELECT 1";
         match self {
             Self::Redis(redis) => redis.ping().await?,
+            Self::ZooKeeper(client) => drop(client.check_stat("/").await?),
             Self::MySql(mysql) => mysql.run(SMALLEST).await?,
             Self::Postgres(postgres) => postgres.run(SMALLEST).await?,
+        }
+        Ok(())
+    }
+
+    /// Whether the store keeps rows.
+    async fn prepare_changes(&mut self) -> anyhow::Result<bool> {
+        match self {
+            Self::Redis(_) | Self::ZooKeeper(_) => return Ok(false),
+            Self::MySql(mysql) => floor::prepare(mysql).await?,
+            Self::Postgres(postgres) => floor::prepare(postgres).await?,
+        }
+        Ok(true)
+    }
+
+    async fn change(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Redis(_) | Self::ZooKeeper(_) => {}
+            Self::MySql(mysql) => floor::step(mysql).await?,
+            Self::Postgres(postgres) => floor::step(postgres).await?,
         }
         Ok(())
     }
@@ -217,11 +307,23 @@ impl Passing {
         Self::micros(&self.passed, 0.5) / Self::micros(&self.trips, 0.5)
     }
 
+    fn over_changes(&self) -> Option<f64> {
+        let change = Self::micros(&self.changes, 0.5);
+        (self.changes.count() > 0).then(|| Self::micros(&self.passed, 0.5) / change)
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn unfairness(&self) -> f64 {
         let most = self.grants.iter().max().copied().unwrap_or(0);
         let least = self.grants.iter().min().copied().unwrap_or(0);
         most as f64 / least as f64
+    }
+
+    /// Of all grants, how many one process had at most.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn largest_share(&self) -> f64 {
+        let most = self.grants.iter().max().copied().unwrap_or(0);
+        most as f64 / self.grants.iter().sum::<u64>() as f64
     }
 
     /// As one JSON object.
@@ -234,8 +336,11 @@ impl Passing {
             "passed_p50_us": Self::micros(&self.passed, 0.5),
             "passed_p99_us": Self::micros(&self.passed, 0.99),
             "passed_over_trip": self.ratio(),
+            "change_p50_us": self.over_changes().map(|_| Self::micros(&self.changes, 0.5)),
+            "passed_over_change": self.over_changes(),
             "grants": self.grants,
             "unfairness": self.unfairness(),
+            "largest_share": self.largest_share(),
         })
     }
 }
@@ -253,11 +358,20 @@ impl fmt::Display for Passing {
         )?;
         writeln!(
             f,
-            "one trip p50 {:.0} us: {:.2} times; grants {:?}, {:.2} times as many for the luckiest",
+            "one trip p50 {:.0} us: {:.2} times",
             Self::micros(&self.trips, 0.5),
             self.ratio(),
+        )?;
+        if let Some(ratio) = self.over_changes() {
+            let change = Self::micros(&self.changes, 0.5);
+            writeln!(f, "one durable change p50 {change:.0} us: {ratio:.2} times")?;
+        }
+        writeln!(
+            f,
+            "grants {:?}: {:.2} times as many for the luckiest as for the unluckiest, {:.0} % of all",
             self.grants,
             self.unfairness(),
+            self.largest_share() * 100.0,
         )
     }
 }

@@ -9,6 +9,9 @@ use distlock_report::{Arm, Counters, LockerSubject, Options, Report, Subject, Wo
 use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
 use zookeeper_client::{self as zk, Acls, Client, CreateMode, LockClient, LockOptions, LockPrefix};
 
+/// In front of an ensemble's servers.
+pub(crate) const SCHEME: &str = "zookeeper";
+
 /// The ensemble that everything is measured against.
 #[derive(Debug)]
 pub(crate) enum Ensemble {
@@ -38,6 +41,10 @@ impl Ensemble {
             Self::Private(ensemble) => ensemble.servers(),
         }
     }
+
+    pub(crate) fn url(&self) -> String {
+        format!("{SCHEME}://{}", self.servers())
+    }
 }
 
 pub(crate) async fn run(
@@ -55,10 +62,7 @@ pub(crate) async fn run(
     }
     let recipe = Recipe(client(&servers).await?);
     arms.push(Arm::new("zookeeper-client", Holding(recipe, hold)));
-    let mut config = ZooKeeperConfig::new(servers.split(','));
-    config.root = "/distlock-bench".into();
-    config.session_timeout = Duration::from_secs(5);
-    let store = ZooKeeper::open(config, Arc::new(SystemClock)).await?;
+    let store = open(&servers).await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     locker.ready().await?;
@@ -68,7 +72,15 @@ pub(crate) async fn run(
     Ok(report)
 }
 
-async fn client(servers: &str) -> anyhow::Result<&'static Client> {
+/// Ours.
+pub(crate) async fn open(servers: &str) -> distlock_core::Result<ZooKeeper> {
+    let mut config = ZooKeeperConfig::new(servers.split(','));
+    config.root = "/distlock-bench".into();
+    config.session_timeout = Duration::from_secs(5);
+    ZooKeeper::open(config, Arc::new(SystemClock)).await
+}
+
+pub(crate) async fn client(servers: &str) -> anyhow::Result<&'static Client> {
     let client = Client::connector()
         .with_session_timeout(Duration::from_secs(5))
         .connect(servers)
@@ -141,6 +153,14 @@ impl Subject for Recipe {
     }
 }
 
+/// What a lock is kept for.
+pub(crate) async fn keep(time: Duration) {
+    if !time.is_zero() {
+        // Tokio's timers would make a millisecond two.
+        async_io::Timer::after(time).await;
+    }
+}
+
 /// Keeps each lock for a while.
 struct Holding<S>(S, Duration);
 
@@ -150,10 +170,7 @@ impl<S: Subject> Subject for Holding<S> {
 
     async fn acquire(&self, name: &str) -> Result<S::Held, S::Error> {
         let held = self.0.acquire(name).await?;
-        if !self.1.is_zero() {
-            // Tokio's timers would make a millisecond two.
-            async_io::Timer::after(self.1).await;
-        }
+        keep(self.1).await;
         Ok(held)
     }
 
