@@ -12,8 +12,12 @@ mod context;
 mod demo;
 mod exit;
 mod group;
+mod limits;
 mod logging;
 mod output;
+mod processes;
+mod progress;
+mod takeover;
 mod values;
 
 fn main() -> std::process::ExitCode {

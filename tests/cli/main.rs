@@ -16,5 +16,6 @@ mod postgres;
 mod redis;
 mod run;
 mod support;
+mod takeover;
 mod terminal;
 mod zookeeper;

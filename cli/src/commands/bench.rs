@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use distlock_report::{Options, Workload, bench};
 
+use super::bench_takeover::Takeover;
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
@@ -13,14 +14,15 @@ use crate::{
 
 /// Measure a backend: cycles per second, latencies, store operations per cycle, fairness.
 ///
-/// One cycle is one acquire and one release. The locks it takes have names that start with bench: and are released.
+/// One cycle is one acquire and one release. The locks it takes have names that start with bench: and are released. The
+/// workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
     /// What is done
     #[arg(long, value_name = "WORKLOAD", default_value = "uncontended", value_parser = workloads())]
-    workload: Workload,
-    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2]
+    workload: Choice,
+    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, takeover 64]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
     /// How long to measure
@@ -29,6 +31,23 @@ pub(crate) struct Bench {
     /// In how many rounds, whose median and spread are shown
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u32,
+    #[command(flatten)]
+    takeover: Takeover,
+}
+
+/// A workload of the measuring engine, or the one that needs gateways.
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Locks(Workload),
+    Takeover,
+}
+
+/// What is asked of every workload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Common {
+    pub(super) callers: Option<u32>,
+    pub(super) time: Duration,
+    pub(super) rounds: u32,
 }
 
 const EXAMPLES: &str = "\
@@ -37,27 +56,48 @@ Workloads:
   independent   many callers, each with a name of its own
   contended     many callers, one name
   handoff       as contended; timed is one caller's release until the next one's grant
+  takeover      many accounts, each of whose devices logs in where another one is logged in, on
+                gateway nodes; timed is the new login until the old device was told and gone
 
 Examples:
   distlock bench --backend sqlite:/tmp/bench.db --workload independent --concurrency 64
-  distlock bench --backend memory: --seconds 10 --json";
+  distlock bench --backend memory: --seconds 10 --json
+  distlock bench --backend memory: --workload takeover --rate 200
+  distlock bench --backend redis://127.0.0.1 --workload takeover --processes
+  distlock bench --backend memory: --workload takeover --logins 100000
+  distlock bench --backend memory: --workload takeover --idle 10000";
 
 impl Bench {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let workload = match self.workload {
+            Choice::Locks(workload) => workload,
+            Choice::Takeover => {
+                let common = Common {
+                    callers: self.concurrency,
+                    time: self.seconds,
+                    rounds: self.rounds,
+                };
+                return Box::pin(self.takeover.execute(common, context)).await;
+            }
+        };
+        if let Some(flag) = self.takeover.given() {
+            return Err(Failure::usage(format!(
+                "{flag} is for --workload takeover, not for {workload}"
+            )));
+        }
         let mut options = Options::default()
             .duration(self.seconds)
             .rounds(self.rounds);
         if let Some(callers) = self.concurrency {
             options = options.concurrency(callers);
         }
-        options.callers(self.workload)?;
+        options.callers(workload)?;
         let store = context.open(Sharing::Optional).await?;
         output::tell(format_args!(
-            "measuring {} for {:.1} s",
-            self.workload,
+            "measuring {workload} for {:.1} s",
             self.seconds.as_secs_f64()
         ));
-        let report = bench(store.lock(), self.workload, &options).await?;
+        let report = bench(store.lock(), workload, &options).await?;
         store.close().await;
         if context.json() {
             output::json(&report)?;
@@ -74,9 +114,14 @@ impl Bench {
     }
 }
 
-fn workloads() -> impl clap::builder::TypedValueParser<Value = Workload> {
-    PossibleValuesParser::new(Workload::ALL.map(Workload::as_str))
-        .try_map(|name| name.parse::<Workload>())
+fn workloads() -> impl clap::builder::TypedValueParser<Value = Choice> {
+    let names = Workload::ALL.map(Workload::as_str);
+    PossibleValuesParser::new(names.into_iter().chain(["takeover"])).try_map(|name| {
+        if name == "takeover" {
+            return Ok::<_, distlock::Error>(Choice::Takeover);
+        }
+        name.parse().map(Choice::Locks)
+    })
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -1,6 +1,6 @@
 //! What a client costs by itself: bytes on the wire, and the memory of a process that does nothing else.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 use distlock_report::{Arm, LockerSubject, Workload, compare::Measure};
 
@@ -9,7 +9,7 @@ use super::{
     rounds::{Turn, count, pause, workload_turn},
     wire::Wire,
 };
-use crate::exit::Outcome;
+use crate::{exit::Outcome, limits};
 
 /// Callers of the process whose memory is looked at.
 const CALLERS: u32 = 64;
@@ -100,14 +100,12 @@ async fn memory(url: &str, time: Duration) -> std::io::Result<Turn> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    let status = process
-        .id()
-        .map(|id| format!("/proc/{id}/status"))
-        .unwrap_or_default();
+    let id = process.id().unwrap_or_default();
     let mut peak = 0.0_f64;
     loop {
-        if let Some(kib) = peak_of(&status) {
-            peak = peak.max(kib);
+        // The most that it had resident so far.
+        if let Some(kib) = limits::memory_kib(id, "VmHWM:") {
+            peak = peak.max(count(kib));
         }
         match process.try_wait()? {
             Some(ended) if ended.success() => break,
@@ -119,11 +117,4 @@ async fn memory(url: &str, time: Duration) -> std::io::Result<Turn> {
         values: vec![(Measure::Memory, peak)],
         ..Turn::default()
     })
-}
-
-/// The most that a process had resident so far, in KiB.
-fn peak_of(status: &str) -> Option<f64> {
-    let text = fs::read_to_string(status).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.split_whitespace().next()?.parse().ok()
 }

@@ -11,7 +11,7 @@
 //! | `failures.rs` | what is broken on purpose |
 //! | `peers.rs` | raw drivers and other libraries, through `distlock-peers` |
 //! | `kept.rs` | finished rounds, so that an interrupted run goes on |
-//! | `machine.rs`, `progress.rs` | as their names say |
+//! | `machine.rs` | as its name says |
 
 mod client;
 mod failures;
@@ -21,7 +21,6 @@ mod kickout;
 mod machine;
 mod peers;
 mod plan;
-mod progress;
 mod properties;
 mod rounds;
 mod stores;
@@ -43,11 +42,13 @@ use distlock_report::{
 use self::{
     kept::Kept,
     plan::Plan,
-    progress::Progress,
     stores::{Candidate, distinguish},
 };
-pub(crate) use self::{plan::Effort, stores::Spawn};
-use crate::exit::{Failure, Outcome, code};
+pub(crate) use self::{plan::Effort, rounds::count, stores::Spawn};
+use crate::{
+    exit::{Failure, Outcome, code},
+    progress::Progress,
+};
 
 /// What was asked for.
 #[derive(Debug)]

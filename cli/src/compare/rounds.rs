@@ -296,7 +296,7 @@ pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate], failure
 
 /// A count as a number to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-pub(super) fn count(count: u64) -> f64 {
+pub(crate) fn count(count: u64) -> f64 {
     count as f64
 }
 

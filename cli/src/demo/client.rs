@@ -9,10 +9,8 @@ use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::mpsc};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, tungstenite::Message};
 
-use super::{
-    nodes::Node,
-    timeline::{Entry, Timeline},
-};
+use super::timeline::{Entry, Timeline};
+use crate::processes::Node;
 
 /// For anything that takes one round trip and a few store operations.
 pub(super) const SOON: Duration = Duration::from_secs(10);

@@ -2,13 +2,11 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `nodes.rs` | the gateway processes |
 //! | `client.rs` | the devices |
 //! | `scenes.rs` | what they play, and what must hold |
 //! | `timeline.rs` | what is printed |
 
 mod client;
-mod nodes;
 mod scenes;
 mod timeline;
 
@@ -19,7 +17,7 @@ use distlock::{Store, Target};
 use distlock_gateway::{TokenKey, Uid};
 use uuid::Uuid;
 
-use nodes::Node;
+use crate::processes::{Lines, Node};
 use scenes::{CROWDED, SCENES, Stage};
 use timeline::Timeline;
 
@@ -54,8 +52,8 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
     let url = target.reveal_url();
     let (name1, name2) = (name("n1"), name("n2"));
     let (node1, node2) = tokio::try_join!(
-        Node::start(&name1, &url, &key, &timeline),
-        Node::start(&name2, &url, &key, &timeline),
+        node(&name1, &url, &key, &timeline),
+        node(&name2, &url, &key, &timeline),
     )?;
     let mut stage = Stage {
         timeline: Arc::clone(&timeline),
@@ -93,6 +91,24 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
     store.close().await;
     timeline.close(passed, SCENES.len());
     Ok(passed == SCENES.len())
+}
+
+/// Starts a node whose transitions go into the timeline.
+async fn node(name: &str, url: &str, key: &str, timeline: &Arc<Timeline>) -> Result<Node> {
+    let (node, lines) = Node::start(name, url, key, &["--events".to_owned()]).await?;
+    tokio::spawn(relay(lines, Arc::clone(timeline)));
+    Ok(node)
+}
+
+async fn relay(mut lines: Lines, timeline: Arc<Timeline>) {
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(event) => timeline.node(event),
+            Err(error) => {
+                tracing::warn!(%error, line, "a node printed something else than an event");
+            }
+        }
+    }
 }
 
 /// Removes the records that the demo's accounts left in a store of the user's.

@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::{
     client::{Client, Ending, SOON},
-    nodes::Node,
     timeline::{Entry, Timeline},
 };
+use crate::processes::Node;
 
 /// How many devices log in at once.
 const CROWD: usize = 20;

@@ -27,6 +27,8 @@
 //! | dead nodes, stuck accounts, bystanders (I12, I14, I15) | `nodes` |
 //! | every message has an account (I18) | `messages` |
 //!
+//! A run too long to be kept is watched by a [`Judge`] while it lasts: fewer invariants, and no history.
+//!
 //! # What it takes for granted
 //! All times come from one machine's boot-time clock. A node that was paused may write down late what it did before the pause,
 //! so a pause is left out of every span of time.
@@ -35,6 +37,7 @@ mod confirmed;
 mod ends;
 mod generations;
 mod history;
+mod judge;
 mod messages;
 mod nodes;
 mod ownership;
@@ -43,6 +46,7 @@ mod sessions;
 mod stale;
 
 pub use history::{Fact, History, Seen, What};
+pub use judge::Judge;
 pub use report::{Invariant, Report, Rules, Violation};
 
 /// Checks a history against every invariant.

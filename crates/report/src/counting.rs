@@ -10,8 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, FencingToken, Forced, Grant,
-    HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
+    AcquireRequest, Attempt, Capabilities, Contender, Deleted, DistLock, Entry, Expect,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
+    ReleaseOutcome, Renewal, Renewed, Result, Store, Version, Written,
 };
 
 /// A backend whose calls are counted, those of handles that were opened from it too.
@@ -138,5 +139,125 @@ impl Contender for CountingContender {
     async fn leave(self: Box<Self>) -> Result<()> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.inner.leave().await
+    }
+}
+
+/// Records whose calls are counted, those of handles that were opened from them too. Scans are counted apart: they belong to
+/// background work.
+#[derive(Clone, Debug)]
+pub struct CountingRecords {
+    inner: Arc<dyn Records>,
+    calls: Arc<AtomicU64>,
+    scans: Arc<AtomicU64>,
+}
+
+impl CountingRecords {
+    /// Counts from zero.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Records>) -> Self {
+        Self {
+            inner,
+            calls: Arc::default(),
+            scans: Arc::default(),
+        }
+    }
+
+    /// Calls so far, scans aside.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Scans so far.
+    #[must_use]
+    pub fn scans(&self) -> u64 {
+        self.scans.load(Ordering::Relaxed)
+    }
+
+    fn count(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl Records for CountingRecords {
+    fn backend(&self) -> &'static str {
+        self.inner.backend()
+    }
+
+    fn tells_ages(&self) -> bool {
+        self.inner.tells_ages()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        Ok(Arc::new(Self {
+            inner: self.inner.reopen().await?,
+            calls: Arc::clone(&self.calls),
+            scans: Arc::clone(&self.scans),
+        }))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        self.count();
+        self.inner.get(key).await
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        self.count();
+        self.inner.get_many(keys).await
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        self.count();
+        self.inner.put(key, value, expect).await
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.count();
+        self.inner.delete(key, expect).await
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.scans.fetch_add(1, Ordering::Relaxed);
+        self.inner.scan(prefix, after, limit).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// A whole store whose calls are counted.
+#[derive(Clone, Debug)]
+pub struct CountingStore {
+    lock: CountingLock,
+    records: CountingRecords,
+}
+
+impl CountingStore {
+    /// Counts from zero what goes through [`store`](Self::store).
+    #[must_use]
+    pub fn new(inner: &Store) -> Self {
+        Self {
+            lock: CountingLock::new(inner.lock()),
+            records: CountingRecords::new(inner.records()),
+        }
+    }
+
+    /// The store that is counted. Every call gives one with a locker of its own.
+    #[must_use]
+    pub fn store(&self) -> Store {
+        Store::new(Arc::new(self.lock.clone()), Arc::new(self.records.clone()))
+    }
+
+    /// Calls so far to locks and records, scans aside.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.lock.calls() + self.records.calls()
     }
 }

@@ -19,9 +19,10 @@
 //! - [`bench()`] measures one backend; [`measure`] measures any number of [`Arm`]s.
 //! - [`Workload`] and [`Options`]: what is done, by how many, for how long.
 //! - [`Subject`]: what an arm drives. [`LockerSubject`] drives a backend through [`Locker`](distlock_core::Locker) and guards,
-//!   and [`CountingLock`] counts what reaches the backend. A raw driver implements [`Subject`] itself.
+//!   and [`CountingLock`] and [`CountingStore`] count what reaches the backend. A raw driver implements [`Subject`] itself.
 //! - [`Sample`], [`Latencies`]: what one round saw. [`Figures`], [`Spread`], [`Ratio`]: what is said about it.
 //!
+//! - [`TakeoverSample`], [`TakeoverReport`]: the same for the kick-out flow, whose cycle is a login that ends another session.
 //! - [`Comparison`]: several stores side by side, as data. [`render`] turns it into a page.
 //!
 //! # What the figures mean
@@ -42,15 +43,19 @@ mod report;
 mod sample;
 mod statistics;
 mod table;
+mod takeover;
 mod timing;
 mod workload;
 
 pub use arm::{Arm, Counters, Subject};
 pub use compare::Comparison;
-pub use counting::CountingLock;
+pub use counting::{CountingLock, CountingRecords, CountingStore};
 pub use engine::{measure, measure_round};
 pub use locker::{LockerSubject, bench};
 pub use report::Report;
 pub use sample::{Latencies, Sample};
 pub use statistics::{Figures, Ratio, Spread};
+pub use takeover::{
+    Ended, Quantiles, TakeoverFigures, TakeoverRatio, TakeoverReport, TakeoverSample,
+};
 pub use workload::{Options, Workload};

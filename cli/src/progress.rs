@@ -11,13 +11,13 @@ use crate::output;
 
 /// Progress on standard error.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     lines: bool,
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
             bar.set_style(style);
@@ -30,13 +30,13 @@ impl Progress {
     }
 
     /// There will be so many steps.
-    pub(super) fn expect(&self, steps: usize) {
+    pub(crate) fn expect(&self, steps: usize) {
         self.bar
             .set_length(u64::try_from(steps).unwrap_or(u64::MAX));
     }
 
     /// Something else begins.
-    pub(super) fn part(&self, text: &str) {
+    pub(crate) fn part(&self, text: &str) {
         if self.lines {
             output::tell(text);
         }
@@ -44,16 +44,21 @@ impl Progress {
     }
 
     /// One step is done.
-    pub(super) fn step(&self) {
-        self.bar.inc(1);
+    pub(crate) fn step(&self) {
+        self.steps(1);
+    }
+
+    /// Some steps are done.
+    pub(crate) fn steps(&self, steps: u64) {
+        self.bar.inc(steps);
     }
 
     /// Something that a reader must know.
-    pub(super) fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         self.bar.suspend(|| output::tell(text));
     }
 
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

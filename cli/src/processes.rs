@@ -1,6 +1,6 @@
-//! The two gateway nodes: real processes, of this very program.
+//! Gateway nodes as real processes, of this very program.
 
-use std::{process::Stdio, sync::Arc, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use distlock::{Clock as _, SystemClock};
@@ -11,8 +11,6 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-use super::timeline::Timeline;
-
 /// From starting a process until it listens. A cold start reads the program from disk.
 const START: Duration = Duration::from_secs(20);
 /// For an orderly end, which tells the clients.
@@ -20,21 +18,24 @@ const STOP: Duration = Duration::from_secs(5);
 
 /// A running node. It is killed when this value is dropped, and ends by itself when this process does.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) name: String,
+pub(crate) struct Node {
+    pub(crate) name: String,
     /// Where clients connect.
-    pub(super) listen: String,
+    pub(crate) listen: String,
     child: Child,
 }
 
+/// What a node prints after it is ready: its transitions, with `--events`.
+pub(crate) type Lines = tokio::io::Lines<BufReader<ChildStdout>>;
+
 impl Node {
-    /// Starts a node and waits until it listens.
-    pub(super) async fn start(
+    /// Starts a node with some more arguments of `gateway run`, and waits until it listens.
+    pub(crate) async fn start(
         name: &str,
         backend: &str,
         key: &str,
-        timeline: &Arc<Timeline>,
-    ) -> Result<Self> {
+        more: &[String],
+    ) -> Result<(Self, Lines)> {
         let mut command = Command::new(std::env::current_exe().context("where this program is")?);
         for (variable, _) in std::env::vars_os() {
             // Settings of the user's own nodes are not meant for these.
@@ -44,14 +45,8 @@ impl Node {
         }
         let log = std::env::var_os("DISTLOCK_LOG").unwrap_or_else(|| "error".into());
         let child = command
-            .args([
-                "gateway",
-                "run",
-                "--events",
-                "--exit-with-stdin",
-                "--node",
-                name,
-            ])
+            .args(["gateway", "run", "--exit-with-stdin", "--node", name])
+            .args(more)
             .args(["--listen", "127.0.0.1:0"])
             .args(["--peer-listen", "127.0.0.1:0"])
             .args(["--admin-listen", "127.0.0.1:0"])
@@ -90,12 +85,16 @@ impl Node {
             (Some("ready"), Some(listen)) => listen.to_owned(),
             _ => bail!("node {name} says {ready} instead of being ready"),
         };
-        tokio::spawn(relay(lines, Arc::clone(timeline)));
-        Ok(node)
+        Ok((node, lines))
+    }
+
+    /// The process.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
     }
 
     /// Kills it with SIGKILL, as a crash would.
-    pub(super) async fn crash(&mut self) -> Result<()> {
+    pub(crate) async fn crash(&mut self) -> Result<()> {
         self.child
             .kill()
             .await
@@ -103,7 +102,7 @@ impl Node {
     }
 
     /// Ends it in an orderly way, or otherwise if that takes too long.
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         drop(self.child.stdin.take());
         tokio::select! {
             _ = self.child.wait() => {}
@@ -125,17 +124,6 @@ impl Drop for Node {
                 WaitId::Pid(id),
                 WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
             );
-        }
-    }
-}
-
-async fn relay(mut lines: tokio::io::Lines<BufReader<ChildStdout>>, timeline: Arc<Timeline>) {
-    while let Ok(Some(line)) = lines.next_line().await {
-        match serde_json::from_str(&line) {
-            Ok(event) => timeline.node(event),
-            Err(error) => {
-                tracing::warn!(%error, line, "a node printed something else than an event");
-            }
         }
     }
 }

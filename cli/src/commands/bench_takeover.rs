@@ -1,0 +1,174 @@
+//! `distlock bench --workload takeover`: measure the kick-out flow.
+
+use std::fmt::Display;
+
+use clap::Args;
+use distlock_report::Options;
+use serde::Serialize;
+
+use super::bench::Common;
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+    limits, output,
+    takeover::{self, Ground, Load, Soak},
+};
+
+/// Accounts at the same time when nobody says.
+const CALLERS: u32 = 64;
+
+/// What only the workload takeover knows.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Options of --workload takeover")]
+pub(super) struct Takeover {
+    /// Logins per second in all; latencies count from when each was due. As many as there can be unless set
+    #[arg(long, value_name = "LOGINS", value_parser = rate)]
+    rate: Option<f64>,
+    /// How many gateway nodes [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    nodes: Option<u32>,
+    /// Run each node as a process of its own; store operations cannot be counted then
+    #[arg(long)]
+    processes: bool,
+    /// Instead: so many logins of few accounts, many devices of each at once, checked for duplicates and for contests
+    /// without a winner while they run; ends with 1 when one is found
+    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "idle"], value_parser = clap::value_parser!(u64).range(1..))]
+    logins: Option<u64>,
+    /// Instead: the memory of one node, a process of its own, with so many sessions that do nothing
+    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "processes", "nodes"], value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    idle: Option<u32>,
+}
+
+impl Takeover {
+    /// A flag that another workload does not understand.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        [
+            (self.rate.is_some(), "--rate"),
+            (self.nodes.is_some(), "--nodes"),
+            (self.processes, "--processes"),
+            (self.logins.is_some(), "--logins"),
+            (self.idle.is_some(), "--idle"),
+        ]
+        .into_iter()
+        .find_map(|(given, flag)| given.then_some(flag))
+    }
+
+    pub(super) async fn execute(self, common: Common, context: &Context) -> Outcome {
+        let callers = common.callers.unwrap_or(CALLERS);
+        if !(1..=Options::MAX_CONCURRENCY).contains(&callers) {
+            return Err(Failure::usage(format!(
+                "concurrency {callers} is outside 1 to {}",
+                Options::MAX_CONCURRENCY
+            )));
+        }
+        if common.rounds == 0 || (common.time / common.rounds).as_millis() < 20 {
+            return Err(Failure::usage(format!(
+                "{:?} in {} rounds leaves less than 20 ms for one",
+                common.time, common.rounds
+            )));
+        }
+        limits::raise_open_files();
+        let target = context.target(Sharing::Optional)?;
+        let store = distlock::open(target.clone()).await?;
+        let ground = Ground::new(target, &store);
+        if self.processes && !ground.has_other_processes() {
+            return Err(Failure::usage(format!(
+                "the nodes cannot share {} from processes of their own: leave --processes out",
+                ground.backend()
+            )));
+        }
+        // Its nodes and their processes go away with the future, so an interruption must reach it.
+        let outcome = tokio::select! {
+            outcome = Box::pin(self.measure(callers, common, &ground, context)) => outcome,
+            _ = tokio::signal::ctrl_c() => {
+                output::tell("interrupted");
+                Ok(code::SIGNALLED + 2)
+            }
+        };
+        store.close().await;
+        outcome
+    }
+
+    async fn measure(
+        self,
+        callers: u32,
+        common: Common,
+        ground: &Ground,
+        context: &Context,
+    ) -> Outcome {
+        let nodes = self.nodes.unwrap_or(2);
+        if let Some(logins) = self.logins {
+            let soak = Soak {
+                logins,
+                devices: callers,
+                nodes,
+                processes: self.processes,
+            };
+            return soaked(ground, &soak, context).await;
+        }
+        if let Some(sessions) = self.idle {
+            let report = takeover::idle(ground, sessions).await.map_err(failed)?;
+            print(&report, context)?;
+            return Ok(code::OK);
+        }
+        let load = Load {
+            callers,
+            nodes,
+            processes: self.processes,
+            rate: self.rate,
+            time: common.time,
+            rounds: common.rounds,
+        };
+        output::tell(format_args!(
+            "measuring takeover for {:.1} s with each way of routing",
+            common.time.as_secs_f64()
+        ));
+        let report = takeover::measure(ground, &load).await.map_err(failed)?;
+        print(&report, context)?;
+        if report.has_errors() {
+            return Err(Failure::new(
+                code::FAILED,
+                "some takeovers or messages failed: the figures are of the others",
+            ));
+        }
+        Ok(code::OK)
+    }
+}
+
+async fn soaked(ground: &Ground, soak: &Soak, context: &Context) -> Outcome {
+    let report = takeover::soak(ground, soak).await.map_err(failed)?;
+    print(&report, context)?;
+    if let Some(violation) = report.violations.first() {
+        return Err(Failure::new(
+            code::FAILED,
+            format!("after {} logins: {violation}", report.logins),
+        ));
+    }
+    if report.failed > 0 {
+        return Err(Failure::new(
+            code::FAILED,
+            format!("{} logins had no answer that counts", report.failed),
+        ));
+    }
+    Ok(code::OK)
+}
+
+fn print(report: &(impl Serialize + Display), context: &Context) -> Outcome<()> {
+    if context.json() {
+        output::json(report)
+    } else {
+        output::bytes(report.to_string().as_bytes())
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn failed(error: anyhow::Error) -> Failure {
+    Failure::new(code::UNAVAILABLE, format!("{error:#}"))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|rate| (0.01..=1e6).contains(rate))
+        .ok_or_else(|| "a number of logins per second, 0.01 to 1000000, is needed".into())
+}

@@ -1,0 +1,152 @@
+//! A device as small as it can be: one connection, one login.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use distlock::{Clock as _, Moment, SystemClock};
+use distlock_kickout::{Generation, SessionId};
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{Message, protocol::WebSocketConfig},
+};
+
+/// For anything at all: beyond it something is wrong, and says so.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connected device. Dropping it resets the connection, so that thousands of them leave no port waiting.
+#[derive(Debug)]
+pub(super) struct Client {
+    socket: WebSocketStream<TcpStream>,
+}
+
+/// What a node says; what is not looked at is left out.
+#[derive(Debug, Deserialize)]
+pub(super) struct Frame {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) session: Option<SessionId>,
+    pub(super) r#gen: Option<Generation>,
+    pub(super) id: Option<String>,
+    pub(super) outcome: Option<String>,
+    pub(super) code: Option<serde_json::Value>,
+    pub(super) reason: Option<String>,
+}
+
+impl Client {
+    /// Connects, without logging in.
+    pub(super) async fn connect(to: SocketAddr) -> Result<Self> {
+        let connecting = async {
+            let stream = TcpStream::connect(to).await?;
+            stream.set_nodelay(true)?;
+            // Small buffers: there are many of them, and their frames are short.
+            let config = WebSocketConfig::default()
+                .read_buffer_size(4096)
+                .write_buffer_size(0);
+            let url = format!("ws://{to}/ws");
+            let (socket, _) =
+                tokio_tungstenite::client_async_with_config(url, stream, Some(config)).await?;
+            Ok(Self { socket })
+        };
+        soon("connect", connecting).await?
+    }
+
+    /// Asks to log in.
+    pub(super) async fn ask(&mut self, token: &str, device: &str) -> Result<()> {
+        let frame = json!({"type": "login", "token": token, "device": device, "class": "", "intent": "login"});
+        self.send(&frame.to_string()).await
+    }
+
+    pub(super) async fn send(&mut self, frame: &str) -> Result<()> {
+        let sending = self.socket.send(Message::text(frame));
+        Ok(soon("send a frame", sending).await??)
+    }
+
+    /// The next frame; `None` = the connection is over.
+    ///
+    /// Cancel safe.
+    pub(super) async fn next(&mut self) -> Result<Option<Frame>> {
+        loop {
+            match self.socket.next().await {
+                Some(Ok(Message::Text(text))) => {
+                    return serde_json::from_str(text.as_str())
+                        .map(Some)
+                        .with_context(|| format!("a node said {text}"));
+                }
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(None),
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// The answer to a login.
+    pub(super) async fn answer(&mut self) -> Result<Frame> {
+        match soon("wait for the answer to a login", self.next()).await?? {
+            Some(frame) => Ok(frame),
+            None => bail!("the connection ended before the login was answered"),
+        }
+    }
+
+    /// Waits for the answer to a login and wants it to be a good one.
+    pub(super) async fn is_in(&mut self) -> Result<()> {
+        let frame = self.answer().await?;
+        if frame.kind != "login_ok" {
+            bail!("a login was answered {frame}");
+        }
+        Ok(())
+    }
+
+    /// Waits until the session is told to go; answers when.
+    pub(super) async fn told(&mut self) -> Result<Moment> {
+        while let Some(frame) = soon("wait for the notice", self.next()).await?? {
+            match frame.kind.as_str() {
+                "offline" => return Ok(SystemClock.now()),
+                "message" | "pong" => {}
+                _ => bail!("a session that was taken over was told {frame}"),
+            }
+        }
+        bail!("a session was disconnected without a word")
+    }
+
+    /// Says goodbye and closes, as a good client does; answers when both sides have closed.
+    pub(super) async fn leave(&mut self) -> Result<Moment> {
+        let leaving = async {
+            // The node may end the connection as soon as it has the goodbye, so failures here are none.
+            let _ = self.socket.feed(Message::text(r#"{"type":"bye"}"#)).await;
+            let _ = self.socket.close(None).await;
+            while let Ok(Some(_)) = self.next().await {}
+        };
+        soon("close", leaving).await?;
+        Ok(SystemClock.now())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.socket.get_ref().set_zero_linger();
+    }
+}
+
+impl std::fmt::Display for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.kind)?;
+        if let Some(code) = &self.code {
+            write!(f, " {code}")?;
+        }
+        if let Some(reason) = &self.reason {
+            write!(f, ": {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bounds everything.
+pub(super) async fn soon<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
+    match tokio::time::timeout(PATIENCE, doing).await {
+        Ok(done) => Ok(done),
+        Err(_) => bail!("{what}: not within {PATIENCE:?}"),
+    }
+}

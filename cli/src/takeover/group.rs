@@ -1,0 +1,237 @@
+//! A group of gateway nodes over one store: tasks of this process, or processes of their own.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, Result};
+use distlock::{Reach, Store, Target};
+use distlock_gateway::{Gateway, GatewayConfig, TokenKey, Uid, mint};
+use distlock_report::CountingStore;
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::{commands::conformance, processes};
+
+/// How long the tokens of the clients are good: longer than any run.
+const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// The store that the nodes share, and names that no other run uses.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    target: Target,
+    /// Opening a store of this process again would give another, empty one.
+    shared: Option<Store>,
+    backend: &'static str,
+    run: String,
+    key: String,
+}
+
+impl Ground {
+    /// `store` is `target`, opened.
+    pub(crate) fn new(target: Target, store: &Store) -> Self {
+        let lock = store.lock();
+        let process = lock.capabilities().reach == Reach::Process;
+        Self {
+            target,
+            shared: process.then(|| store.clone()),
+            backend: lock.capabilities().backend,
+            run: format!("bench{:08x}", fastrand::u32(..)),
+            key: uuid::Uuid::new_v4().to_string(),
+        }
+    }
+
+    pub(crate) const fn backend(&self) -> &'static str {
+        self.backend
+    }
+
+    /// Whether processes can share the store.
+    pub(crate) const fn has_other_processes(&self) -> bool {
+        self.shared.is_none()
+    }
+
+    /// Another client, as another process would have it.
+    pub(super) async fn client(&self) -> distlock::Result<Store> {
+        conformance::client(self.target.clone(), self.shared.clone(), false).await
+    }
+
+    /// An account of this run, with a token for it.
+    pub(super) fn account(&self, name: &str) -> Result<(Uid, String)> {
+        let uid = Uid::new(format!("{}-{name}", self.run))?;
+        let key = TokenKey::new(self.key.as_bytes())?;
+        let token = mint(&key, &uid, TOKEN_TTL)?;
+        Ok((uid, token))
+    }
+
+    /// Removes the accounts' records, which would otherwise stay for ever.
+    pub(super) async fn tidy(&self) -> distlock::Result<()> {
+        let store = self.client().await?;
+        let records = store.records();
+        for kind in ["sess", "rev", "inbox"] {
+            let prefix = format!("{kind}/{}", self.run);
+            loop {
+                let found = records.scan(&prefix, None, 500).await?;
+                if found.is_empty() {
+                    break;
+                }
+                let deleting = found.into_iter().map(|(key, entry)| {
+                    let records = records.clone();
+                    async move { records.delete(&key, entry.version).await }
+                });
+                futures_util::future::try_join_all(deleting).await?;
+            }
+        }
+        store.close().await;
+        Ok(())
+    }
+}
+
+/// The nodes of one group.
+#[derive(Debug)]
+pub(super) struct Group {
+    nodes: Vec<Node>,
+    counting: Vec<CountingStore>,
+}
+
+#[derive(Debug)]
+enum Node {
+    Task {
+        listen: SocketAddr,
+        stop: oneshot::Sender<()>,
+        running: JoinHandle<distlock::Result<()>>,
+        store: Store,
+    },
+    Process {
+        listen: SocketAddr,
+        node: Box<processes::Node>,
+    },
+}
+
+impl Group {
+    /// Starts `nodes` nodes, whose names begin with `name`, with some settings that differ from the defaults.
+    pub(super) async fn start(
+        ground: &Ground,
+        name: &str,
+        nodes: u32,
+        processes: bool,
+        settings: &[(&str, &str)],
+    ) -> Result<Self> {
+        let mut group = Self {
+            nodes: Vec::new(),
+            counting: Vec::new(),
+        };
+        for number in 1..=nodes {
+            let name = format!("{}-{name}{number}", ground.run);
+            // The accounts of a measurement log in far more often than anybody's.
+            let mut all = vec![("login_rate", "0")];
+            all.extend_from_slice(settings);
+            let node = if processes {
+                group.process(ground, &name, &all).await
+            } else {
+                group.task(ground, &name, &all).await
+            };
+            group
+                .nodes
+                .push(node.with_context(|| format!("start node {name}"))?);
+        }
+        Ok(group)
+    }
+
+    async fn task(
+        &mut self,
+        ground: &Ground,
+        name: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Node> {
+        let inner = ground.client().await?;
+        let counting = CountingStore::new(&inner);
+        let store = counting.store();
+        self.counting.push(counting);
+        let mut config = GatewayConfig::default();
+        for (key, value) in [
+            ("node", name),
+            ("listen", "127.0.0.1:0"),
+            ("peer_listen", "127.0.0.1:0"),
+            ("admin_listen", "127.0.0.1:0"),
+            ("token_key", &ground.key),
+        ]
+        .iter()
+        .chain(settings)
+        {
+            config.set(key, value)?;
+        }
+        let gateway = Box::pin(Gateway::start(config, store.clone())).await?;
+        let listen = gateway.ready().listen;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(async move {
+            Box::pin(gateway.run(async {
+                let _ = stopped.await;
+            }))
+            .await
+        });
+        Ok(Node::Task {
+            listen,
+            stop,
+            running,
+            store,
+        })
+    }
+
+    async fn process(
+        &mut self,
+        ground: &Ground,
+        name: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Node> {
+        let more: Vec<String> = settings
+            .iter()
+            .flat_map(|(key, value)| [format!("--{}", key.replace('_', "-")), (*value).to_owned()])
+            .collect();
+        let url = ground.target.reveal_url();
+        let (node, _) = processes::Node::start(name, &url, &ground.key, &more).await?;
+        Ok(Node::Process {
+            listen: node.listen.parse()?,
+            node: Box::new(node),
+        })
+    }
+
+    /// Where clients connect.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes
+            .iter()
+            .map(|node| match node {
+                Node::Task { listen, .. } | Node::Process { listen, .. } => *listen,
+            })
+            .collect()
+    }
+
+    /// The process of the first node, where nodes are processes.
+    pub(super) fn process_id(&self) -> Option<u32> {
+        match self.nodes.first()? {
+            Node::Task { .. } => None,
+            Node::Process { node, .. } => node.id(),
+        }
+    }
+
+    /// Calls to the store so far, scans aside; `None` where nodes are processes.
+    pub(super) fn calls(&self) -> Option<u64> {
+        (!self.counting.is_empty()).then(|| self.counting.iter().map(CountingStore::calls).sum())
+    }
+
+    /// Ends the nodes in an orderly way.
+    pub(super) async fn stop(self) {
+        let stopping = self.nodes.into_iter().map(|node| async {
+            match node {
+                Node::Task {
+                    stop,
+                    running,
+                    store,
+                    ..
+                } => {
+                    drop(stop);
+                    drop(running.await);
+                    store.close().await;
+                }
+                Node::Process { node, .. } => node.stop().await,
+            }
+        });
+        futures_util::future::join_all(stopping).await;
+    }
+}

@@ -1,0 +1,135 @@
+//! What sessions cost that do nothing: the memory of a node, a process of its own, with many of them.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use distlock::{Clock as _, SystemClock};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use super::{
+    client::Client,
+    group::{Ground, Group},
+};
+use crate::{limits, progress::Progress};
+
+/// Logins at a time.
+const AT_A_TIME: u32 = 64;
+/// How many of them are asked whether they are still in.
+const PINGED: u32 = 100;
+/// For the node to finish what the last login left.
+const REST: Duration = Duration::from_secs(2);
+/// File descriptors that are not clients.
+const SPARE: u64 = 200;
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct IdleReport {
+    workload: &'static str,
+    backend: &'static str,
+    idle_sessions: u32,
+    /// Of the node's process, before the first login.
+    resident_kib_before: u64,
+    /// With all of them.
+    resident_kib: u64,
+    bytes_per_session: u64,
+    seconds: f64,
+    logins_per_second: f64,
+}
+
+/// Logs so many accounts in to one node, and looks at its memory. Cancelling it ends the node.
+pub(crate) async fn idle(ground: &Ground, sessions: u32) -> Result<IdleReport> {
+    let files = limits::raise_open_files();
+    if files < u64::from(sessions) + SPARE {
+        bail!("{sessions} sessions need as many open files, and {files} are allowed (ulimit -n)");
+    }
+    let most = (sessions + AT_A_TIME).to_string();
+    // They are idle on purpose.
+    let settings = [
+        ("max_connections", most.as_str()),
+        ("max_pending", most.as_str()),
+        ("heartbeat", "1h"),
+    ];
+    let group = Group::start(ground, "i", 1, true, &settings).await?;
+    let node = group.process_id().context("the node has no process")?;
+    let memory =
+        || limits::memory_kib(node, "VmRSS:").context("the memory of a process cannot be told");
+    let resident_kib_before = memory()?;
+    let progress = Progress::new();
+    progress.expect(usize::try_from(sessions)?);
+    progress.part(&format!("logging {sessions} accounts in"));
+    let start = SystemClock.now();
+    let address = group.addresses()[0];
+    let mut clients = Vec::new();
+    let mut entering = JoinSet::new();
+    for number in 0..sessions {
+        if entering.len() >= usize::try_from(AT_A_TIME)?
+            && let Some(entered) = entering.join_next().await
+        {
+            clients.push(entered??);
+            progress.step();
+        }
+        let (_, token) = ground.account(&format!("i{number}"))?;
+        entering.spawn(async move {
+            let mut client = Client::connect(address).await?;
+            client.ask(&token, "device").await?;
+            client.is_in().await?;
+            anyhow::Ok(client)
+        });
+    }
+    while let Some(entered) = entering.join_next().await {
+        clients.push(entered??);
+        progress.step();
+    }
+    let seconds = SystemClock.now().since(start).as_secs_f64();
+    SystemClock.sleep(REST).await;
+    let resident_kib = memory()?;
+    progress.finish();
+    let every = usize::try_from(sessions / PINGED)?.max(1);
+    for client in clients.iter_mut().step_by(every) {
+        client.send(r#"{"type":"ping"}"#).await?;
+        let answer = client.answer().await?;
+        if answer.kind != "pong" {
+            bail!("an idle session was told {answer}");
+        }
+    }
+    drop(clients);
+    group.stop().await;
+    if ground.has_other_processes() {
+        ground.tidy().await?;
+    }
+    let grown = resident_kib.saturating_sub(resident_kib_before);
+    Ok(IdleReport {
+        workload: "takeover",
+        backend: ground.backend(),
+        idle_sessions: sessions,
+        resident_kib_before,
+        resident_kib,
+        bytes_per_session: grown * 1024 / u64::from(sessions.max(1)),
+        seconds,
+        logins_per_second: f64::from(sessions) / seconds,
+    })
+}
+
+impl std::fmt::Display for IdleReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{} idle sessions on one node over {}: {:.1} MiB resident, {:.1} MiB of them before the first, {} bytes a session",
+            self.idle_sessions,
+            self.backend,
+            mib(self.resident_kib),
+            mib(self.resident_kib_before),
+            self.bytes_per_session
+        )?;
+        writeln!(
+            f,
+            "logged in within {:.1} s ({:.0}/s)",
+            self.seconds, self.logins_per_second
+        )
+    }
+}
+
+fn mib(kib: u64) -> f64 {
+    crate::compare::count(kib) / 1024.0
+}

@@ -1,0 +1,124 @@
+//! Takeovers among real gateway nodes, with real WebSocket clients: how many, how fast, and whether they go right.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `group.rs` | the nodes, in this process or in others |
+//! | `client.rs` | a device |
+//! | `load.rs` | takeovers and messages, at a rate or as fast as it goes |
+//! | `soak.rs` | contended logins, judged while they run |
+//! | `idle.rs` | the memory of idle sessions |
+
+mod client;
+mod group;
+mod idle;
+mod load;
+mod soak;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use distlock_report::{TakeoverReport, TakeoverSample};
+
+pub(crate) use self::{
+    group::Ground,
+    idle::idle,
+    soak::{Soak, soak},
+};
+use self::{
+    group::Group,
+    load::{Pace, Seats},
+};
+
+/// Not measured: connections between the nodes are made, buffers grow.
+const WARMUP: Duration = Duration::from_millis(300);
+
+/// A part of each round's time is for messages.
+const MESSAGES: f64 = 0.25;
+
+/// How nodes route, the first one being what the other is compared with.
+const ROUTES: [&str; 2] = ["fenced", "locked"];
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    /// Accounts that are taken over at the same time.
+    pub(crate) callers: u32,
+    /// Nodes of a group.
+    pub(crate) nodes: u32,
+    /// Whether each node is a process.
+    pub(crate) processes: bool,
+    /// Logins per second; `None` = as many as there can be.
+    pub(crate) rate: Option<f64>,
+    /// For each way of routing, over all rounds.
+    pub(crate) time: Duration,
+    pub(crate) rounds: u32,
+}
+
+/// One group of nodes and its clients.
+struct Arm {
+    route: &'static str,
+    group: Group,
+    seats: Seats,
+}
+
+/// Measures both ways of routing, in interleaved rounds. Cancelling it ends the nodes.
+pub(crate) async fn measure(ground: &Ground, load: &Load) -> Result<TakeoverReport> {
+    let mut arms = Vec::new();
+    for route in ROUTES {
+        let settings = [("route", route)];
+        let group = Group::start(ground, route, load.nodes, load.processes, &settings).await?;
+        let seats = Seats::new(ground, &group, route, load.callers)?;
+        arms.push(Arm {
+            route,
+            group,
+            seats,
+        });
+    }
+    let mut samples = Vec::new();
+    for round in 0..load.rounds {
+        // Every other round goes backwards, so that no arm always runs after the same neighbour.
+        let mut order: Vec<usize> = (0..arms.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            samples.push(arms[at].round(round, load).await);
+        }
+    }
+    samples.sort_by_key(|sample| ROUTES.iter().position(|route| *route == sample.arm));
+    for arm in arms {
+        arm.seats.leave().await;
+        arm.group.stop().await;
+    }
+    ground.tidy().await?;
+    let mut report = TakeoverReport::new(ground.backend(), samples);
+    report.nodes = load.nodes;
+    report.processes = load.processes;
+    report.callers = load.callers;
+    report.rate = load.rate;
+    Ok(report)
+}
+
+impl Arm {
+    async fn round(&mut self, round: u32, load: &Load) -> TakeoverSample {
+        let time = load.time / load.rounds;
+        let pace = |time| Pace {
+            time,
+            rate: load.rate,
+        };
+        self.seats.take_over(pace(WARMUP.min(time))).await;
+        let before = self.group.calls();
+        let mut sample = self
+            .seats
+            .take_over(pace(time.mul_f64(1.0 - MESSAGES)))
+            .await;
+        let after = self.group.calls();
+        let talked = self.seats.talk(time.mul_f64(MESSAGES)).await;
+        sample.add(&talked);
+        sample.arm = self.route.to_owned();
+        sample.round = round;
+        sample.operations = after.zip(before).map(|(after, before)| after - before);
+        sample.messages_elapsed_ns = talked.messages_elapsed_ns;
+        sample
+    }
+}

@@ -1,0 +1,436 @@
+//! Contended logins for as long as somebody likes: a few accounts, many devices of each at once, on all nodes, judged while
+//! they run.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use distlock::{Clock as _, RecordKey, Records, SystemClock};
+use distlock_checker::{Invariant, Judge, Rules, Seen, What};
+use distlock_gateway::Uid;
+use distlock_kickout::{Code, Device, NodeId, UserRecord};
+use serde::Serialize;
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{
+    client::{Client, Frame, PATIENCE, soon},
+    group::{Ground, Group},
+};
+use crate::progress::Progress;
+
+/// Devices of an account that log in at once, where there are as many.
+const CROWD: u32 = 8;
+
+/// What nodes that reach each other need to settle: the kick budget, and slack. What takes longer is counted.
+const PROMPT: Duration = Duration::from_millis(1250);
+/// What they need when they do not: a node lease, and slack. What takes longer is a violation.
+const LEASE: Duration = Duration::from_secs(9);
+const SLACK: Duration = Duration::from_millis(250);
+
+const TICK: Duration = Duration::from_millis(20);
+/// Progress is told so often where there is no terminal.
+const PARTS: u64 = 10;
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub(crate) struct Soak {
+    pub(crate) logins: u64,
+    /// Devices that are logging in at the same time, over all accounts.
+    pub(crate) devices: u32,
+    pub(crate) nodes: u32,
+    pub(crate) processes: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SoakReport {
+    workload: &'static str,
+    backend: &'static str,
+    nodes: u32,
+    processes: bool,
+    accounts: u32,
+    devices_at_once: u32,
+    pub(crate) logins: u64,
+    admitted: u64,
+    overtaken: u64,
+    busy: u64,
+    pub(crate) failed: u64,
+    first_failure: Option<String>,
+    contests: u64,
+    seconds: f64,
+    logins_per_second: f64,
+    /// Contests that took longer to settle than nodes need that reach each other.
+    late: u64,
+    longest_settling_ms: u64,
+    /// More than one winner.
+    duplicates: usize,
+    /// No winner.
+    zero_winners: usize,
+    /// These two, and whatever else was wrong.
+    pub(crate) violations: Vec<String>,
+}
+
+/// What all accounts share.
+#[derive(Debug)]
+struct Scene {
+    nodes: Vec<SocketAddr>,
+    records: Arc<dyn Records>,
+    judge: Mutex<Judge>,
+    tally: Mutex<Tally>,
+    progress: Progress,
+    /// Logins that are still to be begun.
+    left: AtomicU64,
+    clients: AtomicU64,
+    running_us: AtomicU64,
+    crowd: u32,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    logins: u64,
+    admitted: u64,
+    overtaken: u64,
+    busy: u64,
+    failed: u64,
+    first_failure: Option<String>,
+    contests: u64,
+    late: u64,
+    longest_us: u64,
+}
+
+/// Logs in until enough have, or something is wrong. Cancelling it ends the nodes.
+pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
+    let group = Group::start(ground, "s", soak.nodes, soak.processes, &[]).await?;
+    let store = ground.client().await?;
+    let crowd = CROWD.min(soak.devices);
+    let accounts = (soak.devices / crowd).max(1);
+    let mut rules = Rules::default();
+    rules.settle = LEASE;
+    rules.slack = SLACK;
+    let scene = Arc::new(Scene {
+        nodes: group.addresses(),
+        records: store.records(),
+        judge: Mutex::new(Judge::new(rules)),
+        tally: Mutex::default(),
+        progress: Progress::new(),
+        left: AtomicU64::new(soak.logins),
+        clients: AtomicU64::new(0),
+        running_us: AtomicU64::new(0),
+        crowd,
+    });
+    scene
+        .progress
+        .expect(usize::try_from(soak.logins).unwrap_or(usize::MAX));
+    let mut background = JoinSet::new();
+    background.spawn(keep_time(Arc::clone(&scene)));
+    background.spawn(tell_progress(Arc::clone(&scene), soak.logins));
+    let start = SystemClock.now();
+    let mut contests = JoinSet::new();
+    for number in 0..accounts {
+        let (uid, token) = ground.account(&format!("s{number}"))?;
+        contests.spawn(Arc::clone(&scene).account(uid, token));
+    }
+    while let Some(done) = contests.join_next().await {
+        done.context("an account's task")??;
+    }
+    let seconds = SystemClock.now().since(start).as_secs_f64();
+    background.abort_all();
+    scene.progress.finish();
+    group.stop().await;
+    store.close().await;
+    ground.tidy().await?;
+    Ok(scene.report(ground, soak, accounts, seconds))
+}
+
+impl Scene {
+    /// Contests of one account, one after the other. The winner of one is taken over in the next.
+    async fn account(self: Arc<Self>, uid: Uid, token: String) -> Result<()> {
+        let mut devices = JoinSet::new();
+        let mut round = 0_usize;
+        while self.judge().report().is_clean() {
+            let crowd = self.begin();
+            if crowd == 0 {
+                break;
+            }
+            round += 1;
+            let answered = watch::Sender::new(0_u64);
+            let mut connecting = JoinSet::new();
+            for device in 0..crowd {
+                let device = usize::try_from(device).unwrap_or_default();
+                let node = self.nodes[(round + device) % self.nodes.len()];
+                connecting.spawn(async move { (node, Client::connect(node).await) });
+            }
+            for (device, (node, client)) in connecting.join_all().await.into_iter().enumerate() {
+                let client = match client {
+                    Ok(client) => client,
+                    Err(error) => {
+                        self.failed(&error);
+                        answered.send_modify(|answered| *answered += 1);
+                        continue;
+                    }
+                };
+                let stamp = Seen {
+                    at_us: 0,
+                    client: self.clients.fetch_add(1, Ordering::Relaxed) + 1,
+                    uid: uid.clone(),
+                    device: Device::new(format!("device{device}"))?,
+                    node: NodeId::new(node.port().to_string())?,
+                    what: What::LoginSent,
+                };
+                let (scene, token, answered) = (Arc::clone(&self), token.clone(), answered.clone());
+                devices.spawn(async move { scene.device(client, &token, &stamp, &answered).await });
+            }
+            self.settle(&uid, crowd, &answered).await?;
+            // Those that have ended.
+            while devices.try_join_next().is_some() {}
+        }
+        Ok(())
+    }
+
+    /// How many logins are begun now.
+    fn begin(&self) -> u64 {
+        let crowd = u64::from(self.crowd);
+        let take = |left: u64| Some(left.saturating_sub(crowd));
+        let before = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .unwrap_or_default();
+        before.min(crowd)
+    }
+
+    /// One device: logs in, and goes when it is told.
+    async fn device(
+        &self,
+        mut client: Client,
+        token: &str,
+        stamp: &Seen,
+        answered: &watch::Sender<u64>,
+    ) {
+        self.saw(stamp, What::LoginSent);
+        let answer = async {
+            client.ask(token, stamp.device.as_str()).await?;
+            client.answer().await
+        };
+        let answer = answer.await;
+        self.tally().logins += 1;
+        let inside = match answer {
+            Ok(frame) => self.answered(stamp, &frame),
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        };
+        answered.send_modify(|answered| *answered += 1);
+        self.progress.step();
+        if !inside {
+            return;
+        }
+        loop {
+            match client.next().await {
+                Ok(Some(frame)) if frame.kind == "offline" => {
+                    let code = frame.code.and_then(|it| serde_json::from_value(it).ok());
+                    let code = code.unwrap_or(Code::Superseded);
+                    self.saw(stamp, What::Told { code });
+                    answered.send_modify(|_| {});
+                    let _ = client.leave().await;
+                    return;
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => {
+                    self.saw(stamp, What::Closed);
+                    answered.send_modify(|_| {});
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Notes an answer to a login; says whether the client is in.
+    fn answered(&self, stamp: &Seen, frame: &Frame) -> bool {
+        match (frame.kind.as_str(), frame.session, frame.r#gen) {
+            ("login_ok", Some(session), Some(r#gen)) => {
+                self.tally().admitted += 1;
+                self.saw(stamp, What::LoginOk { session, r#gen });
+                true
+            }
+            ("superseded", ..) => {
+                self.tally().overtaken += 1;
+                self.saw(stamp, What::Overtaken);
+                false
+            }
+            ("busy", ..) => {
+                self.tally().busy += 1;
+                self.saw(stamp, What::Busy);
+                false
+            }
+            _ => {
+                self.failed(&format!("a login was answered {frame}"));
+                false
+            }
+        }
+    }
+
+    /// Waits until everybody was answered and one is left, or the time for that is over; then the judge looks.
+    async fn settle(&self, uid: &Uid, crowd: u64, answered: &watch::Sender<u64>) -> Result<()> {
+        let mut news = answered.subscribe();
+        let all = news.wait_for(|answered| *answered >= crowd);
+        if soon("answer every login of a contest", all).await.is_err() {
+            bail!("some logins of {uid} were not answered within {PATIENCE:?}: it is stuck");
+        }
+        let from = self.now_us();
+        let limit = micros(LEASE + SLACK);
+        while self.judge().inside(uid) > 1 && self.now_us() - from < limit {
+            tokio::select! {
+                _ = news.changed() => {}
+                () = SystemClock.sleep(TICK) => {}
+            }
+        }
+        let took = self.now_us() - from;
+        let key = RecordKey::new(format!("sess/{uid}"))?;
+        let record = match self.records.get(&key).await? {
+            Some(entry) => Some(UserRecord::parse(uid, &entry.value)?),
+            None => None,
+        };
+        let at = self.now_us();
+        self.judge().settled(uid, at, record.as_ref());
+        let mut tally = self.tally();
+        tally.contests += 1;
+        tally.late += u64::from(took > micros(PROMPT));
+        tally.longest_us = tally.longest_us.max(took);
+        Ok(())
+    }
+
+    fn saw(&self, stamp: &Seen, what: What) {
+        let seen = Seen {
+            at_us: self.now_us(),
+            what,
+            ..stamp.clone()
+        };
+        self.judge().saw(&seen);
+    }
+
+    fn failed(&self, error: &impl ToString) {
+        let mut tally = self.tally();
+        tally.failed += 1;
+        tally.first_failure.get_or_insert_with(|| error.to_string());
+    }
+
+    fn now_us(&self) -> u64 {
+        self.running_us.load(Ordering::Relaxed)
+    }
+
+    fn judge(&self) -> MutexGuard<'_, Judge> {
+        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, ground: &Ground, soak: &Soak, accounts: u32, seconds: f64) -> SoakReport {
+        let tally = self.tally();
+        let judge = self.judge();
+        let violations = &judge.report().violations;
+        let of = |which| violations.iter().filter(|it| it.invariant == which).count();
+        SoakReport {
+            workload: "takeover",
+            backend: ground.backend(),
+            nodes: soak.nodes,
+            processes: soak.processes,
+            accounts,
+            devices_at_once: self.crowd,
+            logins: tally.logins,
+            admitted: tally.admitted,
+            overtaken: tally.overtaken,
+            busy: tally.busy,
+            failed: tally.failed,
+            first_failure: tally.first_failure.clone(),
+            contests: tally.contests,
+            seconds,
+            logins_per_second: crate::compare::count(tally.logins) / seconds,
+            late: tally.late,
+            longest_settling_ms: tally.longest_us / 1000,
+            duplicates: of(Invariant::I1),
+            zero_winners: of(Invariant::I2),
+            violations: violations.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// The time for which this process ran: a machine that is stopped for a while must not look like a node that was late.
+async fn keep_time(scene: Arc<Scene>) {
+    let mut last = SystemClock.now();
+    loop {
+        SystemClock.sleep(TICK).await;
+        let now = SystemClock.now();
+        let passed = now.since(last).min(TICK * 10);
+        scene
+            .running_us
+            .fetch_add(micros(passed), Ordering::Relaxed);
+        last = now;
+    }
+}
+
+async fn tell_progress(scene: Arc<Scene>, all: u64) {
+    let mut told = 0;
+    loop {
+        let logins = scene.tally().logins;
+        let part = logins * PARTS / all.max(1);
+        if part > told {
+            told = part;
+            scene.progress.part(&format!(
+                "{logins} of {all} contended logins, nothing wrong"
+            ));
+        }
+        SystemClock.sleep(TICK * 10).await;
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl std::fmt::Display for SoakReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{} contended logins on {} in {:.1} s ({:.0}/s): {} accounts, {} devices of each at once, {} nodes",
+            self.logins,
+            self.backend,
+            self.seconds,
+            self.logins_per_second,
+            self.accounts,
+            self.devices_at_once,
+            self.nodes
+        )?;
+        writeln!(
+            f,
+            "{} admitted, {} overtaken, {} busy, {} failed; {} contests, {} settled late, the slowest in {} ms",
+            self.admitted,
+            self.overtaken,
+            self.busy,
+            self.failed,
+            self.contests,
+            self.late,
+            self.longest_settling_ms
+        )?;
+        writeln!(
+            f,
+            "duplicates: {}   without a winner: {}",
+            self.duplicates, self.zero_winners
+        )?;
+        if let Some(failure) = &self.first_failure {
+            writeln!(f, "the first failure: {failure}")?;
+        }
+        for violation in &self.violations {
+            writeln!(f, "{violation}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! Watching logins while they happen, with no more memory than the accounts need: for runs too long to be kept.
+
+use std::collections::HashMap;
+
+use distlock_kickout::{Generation, SessionId, Uid, UserRecord};
+
+use crate::{
+    history::{Seen, What},
+    report::{Invariant, Report, Rules},
+};
+
+/// Holds what clients see against I1 to I4 while they see it.
+///
+/// Clients of an account log in, against each other, until everybody was answered; then [`settled`](Self::settled) says that
+/// all is quiet. What is remembered of an account is who is in, and the highest generation. Times are microseconds of any
+/// clock; one that stands still while the machine does is best.
+///
+/// ```
+/// use distlock_checker::{Judge, Rules};
+/// let judge = Judge::new(Rules::default());
+/// assert!(judge.report().is_clean());
+/// ```
+#[derive(Debug, Default)]
+pub struct Judge {
+    rules: Rules,
+    accounts: HashMap<Uid, Account>,
+    report: Report,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    inside: Vec<Inside>,
+    /// The highest generation that a client was told.
+    highest: Generation,
+    /// The same, when all was quiet for the last time.
+    floor: Generation,
+    /// Whether somebody must be in when all is quiet.
+    occupied: bool,
+}
+
+#[derive(Debug)]
+struct Inside {
+    client: u64,
+    session: SessionId,
+    r#gen: Generation,
+    /// Since when as many newer ones are in as may be.
+    overtaken: Option<u64>,
+}
+
+impl Judge {
+    /// Judges by the policy's limit, [`Rules::settle`] and [`Rules::slack`].
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            ..Self::default()
+        }
+    }
+
+    /// What was found so far.
+    #[must_use]
+    pub const fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// How many of an account's clients believe to be in.
+    #[must_use]
+    pub fn inside(&self, uid: &Uid) -> usize {
+        self.accounts.get(uid).map_or(0, |it| it.inside.len())
+    }
+
+    /// A client did or saw something.
+    pub fn saw(&mut self, seen: &Seen) {
+        let account = self.accounts.entry(seen.uid.clone()).or_default();
+        match &seen.what {
+            What::LoginOk { session, r#gen } => {
+                let unique = account.inside.iter().all(|it| it.r#gen != *r#gen);
+                self.report
+                    .expect(Invariant::I4, unique && *r#gen > account.floor, || {
+                        format!(
+                            "{} of {} was given generation {}, and {} were given before",
+                            seen.device, seen.uid, r#gen, account.highest
+                        )
+                    });
+                account.highest = account.highest.max(*r#gen);
+                account.occupied = true;
+                account.inside.push(Inside {
+                    client: seen.client,
+                    session: *session,
+                    r#gen: *r#gen,
+                    overtaken: None,
+                });
+                account.compare(seen.at_us, self.rules.limit);
+            }
+            What::Overtaken => account.occupied = true,
+            What::Told { .. } | What::Closed | What::Leaves => {
+                if let Some(at) = account
+                    .inside
+                    .iter()
+                    .position(|it| it.client == seen.client)
+                {
+                    let gone = account.inside.remove(at);
+                    self.in_time(&seen.uid, &gone, seen.at_us);
+                }
+                // Whoever leaves by itself leaves nobody behind.
+                if matches!(seen.what, What::Leaves) && self.inside(&seen.uid) == 0 {
+                    let account = self.accounts.entry(seen.uid.clone()).or_default();
+                    account.occupied = false;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Everybody who asked to log in was answered, and the time to settle is over or not needed. `record` is what the
+    /// directory says now.
+    pub fn settled(&mut self, uid: &Uid, at_us: u64, record: Option<&UserRecord>) {
+        let limit = self.rules.limit;
+        let account = self.accounts.entry(uid.clone()).or_default();
+        let inside = std::mem::take(&mut account.inside);
+        let (highest, occupied) = (account.highest, account.occupied);
+        account.floor = highest;
+        let names = |inside: &[Inside]| {
+            let names: Vec<_> = inside
+                .iter()
+                .map(|it| format!("{} (generation {})", it.session, it.r#gen))
+                .collect();
+            names.join(", ")
+        };
+        let report = &mut self.report;
+        report.expect(Invariant::I1, inside.len() <= limit, || {
+            format!(
+                "at {at_us} us {uid} has more than {limit}: {}",
+                names(&inside)
+            )
+        });
+        report.expect(Invariant::I2, !occupied || !inside.is_empty(), || {
+            format!("at {at_us} us nobody is left of the clients of {uid}: no winner")
+        });
+        if let Some(newest) = inside.iter().map(|it| it.r#gen).max() {
+            report.expect(Invariant::I3, newest == highest, || {
+                format!(
+                    "at {at_us} us generation {newest} of {uid} is left, and {highest} was granted"
+                )
+            });
+        }
+        if let Some(record) = record {
+            report.expect(Invariant::I4, record.r#gen >= highest, || {
+                format!(
+                    "the record of {uid} is of generation {}, and {highest} was granted",
+                    record.r#gen
+                )
+            });
+            let mut named: Vec<_> = record.sessions().map(|(_, session)| session).collect();
+            let mut left: Vec<_> = inside.iter().map(|it| it.session).collect();
+            named.sort();
+            left.sort();
+            report.expect(Invariant::I3, named == left, || {
+                let named: Vec<_> = named.iter().map(ToString::to_string).collect();
+                format!(
+                    "at {at_us} us the record of {uid} names [{}], and in are [{}]",
+                    named.join(", "),
+                    names(&inside)
+                )
+            });
+        }
+        if let Some(account) = self.accounts.get_mut(uid) {
+            account.inside = inside;
+        }
+    }
+
+    /// I1 of a session that is gone: how long it stood beside newer ones.
+    fn in_time(&mut self, uid: &Uid, gone: &Inside, at_us: u64) {
+        let allowed = self.rules.settle + self.rules.slack;
+        let allowed = u64::try_from(allowed.as_micros()).unwrap_or(u64::MAX);
+        let beside = gone
+            .overtaken
+            .map_or(0, |since| at_us.saturating_sub(since));
+        self.report.expect(Invariant::I1, beside <= allowed, || {
+            format!(
+                "session {} of {uid} (generation {}) stayed in for {beside} us beside newer ones",
+                gone.session, gone.r#gen
+            )
+        });
+    }
+}
+
+impl Account {
+    /// Notes from when each session has been one too many.
+    fn compare(&mut self, at_us: u64, limit: usize) {
+        let generations: Vec<_> = self.inside.iter().map(|it| it.r#gen).collect();
+        for it in &mut self.inside {
+            let newer = generations
+                .iter()
+                .filter(|other| **other > it.r#gen)
+                .count();
+            if newer >= limit {
+                it.overtaken.get_or_insert(at_us);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use distlock_kickout::{Code, Device, NodeId};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn session(number: u64) -> SessionId {
+        SessionId::from_uuid(Uuid::from_u128(u128::from(number)))
+    }
+
+    fn seen(at_us: u64, client: u64, what: What) -> Seen {
+        Seen {
+            at_us,
+            client,
+            uid: uid(),
+            device: Device::new(format!("device{client}")).unwrap(),
+            node: NodeId::new("n1").unwrap(),
+            what,
+        }
+    }
+
+    fn uid() -> Uid {
+        Uid::new("anna").unwrap()
+    }
+
+    fn ok(at_us: u64, client: u64) -> Seen {
+        let r#gen = Generation::new(client);
+        let session = session(client);
+        seen(at_us, client, What::LoginOk { session, r#gen })
+    }
+
+    fn told(at_us: u64, client: u64) -> Seen {
+        let code = Code::Superseded;
+        seen(at_us, client, What::Told { code })
+    }
+
+    fn record(r#gen: u64, named: u64) -> UserRecord {
+        let text = format!(
+            r#"{{"v":1,"gen":{gen},"slots":{{"main":{{"node":"n1","boot":1,"session":"{}","gen":{gen},"device":"d","class":"","since":0}}}}}}"#,
+            session(named)
+        );
+        UserRecord::parse(&uid(), text.as_bytes()).unwrap()
+    }
+
+    fn judged(story: &[Seen], settled: &[(u64, Option<UserRecord>)]) -> Vec<Invariant> {
+        let mut judge = Judge::new(Rules::default());
+        story.iter().for_each(|seen| judge.saw(seen));
+        for (at, record) in settled {
+            judge.settled(&uid(), *at, record.as_ref());
+        }
+        judge.report().violated()
+    }
+
+    #[test]
+    fn a_good_story_is_clean() {
+        let story = [
+            ok(10, 1),
+            ok(20, 3),
+            told(30, 1),
+            seen(40, 2, What::Overtaken),
+            ok(50, 4),
+            told(60, 3),
+            seen(70, 9, What::Busy),
+        ];
+        assert_eq!(judged(&story, &[(80, Some(record(4, 4)))]), []);
+        // An account that nobody was let in to has no winner, and owes none.
+        assert_eq!(judged(&[seen(1, 1, What::Busy)], &[(2, None)]), []);
+        // Neither does one that was left.
+        assert_eq!(
+            judged(&[ok(1, 1), seen(2, 1, What::Leaves)], &[(3, None)]),
+            []
+        );
+    }
+
+    #[test]
+    fn two_at_rest_are_a_duplicate() {
+        let story = [ok(10, 1), ok(20, 2)];
+        assert_eq!(judged(&story, &[(30, None)]), [Invariant::I1]);
+    }
+
+    #[test]
+    fn one_that_hears_of_it_too_late_is_a_duplicate() {
+        let rules = Rules::default();
+        let late = u64::try_from((rules.settle + rules.slack * 2).as_micros()).unwrap();
+        let story = [ok(10, 1), ok(20, 2), told(20 + late, 1)];
+        assert_eq!(judged(&story, &[(20 + late, None)]), [Invariant::I1]);
+        let story = [ok(10, 1), ok(20, 2), told(20 + late / 2, 1)];
+        assert_eq!(judged(&story, &[(20 + late, None)]), []);
+        assert!(rules.settle > Duration::ZERO);
+    }
+
+    #[test]
+    fn nobody_left_is_no_winner() {
+        let story = [ok(10, 1), ok(20, 2), told(30, 1), told(40, 2)];
+        assert_eq!(judged(&story, &[(50, None)]), [Invariant::I2]);
+        let story = [seen(10, 1, What::Overtaken), seen(20, 2, What::Busy)];
+        assert_eq!(judged(&story, &[(50, None)]), [Invariant::I2]);
+    }
+
+    #[test]
+    fn the_wrong_one_left_is_found() {
+        let story = [ok(10, 1), ok(20, 2), told(30, 2)];
+        assert_eq!(judged(&story, &[(50, None)]), [Invariant::I3]);
+        let story = [ok(10, 1), ok(20, 2), told(30, 1)];
+        assert_eq!(judged(&story, &[(50, Some(record(2, 7)))]), [Invariant::I3]);
+    }
+
+    #[test]
+    fn generations_that_fall_are_found() {
+        let mut judge = Judge::new(Rules::default());
+        judge.saw(&ok(10, 5));
+        judge.settled(&uid(), 20, None);
+        judge.saw(&told(30, 5));
+        judge.saw(&ok(40, 3));
+        assert_eq!(judge.report().violated(), [Invariant::I4]);
+        let story = [ok(10, 5)];
+        assert_eq!(judged(&story, &[(20, Some(record(4, 5)))]), [Invariant::I4]);
+    }
+}

@@ -1,0 +1,505 @@
+//! Takeovers: what a round of gateways saw, and what is said about all rounds.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    sample::{Latencies, float},
+    statistics::Spread,
+    table::{Table, count, micros},
+};
+
+/// When the sessions that were taken over heard of it and were gone. Both count from the moment the new login was sent, or
+/// was due to be sent where the rate is given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Until the old client had read its notice.
+    pub told: Latencies,
+    /// Until its connection was closed by both sides.
+    pub gone: Latencies,
+}
+
+/// One round of one group of nodes, as it was measured. Everything else is computed from these.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TakeoverSample {
+    /// How the nodes route messages.
+    pub arm: String,
+    /// Which round, from 0.
+    pub round: u32,
+    /// How long there were takeovers.
+    pub elapsed_ns: u64,
+    /// Finished takeovers.
+    pub takeovers: u64,
+    /// Takeovers and messages that failed.
+    pub errors: u64,
+    /// The first failure's text.
+    pub first_error: Option<String>,
+    /// Calls to the store during the takeovers, background scans aside; `None` where the nodes are processes of their own.
+    pub operations: Option<u64>,
+    /// From sending a login until its confirmation.
+    pub confirmed: Latencies,
+    /// Takeovers within a node.
+    pub local: Ended,
+    /// Takeovers between two nodes.
+    pub cross: Ended,
+    /// How long there were messages.
+    pub messages_elapsed_ns: u64,
+    /// Messages whose outcome was told.
+    pub messages: u64,
+    /// From sending a message until its outcome was told.
+    pub message: Latencies,
+}
+
+impl TakeoverSample {
+    /// Takeovers per second; each is one login.
+    #[must_use]
+    pub fn logins_per_second(&self) -> f64 {
+        float(self.takeovers) * 1e9 / float(self.elapsed_ns.max(1))
+    }
+
+    /// Messages per second.
+    #[must_use]
+    pub fn messages_per_second(&self) -> f64 {
+        float(self.messages) * 1e9 / float(self.messages_elapsed_ns.max(1))
+    }
+
+    /// Counts a failure.
+    pub fn failed(&mut self, error: &impl ToString) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| error.to_string());
+    }
+
+    /// Adds what another caller of the same round saw.
+    pub fn add(&mut self, other: &Self) {
+        self.takeovers += other.takeovers;
+        self.messages += other.messages;
+        self.errors += other.errors;
+        if self.first_error.is_none() {
+            self.first_error.clone_from(&other.first_error);
+        }
+        self.confirmed.add(&other.confirmed);
+        self.message.add(&other.message);
+        for (sum, part) in [
+            (&mut self.local, &other.local),
+            (&mut self.cross, &other.cross),
+        ] {
+            sum.told.add(&part.told);
+            sum.gone.add(&part.gone);
+        }
+    }
+
+    fn told(&self) -> Latencies {
+        let mut all = self.local.told.clone();
+        all.add(&self.cross.told);
+        all
+    }
+}
+
+/// A distribution of times, over all rounds together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// How many there were.
+    pub count: u64,
+    /// Half are at most this, in microseconds.
+    pub p50_us: f64,
+    /// Nine in ten are at most this, in microseconds.
+    pub p90_us: f64,
+    /// 99 in a hundred are at most this, in microseconds.
+    pub p99_us: f64,
+    /// The longest, in microseconds.
+    pub max_us: f64,
+}
+
+impl Quantiles {
+    /// Of these times; `None` when there are none.
+    #[must_use]
+    pub fn of<'a>(latencies: impl IntoIterator<Item = &'a Latencies>) -> Option<Self> {
+        let mut all = Latencies::new();
+        for part in latencies {
+            all.add(part);
+        }
+        let us = |share: f64| all.quantile(share).as_secs_f64() * 1e6;
+        (all.count() > 0).then(|| Self {
+            count: all.count(),
+            p50_us: us(0.5),
+            p90_us: us(0.9),
+            p99_us: us(0.99),
+            max_us: all.max().as_secs_f64() * 1e6,
+        })
+    }
+}
+
+/// What is said about one way of routing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TakeoverFigures {
+    /// How the nodes route messages.
+    pub arm: String,
+    /// Logins per second, each of which takes over.
+    pub logins_per_second: Option<Spread>,
+    /// Finished takeovers.
+    pub takeovers: u64,
+    /// Takeovers and messages that failed.
+    pub errors: u64,
+    /// The first failure's text.
+    pub first_error: Option<String>,
+    /// Calls to the store per takeover, the nodes' own renewals among them and their scans aside.
+    pub operations_per_takeover: Option<f64>,
+    /// From sending a login until its confirmation.
+    pub confirmed: Option<Quantiles>,
+    /// Within a node, until the old client was told.
+    pub local_told: Option<Quantiles>,
+    /// Within a node, until its connection was gone.
+    pub local_gone: Option<Quantiles>,
+    /// Between nodes, until the old client was told.
+    pub cross_told: Option<Quantiles>,
+    /// Between nodes, until its connection was gone.
+    pub cross_gone: Option<Quantiles>,
+    /// Messages per second.
+    pub messages_per_second: Option<Spread>,
+    /// From sending a message until its outcome was told.
+    pub message: Option<Quantiles>,
+}
+
+impl TakeoverFigures {
+    fn of(arm: &str, samples: &[&TakeoverSample]) -> Self {
+        let quantiles = |which: fn(&TakeoverSample) -> &Latencies| {
+            Quantiles::of(samples.iter().map(|sample| which(sample)))
+        };
+        let takeovers = samples.iter().map(|it| it.takeovers).sum();
+        let operations: Option<u64> = samples.iter().map(|it| it.operations).sum();
+        Self {
+            arm: arm.to_owned(),
+            logins_per_second: Spread::of(samples.iter().map(|it| it.logins_per_second())),
+            takeovers,
+            errors: samples.iter().map(|it| it.errors).sum(),
+            first_error: samples.iter().find_map(|it| it.first_error.clone()),
+            operations_per_takeover: operations
+                .filter(|_| takeovers > 0)
+                .map(|operations| float(operations) / float(takeovers)),
+            confirmed: quantiles(|it| &it.confirmed),
+            local_told: quantiles(|it| &it.local.told),
+            local_gone: quantiles(|it| &it.local.gone),
+            cross_told: quantiles(|it| &it.cross.told),
+            cross_gone: quantiles(|it| &it.cross.gone),
+            messages_per_second: Spread::of(
+                samples
+                    .iter()
+                    .filter(|it| it.messages > 0)
+                    .map(|it| it.messages_per_second()),
+            ),
+            message: quantiles(|it| &it.message),
+        }
+    }
+}
+
+/// One way of routing over another, round by round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TakeoverRatio {
+    /// The arm above the line.
+    pub arm: String,
+    /// The arm below it.
+    pub over: String,
+    /// Logins per second; more is better.
+    pub logins_per_second: Option<Spread>,
+    /// Median time until the old client was told; less is better.
+    pub told_p50: Option<Spread>,
+    /// Messages per second; more is better.
+    pub messages_per_second: Option<Spread>,
+    /// Median time until a message's outcome was told; less is better.
+    pub message_p50: Option<Spread>,
+}
+
+impl TakeoverRatio {
+    fn of(arm: (&str, &[&TakeoverSample]), over: (&str, &[&TakeoverSample])) -> Self {
+        let paired = |figure: fn(&TakeoverSample) -> f64| {
+            Spread::of(arm.1.iter().filter_map(|above| {
+                let below = over.1.iter().find(|it| it.round == above.round)?;
+                Some(figure(above) / figure(below))
+            }))
+        };
+        Self {
+            arm: arm.0.to_owned(),
+            over: over.0.to_owned(),
+            logins_per_second: paired(TakeoverSample::logins_per_second),
+            told_p50: paired(|it| it.told().quantile(0.5).as_secs_f64()),
+            messages_per_second: paired(TakeoverSample::messages_per_second),
+            message_p50: paired(|it| it.message.quantile(0.5).as_secs_f64()),
+        }
+    }
+}
+
+/// Takeovers among the gateway nodes of one store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TakeoverReport {
+    /// Always `takeover`.
+    pub workload: String,
+    /// The store.
+    pub backend: String,
+    /// How many nodes a group has.
+    pub nodes: u32,
+    /// Whether each node is a process of its own.
+    pub processes: bool,
+    /// How many accounts are taken over at the same time.
+    pub callers: u32,
+    /// Logins per second that were due; `None` = as many as there can be.
+    pub rate: Option<f64>,
+    /// In how many rounds.
+    pub rounds: u32,
+    /// One per arm.
+    pub figures: Vec<TakeoverFigures>,
+    /// Every further arm over the first one.
+    pub ratios: Vec<TakeoverRatio>,
+    /// What all this was computed from.
+    pub samples: Vec<TakeoverSample>,
+}
+
+impl TakeoverReport {
+    /// Computes the figures of samples.
+    #[must_use]
+    pub fn new(backend: impl Into<String>, samples: Vec<TakeoverSample>) -> Self {
+        let mut arms: Vec<&str> = Vec::new();
+        for sample in &samples {
+            if !arms.contains(&sample.arm.as_str()) {
+                arms.push(&sample.arm);
+            }
+        }
+        let of = |arm: &str| {
+            samples
+                .iter()
+                .filter(|it| it.arm == arm)
+                .collect::<Vec<_>>()
+        };
+        let rounds = arms.first().map_or(0, |arm| of(arm).len());
+        Self {
+            workload: "takeover".into(),
+            backend: backend.into(),
+            nodes: 2,
+            processes: false,
+            callers: 1,
+            rate: None,
+            rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
+            figures: arms
+                .iter()
+                .map(|arm| TakeoverFigures::of(arm, &of(arm)))
+                .collect(),
+            ratios: arms
+                .iter()
+                .skip(1)
+                .map(|arm| TakeoverRatio::of((arm, &of(arm)), (arms[0], &of(arms[0]))))
+                .collect(),
+            samples,
+        }
+    }
+
+    /// The figures of one arm.
+    #[must_use]
+    pub fn arm(&self, name: &str) -> Option<&TakeoverFigures> {
+        self.figures.iter().find(|it| it.arm == name)
+    }
+
+    /// Whether anything failed.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.figures.iter().any(|it| it.errors > 0)
+    }
+}
+
+impl fmt::Display for TakeoverReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "takeover on {}, {} nodes {}, {} accounts, {}, {} rounds\n",
+            self.backend,
+            self.nodes,
+            if self.processes {
+                "in processes of their own"
+            } else {
+                "in one process"
+            },
+            self.callers,
+            match self.rate {
+                Some(rate) => format!("{rate} logins/s due"),
+                None => "as fast as it goes".to_owned(),
+            },
+            self.rounds,
+        )?;
+        let mut table = Table::new([
+            "route",
+            "logins/s",
+            "",
+            "ops/login",
+            "messages/s",
+            "",
+            "errors",
+        ]);
+        let mut times = Table::new([
+            "route",
+            "time from sending",
+            "count",
+            "p50",
+            "p90",
+            "p99",
+            "max",
+        ]);
+        for figures in &self.figures {
+            let operations = figures.operations_per_takeover;
+            let ([logins, logins_range], [messages, messages_range]) = (
+                rate(figures.logins_per_second),
+                rate(figures.messages_per_second),
+            );
+            table.row(vec![
+                figures.arm.clone(),
+                logins,
+                logins_range,
+                operations.map_or_else(|| "-".into(), |it| format!("{it:.1}")),
+                messages,
+                messages_range,
+                count(figures.errors),
+            ]);
+            for (what, quantiles) in [
+                ("login to confirmed", figures.confirmed),
+                ("login to old told, same node", figures.local_told),
+                ("login to old gone, same node", figures.local_gone),
+                ("login to old told, other node", figures.cross_told),
+                ("login to old gone, other node", figures.cross_gone),
+                ("message to outcome", figures.message),
+            ] {
+                let Some(it) = quantiles else { continue };
+                times.row(vec![
+                    figures.arm.clone(),
+                    what.into(),
+                    count(it.count),
+                    micros(it.p50_us),
+                    micros(it.p90_us),
+                    micros(it.p99_us),
+                    micros(it.max_us),
+                ]);
+            }
+        }
+        write!(f, "{table}\n{times}")?;
+        for ratio in &self.ratios {
+            writeln!(
+                f,
+                "\n{} over {}: logins/s {}, old told p50 {}, messages/s {}, message p50 {}",
+                ratio.arm,
+                ratio.over,
+                factor(ratio.logins_per_second),
+                factor(ratio.told_p50),
+                factor(ratio.messages_per_second),
+                factor(ratio.message_p50),
+            )?;
+        }
+        for figures in self.figures.iter().filter(|it| it.errors > 0) {
+            writeln!(
+                f,
+                "{}: {} failed, the first: {}",
+                figures.arm,
+                count(figures.errors),
+                figures.first_error.as_deref().unwrap_or("unknown")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn rate(spread: Option<Spread>) -> [String; 2] {
+    let whole = |value: f64| {
+        let text = format!("{value:.0}");
+        text.parse().map_or(text, count)
+    };
+    match spread {
+        None => ["-".into(), String::new()],
+        Some(it) => [
+            whole(it.median),
+            format!("({} to {})", whole(it.low), whole(it.high)),
+        ],
+    }
+}
+
+fn factor(ratio: Option<Spread>) -> String {
+    ratio.map_or_else(
+        || "-".into(),
+        |Spread { median, low, high }| format!("x {median:.2} ({low:.2} to {high:.2})"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn sample(arm: &str, round: u32, takeovers: u64, told: Duration) -> TakeoverSample {
+        let mut sample = TakeoverSample {
+            arm: arm.into(),
+            round,
+            elapsed_ns: 2_000_000_000,
+            takeovers,
+            operations: Some(takeovers * 7),
+            messages_elapsed_ns: 1_000_000_000,
+            messages: 500,
+            ..TakeoverSample::default()
+        };
+        for _ in 0..takeovers {
+            sample.local.told.record(told);
+            sample.cross.told.record(told * 2);
+            sample.message.record(told);
+        }
+        sample
+    }
+
+    #[test]
+    fn figures_by_hand() {
+        let ms = Duration::from_millis;
+        let mut second = sample("fenced", 1, 300, ms(1));
+        second.failed(&"busy");
+        second.failed(&"not this one");
+        let report = TakeoverReport::new(
+            "memory",
+            vec![
+                sample("fenced", 0, 200, ms(1)),
+                sample("locked", 0, 100, ms(4)),
+                sample("locked", 1, 150, ms(4)),
+                second,
+            ],
+        );
+        assert_eq!(report.rounds, 2);
+        let fenced = report.arm("fenced").unwrap();
+        assert_eq!(fenced.takeovers, 500);
+        assert_eq!(
+            (fenced.errors, fenced.first_error.as_deref()),
+            (2, Some("busy"))
+        );
+        let rate = fenced.logins_per_second.unwrap();
+        assert!((rate.low - 100.0).abs() < 1e-9 && (rate.high - 150.0).abs() < 1e-9);
+        assert!((fenced.operations_per_takeover.unwrap() - 7.0).abs() < 1e-9);
+        let close = |seen: f64, ms: f64| (seen / (ms * 1e3) - 1.0).abs() < 0.002;
+        assert!(close(fenced.local_told.unwrap().p99_us, 1.0));
+        assert!(close(fenced.cross_told.unwrap().p50_us, 2.0));
+        assert_eq!(fenced.local_gone, None);
+        let ratio = &report.ratios[0];
+        assert_eq!(
+            (ratio.arm.as_str(), ratio.over.as_str()),
+            ("locked", "fenced")
+        );
+        assert!((ratio.logins_per_second.unwrap().median - 0.5).abs() < 1e-9);
+        assert!((ratio.message_p50.unwrap().median - 4.0).abs() < 0.02);
+        assert!(report.has_errors());
+        let text = report.to_string();
+        assert!(text.contains("login to old told, other node"), "{text}");
+        assert!(text.contains("fenced: 2 failed, the first: busy"), "{text}");
+    }
+
+    #[test]
+    fn json_is_read_back() {
+        let report = TakeoverReport::new("memory", vec![sample("fenced", 0, 20, Duration::ZERO)]);
+        let json = serde_json::to_string(&report).unwrap();
+        let back: TakeoverReport = serde_json::from_str(&json).unwrap();
+        assert_eq!(back.figures, report.figures);
+        assert_eq!(serde_json::to_string(&back).unwrap(), json);
+    }
+}

@@ -1,0 +1,98 @@
+//! `bench --workload takeover`: short runs of everything it measures.
+
+use crate::support::{Finished, Home};
+
+/// Runs the workload over this home's store, or over `memory:`.
+fn takeover(home: &Home, memory: bool, args: &[&str]) -> Finished {
+    let backend: &[&str] = if memory {
+        &["--backend", "memory:"]
+    } else {
+        &[]
+    };
+    let words = ["bench", "--workload", "takeover", "--json"];
+    home.run([&words, backend, args].concat())
+}
+
+#[test]
+fn takeovers_are_measured_in_one_process_and_in_several() {
+    let home = Home::new();
+    let short = ["--concurrency", "4", "--seconds", "0.4", "--rounds", "1"];
+    for (memory, more) in [
+        (true, ["--rate", "20"].as_slice()),
+        (false, ["--processes"].as_slice()),
+    ] {
+        let done = takeover(&home, memory, &[&short, more].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        let report = done.json();
+        assert_eq!(report["workload"], "takeover");
+        assert_eq!(report["processes"], !memory);
+        for (at, route) in ["fenced", "locked"].into_iter().enumerate() {
+            let figures = &report["figures"][at];
+            assert_eq!(figures["arm"], route);
+            assert!(figures["takeovers"].as_u64().unwrap() > 0, "{figures}");
+            assert!(figures["logins_per_second"]["median"].as_f64().unwrap() > 0.0);
+            assert!(figures["message"]["p99_us"].as_f64().unwrap() > 0.0);
+            assert_eq!(figures["operations_per_takeover"].is_number(), memory);
+            let told = ["local_told", "cross_told"].map(|it| figures[it]["count"].as_u64());
+            assert!(told.iter().flatten().sum::<u64>() > 0, "{figures}");
+        }
+        assert_eq!(report["ratios"][0]["arm"], "locked");
+    }
+    assert_eq!(left_behind(&home), 0);
+}
+
+/// Records of accounts that the runs left.
+fn left_behind(home: &Home) -> u64 {
+    home.sql("update distributed_record set deleted = 0 where deleted = 0 and record_key like '%/bench%'")
+}
+
+#[test]
+fn contended_logins_are_judged() {
+    let home = Home::new();
+    let done = takeover(&home, false, &["--logins", "60", "--concurrency", "16"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = done.json();
+    assert_eq!(report["logins"], 60);
+    assert_eq!(report["duplicates"], 0);
+    assert_eq!(report["zero_winners"], 0);
+    assert_eq!(report["violations"], serde_json::json!([]));
+    assert!(report["admitted"].as_u64().unwrap() > 0, "{report}");
+    assert!(done.stderr.contains("of 60 contended logins"), "{done:?}");
+}
+
+#[test]
+fn idle_sessions_have_a_weight() {
+    let home = Home::new();
+    let done = takeover(&home, true, &["--idle", "40"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = done.json();
+    assert_eq!(report["idle_sessions"], 40);
+    let before = report["resident_kib_before"].as_u64().unwrap();
+    assert!(before > 0 && report["resident_kib"].as_u64().unwrap() >= before);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let home = Home::new();
+    let refused = |args: &[&str], says: &str| {
+        home.run([&["bench", "--backend", "memory:"], args].concat())
+            .failed_with(64, says);
+    };
+    refused(&["--rate", "5"], "--rate is for --workload takeover");
+    refused(&["--idle", "5"], "--idle is for --workload takeover");
+    let takeover = ["--workload", "takeover"];
+    refused(
+        &[&takeover[..], &["--processes"]].concat(),
+        "cannot share memory",
+    );
+    refused(&[&takeover[..], &["--rate", "0"]].concat(), "0.01");
+    refused(
+        &[&takeover[..], &["--concurrency", "0"]].concat(),
+        "outside 1 to",
+    );
+    refused(&[&takeover[..], &["--rounds", "0"]].concat(), "20 ms");
+    refused(
+        &[&takeover[..], &["--idle", "5", "--logins", "5"]].concat(),
+        "cannot be used with",
+    );
+}
