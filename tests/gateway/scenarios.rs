@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use distlock::LockName;
 use distlock_checker::{Fact, Invariant, Report};
 use distlock_harness::FaultProxy;
 use distlock_kickout::Code;
 
 use crate::{
     client::{Client, State},
-    world::{World, pause},
+    world::{World, now_us, pause},
 };
 
 /// Takeovers on one node and across nodes, by other devices and by the same one, with messages in between.
@@ -63,13 +64,7 @@ pub(crate) async fn fifty_at_once(mut world: World, nodes: &[&str]) -> Report {
         }
         crowd
     };
-    let meanwhile = async {
-        for _ in 0..3 {
-            let mut client = world.log_in(&quiet, "quiet", nodes[0]).await;
-            client.leave();
-            client.until("gone", |state| *state == State::Closed).await;
-        }
-    };
+    let meanwhile = world.comes_and_goes(&quiet, nodes[0], 3);
     let (crowd, ()) = tokio::join!(crowd, meanwhile);
     let report = world.verdict(crowd).await;
     assert!(report.looked_at(Invariant::I15) > 0, "{report}");
@@ -252,6 +247,40 @@ pub(crate) async fn deaf_clients(mut world: World) -> Report {
     }
     let report = world.verdict(clients).await;
     assert!(report.looked_at(Invariant::I10) > 0, "{report}");
+    report
+}
+
+/// One node is stopped, and somebody sits on another account's lock: logins of an account that has nothing to do with either
+/// take as long as before.
+pub(crate) async fn bystanders(mut world: World) -> Report {
+    world.set("lock_wait", "30s");
+    start(&mut world, &["n1", "n2"]).await;
+    let (quiet, blocked, far) = (world.uid("quiet"), world.uid("blocked"), world.uid("far"));
+    world.fact(Fact::Bystander { uid: quiet.clone() });
+    let old = world.log_in(&far, "old", "n2").await;
+    let store = distlock::open(world.url.as_str()).await.unwrap();
+    world.comes_and_goes(&quiet, "n1", 10).await;
+    let from_us = now_us();
+    let lock = LockName::new(format!("user/{blocked}")).unwrap();
+    let held = store.locker().lock_named(&lock).acquire().await.unwrap();
+    let trouble = async {
+        let waits = world.client(&blocked, "phone", "n1").await;
+        let newcomer = world.client(&far, "new", "n1").await;
+        world.comes_and_goes(&quiet, "n1", 10).await;
+        (waits, newcomer)
+    };
+    let (mut waits, mut newcomer) = world.while_stopped("n2", trouble).await;
+    assert!(held.release().await.is_clean());
+    store.close().await;
+    world.fact(Fact::Trouble {
+        from_us,
+        to_us: now_us(),
+    });
+    waits.is_in().await;
+    newcomer.is_in().await;
+    let report = world.verdict(vec![old, waits, newcomer]).await;
+    // Ten and ten logins, and the comparison.
+    assert!(report.looked_at(Invariant::I15) > 20, "{report}");
     report
 }
 

@@ -22,5 +22,6 @@ scenarios! {
     strict: world => scenarios::strict(world);
     killed_node: world => scenarios::killed_node(world);
     bad_peer_link: world => scenarios::bad_peer_link(world);
+    bystanders: world => scenarios::bystanders(world);
     deaf_clients: world => scenarios::deaf_clients(world);
 }

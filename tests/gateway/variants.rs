@@ -101,7 +101,7 @@ macro_rules! variants {
 
 variants! {
     a_kick_by_account_only: a_late_kick with KicksByAccount breaks I2, I6;
-    a_delete_without_comparing: a_late_logout with DeletesWithoutComparing breaks I3, I4;
+    a_delete_without_comparing: a_late_logout with DeletesWithoutComparing breaks I3, I4, I5;
     a_write_after_the_lock_was_lost: a_late_write with WritesWithoutItsLock breaks I13;
     a_confirmation_before_the_write: an_early_answer with ConfirmsBeforeTheWrite breaks I7;
 }

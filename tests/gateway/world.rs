@@ -20,7 +20,7 @@ use distlock_kickout::{Device, NodeId, Uid};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::client::Client;
+use crate::client::{Client, State};
 
 /// For anything that has no reason to take long, on a machine that is busy with other tests.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -224,6 +224,15 @@ impl World {
         let mut client = self.client(uid, device, node).await;
         client.is_in().await;
         client
+    }
+
+    /// A device that logs in and out again, so many times.
+    pub(crate) async fn comes_and_goes(&self, uid: &Uid, node: &str, times: usize) {
+        for _ in 0..times {
+            let mut client = self.log_in(uid, "comes and goes", node).await;
+            client.leave();
+            client.until("gone", |state| *state == State::Closed).await;
+        }
     }
 
     pub(crate) fn fact(&self, fact: Fact) {

@@ -81,6 +81,14 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     }
     let sessions = scene.sessions;
     for life in sessions.all() {
+        if let (Some(at), Some(_)) = (life.cut, life.superseded) {
+            let excused = life.client.is_some_and(|client| cut.contains(&client))
+                || scene.history.paused(life.node, at, at);
+            let told = life.told.is_some_and(|told| told <= at);
+            scene.report.expect(I9, told || excused, || {
+                format!("{} was cut off without having been told", life.name())
+            });
+        }
         if let Some(superseded) = life.superseded {
             let over = life.closed.is_some()
                 || life.node_over.is_some_and(|at| at >= superseded.at)

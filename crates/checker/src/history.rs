@@ -139,6 +139,13 @@ pub enum Fact {
         /// The account.
         uid: Uid,
     },
+    /// Something was wrong with others: an account's lock, a node, or the store of one.
+    Trouble {
+        /// Just before it began.
+        from_us: u64,
+        /// Just after it was over.
+        to_us: u64,
+    },
 }
 
 impl History {
@@ -237,7 +244,9 @@ impl Fact {
     const fn at_us(&self) -> u64 {
         match self {
             Self::Killed { at_us, .. } => *at_us,
-            Self::Paused { to_us, .. } | Self::Lookup { to_us, .. } => *to_us,
+            Self::Paused { to_us, .. }
+            | Self::Lookup { to_us, .. }
+            | Self::Trouble { to_us, .. } => *to_us,
             Self::Cut { .. } | Self::Lingering { .. } | Self::Bystander { .. } => 0,
         }
     }

@@ -22,6 +22,7 @@
 //! | one owner, one winner, the last one (I1, I2, I3) | `ownership` |
 //! | generations rise, a lost lock writes nothing (I4, I13) | `generations` |
 //! | nothing stale erases or kicks, everything once (I5, I6, I16) | `stale` |
+//! | whoever leaves the directory leaves it once, and goes (I5, I6, I11, I17) | `removals` |
 //! | a confirmed login is readable, the superseded are mute (I7, I8, I17) | `confirmed` |
 //! | told before closed, who closes, for how long (I9, I10, I11) | `ends` |
 //! | dead nodes, stuck accounts, bystanders (I12, I14, I15) | `nodes` |
@@ -41,6 +42,7 @@ mod judge;
 mod messages;
 mod nodes;
 mod ownership;
+mod removals;
 mod report;
 mod sessions;
 mod stale;
@@ -64,6 +66,7 @@ pub fn check(history: &History, rules: &Rules) -> Report {
     ownership::check(&mut scene);
     generations::check(&mut scene);
     stale::check(&mut scene);
+    removals::check(&mut scene);
     confirmed::check(&mut scene);
     ends::check(&mut scene);
     nodes::check(&mut scene);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use distlock_kickout::{Boot, NodeId};
+use distlock_kickout::{Boot, NodeId, Uid};
 
 use crate::{
     Scene,
@@ -81,12 +81,21 @@ fn bystanders(scene: &mut Scene<'_>) {
             quiet.insert(uid);
         }
     }
+    let mut sent: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut times: BTreeMap<&Uid, Vec<(u64, u64)>> = BTreeMap::new();
     for seen in &scene.history.clients {
         if !quiet.contains(&seen.uid) {
             continue;
         }
         match seen.what {
-            What::LoginOk { .. } => scene.report.expect(I15, true, String::new),
+            What::LoginSent => {
+                sent.insert(seen.client, seen.at_us);
+            }
+            What::LoginOk { .. } => {
+                scene.report.expect(I15, true, String::new);
+                let from = sent.remove(&seen.client).unwrap_or(seen.at_us);
+                times.entry(&seen.uid).or_default().push((from, seen.at_us));
+            }
             What::Busy | What::Denied { .. } | What::Overtaken => {
                 scene.report.expect(I15, false, || {
                     format!(
@@ -98,4 +107,36 @@ fn bystanders(scene: &mut Scene<'_>) {
             _ => {}
         }
     }
+    for (uid, times) in times {
+        delayed(scene, uid, &times);
+    }
+}
+
+/// I15: while others are in trouble, a bystander's logins take about as long as otherwise.
+fn delayed(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
+    let (mut calm, mut troubled) = (Vec::new(), Vec::new());
+    for (from, to) in times {
+        let in_trouble = scene.history.facts.iter().any(|fact| {
+            matches!(fact, Fact::Trouble { from_us, to_us } if from_us <= to && to_us >= from)
+        });
+        let group = if in_trouble { &mut troubled } else { &mut calm };
+        group.push(to.saturating_sub(*from));
+    }
+    let (Some(calm), Some(troubled)) = (p99(calm), p99(troubled)) else {
+        return;
+    };
+    let slack = u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX);
+    let allowed = calm * u64::from(scene.rules.isolation) + slack;
+    scene.report.expect(I15, troubled <= allowed, || {
+        format!(
+            "logins of {uid} took {troubled} us at the 99th percentile while others were in trouble, and {calm} us otherwise"
+        )
+    });
+}
+
+/// The value that at most one of a hundred is above.
+fn p99(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    let rank = values.len() - values.len() / 100;
+    values.get(rank.checked_sub(1)?).copied()
 }

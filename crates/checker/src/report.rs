@@ -17,6 +17,8 @@ pub struct Rules {
     pub grace: Duration,
     /// One node lease and one period of the sweeper.
     pub cleanup: Duration,
+    /// By how much the p99 of a bystander's logins may be higher while others are in trouble.
+    pub isolation: u32,
     /// On top of every time, for a busy machine.
     pub slack: Duration,
 }
@@ -93,6 +95,7 @@ impl Default for Rules {
             settle: Duration::from_millis(1250),
             grace: Duration::from_secs(2),
             cleanup: Duration::from_secs(12),
+            isolation: 3,
             slack: Duration::from_millis(250),
         }
     }

@@ -21,6 +21,20 @@ pub(crate) struct Life<'a> {
     pub(crate) admitted: Option<u64>,
     pub(crate) superseded: Option<Superseded>,
     pub(crate) closed: Option<(u64, &'a str)>,
+    /// What took its place in the directory, on whichever node.
+    pub(crate) revoked: Option<&'a Event>,
+    /// When it was first said to be gone for good.
+    pub(crate) settled: Option<u64>,
+    /// When its notice was written to its connection.
+    pub(crate) told: Option<u64>,
+    /// When its connection was cut because its client stayed.
+    pub(crate) cut: Option<u64>,
+    /// When it took itself out of the directory, where that is known and not concluded.
+    pub(crate) deleted: Option<u64>,
+    /// When it was cleared away as a dead node's.
+    pub(crate) swept: Option<u64>,
+    /// Whether it was written again after the store had forgotten it.
+    pub(crate) registered: bool,
     /// When its node ended or lost its lease, or was killed.
     pub(crate) node_over: Option<u64>,
     /// When its client left or was told.
@@ -64,6 +78,12 @@ impl<'a> Sessions<'a> {
                     .entry(session)
                     .or_insert_with(|| Life::new(uid, session, event));
                 life.add(event);
+            }
+        }
+        // What other nodes say of it: a session of which they alone speak was never let in.
+        for event in &history.nodes {
+            if let Some(life) = event.session.and_then(|session| by_id.get_mut(&session)) {
+                life.hear(event);
             }
         }
         for life in by_id.values_mut() {
@@ -128,6 +148,13 @@ impl<'a> Life<'a> {
             admitted: None,
             superseded: None,
             closed: None,
+            revoked: None,
+            settled: None,
+            told: None,
+            cut: None,
+            deleted: None,
+            swept: None,
+            registered: false,
             node_over: None,
             client_over: None,
             client: None,
@@ -157,6 +184,32 @@ impl<'a> Life<'a> {
                 let result = event.result.as_deref().unwrap_or_default();
                 self.closed.get_or_insert((at, result));
             }
+            _ => {}
+        }
+    }
+
+    fn hear(&mut self, event: &'a Event) {
+        let at = event.boot_us;
+        match event.event {
+            Transition::Revoked => {
+                self.revoked.get_or_insert(event);
+            }
+            Transition::Settled => {
+                self.settled.get_or_insert(at);
+            }
+            Transition::Told => {
+                self.told.get_or_insert(at);
+            }
+            Transition::Cut => {
+                self.cut.get_or_insert(at);
+            }
+            Transition::Deleted if event.result.is_none() => {
+                self.deleted.get_or_insert(at);
+            }
+            Transition::GhostSwept => {
+                self.swept.get_or_insert(at);
+            }
+            Transition::Registered => self.registered = true,
             _ => {}
         }
     }

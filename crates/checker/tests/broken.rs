@@ -373,6 +373,136 @@ fn a_login_that_nothing_becomes_of() {
     assert!(play.violated().contains(&I14), "{}", play.check());
 }
 
+/// What another node says about one of the sessions.
+impl Play {
+    fn revoked(&mut self, by: &str, number: u8, by_gen: u8) -> &mut Self {
+        let fields = json!({"uid": UID, "session": session(number), "gen_max": by_gen - 1, "by_gen": by_gen, "kick_id": kick(number)});
+        self.event(by, "revoked", fields)
+    }
+
+    fn about(&mut self, node: &str, event: &str, number: u8) -> &mut Self {
+        self.event(node, event, json!({"uid": UID, "session": session(number)}))
+    }
+}
+
+#[test]
+fn a_session_that_goes_on_after_it_lost_its_place() {
+    let mut play = first();
+    play.granted("n2", 2).revoked("n2", 1, 2).after(5000);
+    play.event("n2", "busy", json!({}));
+    assert!(play.violated().contains(&I11), "{}", play.check());
+    play.history.facts.push(Fact::Paused {
+        node: NodeId::new("n1").unwrap(),
+        from_us: 0,
+        to_us: play.at,
+    });
+    assert!(!play.violated().contains(&I11));
+}
+
+#[test]
+fn a_logout_that_erases_although_its_place_was_taken() {
+    let mut play = first();
+    play.client(1, What::Leaves)
+        .about("n1", "deleted", 1)
+        .closed("n1", 1, "Deleted");
+    assert!(play.check().is_clean(), "{}", play.check());
+    play.granted("n2", 2)
+        .admitted("n2", 2)
+        .revoked("n2", 1, 2)
+        .record(2, 2);
+    assert_eq!(play.violated(), [I5]);
+    // Somebody who is in was taken out.
+    let mut play = first();
+    play.about("n2", "deleted", 1);
+    assert_eq!(play.violated(), [I5]);
+}
+
+#[test]
+fn a_living_node_that_is_swept() {
+    let mut play = first();
+    play.about("n2", "ghost_swept", 1).after(5000);
+    play.event("n1", "node_fenced", json!({}));
+    assert_eq!(play.violated(), [I5]);
+}
+
+#[test]
+fn a_session_that_is_said_to_be_gone_and_is_not() {
+    let mut play = first();
+    play.granted("n2", 2)
+        .revoked("n2", 1, 2)
+        .about("n2", "settled", 1)
+        .admitted("n2", 2)
+        .after(1000)
+        .superseded("n1", 1, 2)
+        .told(1)
+        .client(1, What::Leaves)
+        .closed("n1", 1, "AlreadyGone");
+    assert_eq!(play.violated(), [I17]);
+}
+
+#[test]
+fn a_kick_that_names_another_session_on_the_way() {
+    let mut play = honest();
+    play.granted("n1", 3)
+        .revoked("n1", 2, 3)
+        .superseded("n2", 2, 3)
+        .told(2)
+        .client(2, What::Leaves)
+        .closed("n2", 2, "AlreadyGone")
+        .admitted("n1", 3)
+        .record(3, 3);
+    assert!(play.check().is_clean(), "{}", play.check());
+    let fields = json!({"uid": UID, "session": session(1), "kick_id": kick(2), "peer": "n1", "result": "AlreadyGone"});
+    play.event("n2", "kick_received", fields);
+    assert!(play.violated().contains(&I6), "{}", play.check());
+}
+
+#[test]
+fn a_client_that_is_cut_off_without_a_word() {
+    let mut play = first();
+    play.granted("n2", 2)
+        .superseded("n1", 1, 2)
+        .admitted("n2", 2)
+        .of("n1", "told", 1, json!({}))
+        .told(1)
+        .of("n1", "cut", 1, json!({}))
+        .client(1, What::Closed)
+        .closed("n1", 1, "AlreadyGone");
+    assert!(play.check().is_clean(), "{}", play.check());
+    play.history
+        .nodes
+        .retain(|event| event.event != distlock_kickout::Transition::Told);
+    assert!(play.violated().contains(&I9), "{}", play.check());
+}
+
+#[test]
+fn a_bystander_that_waits_for_others() {
+    let mut play = Play::default();
+    let uid = Uid::new(UID).unwrap();
+    play.history.facts.push(Fact::Bystander { uid });
+    let login = |play: &mut Play, number: u8, takes: u64| {
+        play.client(number, What::LoginSent)
+            .granted("n1", number)
+            .admitted("n1", number)
+            .after(takes)
+            .in_(number)
+            .client(number, What::Leaves)
+            .closed("n1", number, "Deleted")
+            .after(100);
+    };
+    login(&mut play, 1, 10);
+    let from_us = play.at;
+    login(&mut play, 3, 100);
+    let to_us = play.at;
+    play.history.facts.push(Fact::Trouble { from_us, to_us });
+    assert!(play.check().is_clean(), "{}", play.check());
+    let from_us = play.at;
+    login(&mut play, 5, 1000);
+    let to_us = play.at;
+    play.history.facts.push(Fact::Trouble { from_us, to_us });
+    assert_eq!(play.violated(), [I15]);
+}
+
 #[test]
 fn a_bystander_that_is_turned_away() {
     let mut play = first();

@@ -135,14 +135,21 @@ impl Inner {
 
     /// Takes exactly this session out of the directory. The generation stays.
     pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
+        let mut there = false;
         let (deleted, record) = self
             .directory
-            .update(uid, |record| record.remove(key).is_some())
+            .update(uid, |record| {
+                there = record.remove(key).is_some();
+                there
+            })
             .await?;
         if deleted {
             self.events.emit(Transition::Deleted, |event| {
                 event.uid = Some(uid.clone());
                 event.about(key);
+                if !there {
+                    event.result = Some("it was gone when a lost reply was looked up".into());
+                }
             });
         } else {
             metrics::counter!("distlock_stale_delete_refused_total").increment(1);

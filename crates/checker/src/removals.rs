@@ -1,0 +1,142 @@
+//! How a session leaves the directory, and that it goes when it has: I5, I6, I11, I17.
+
+use std::collections::BTreeMap;
+
+use distlock_kickout::{Generation, SessionId, Transition};
+use uuid::Uuid;
+
+use crate::{
+    Scene,
+    report::Invariant::*,
+    sessions::{Life, Superseded},
+};
+
+pub(crate) fn check(scene: &mut Scene<'_>) {
+    let sessions = scene.sessions;
+    for life in sessions.all() {
+        once(scene, life);
+        logout(scene, life);
+        sweeper(scene, life);
+        learned(scene, life);
+        gone(scene, life);
+    }
+    kicks(scene);
+}
+
+/// I5: a session is taken out of the directory once: by itself, or by a newer one. Who finds it gone changes nothing.
+fn once(scene: &mut Scene<'_>, life: &Life<'_>) {
+    if life.deleted.is_none() && life.revoked.is_none() {
+        return;
+    }
+    let twice = life.deleted.is_some() && life.revoked.is_some() && !life.registered;
+    scene.report.expect(I5, !twice, || {
+        format!(
+            "{} had lost its place, and its logout took something out of the directory",
+            life.name()
+        )
+    });
+}
+
+/// I5: nobody takes out a session that goes on.
+fn logout(scene: &mut Scene<'_>, life: &Life<'_>) {
+    if life.deleted.is_some() {
+        let over = life.end().is_some() || life.admitted.is_none() || life.registered;
+        scene.report.expect(I5, over, || {
+            format!("{} was taken out of the directory, and is in", life.name())
+        });
+    }
+}
+
+/// I5: what is cleared away belongs to an incarnation that is over.
+fn sweeper(scene: &mut Scene<'_>, life: &Life<'_>) {
+    let Some(at) = life.swept else {
+        return;
+    };
+    let over = life.node_over.is_some_and(|over| over <= at + slack(scene));
+    // Its node was stopped for so long that its lease is over; it writes that down when it goes on.
+    let excused = scene.history.paused(life.node, at, at);
+    scene.report.expect(I5, over || excused, || {
+        format!("{} was cleared away, and its node lives", life.name())
+    });
+}
+
+/// I11: whoever lost its place hears of it, or ends for another reason, in bounded time.
+fn learned(scene: &mut Scene<'_>, life: &Life<'_>) {
+    let (Some(revoked), Some(_)) = (life.revoked, life.admitted) else {
+        return;
+    };
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let allowed = micros(scene.rules.settle + scene.rules.slack);
+    let end = life.end().unwrap_or_else(|| scene.history.end_us());
+    let took = scene.history.awake_us(life.node, revoked.boot_us, end);
+    scene.report.expect(I11, took <= allowed, || {
+        format!(
+            "{} went on for {took} us after it had lost its place",
+            life.name()
+        )
+    });
+}
+
+/// I17: what is said to be gone for good is gone.
+fn gone(scene: &mut Scene<'_>, life: &Life<'_>) {
+    let (Some(at), Some(_)) = (life.settled, life.admitted) else {
+        return;
+    };
+    let gone = life.end().is_some_and(|end| end <= at + slack(scene));
+    let excused = scene.history.paused(life.node, at, at);
+    scene.report.expect(I17, gone || excused, || {
+        format!("{} was said to be gone, and was not", life.name())
+    });
+}
+
+/// I6: a kick is about the session that was revoked with it, on every node, and about no newer one.
+fn kicks(scene: &mut Scene<'_>) {
+    let mut revoked: BTreeMap<Uuid, (SessionId, Option<Generation>)> = BTreeMap::new();
+    for event in &scene.history.nodes {
+        if let (Transition::Revoked, Some(kick), Some(session)) =
+            (event.event, event.kick_id, event.session)
+        {
+            revoked.insert(kick, (session, event.gen_max));
+        }
+    }
+    for event in &scene.history.nodes {
+        let of_kick = matches!(
+            event.event,
+            Transition::KickSent | Transition::KickReceived | Transition::StaleKickRefused
+        );
+        let meant = event.kick_id.and_then(|kick| revoked.get(&kick));
+        if let (true, Some((meant, _))) = (of_kick, meant) {
+            scene.report.expect(I6, Some(*meant) == event.session, || {
+                format!(
+                    "a kick that was meant for session {meant} named another one on {}",
+                    event.node
+                )
+            });
+        }
+    }
+    let sessions = scene.sessions;
+    for life in sessions.all() {
+        let Some(Superseded {
+            kick: Some(kick), ..
+        }) = life.superseded
+        else {
+            continue;
+        };
+        let Some((meant, most)) = revoked.get(&kick) else {
+            continue;
+        };
+        let newer = most.is_some_and(|most| life.r#gen > most);
+        scene
+            .report
+            .expect(I6, *meant == life.session && !newer, || {
+                format!(
+                    "{} was ended by a kick that was meant for session {meant}",
+                    life.name()
+                )
+            });
+    }
+}
+
+fn slack(scene: &Scene<'_>) -> u64 {
+    u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX)
+}
