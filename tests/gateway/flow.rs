@@ -188,6 +188,10 @@ impl Flow {
         });
     }
 
+    pub(crate) fn fact(&self, fact: Fact) {
+        self.shared.facts.lock().unwrap().push(fact);
+    }
+
     /// What the checker says about all that happened.
     pub(crate) async fn verdict(mut self, uids: &[&Uid]) -> Report {
         let mut history = History {

@@ -23,8 +23,18 @@ async fn redis() {
     Box::pin(main_scenarios("redis", &url)).await;
     let world = World::new("redis-restart", &url);
     Box::pin(scenarios::store_restarts(world, || server.restart())).await;
-    let world = World::new("redis-link", &url).wired(&[server.address()]);
-    Box::pin(scenarios::bad_store_link(world)).await;
+}
+
+/// One node is in trouble, and the others are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_with_one_node_in_trouble() {
+    let server = tokio::task::block_in_place(RedisServer::start).unwrap();
+    let world = |name: &str| World::new(&format!("redis-{name}"), &server.url());
+    Box::pin(scenarios::bystanders(world("bystanders"))).await;
+    Box::pin(scenarios::stopped_node(world("stopped"))).await;
+    Box::pin(scenarios::strict(world("strict"))).await;
+    let wired = world("link").wired(&[server.address()]);
+    Box::pin(scenarios::bad_store_link(wired)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,15 +1,17 @@
 //! The checker is worth what it catches in something that runs: each of these flows is broken in one way, and the checker names
 //! the invariant. The same scenario with nothing broken is not accused.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use distlock_checker::{Invariant::*, Report};
-use distlock_kickout::Uid;
+use async_trait::async_trait;
+use distlock_checker::{Fact, Invariant::*, Report};
+use distlock_kickout::{Allowed, Login, Profiles, Uid};
+use tokio::sync::watch;
 
 use crate::{
     flow::Flow,
     saboteur::Sabotage::{self, *},
-    world::pause,
+    world::{now_us, pause},
 };
 
 /// Longer than anything here takes, on whatever machine.
@@ -82,6 +84,75 @@ async fn an_early_answer(sabotage: Sabotage) -> Report {
     flow.store.let_go();
     second.may_end(Duration::from_millis(10)).await;
     flow.verdict(&[&anna()]).await
+}
+
+/// Profiles of one account that come when they are let go.
+#[derive(Debug)]
+struct Slow {
+    account: Uid,
+    waits: watch::Sender<bool>,
+    go: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl Profiles for Slow {
+    async fn load(&self, login: &Login) -> distlock::Result<Allowed> {
+        if login.uid == self.account && login.device.as_str() == "slow" {
+            self.waits.send_replace(true);
+            let mut go = self.go.subscribe();
+            go.wait_for(|go| *go).await.unwrap();
+        }
+        Ok(Allowed::Yes)
+    }
+}
+
+/// While a login's profile is being loaded, others of the same account and of another one do not wait for it; when it is there,
+/// that login is the newest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_profile_holds_up_nobody() {
+    let profiles = Arc::new(Slow {
+        account: anna(),
+        waits: watch::Sender::new(false),
+        go: watch::Sender::new(false),
+    });
+    let asked = profiles.clone();
+    let flow = Flow::start_with(None, LONG, move |builder| builder.profiles(asked.clone())).await;
+    let (anna, quiet) = (anna(), Uid::new("quiet").unwrap());
+    flow.fact(Fact::Bystander { uid: quiet.clone() });
+    let bystander = async || {
+        for node in ["n1", "n2"] {
+            flow.log_in(&quiet, "quiet", node).await.leaves().await;
+        }
+    };
+    bystander().await;
+    let from_us = now_us();
+    let slow = flow.client(&anna, "slow", "n1");
+    let meanwhile = async {
+        let mut waits = profiles.waits.subscribe();
+        waits.wait_for(|waits| *waits).await.unwrap();
+        bystander().await;
+        let phone = flow.log_in(&anna, "phone", "n1").await;
+        let pc = flow.log_in(&anna, "pc", "n2").await;
+        phone.ended().await;
+        flow.fact(Fact::Trouble {
+            from_us,
+            to_us: now_us(),
+        });
+        profiles.go.send_replace(true);
+        pc
+    };
+    let (slow, pc) = tokio::join!(slow, meanwhile);
+    assert!(slow.inside);
+    pc.ended().await;
+    flow.look_up(&anna, "n2").await;
+    let report = flow.verdict(&[&anna, &quiet]).await;
+    assert!(report.is_clean(), "{report}");
+    for invariant in [I2, I3, I7, I15] {
+        assert!(
+            report.looked_at(invariant) > 0,
+            "{invariant} was not looked at: {report}"
+        );
+    }
 }
 
 macro_rules! variants {

@@ -87,3 +87,15 @@ pub enum RouteMode {
     /// Hold the account's lock from the lookup until the delivery.
     Locked,
 }
+
+/// When a login gives the account's lock back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order {
+    /// After the write, before older sessions are told.
+    #[default]
+    WriteThenTell,
+    /// When older sessions were told, or the time for that is over. For comparison only: whoever logs in next waits for nodes
+    /// that do not answer, and it makes nothing safer, because every write is conditional anyway.
+    TellUnderLock,
+}

@@ -18,7 +18,7 @@ use tokio_util::{
 
 use crate::{
     admission::{Admission, Admissions},
-    config::{Confirm, RouteMode, Timers},
+    config::{Confirm, Order, RouteMode, Timers},
     directory::Directory,
     drain::Drain,
     event::{Event, Events, Transition},
@@ -31,6 +31,7 @@ use crate::{
     offline::{Code, Offline, Retry},
     peers::{Caller, NoPeers, NodeAddress, Peers},
     policy::Policy,
+    profiles::Profiles,
     record::UserRecord,
     registry::Registry,
     wait::jitter,
@@ -61,8 +62,10 @@ pub struct Builder {
     admission: Admission,
     confirm: Confirm,
     route: RouteMode,
+    order: Order,
     timers: Timers,
     peers: Arc<dyn Peers>,
+    profiles: Option<Arc<dyn Profiles>>,
 }
 
 #[derive(Debug)]
@@ -73,6 +76,8 @@ pub(crate) struct Inner {
     pub(crate) policy: Policy,
     pub(crate) confirm: Confirm,
     pub(crate) route: RouteMode,
+    pub(crate) order: Order,
+    pub(crate) profiles: Option<Arc<dyn Profiles>>,
     pub(crate) timers: Timers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) locker: Locker,
@@ -104,8 +109,10 @@ impl KickOut {
             admission: Admission::unbounded(),
             confirm: Confirm::default(),
             route: RouteMode::default(),
+            order: Order::default(),
             timers: Timers::default(),
             peers: Arc::new(NoPeers),
+            profiles: None,
         }
     }
 
@@ -209,6 +216,18 @@ impl Builder {
         self
     }
 
+    /// When a login gives the account's lock back: for comparison.
+    pub const fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// What is asked about an account before it may log in; nothing unless set.
+    pub fn profiles(mut self, profiles: Arc<dyn Profiles>) -> Self {
+        self.profiles = Some(profiles);
+        self
+    }
+
     /// The times of the flow.
     pub fn timers(mut self, timers: Timers) -> Self {
         self.timers = timers;
@@ -256,6 +275,8 @@ impl Builder {
             policy: self.policy,
             confirm: self.confirm,
             route: self.route,
+            order: self.order,
+            profiles: self.profiles,
             timers: self.timers,
             clock,
             locker,

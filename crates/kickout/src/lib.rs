@@ -49,7 +49,7 @@
 //!
 //! # Map
 //!
-//! `policy` decides who may stay, `idle` asks who was silent, `admission` bounds storms, `ban` and `drain` keep logins out.
+//! `policy` decides who may stay, `profiles` asks the embedder who may come, `idle` asks who was silent, `admission` bounds storms, `ban` and `drain` keep logins out.
 //! `flow` is the handle and its parts; `login` (with `grant` under the lock and `confirm` after it), `logout`, `route`, `kick` and `admin` are what it does; `pull` and `sweep` run by
 //! themselves. `record`, `ident`, `offline` and `resume` are values; `directory` reads and writes them; `node` is this
 //! node's lease and `nodes` the others'; `registry`, `live`, `handout` and `session` are the sessions of this node; `gate` lets
@@ -87,6 +87,7 @@ mod nodes;
 mod offline;
 mod peers;
 mod policy;
+mod profiles;
 mod pull;
 mod record;
 mod registry;
@@ -99,7 +100,7 @@ mod wait;
 pub use admin::{Found, Kicked, NodeView, Pending, Target, UserView};
 pub use admission::Admission;
 pub use ban::Ban;
-pub use config::{Confirm, RouteMode, Timers};
+pub use config::{Confirm, Order, RouteMode, Timers};
 pub use drain::NodeInfo;
 pub use event::{Event, Transition};
 pub use flow::{Builder, KickOut};
@@ -115,6 +116,7 @@ pub use peers::{
     PeerError, Peers,
 };
 pub use policy::{OnExceed, Policy, PolicyName};
+pub use profiles::{Allowed, Profiles};
 pub use record::{Past, Revocation, Slot, SlotEntry, UserRecord};
 pub use route::{Delivery, Location};
 pub use session::Session;

@@ -12,12 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     admission::Throttled,
+    config::Order,
     event::Transition,
     flow::{Inner, KickOut},
     gate::{Claim, Refused},
     grant::Step,
     ident::{Class, Device, Generation, Uid},
     offline::Code,
+    profiles::Allowed,
     resume::ResumeToken,
     session::Session,
     wait::{jitter, within},
@@ -93,6 +95,18 @@ pub struct Overtaken {
     pub by_device: Option<Device>,
     /// Its generation, where it has one already.
     pub r#gen: Option<Generation>,
+}
+
+impl Denied {
+    /// A denial in the words of its code.
+    #[must_use]
+    pub fn new(code: Code) -> Self {
+        Self {
+            code,
+            reason: code.text().into(),
+            by_device: None,
+        }
+    }
 }
 
 impl Login {
@@ -211,6 +225,18 @@ impl Run {
         if inner.draining.load(Ordering::Acquire) {
             return Ok(denied(Code::Draining, None));
         }
+        if let Some(profiles) = &inner.profiles {
+            let allowed = tokio::select! {
+                biased;
+                () = self.gone.cancelled() => return Ok(self.busy()),
+                allowed = profiles.load(&self.login) => allowed?,
+            };
+            if let Allowed::No(denied) = allowed {
+                return Ok(LoginOutcome::Denied(denied));
+            }
+        }
+        // However long that took: from here on others wait for this login.
+        let competing = inner.clock.now();
         let Some(own) = inner.own.now() else {
             return Ok(denied(Code::NodeFenced, None));
         };
@@ -235,7 +261,7 @@ impl Run {
                 biased;
                 () = self.gone.cancelled() => return Ok(self.busy()),
                 by = pass.replaced() => return Ok(overtaken(Some(by), None)),
-                guard = self.lock() => match guard {
+                guard = self.lock(competing) => match guard {
                     Ok(guard) => guard,
                     Err(error) if error.kind() == ErrorKind::Timeout => return Ok(self.busy()),
                     Err(error) => return Err(error),
@@ -254,6 +280,11 @@ impl Run {
                     .record(inner.clock.now().since(locked).as_secs_f64());
             };
             match step {
+                Ok(Step::Granted(granted)) if inner.order == Order::TellUnderLock => {
+                    let outcome = Box::pin(self.confirm(*granted, pass)).await;
+                    released.await;
+                    return outcome;
+                }
                 Ok(Step::Granted(granted)) => {
                     // The next login of this account may start while this one tells the older sessions.
                     let ((), outcome) =
@@ -294,13 +325,13 @@ impl Run {
         }
     }
 
-    async fn lock(&self) -> Result<Guard> {
+    async fn lock(&self, competing: Moment) -> Result<Guard> {
         let inner = &self.inner;
         let started = inner.clock.now();
         let left = inner
             .timers
             .lock_wait
-            .saturating_sub(started.since(self.started));
+            .saturating_sub(started.since(competing));
         let guard = inner
             .locker
             .lock_named(&self.login.uid.lock()?)
@@ -324,9 +355,8 @@ impl Run {
 
 pub(crate) fn denied(code: Code, by_device: Option<Device>) -> LoginOutcome {
     LoginOutcome::Denied(Denied {
-        code,
-        reason: code.text().into(),
         by_device,
+        ..Denied::new(code)
     })
 }
 

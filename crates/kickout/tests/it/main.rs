@@ -5,6 +5,7 @@ mod chaos;
 mod cluster;
 mod failures;
 mod link;
+mod order;
 mod policies;
 mod races;
 mod routing;
