@@ -4,7 +4,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -58,8 +58,10 @@ enum Flow {
     Swallow,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    /// Where new connections lead.
+    server: Mutex<SocketAddr>,
     swallow_one_reply: AtomicBool,
     connections: AtomicUsize,
 }
@@ -78,8 +80,12 @@ impl FaultProxy {
             .context("listen for the proxy")?;
         let address = listener.local_addr()?;
         let (faults, seen) = watch::channel(Faults::default());
-        let shared = Arc::<Shared>::default();
-        let acceptor = tokio::spawn(accept(listener, server, seen, Arc::clone(&shared)));
+        let shared = Arc::new(Shared {
+            server: Mutex::new(server),
+            swallow_one_reply: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+        });
+        let acceptor = tokio::spawn(accept(listener, seen, Arc::clone(&shared)));
         Ok(Self {
             address,
             faults,
@@ -129,6 +135,12 @@ impl FaultProxy {
         self.faults.send_modify(|faults| faults.resets += 1);
     }
 
+    /// Resets every connection that stands, and leads new ones to another server, as a failover does.
+    pub fn redirect(&self, server: SocketAddr) {
+        *self.shared.server() = server;
+        self.reset();
+    }
+
     /// The next bytes that come back from the server are lost and their connection is reset: the request happened, and
     /// its sender cannot know.
     pub fn swallow_one_reply(&self) {
@@ -143,23 +155,24 @@ impl FaultProxy {
     }
 }
 
+impl Shared {
+    fn server(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.acceptor.abort();
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    server: SocketAddr,
-    faults: watch::Receiver<Faults>,
-    shared: Arc<Shared>,
-) {
+async fn accept(listener: TcpListener, faults: watch::Receiver<Faults>, shared: Arc<Shared>) {
     // Dropped with this task, and all connections with it.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(client, server, faults.clone(), Arc::clone(&shared)));
+        connections.spawn(serve(client, faults.clone(), Arc::clone(&shared)));
     }
 }
 
@@ -179,12 +192,7 @@ impl Drop for Counted {
     }
 }
 
-async fn serve(
-    mut client: TcpStream,
-    server: SocketAddr,
-    mut faults: watch::Receiver<Faults>,
-    shared: Arc<Shared>,
-) {
+async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, shared: Arc<Shared>) {
     let _counted = Counted::new(&shared);
     // Closing with a zero linger time sends RST. Taken back when both sides ended in peace.
     let _ = client.set_zero_linger();
@@ -196,6 +204,7 @@ async fn serve(
     else {
         return;
     };
+    let server = *shared.server();
     let Ok(mut upstream) = TcpStream::connect(server).await else {
         return;
     };
@@ -323,10 +332,10 @@ mod tests {
     const NOT_YET: Duration = Duration::from_millis(150);
 
     /// A server that answers each line with itself and remembers the lines.
-    async fn echo() -> (SocketAddr, Arc<std::sync::Mutex<Vec<String>>>) {
+    async fn echo() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let heard = Arc::<std::sync::Mutex<Vec<String>>>::default();
+        let heard = Arc::<Mutex<Vec<String>>>::default();
         let log = Arc::clone(&heard);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {

@@ -21,6 +21,9 @@ const READY: Duration = Duration::from_secs(60);
 /// The database that every server has from the start.
 const DATABASE: &str = "distlock";
 
+/// Where the Debian package has what makes a cluster of MariaDB servers.
+const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
+
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Product {
@@ -104,16 +107,69 @@ impl MySqlServer {
         Err(last.context("no attempt was made")?)
     }
 
+    /// Starts MariaDB as the only node of a Galera cluster.
+    ///
+    /// # Errors
+    /// As [`MySqlServer::start`].
+    pub fn galera() -> Result<Self> {
+        ensure!(
+            Path::new(GALERA).exists(),
+            "{GALERA} (Debian: apt-get install galera-4)"
+        );
+        let port = free_port()?;
+        Self::with(
+            Product::MariaDb,
+            &[
+                "wsrep-on=ON",
+                &format!("wsrep-provider={GALERA}"),
+                "wsrep-cluster-address=gcomm://",
+                "wsrep-node-address=127.0.0.1",
+                &format!("wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:{port}"),
+                "binlog-format=ROW",
+                "innodb-autoinc-lock-mode=2",
+            ],
+        )
+    }
+
+    /// Crashes it, starts it again, and starts another server with a copy of its data: what a replica has that is promoted
+    /// before it was told anything more.
+    ///
+    /// # Errors
+    /// As [`MySqlServer::start`].
+    pub fn copied(&mut self) -> Result<Self> {
+        self.kill();
+        let mut last = None;
+        for _ in 0..3 {
+            let mut other = Self::prepare_from(&self.data(), self.product, free_port()?)?;
+            other.settings.clone_from(&self.settings);
+            // An identity of its own.
+            let _ = fs::remove_file(other.data().join("auto.cnf"));
+            match other.launch() {
+                Ok(()) => {
+                    self.launch()?;
+                    return Ok(other);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.context("no attempt was made")?)
+    }
+
     fn prepare(product: Product, port: u16, settings: &[&str]) -> Result<Self> {
+        let mut server = Self::prepare_from(&template(product)?, product, port)?;
+        server.settings = settings.iter().map(|it| format!("--{it}")).collect();
+        Ok(server)
+    }
+
+    fn prepare_from(data: &Path, product: Product, port: u16) -> Result<Self> {
         let folder = tempfile::tempdir().context("a folder for the server")?;
-        let template = template(product)?;
-        copy(&template, &folder.path().join("data"))?;
+        copy(data, &folder.path().join("data"))?;
         Ok(Self {
             process: None,
             folder,
             port,
             product,
-            settings: settings.iter().map(|it| format!("--{it}")).collect(),
+            settings: Vec::new(),
             databases: AtomicU32::new(0),
         })
     }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use super::template::{cache, copy, finish};
 use crate::{Pki, Process, Signal, Watchdog, eventually, free_port, signal};
 
-const READY: Duration = Duration::from_secs(60);
+pub(super) const READY: Duration = Duration::from_secs(60);
 
 /// The database that every server has from the start.
 const DATABASE: &str = "distlock";
@@ -98,14 +98,41 @@ impl PostgresServer {
         Ok(server)
     }
 
+    /// Crashes it, starts it again, and starts another server as its replica that was told nothing more and is promoted: it
+    /// begins a timeline of its own.
+    ///
+    /// # Errors
+    /// As [`PostgresServer::start`].
+    pub fn promoted(&mut self) -> Result<Self> {
+        self.kill();
+        let mut other = Self::prepare_from(&self.data(), free_port()?)?;
+        other.settings.clone_from(&self.settings);
+        // The lock file of the server that was killed.
+        let _ = fs::remove_file(other.data().join("postmaster.pid"));
+        fs::write(other.data().join("standby.signal"), "")?;
+        other.launch()?;
+        self.launch()?;
+        ensure!(
+            other.sql("SELECT pg_promote()")? == "t",
+            "the replica was not promoted"
+        );
+        Ok(other)
+    }
+
     fn prepare(port: u16, settings: &[&str]) -> Result<Self> {
+        let mut server = Self::prepare_from(&template()?, port)?;
+        server.settings = settings.iter().map(|it| (*it).to_owned()).collect();
+        Ok(server)
+    }
+
+    fn prepare_from(data: &Path, port: u16) -> Result<Self> {
         let folder = folder(&env::temp_dir())?;
-        copy(&template()?, &folder.path().join("data"))?;
+        copy(data, &folder.path().join("data"))?;
         Ok(Self {
             process: None,
             folder,
             port,
-            settings: settings.iter().map(|it| (*it).to_owned()).collect(),
+            settings: Vec::new(),
             databases: AtomicU32::new(0),
         })
     }
@@ -138,7 +165,7 @@ impl PostgresServer {
             let Some(started) = &process else { return true };
             let said = started.wait_for_line(READY, |line| {
                 // Clients that come too early are told so in the log as well.
-                line.contains("ready to accept connections")
+                line.contains("ready to accept")
                     || (line.contains("FATAL") && !line.contains("the database system is"))
             });
             !said.is_ok_and(|said| said.contains("pre-existing shared memory"))
@@ -349,7 +376,7 @@ fn program(name: &str) -> Result<Command> {
 }
 
 /// User and group to run as, when we are root.
-fn unprivileged() -> Result<Option<(u32, u32)>> {
+pub(super) fn unprivileged() -> Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
@@ -366,7 +393,7 @@ fn unprivileged() -> Result<Option<(u32, u32)>> {
 }
 
 /// A folder that the server's user owns.
-fn folder(parent: &Path) -> Result<TempDir> {
+pub(super) fn folder(parent: &Path) -> Result<TempDir> {
     let folder = tempfile::tempdir_in(parent).context("a folder for the server")?;
     if let Some((user, group)) = unprivileged()? {
         chown(folder.path(), Some(user), Some(group))?;
