@@ -32,7 +32,9 @@
 //! also after release, expiry and reaping. SQLite: leases live on the boot-time clock of the host together with the boot's
 //! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
 //! Postgres: leases live on the server's clock, sessions are set to READ COMMITTED and to commits that are on the disk before
-//! they are answered, and a row that somebody else keeps locked holds up nobody but those who want it.
+//! they are answered, and a row that somebody else keeps locked holds up nobody but those who want it. No setting of Postgres
+//! stops the clock that they live on (`clock_timestamp()`), or moves it into another time zone. A pooler in between must be in
+//! session mode; one in transaction mode is refused.
 //! MySQL (8.0.19 or later) and MariaDB (10.6 or later): the same, except that only an administrator can set how commits reach
 //! the disk: `distlock doctor` says how it stands. MySQL takes a password that it has not seen lately over TLS or a Unix
 //! socket only, since the exchange for plain connections needs RSA, which is not built in.

@@ -36,6 +36,17 @@ impl TablesStatus {
     }
 }
 
+/// What to do about tables that say they are of our version and are not as it made them.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn start_over(table_prefix: &str, migrate: &str) -> String {
+    let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
+    format!(
+        "the tables are not as expected: somebody changed them by hand, or a version made them that was never released. While \
+         nothing is held, run `DROP TABLE {}` on the database and then run `{migrate}`",
+        tables.join(", ")
+    )
+}
+
 /// Every dialect has the same steps, with the same numbers and names; only their texts differ.
 const fn steps(first: &'static str) -> [Migration; 1] {
     [Migration {

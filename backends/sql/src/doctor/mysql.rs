@@ -129,7 +129,8 @@ fn topology(health: &mut Health, variables: &HashMap<String, String>) {
         health.found(
             "wsrep_on",
             Verdict::Warn,
-            "a Galera cluster: point every client at one node, because reads of another may be stale",
+            "a Galera cluster: point every client at one node, because reads of another may be stale; all nodes crashing at \
+             once may take back granted locks, so fence what the locks protect",
         );
     }
 }

@@ -79,16 +79,19 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
         "57P03" => {
             return Meaning::of(Unavailable, "the server is starting or stopping").reconnect();
         }
+        // Several clients take turns in one session, or one has got another's: the statements that it had prepared are not
+        // those that are there.
+        "26000" | "42P05" => {
+            return Meaning::of(
+                InvalidConfig,
+                "the session is not ours alone: a pooler must be in session mode",
+            )
+            .reconnect();
+        }
         "57P04" => return Meaning::of(InvalidConfig, "the database was dropped").reconnect(),
         _ => {}
     }
     match state.get(..2).unwrap_or_default() {
-        // Also a statement that was prepared earlier and is gone: a pooler gave us another session.
-        "26" => Meaning::of(
-            InvalidConfig,
-            "the session was exchanged meanwhile: a pooler must be in session mode",
-        )
-        .reconnect(),
         "08" | "57" => Meaning::of(unknown_if_write, "the server ended the connection").reconnect(),
         "22" => Meaning::of(InvalidConfig, "the database cannot hold a value").one_row(),
         "23" => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
@@ -131,6 +134,7 @@ mod tests {
             ("42501", Denied, Denied, false, false, false),
             ("42703", Config, Config, false, false, false),
             ("42P01", Config, Config, false, false, false),
+            ("42P05", Config, Config, false, true, false),
             ("53100", Limit, Limit, false, false, false),
             ("53300", Down, Down, false, true, false),
             ("54000", Limit, Limit, true, false, false),

@@ -6,6 +6,7 @@
 
 mod conformance;
 mod crowds;
+mod failover;
 mod faults;
 mod fence;
 mod open;

@@ -51,6 +51,21 @@ async fn of_tables(product: Product) {
     let held = "SELECT COUNT(*) FROM app_distributed_lock WHERE holder_id IS NOT NULL";
     assert_eq!(server.sql(held).unwrap(), "1");
 
+    // A table of the right version without a column: said as it is, and what to do.
+    server
+        .sql("ALTER TABLE distributed_lock DROP KEY distributed_lock_expires_minute, DROP COLUMN expires_minute")
+        .unwrap();
+    let error = mysql(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    let drop_them =
+        "run `DROP TABLE distributed_lock, distributed_record, distributed_meta` on the database";
+    let then = format!(
+        "{drop_them} and then run `distlock migrate --backend 'mysql://root@{}",
+        server.address()
+    );
+    assert!(error.to_string().contains(&then), "{error}");
+    assert!(chain(&error).contains("expires_minute"), "{error:?}");
+
     server
         .sql("UPDATE distributed_meta SET schema_version = 99")
         .unwrap();
@@ -67,6 +82,17 @@ async fn of_tables(product: Product) {
     server.sql("DROP TABLE distributed_record").unwrap();
     let error = mysql(&url).await.unwrap_err();
     assert!(error.to_string().contains("only some"), "{error}");
+}
+
+/// An error and what it comes from.
+fn chain(error: &distlock_core::Error) -> String {
+    let mut all = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        all = format!("{all}: {cause}");
+        source = cause.source();
+    }
+    all
 }
 
 async fn refused(product: Product) {
@@ -138,6 +164,25 @@ async fn changed(product: Product) {
     let long = "n".repeat(200);
     let refused = locker.lock(&*long).wait(Duration::ZERO).acquire().await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidConfig);
+}
+
+/// One node of a cluster: locks work as elsewhere, and the doctor says what a cluster does not promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_a_galera_cluster() {
+    let server = MySqlServer::galera().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", LONG).await;
+    let token = guard.token();
+    guard.extend(LONG).await.unwrap();
+    assert!(guard.release().await.is_clean());
+    let again = hold(&locker, "a", LONG).await;
+    assert!(again.token() > token);
+    assert!(again.release().await.is_clean());
+    let health = locker.health().await.unwrap();
+    let found = health.findings.iter().find(|it| it.check == "wsrep_on");
+    let found = found.unwrap_or_else(|| panic!("{health:?}"));
+    assert_eq!(found.verdict, Verdict::Warn);
+    assert!(found.detail.contains("one node"), "{found:?}");
 }
 
 /// TLS that was asked for is there, or nothing is.

@@ -6,6 +6,16 @@ use distlock_harness::distlock_binary;
 
 use super::*;
 
+/// What the user's sessions begin with: the opposite of what is needed.
+const ODD: &str = "ALTER ROLE app SET default_transaction_isolation = 'serializable';
+                   ALTER ROLE app SET default_transaction_deferrable = on;
+                   ALTER ROLE app SET timezone = 'Asia/Kolkata';
+                   ALTER ROLE app SET datestyle = 'SQL, DMY';
+                   ALTER ROLE app SET bytea_output = 'escape';
+                   ALTER ROLE app SET search_path = nowhere, \"$user\", public;
+                   ALTER ROLE app SET synchronous_commit = off;
+                   ALTER ROLE app SET lock_timeout = '50s'";
+
 /// Runs the suite, or the part of it that `CASE` names.
 async fn conforms(subject: Subject) {
     let filter = std::env::var("CASE").ok();
@@ -33,7 +43,8 @@ async fn prepared() -> (PostgresServer, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server() {
-    let (_server, url) = prepared().await;
+    let (server, url) = prepared().await;
+    server.sql(ODD).unwrap();
     let workers = Workers::new(distlock_binary().unwrap(), ["conformance-worker"], &url);
     let subject = Subject::connect("postgres", move || {
         let url = url.clone();

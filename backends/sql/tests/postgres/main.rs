@@ -6,9 +6,11 @@
 )]
 
 mod conformance;
+mod failover;
 mod faults;
 mod fence;
 mod open;
+mod pooler;
 mod storm;
 #[cfg(feature = "tls")]
 mod tls;

@@ -60,7 +60,14 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     server
         .sql("ALTER TABLE distributed_lock DROP COLUMN nonce")
         .unwrap();
-    refused(&url, ErrorKind::InvalidConfig, "run `distlock migrate").await;
+    refused(
+        &url,
+        ErrorKind::InvalidConfig,
+        "run `DROP TABLE distributed_lock, distributed_record, distributed_meta` on the database and then run \
+         `distlock migrate --backend 'postgres://postgres@127.0.0.1",
+    )
+    .await;
+    refused(&url, ErrorKind::InvalidConfig, "nonce").await;
     server.sql("DROP TABLE distributed_record").unwrap();
     refused(
         &url,

@@ -252,6 +252,7 @@ impl Open {
                 ),
             ));
         }
+        tables_are_whole(&mut connection, shared).await?;
         Ok(Self {
             connection,
             flavour: variables.flavour,
@@ -462,6 +463,20 @@ async fn meta(connection: &mut MySqlConnection, shared: &Shared) -> Result<(i64,
     }
 }
 
+/// Whether every column is there that is read or written.
+async fn tables_are_whole(connection: &mut MySqlConnection, shared: &Shared) -> Result<()> {
+    shared.group.count("open");
+    let asked = exchange(connection, shared, shared.statements.whole(), Access::Read).await;
+    let Err(broken) = asked else { return Ok(()) };
+    let error = broken.failed.into_error();
+    let says = if error.kind() == ErrorKind::InvalidConfig {
+        migrate::start_over(&shared.config.table_prefix, &migrate_command(shared))
+    } else {
+        place(shared)
+    };
+    Err(Error::new(error.kind(), says).caused_by(error))
+}
+
 /// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
 /// transaction of its own, and others may do the same at the same time.
 async fn upgrade(connection: &mut MySqlConnection, shared: &Shared, version: i64) -> Result<()> {
@@ -532,9 +547,11 @@ fn wrong(shared: &Shared, problem: impl std::fmt::Display) -> Error {
 fn not_migrated(shared: &Shared, problem: &str) -> Error {
     wrong(
         shared,
-        format!(
-            "{problem}: run `distlock migrate --backend {}`",
-            crate::config::quoted(&shared.config.url())
-        ),
+        format!("{problem}: run `{}`", migrate_command(shared)),
     )
+}
+
+fn migrate_command(shared: &Shared) -> String {
+    let url = crate::config::quoted(&shared.config.url());
+    format!("distlock migrate --backend {url}")
 }

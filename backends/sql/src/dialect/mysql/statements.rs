@@ -390,6 +390,17 @@ impl Statements {
         )
     }
 
+    /// Reads nothing, from every column.
+    pub(super) fn whole(&self) -> String {
+        format!(
+            "SELECT l.lock_name, l.holder_id, l.token, l.acquired_at, l.expires_at, l.holder, l.meta, l.nonce, \
+             l.wanted_by, l.wanted_until, l.expires_minute, \
+             r.record_key, r.version, r.value, r.deleted, r.written_at, m.reaped_at \
+             FROM {} l, {} r, {} m LIMIT 0",
+            self.lock, self.record, self.meta
+        )
+    }
+
     /// How many of our tables there are.
     pub(super) fn objects(&self) -> String {
         format!(

@@ -8,12 +8,12 @@ use std::{
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _,
+    AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _,
     postgres::{PgConnectOptions, PgRow, PgSslMode},
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Shared, rows::column};
+use super::{Shared, rows::column, session::Session};
 use crate::{
     config::{ServerConfig, SslMode},
     error::{Access, Failed},
@@ -27,7 +27,7 @@ const ROW_LOCK: Duration = Duration::from_millis(400);
 #[derive(Debug)]
 pub(super) struct Links {
     // A std mutex: held to push and to pop only.
-    idle: Mutex<Vec<PgConnection>>,
+    idle: Mutex<Vec<Session>>,
     permits: Semaphore,
     /// Whether what is committed over these connections must be on the disk first.
     durable: bool,
@@ -36,7 +36,7 @@ pub(super) struct Links {
 /// A connection on loan. Unless it is [settled](Lent::settle), it is thrown away: its state is not known.
 pub(super) struct Lent<'a> {
     links: &'a Links,
-    connection: PgConnection,
+    connection: Session,
     _permit: SemaphorePermit<'a>,
 }
 
@@ -76,13 +76,11 @@ impl Links {
         self.permits.close();
         let idle = std::mem::take(&mut *self.idle());
         for connection in idle {
-            if let Err(error) = connection.close().await {
-                tracing::debug!(%error, "a connection did not close cleanly");
-            }
+            connection.close().await;
         }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,7 +119,7 @@ pub(super) async fn within<T>(
 }
 
 /// A connection to tables that are as they must be.
-async fn open(shared: &Shared, durable: bool) -> Result<PgConnection> {
+async fn open(shared: &Shared, durable: bool) -> Result<Session> {
     let opening = async {
         let mut connection = connect(shared, durable).await?;
         match objects(&mut connection, shared).await? {
@@ -155,9 +153,9 @@ async fn open(shared: &Shared, durable: bool) -> Result<PgConnection> {
         }
         shared.group.count("open");
         sqlx::query(shared.statements.columns.text())
-            .fetch_all(&mut connection)
+            .fetch_all(&mut *connection)
             .await
-            .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
+            .map_err(|error| shared.unexpected_tables(Failed::postgres(error, Access::Read)))?;
         let epoch = epoch(&mut connection, shared, &tables).await?;
         shared.note(epoch);
         Ok(connection)
@@ -170,7 +168,7 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
     let migrating = async {
         let mut connection = connect(shared, true).await?;
         let from = upgrade(&mut connection, shared).await?;
-        let _ = connection.close().await;
+        connection.close().await;
         Ok(from)
     };
     bounded(shared, migrating).await
@@ -184,7 +182,7 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
             0 => 0,
             _ => meta(&mut connection, shared).await?.0,
         };
-        let _ = connection.close().await;
+        connection.close().await;
         Ok(version)
     };
     bounded(shared, asking).await
@@ -211,6 +209,8 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
         .port(config.port)
         .database(&config.database)
         .application_name("distlock")
+        // Nothing here is a fraction, and a pooler refuses a setting that it does not know.
+        .extra_float_digits(None)
         .ssl_mode(match config.ssl_mode {
             SslMode::Disable => PgSslMode::Disable,
             SslMode::Prefer => PgSslMode::Prefer,
@@ -237,7 +237,7 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
 }
 
 /// A connection whose session is set up.
-async fn connect(shared: &Shared, durable: bool) -> Result<PgConnection> {
+async fn connect(shared: &Shared, durable: bool) -> Result<Session> {
     shared.group.count("open");
     let failed = |error| shared.told(Failed::postgres(error, Access::Read));
     let mut connection = options(&shared.config).connect().await.map_err(failed)?;
@@ -258,7 +258,9 @@ async fn connect(shared: &Shared, durable: bool) -> Result<PgConnection> {
                 set_config('synchronous_commit', CASE WHEN {} THEN 'off'
                            WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
                            ELSE current_setting('synchronous_commit') END, false),
-                set_config('search_path', coalesce(quote_ident(current_schema()) || ', pg_temp', ''), false)",
+                set_config('search_path', coalesce(quote_ident(current_schema()) || ', pg_temp', ''), false),
+                pg_backend_pid(),
+                (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_get_activity(pg_backend_pid()))",
         ROW_LOCK.as_millis(),
         !durable,
     );
@@ -288,7 +290,9 @@ async fn connect(shared: &Shared, durable: bool) -> Result<PgConnection> {
             ),
         ));
     }
-    Ok(connection)
+    let started: Option<i64> = column(&answer, 6)?;
+    let id = (column(&answer, 5)?, started.unwrap_or_default());
+    shared.sessions.seat(id, connection)
 }
 
 /// How many of our tables there are.

@@ -3,6 +3,7 @@
 mod link;
 mod listen;
 mod rows;
+mod session;
 mod statements;
 mod write;
 
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) group: Arc<Group>,
     statements: Statements,
+    sessions: session::Sessions,
     // A std mutex: held to look and to swap only.
     history: Mutex<History>,
 }
@@ -75,6 +77,7 @@ impl Shared {
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
             group: Group::pushed(PostgresDialect::NAME),
+            sessions: session::Sessions::default(),
             history: Mutex::default(),
             config,
             clock,
@@ -100,8 +103,10 @@ impl Shared {
 
     /// The error as people see it: what is wrong with the tables comes with the command that helps.
     fn told(&self, failed: Failed) -> Error {
+        // What another connection may find otherwise is not in the tables.
+        let tables = !failed.meaning.reconnect;
         let error = failed.into_error();
-        if error.kind() == ErrorKind::InvalidConfig {
+        if error.kind() == ErrorKind::InvalidConfig && tables {
             let command = self.migrate_command();
             return Error::new(
                 ErrorKind::InvalidConfig,
@@ -120,6 +125,16 @@ impl Shared {
         } else {
             Failure::Whole(error)
         }
+    }
+
+    /// What is missing in tables that have the right version.
+    fn unexpected_tables(&self, failed: Failed) -> Error {
+        let error = failed.into_error();
+        if error.kind() != ErrorKind::InvalidConfig {
+            return error;
+        }
+        let advice = migrate::start_over(&self.config.table_prefix, &self.migrate_command());
+        Error::new(ErrorKind::InvalidConfig, advice).caused_by(error)
     }
 
     fn not_migrated(&self, problem: &str) -> Error {

@@ -1,0 +1,51 @@
+//! A replica is promoted that was not told everything.
+
+use distlock_core::LossReason;
+use distlock_harness::{FaultProxy, eventually_async};
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_lost_a_lock_in_a_failover_is_told_and_tokens_rise() {
+    let mut primary = PostgresServer::with(&["fsync=on"]).unwrap();
+    let proxy = FaultProxy::start(primary.address()).await.unwrap();
+    let url = format!("postgres://postgres@{}/distlock", proxy.address());
+    let before = locker(&url).await;
+    let kept = hold(&before, "kept", LONG).await;
+    let replica = primary.promoted().unwrap();
+    // What the replica will never hear of.
+    let lost = eventually_async("the primary is found again", SOON, || async {
+        before.lock("lost").ttl(LONG).acquire().await.ok()
+    })
+    .await
+    .unwrap();
+    let freed = hold(&before, "freed", LONG).await;
+    let (lost_token, freed_token) = (lost.token(), freed.token());
+    assert!(freed.release().await.is_clean());
+    let epoch = lost.epoch();
+    proxy.redirect(replica.address());
+    primary.kill();
+
+    // Connections are made anew, and each renewal finds what there is.
+    let told = async {
+        while lost.is_valid() {
+            let _ = lost.extend(LONG).await;
+        }
+        lost.lost().await
+    };
+    assert_eq!(within(SOON, "told", told).await, LossReason::HistoryChanged);
+    eventually_async("still ours", SOON, || async {
+        kept.extend(LONG).await.ok()
+    })
+    .await
+    .unwrap();
+    assert!(kept.is_valid());
+    let after = locker(&url).await;
+    for (name, token) in [("lost", lost_token), ("freed", freed_token)] {
+        let guard = within(SOON, name, hold(&after, name, LONG)).await;
+        assert!(guard.token() > token, "{name}");
+        assert_ne!(guard.epoch(), epoch, "{name}");
+        assert!(guard.release().await.is_clean());
+    }
+    assert!(kept.release().await.is_clean());
+}
