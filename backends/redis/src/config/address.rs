@@ -1,0 +1,116 @@
+//! What stands in a URL before its options.
+
+use distlock_core::Result;
+
+use super::{Endpoint, Topology, invalid};
+
+/// The parts of `//user:password@host:port,host:port/path`.
+pub(super) struct Address {
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    hosts: String,
+    path: String,
+}
+
+impl Address {
+    pub(super) fn parse(body: &str) -> Result<Self> {
+        let rest = body
+            .strip_prefix("//")
+            .ok_or_else(|| invalid("after the scheme comes `//`, as in redis://127.0.0.1:6379"))?;
+        // A password may hold anything but `@`, so the last one ends it.
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) => (Some(user), rest),
+            None => (None, rest),
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let decoded = |text: &str| {
+            percent_decode(text)
+                .ok_or_else(|| invalid("user name or password is not valid percent-encoded UTF-8"))
+        };
+        let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, "")))
+        {
+            Some((username, password)) => (Some(decoded(username)?), Some(decoded(password)?)),
+            None => (None, None),
+        };
+        Ok(Self {
+            username: username.filter(|text| !text.is_empty()),
+            password: password.filter(|text| !text.is_empty()),
+            hosts: hosts.to_owned(),
+            path: percent_decode(path).ok_or_else(|| invalid("the path is not UTF-8"))?,
+        })
+    }
+
+    /// The servers, and the number of the database where the path is one.
+    pub(super) fn topology(&self, scheme: &str) -> Result<(Topology, Option<u16>)> {
+        Ok(match scheme {
+            "redis" | "rediss" => {
+                let mut endpoints = self.endpoints(6379)?;
+                if endpoints.len() > 1 {
+                    return Err(invalid(
+                        "several hosts: write redis+sentinel:// or redis+cluster://",
+                    ));
+                }
+                let database = self.database("the path is the number of a database")?;
+                (Topology::Single(endpoints.swap_remove(0)), database)
+            }
+            "redis+sentinel" => {
+                if self.path.is_empty() {
+                    return Err(invalid(
+                        "the path is the primary's name, as in redis+sentinel://h1,h2,h3/mymaster",
+                    ));
+                }
+                let sentinels = self.endpoints(26379)?;
+                let primary = self.path.clone();
+                (Topology::Sentinel { sentinels, primary }, None)
+            }
+            "redis+cluster" => {
+                let database = self.database("a cluster has database 0 only")?;
+                (Topology::Cluster(self.endpoints(6379)?), database)
+            }
+            _ => {
+                return Err(invalid(format!(
+                    "unknown scheme {scheme:?}: known are redis, rediss, redis+sentinel and redis+cluster"
+                )));
+            }
+        })
+    }
+
+    fn endpoints(&self, default_port: u16) -> Result<Vec<Endpoint>> {
+        self.hosts
+            .split(',')
+            .map(|host| {
+                Endpoint::parse(host, default_port).ok_or_else(|| {
+                    invalid(format!("{host:?} is no host, host:port or [IPv6]:port"))
+                })
+            })
+            .collect()
+    }
+
+    fn database(&self, rule: &str) -> Result<Option<u16>> {
+        if self.path.is_empty() {
+            return Ok(None);
+        }
+        match self.path.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(invalid(format!(
+                "\"/{}\": {rule}",
+                self.path.escape_debug()
+            ))),
+        }
+    }
+}
+
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(if byte == b'%' {
+            let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+            let (high, low) = (digit(rest.next())?, digit(rest.next())?);
+            u8::try_from(high << 4 | low).ok()?
+        } else {
+            byte
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
