@@ -24,6 +24,7 @@
 mod floor;
 mod memory;
 mod mysql;
+mod plain;
 mod plain_mysql;
 mod plain_postgres;
 mod plain_sqlite;

@@ -10,7 +10,7 @@ use sqlx::MySqlConnection;
 
 use crate::{
     floor::Floor,
-    plain_mysql::{Named, PlainMySql},
+    plain::{Named, Rows},
 };
 
 /// As many connections as a named lock for each of many callers needs, within what a server allows.
@@ -49,11 +49,11 @@ pub(crate) async fn run(
     options.callers(workload)?;
     let url = server.url();
     let config = ServerConfig::from_url(&url)?;
-    let plain = PlainMySql::create(&url, config.pool_size).await?;
+    let plain = Rows::<sqlx::MySql>::create(&url, config.pool_size).await?;
     let mut arms = vec![Arm::new("mysql-plain", plain)];
     arms.push(Arm::new(
         "mysql-get-lock",
-        Named::connect(&url, MANY).await?,
+        Named::<sqlx::MySql>::connect(&url, MANY).await?,
     ));
     if workload.shares_one_name() {
         let floor = Floor::<MySqlConnection>::create(&url).await?;

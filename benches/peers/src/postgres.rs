@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 
 use crate::{
     floor::Floor,
-    plain_postgres::{Advisory, PlainPostgres},
+    plain::{Named, Rows},
 };
 
 /// As many connections as an advisory lock for each of many callers needs, within what a server allows.
@@ -49,9 +49,9 @@ pub(crate) async fn run(
     options.callers(workload)?;
     let url = server.url();
     let config = ServerConfig::from_url(&url)?;
-    let plain = PlainPostgres::create(&url, config.pool_size).await?;
+    let plain = Rows::<sqlx::Postgres>::create(&url, config.pool_size).await?;
     let mut arms = vec![Arm::new("postgres-plain", plain)];
-    let advisory = Advisory::connect(&url, MANY).await?;
+    let advisory = Named::<sqlx::Postgres>::connect(&url, MANY).await?;
     arms.push(Arm::new("postgres-advisory", advisory));
     if workload.shares_one_name() {
         let floor = Floor::<PgConnection>::create(&url).await?;
