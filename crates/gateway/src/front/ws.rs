@@ -25,6 +25,10 @@ use super::{
     machine,
 };
 
+/// What is read at a time. Frames are short, and the library fills a buffer of this size with zeroes before every read and
+/// keeps it for as long as the connection lasts: its own default, 128 KiB, is most of what an idle session weighs.
+const READ_BUFFER: usize = 2048;
+
 /// Serves WebSocket clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
 pub(crate) async fn serve_websocket(
     front: Front,
@@ -49,6 +53,7 @@ async fn upgrade(
     upgrade
         .max_message_size(front.max_frame)
         .max_frame_size(front.max_frame)
+        .read_buffer_size(READ_BUFFER)
         .on_upgrade(move |socket| connections.track_future(converse(front, socket, line)))
 }
 
