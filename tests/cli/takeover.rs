@@ -72,6 +72,19 @@ fn idle_sessions_have_a_weight() {
 }
 
 #[test]
+fn strangers_ask_nothing_of_the_store() {
+    let home = Home::new();
+    let short = ["--flood", "60", "--seconds", "0.4", "--concurrency", "4"];
+    let done = takeover(&home, true, &short);
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = done.json();
+    assert_eq!(report["store_calls"], 0);
+    for logins in ["with", "without"] {
+        assert!(report[logins]["count"].as_u64().unwrap() > 0, "{report}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let home = Home::new();
     let refused = |args: &[&str], says: &str| {

@@ -65,7 +65,8 @@ Examples:
   distlock bench --backend memory: --workload takeover --rate 200
   distlock bench --backend redis://127.0.0.1 --workload takeover --processes
   distlock bench --backend memory: --workload takeover --logins 100000
-  distlock bench --backend memory: --workload takeover --idle 10000";
+  distlock bench --backend memory: --workload takeover --idle 10000
+  distlock bench --backend memory: --workload takeover --flood 10000 --seconds 60";
 
 impl Bench {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {

@@ -11,11 +11,14 @@ use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
     limits, output,
-    takeover::{self, Ground, Load, Soak},
+    takeover::{self, Flood, Ground, Load, ROUTES, Soak},
 };
 
 /// Accounts at the same time when nobody says.
 const CALLERS: u32 = 64;
+
+/// Logins beside strangers when nobody says.
+const LOGINS_PER_SECOND: f64 = 50.0;
 
 /// What only the workload takeover knows.
 #[derive(Args, Debug)]
@@ -37,6 +40,10 @@ pub(super) struct Takeover {
     /// Instead: the memory of one node, a process of its own, with so many sessions that do nothing
     #[arg(long, value_name = "N", conflicts_with_all = ["rate", "processes", "nodes"], value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     idle: Option<u32>,
+    /// Instead: so many connections of strangers that drop at once, the store's calls meanwhile, and the latency of others'
+    /// logins (50 a second unless --rate is given, for --seconds) with them and without them
+    #[arg(long, value_name = "N", conflicts_with_all = ["processes", "nodes", "logins", "idle"], value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    flood: Option<u32>,
 }
 
 impl Takeover {
@@ -48,6 +55,7 @@ impl Takeover {
             (self.processes, "--processes"),
             (self.logins.is_some(), "--logins"),
             (self.idle.is_some(), "--idle"),
+            (self.flood.is_some(), "--flood"),
         ]
         .into_iter()
         .find_map(|(given, flag)| given.then_some(flag))
@@ -111,10 +119,20 @@ impl Takeover {
             print(&report, context)?;
             return Ok(code::OK);
         }
+        if let Some(connects) = self.flood {
+            let flood = Flood {
+                connects,
+                callers,
+                rate: self.rate.unwrap_or(LOGINS_PER_SECOND),
+                time: common.time,
+            };
+            return flooded(ground, &flood, context).await;
+        }
         let load = Load {
             callers,
             nodes,
             processes: self.processes,
+            routes: &ROUTES,
             rate: self.rate,
             time: common.time,
             rounds: common.rounds,
@@ -148,6 +166,24 @@ async fn soaked(ground: &Ground, soak: &Soak, context: &Context) -> Outcome {
         return Err(Failure::new(
             code::FAILED,
             format!("{} logins had no answer that counts", report.failed),
+        ));
+    }
+    Ok(code::OK)
+}
+
+async fn flooded(ground: &Ground, flood: &Flood, context: &Context) -> Outcome {
+    let report = takeover::flood(ground, flood).await.map_err(failed)?;
+    print(&report, context)?;
+    if report.store_calls > 0 {
+        return Err(Failure::new(
+            code::FAILED,
+            format!("strangers caused {} calls to the store", report.store_calls),
+        ));
+    }
+    if report.failed > 0 {
+        return Err(Failure::new(
+            code::FAILED,
+            format!("{} logins failed beside the strangers", report.failed),
         ));
     }
     Ok(code::OK)

@@ -27,8 +27,8 @@ pub(super) struct Plan {
     pub(super) warmup: Duration,
     /// Wake-ups a round.
     pub(super) wakes: u32,
-    /// Takeovers a round.
-    pub(super) takeovers: u32,
+    /// Accounts that are taken over at the same time.
+    pub(super) accounts: u32,
     /// How many other locks are held.
     pub(super) idle: Vec<u32>,
     /// For how long waiting is watched.
@@ -55,7 +55,7 @@ impl Plan {
                 time: ms(30),
                 warmup: ms(5),
                 wakes: 1,
-                takeovers: 1,
+                accounts: 2,
                 idle: vec![2, 4],
                 waiting: ms(100),
                 cases: 0,
@@ -66,7 +66,7 @@ impl Plan {
                 time: ms(300),
                 warmup: ms(60),
                 wakes: 6,
-                takeovers: 8,
+                accounts: 16,
                 idle: vec![10, 1_000],
                 waiting: ms(2_000),
                 cases: 1,
@@ -77,7 +77,7 @@ impl Plan {
                 time: ms(2_000),
                 warmup: ms(300),
                 wakes: 40,
-                takeovers: 40,
+                accounts: 32,
                 idle: vec![10, 1_000, 100_000],
                 waiting: ms(10_000),
                 cases: usize::MAX,

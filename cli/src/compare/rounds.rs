@@ -1,6 +1,6 @@
 //! The interleaved rounds: every store's turn, in both directions, kept one by one.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
 use distlock::{Clock as _, SystemClock};
 use distlock_report::{
@@ -22,6 +22,9 @@ use crate::exit::Outcome;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Turn {
     pub(super) values: Vec<(Measure, f64)>,
+    /// Figures of other experiments that the same round gave.
+    #[serde(default)]
+    pub(super) beside: Vec<(String, Measure, f64)>,
     /// Why they are not to be believed.
     pub(super) error: Option<String>,
     /// What they were computed from.
@@ -32,6 +35,18 @@ impl Turn {
     pub(super) fn failed(error: impl Into<String>) -> Self {
         Self {
             error: Some(error.into()),
+            ..Self::default()
+        }
+    }
+
+    /// What it says about another experiment.
+    fn of(&self, experiment: &str) -> Self {
+        let values = self.beside.iter().filter(|(key, ..)| key == experiment);
+        Self {
+            values: values
+                .map(|(_, measure, value)| (*measure, *value))
+                .collect(),
+            error: self.error.clone(),
             ..Self::default()
         }
     }
@@ -81,12 +96,23 @@ impl Run {
                 self.progress.step();
             }
         }
+        let beside: BTreeSet<String> = results
+            .iter()
+            .flatten()
+            .flat_map(|turn| turn.beside.iter().map(|(key, ..)| key.clone()))
+            .collect();
         for (at, turns) in results.iter().enumerate() {
             let store = self.stores[at].key().to_owned();
-            if let Some(why) = turns.iter().find_map(|turn| turn.error.clone()) {
-                self.missing.push((store.clone(), key.to_owned(), why));
+            for key in beside.iter().map(String::as_str).chain([key]) {
+                if let Some(why) = turns.iter().find_map(|turn| turn.error.clone()) {
+                    self.missing.push((store.clone(), key.to_owned(), why));
+                }
             }
             self.figures.extend(figures(&store, key, turns));
+            for key in &beside {
+                let turns: Vec<_> = turns.iter().map(|turn| turn.of(key)).collect();
+                self.figures.extend(figures(&store, key, &turns));
+            }
         }
         Ok(())
     }
@@ -198,7 +224,7 @@ fn of_sample(sample: Sample, spent: Duration) -> Turn {
                 sample.first_error.as_deref().unwrap_or("unknown")
             )),
             sample: Some(sample),
-            values: Vec::new(),
+            ..Turn::default()
         };
     }
     let cycles = count(sample.cycles()).max(1.0);
@@ -221,8 +247,8 @@ fn of_sample(sample: Sample, spent: Duration) -> Turn {
     }
     Turn {
         values,
-        error: None,
         sample: Some(sample),
+        ..Turn::default()
     }
 }
 

@@ -7,8 +7,10 @@
 //! | `load.rs` | takeovers and messages, at a rate or as fast as it goes |
 //! | `soak.rs` | contended logins, judged while they run |
 //! | `idle.rs` | the memory of idle sessions |
+//! | `flood.rs` | strangers, and what they cost others |
 
 mod client;
+mod flood;
 mod group;
 mod idle;
 mod load;
@@ -20,6 +22,7 @@ use anyhow::Result;
 use distlock_report::{TakeoverReport, TakeoverSample};
 
 pub(crate) use self::{
+    flood::{Flood, flood},
     group::Ground,
     idle::idle,
     soak::{Soak, soak},
@@ -36,7 +39,7 @@ const WARMUP: Duration = Duration::from_millis(300);
 const MESSAGES: f64 = 0.25;
 
 /// How nodes route, the first one being what the other is compared with.
-const ROUTES: [&str; 2] = ["fenced", "locked"];
+pub(crate) const ROUTES: [&str; 2] = ["fenced", "locked"];
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -47,6 +50,8 @@ pub(crate) struct Load {
     pub(crate) nodes: u32,
     /// Whether each node is a process.
     pub(crate) processes: bool,
+    /// Ways of routing, each with a group of nodes of its own.
+    pub(crate) routes: &'static [&'static str],
     /// Logins per second; `None` = as many as there can be.
     pub(crate) rate: Option<f64>,
     /// For each way of routing, over all rounds.
@@ -61,11 +66,11 @@ struct Arm {
     seats: Seats,
 }
 
-/// Measures both ways of routing, in interleaved rounds. Cancelling it ends the nodes.
+/// Measures ways of routing, in interleaved rounds. Cancelling it ends the nodes.
 pub(crate) async fn measure(ground: &Ground, load: &Load) -> Result<TakeoverReport> {
     let mut arms = Vec::new();
-    for route in ROUTES {
-        let settings = [("route", route)];
+    for route in load.routes {
+        let settings = [("route", *route)];
         let group = Group::start(ground, route, load.nodes, load.processes, &settings).await?;
         let seats = Seats::new(ground, &group, route, load.callers)?;
         arms.push(Arm {
@@ -85,7 +90,7 @@ pub(crate) async fn measure(ground: &Ground, load: &Load) -> Result<TakeoverRepo
             samples.push(arms[at].round(round, load).await);
         }
     }
-    samples.sort_by_key(|sample| ROUTES.iter().position(|route| *route == sample.arm));
+    samples.sort_by_key(|sample| load.routes.iter().position(|route| *route == sample.arm));
     for arm in arms {
         arm.seats.leave().await;
         arm.group.stop().await;

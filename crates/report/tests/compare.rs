@@ -126,6 +126,16 @@ fn small() -> Comparison {
         add("uncontended", Measure::P99, 350.0 * factor);
         add("independent-1", Measure::Rate, 9000.0 / factor);
         add("independent-64", Measure::Rate, 40_000.0 / factor);
+        add("takeover-local", Measure::P50, 900.0 * factor);
+        add("takeover-local", Measure::P99, 2900.0 * factor);
+        add("takeover-cross", Measure::P50, 1400.0 * factor);
+        add("takeover-fenced", Measure::Rate, 4000.0 / factor);
+        add("takeover-locked", Measure::Rate, 3000.0 / factor);
+        add("takeover-fenced", Measure::Operations, 8.2);
+        // Not every store has a figure of everything.
+        if factor < 2.0 {
+            add("route-locked", Measure::Rate, 500.0 / factor);
+        }
         add("wakeup", Measure::P50, 500.0 * factor);
     }
     // One that died: its row stays, its number goes.

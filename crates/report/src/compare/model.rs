@@ -123,6 +123,8 @@ pub enum Measure {
     P99,
     /// Statements, commands or requests per cycle.
     Statements,
+    /// Calls to the store's contract per cycle.
+    Operations,
     /// Statements, commands or requests per second of waiting.
     WaitingStatements,
     /// Bytes both ways per second of waiting.

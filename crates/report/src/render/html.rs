@@ -140,6 +140,7 @@ fn glance(comparison: &Comparison) -> String {
         ),
         sections::Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
         sections::Column::new("takeover of a login", "kickout", Measure::P50, time),
+        sections::Column::new("takeover, other node", "takeover-cross", Measure::P50, time),
     ];
     sections::cost_table(comparison, &columns).unwrap_or_default()
 }
@@ -179,6 +180,11 @@ fn cost(comparison: &Comparison) -> String {
             comparison,
             "kickout",
             "Takeover of a session by a new login",
+        ),
+        figures::latency(
+            comparison,
+            "takeover-cross",
+            "Takeover of a client of another gateway node",
         ),
     ];
     for svg in drawn.iter().flatten() {

@@ -116,6 +116,35 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
                 Column::new("logins a second", "kickout", Measure::Rate, number),
             ],
         ),
+        (
+            "The kick-out flow, with gateways and their clients",
+            "One account, real WebSocket clients, two gateway nodes: from sending the new login until the old client has read \
+             its notice and until its connection is gone, one takeover at a time."
+                .into(),
+            vec![
+                Column::new("same node: told, half within", "takeover-local", Measure::P50, time),
+                Column::new("same node: told, 99 %", "takeover-local", Measure::P99, time),
+                Column::new("same node: gone, half within", "takeover-local-gone", Measure::P50, time),
+                Column::new("other node: told, half within", "takeover-cross", Measure::P50, time),
+                Column::new("other node: told, 99 %", "takeover-cross", Measure::P99, time),
+                Column::new("other node: gone, half within", "takeover-cross-gone", Measure::P50, time),
+            ],
+        ),
+        (
+            "Gateways with many clients",
+            "Logins that each take over, and messages, in a second, two ways of routing: fenced compares at the target, locked \
+             holds the account's lock from the lookup until the delivery. Calls are to the store, per takeover."
+                .into(),
+            vec![
+                Column::new("logins a second, fenced", "takeover-fenced", Measure::Rate, number),
+                Column::new("logins a second, locked", "takeover-locked", Measure::Rate, number),
+                Column::new("calls a takeover", "takeover-fenced", Measure::Operations, number),
+                Column::new("messages a second, fenced", "route-fenced", Measure::Rate, number),
+                Column::new("messages a second, locked", "route-locked", Measure::Rate, number),
+                Column::new("a message, fenced, half within", "route-fenced", Measure::P50, time),
+                Column::new("a message, locked, half within", "route-locked", Measure::P50, time),
+            ],
+        ),
     ]
 }
 
