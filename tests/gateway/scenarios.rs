@@ -134,9 +134,7 @@ pub(crate) async fn strict(mut world: World) -> Report {
 
 /// A node that is killed: its accounts log in elsewhere at once, the others' entries are cleared, and it comes back.
 pub(crate) async fn killed_node(mut world: World) -> Report {
-    // Longer than a ZooKeeper session, which is what a dead node's lease lasts there.
-    let lease = Duration::from_secs(6);
-    world.lease(lease);
+    world.lease(Duration::from_secs(6));
     start(&mut world, &["n1", "n2"]).await;
     let (anna, gone) = (world.uid("anna"), world.uid("gone"));
     let old = world.log_in(&anna, "phone", "n2").await;

@@ -1,5 +1,7 @@
 //! The main scenarios over the servers, one server each.
 
+use std::time::Duration;
+
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::PostgresServer,
@@ -71,7 +73,18 @@ async fn mysql() {
 async fn zookeeper() {
     let mut ensemble = tokio::task::block_in_place(ZooKeeper::start).unwrap();
     let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
-    Box::pin(main_scenarios("zookeeper", &url)).await;
+    Box::pin(scenarios::takeovers(World::new(
+        "zookeeper-takeovers",
+        &url,
+    )))
+    .await;
+    let world = World::new("zookeeper-fifty", &url);
+    Box::pin(scenarios::fifty_at_once(world, &["n1", "n2"])).await;
+    // A dead node's lease lasts as long as its session there, and a little more until that is noticed.
+    let long = url.replace("session_timeout=5s", "session_timeout=8s");
+    let mut world = World::new("zookeeper-killed", &long);
+    world.dead_for = Duration::from_secs(10);
+    Box::pin(scenarios::killed_node(world)).await;
     let servers: Vec<_> = (0..ensemble.len()).map(|at| ensemble.address(at)).collect();
     let world = World::new("zookeeper-link", &url).wired(&servers);
     Box::pin(scenarios::bad_store_link(world)).await;

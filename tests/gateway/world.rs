@@ -39,6 +39,8 @@ pub(crate) struct World {
     pub(crate) uids: BTreeSet<String>,
     /// Whether no client reacts to its notice.
     pub(crate) deaf: bool,
+    /// How long a dead node holds its lease, if that is longer than the lease.
+    pub(crate) dead_for: Duration,
     /// The store's servers, where each node reaches them through wires of its own.
     servers: Vec<SocketAddr>,
     settings: Vec<(&'static str, String)>,
@@ -92,6 +94,7 @@ impl World {
             past: Vec::new(),
             uids: BTreeSet::new(),
             deaf: false,
+            dead_for: Duration::ZERO,
             servers: Vec::new(),
             settings: Vec::new(),
             home: tempfile::tempdir().unwrap(),
@@ -117,7 +120,7 @@ impl World {
     /// The nodes' lease.
     pub(crate) fn lease(&mut self, lease: Duration) {
         self.set("node_lease", &format!("{}ms", lease.as_millis()));
-        self.rules.cleanup = lease + Duration::from_millis(500);
+        self.rules.cleanup = lease.max(self.dead_for) + Duration::from_millis(500);
     }
 
     /// Starts a node, or starts it again.

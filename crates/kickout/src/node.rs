@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{Guard, Result};
+use distlock_core::{Capabilities, Guard, LeaseKind, Result};
 use tokio::sync::watch;
 
 use crate::{
@@ -21,6 +21,10 @@ const REJOIN_PAUSE: Duration = Duration::from_millis(500);
 /// How long a start waits for a predecessor's lease in silence.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// How long a store may take to notice that a session is over, beyond the session's own time: it looks once per tick, which
+/// ZooKeeper's own configuration has at two seconds.
+const TICK: Duration = Duration::from_secs(2);
+
 /// The present incarnation; `None` while the node is fenced.
 #[derive(Debug)]
 pub(crate) struct Own(watch::Sender<Option<Incarnation>>);
@@ -37,7 +41,7 @@ impl Own {
 }
 
 impl Inner {
-    /// Takes the node's lease. A predecessor that died holds it for up to one lease more, so this waits for that long.
+    /// Takes the node's lease. A predecessor that died holds it for a while, so this waits for that long.
     pub(crate) async fn join(&self) -> Result<Guard> {
         let meta = NodeMeta {
             addr: self.advertise.clone(),
@@ -52,12 +56,13 @@ impl Inner {
             .caused_by(error)
         })?;
         let lease = self.timers.node_lease;
+        let longest = longest_after_death(self.locker.capabilities(), lease);
         let name = self.node.lock()?;
         let taking = self
             .locker
             .lock_named(&name)
             .ttl(lease)
-            .wait(lease + Duration::from_secs(1))
+            .wait(longest + Duration::from_secs(1))
             .holder(self.node.as_str())
             .meta(meta)
             .acquire();
@@ -65,7 +70,7 @@ impl Inner {
             self.clock.sleep(SILENCE).await;
             tracing::warn!(
                 node = %self.node,
-                at_most = ?lease,
+                at_most = ?longest,
                 "the lease under this node's name is held: by its predecessor until that one's lease is over, or by another \
                  node of the same name"
             );
@@ -136,5 +141,32 @@ impl Inner {
         for live in self.registry.all() {
             self.end(&live, Offline::new(Code::NodeFenced), false, |_| {});
         }
+    }
+}
+
+/// How long a dead node's lease is held at most. Where it hangs on the store's session, that session's time counts as well: a
+/// guard may be sure of two thirds of it.
+fn longest_after_death(store: &Capabilities, lease: Duration) -> Duration {
+    match (store.lease, store.max_lease) {
+        (LeaseKind::Session, Some(sure)) => lease.max(sure * 3 / 2 + TICK),
+        _ => lease,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_node_is_waited_for_as_long_as_its_session_lasts() {
+        let lease = Duration::from_secs(9);
+        let mut store = Capabilities::new("any");
+        assert_eq!(longest_after_death(&store, lease), lease);
+        store.max_lease = Some(Duration::from_secs(20));
+        assert_eq!(longest_after_death(&store, lease), lease);
+        store.lease = LeaseKind::Session;
+        let longest = Duration::from_secs(32);
+        assert_eq!(longest_after_death(&store, lease), longest);
+        assert_eq!(longest_after_death(&store, longest * 2), longest * 2);
     }
 }
