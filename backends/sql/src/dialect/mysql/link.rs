@@ -11,8 +11,10 @@ use std::{
 use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use futures_util::TryStreamExt as _;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, Either, Executor as _, MySqlConnection,
-    mysql::{MySqlConnectOptions, MySqlQueryResult, MySqlRow, MySqlSslMode},
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Either, Executor as _, MySql,
+    MySqlConnection,
+    mysql::{MySqlArguments, MySqlConnectOptions, MySqlQueryResult, MySqlRow, MySqlSslMode},
+    query::Query,
 };
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -26,6 +28,9 @@ use crate::{
 
 /// A connection that was idle for longer is tried before it is used: firewalls and servers forget such connections.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// How many statements a connection has the server remember, at most.
+const PREPARED: usize = 4;
 
 /// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
 /// strict about what does not fit, at the server's true time, every statement a transaction of its own that sees what was
@@ -46,15 +51,25 @@ pub(crate) enum Flavour {
 }
 
 impl Flavour {
-    /// What a statement calls the row that it would have inserted: after the values, and a column of it. MySQL is about to lose
-    /// the one form, MariaDB never had the other.
-    pub(super) fn new_row(self) -> (&'static str, &'static str) {
+    /// What follows the values of an insert that speaks of the row it would have inserted.
+    pub(super) const fn new_row(self) -> &'static str {
         match self {
-            Self::MariaDb => ("", "VALUES({column})"),
-            Self::MySql => (" AS new", "new.{column}"),
+            Self::MariaDb => "",
+            Self::MySql => " AS new",
+        }
+    }
+
+    /// A column of that row. MySQL is about to lose the one form, MariaDB never had the other.
+    pub(super) fn new_column(self, column: &str) -> String {
+        match self {
+            Self::MariaDb => format!("VALUES({column})"),
+            Self::MySql => format!("new.{column}"),
         }
     }
 }
+
+/// A statement that the server is to remember, with its values.
+pub(super) type Prepared<'q> = Query<'q, MySql, MySqlArguments>;
 
 /// A few connections that are lent out one by one.
 #[derive(Debug)]
@@ -287,6 +302,19 @@ impl Open {
         answered
     }
 
+    /// Sends one statement that the server is to remember, and reads what comes back.
+    pub(super) async fn send_prepared(
+        &mut self,
+        shared: &Shared,
+        operation: &'static str,
+        statement: Prepared<'_>,
+    ) -> Result<Answers, Broken> {
+        shared.group.count(operation);
+        let answered = read(&mut self.connection, shared, statement, Access::Write).await;
+        self.used = shared.clock.now();
+        answered
+    }
+
     /// Ends a transaction that a failed statement has left open. Says whether that worked.
     pub(super) async fn roll_back(&mut self, shared: &Shared) -> bool {
         self.send(shared, "rollback", "ROLLBACK".to_owned(), Access::Read)
@@ -335,8 +363,8 @@ async fn connect(shared: &Shared) -> Result<MySqlConnection> {
             SslMode::VerifyCa => MySqlSslMode::VerifyCa,
             SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
         })
-        // No statement is prepared, and the session is set up by ourselves.
-        .statement_cache_capacity(0)
+        // Two statements are prepared, and the session is set up by ourselves.
+        .statement_cache_capacity(PREPARED)
         .pipes_as_concat(false)
         .no_engine_substitution(false)
         .timezone(None)
@@ -502,11 +530,21 @@ async fn exchange(
     statements: String,
     access: Access,
 ) -> Result<Answers, Broken> {
+    // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
+    // `[a-z0-9_]`.
+    let statements = sqlx::raw_sql(AssertSqlSafe(statements));
+    read(connection, shared, statements, access).await
+}
+
+async fn read<'q>(
+    connection: &mut MySqlConnection,
+    shared: &Shared,
+    statements: impl sqlx::Execute<'q, MySql> + 'q,
+    access: Access,
+) -> Result<Answers, Broken> {
     let mut answers = Answers::default();
     let reading = async {
-        // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
-        // `[a-z0-9_]`.
-        let mut stream = connection.fetch_many(sqlx::raw_sql(AssertSqlSafe(statements)));
+        let mut stream = connection.fetch_many(statements);
         while let Some(part) = stream.try_next().await? {
             match part {
                 Either::Left(done) => answers.done.push(done),

@@ -7,15 +7,16 @@
 //!
 //! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use distlock_core::{
     AcquireRequest, FencingToken, Lease, LockName, Meta, RecordKey, Renewal, TicketStep, Ttl,
 };
+use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
     PAGE,
-    link::Flavour,
+    link::{self, Flavour},
     literals::{hex, list, opaque, push_hex, text},
 };
 use crate::{dialect::Reaped, op::Op};
@@ -36,17 +37,39 @@ pub(super) struct Statements {
     lock: String,
     record: String,
     meta: String,
+    /// For MariaDB and for MySQL.
+    prepared: [Prepared; 2],
+}
+
+/// What an operation that goes alone is sent with: these the server reads once per connection, not each time.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Name, owner, TTL in microseconds, label, meta, mark.
+    acquire: SqlStr,
+    /// Mark, name, owner, token.
+    release: SqlStr,
 }
 
 impl Statements {
     /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
     pub(super) fn new(prefix: &str) -> Self {
         let table = |name: &str| format!("{prefix}distributed_{name}");
+        let prepared = |flavour| Prepared::new(&table("lock"), flavour);
         Self {
             prefix: prefix.to_owned(),
+            prepared: [prepared(Flavour::MariaDb), prepared(Flavour::MySql)],
             lock: table("lock"),
             record: table("record"),
             meta: table("meta"),
+        }
+    }
+
+    /// The statements that this product is to remember.
+    pub(super) const fn prepared(&self, flavour: Flavour) -> &Prepared {
+        let [mariadb, mysql] = &self.prepared;
+        match flavour {
+            Flavour::MariaDb => mariadb,
+            Flavour::MySql => mysql,
         }
     }
 
@@ -179,42 +202,16 @@ impl Statements {
                 opaque(request.meta.as_ref().map(Meta::as_str)),
             );
         }
-        let (alias, new) = flavour.new_row();
-        let new = |column: &str| new.replace("{column}", column);
-        let old = |column: &str| format!("{lock}.{column}");
-        let free = format!(
-            "({} IS NULL OR {} <= {now})",
-            old("holder_id"),
-            old("expires_at")
-        );
-        let ours = format!("({free} OR {} = {})", old("holder_id"), new("holder_id"));
-        let keep = |condition: &str, column: &str, value: &str| {
-            format!("{column} = IF({condition}, {value}, {})", old(column))
-        };
-        let _ = write!(
-            sql,
-            "{alias} ON DUPLICATE KEY UPDATE {}, {}, {}, {}, {}, {}, {}, {}",
-            keep(
-                &free,
-                "token",
-                &format!("GREATEST({} + 1, {now})", old("token"))
-            ),
-            keep(&free, "acquired_at", now),
-            keep(&free, "nonce", "NULL"),
-            keep(
-                &format!("{ours} AND {} = {mark}", old("wanted_by")),
-                "wanted_until",
-                "0"
-            ),
-            keep(&ours, "holder", &new("holder")),
-            keep(&ours, "meta", &new("meta")),
-            keep(&ours, "holder_id", &new("holder_id")),
-            keep(
-                &format!("{} = {}", old("holder_id"), new("holder_id")),
-                "expires_at",
-                &new("expires_at")
-            ),
-        );
+        sql.push_str(&unless_held(
+            lock,
+            flavour,
+            now,
+            &mark.to_string(),
+            [
+                &format!("GREATEST({lock}.token + 1, {now})"),
+                &format!("{lock}.token"),
+            ],
+        ));
         match flavour {
             // One statement, which is a transaction of its own.
             Flavour::MariaDb => sql.push_str(" RETURNING lock_name, holder_id, token"),
@@ -261,8 +258,7 @@ impl Statements {
     /// Says the version, or 0 when there is such a record. A tombstone's version is passed, never repeated.
     fn create(&self, key: &RecordKey, value: &[u8], flavour: Flavour, now: &str) -> String {
         let record = &self.record;
-        let (alias, new) = flavour.new_row();
-        let new = new.replace("{column}", "value");
+        let (alias, new) = (flavour.new_row(), flavour.new_column("value"));
         format!(
             "INSERT INTO {record} (record_key, version, value, deleted, written_at) \
              VALUES ({}, LAST_INSERT_ID({now}), {}, 0, {now}){alias} \
@@ -432,6 +428,109 @@ impl Statements {
             self.record, self.lock
         )
     }
+}
+
+impl Prepared {
+    fn new(lock: &str, flavour: Flavour) -> Self {
+        // The new row has the time too, so that it is worked out once.
+        let now = &flavour.new_column("acquired_at");
+        let (old, new) = (format!("{lock}.holder_id"), flavour.new_column("holder_id"));
+        let tokens = [
+            &*format!("LAST_INSERT_ID(GREATEST({lock}.token + 1, {now}))"),
+            &*format!(
+                "IF({old} = {new}, LAST_INSERT_ID({lock}.token), {lock}.token + LAST_INSERT_ID(0))"
+            ),
+        ];
+        let acquire = format!(
+            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
+             VALUES (?, ?, LAST_INSERT_ID({NOW}), {NOW}, {NOW} + ?, ?, ?){}",
+            unless_held(lock, flavour, now, "?", tokens)
+        );
+        let release = format!(
+            "UPDATE {lock} SET \
+             token = token + 0 * LAST_INSERT_ID(IF(wanted_until > {NOW} AND wanted_by <> ?, 2, 1)), \
+             holder_id = NULL, expires_at = {NOW}, holder = '', meta = NULL, nonce = NULL \
+             WHERE lock_name = ? AND holder_id = ? AND token = ?"
+        );
+        // Safe: all that varies in these texts is the table prefix, which holds nothing but `[a-z0-9_]`.
+        let sql = |text: String| AssertSqlSafe(Arc::<str>::from(text)).into_sql_str();
+        Self {
+            acquire: sql(acquire),
+            release: sql(release),
+        }
+    }
+}
+
+impl Prepared {
+    /// The statement for an operation, if there is one.
+    pub(super) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<link::Prepared<'q>> {
+        match op {
+            Op::Acquire(request) => Some(
+                sqlx::query(self.acquire.clone())
+                    .bind(request.name.as_str().as_bytes())
+                    .bind(request.owner.as_uuid().as_bytes().as_slice())
+                    .bind((request.ttl.as_millis() * 1000).cast_signed())
+                    .bind(request.holder.as_str())
+                    .bind(request.meta.as_ref().map(Meta::as_str))
+                    .bind(mark),
+            ),
+            Op::Release(lease) => {
+                let token = lease.token?.get().cast_signed();
+                Some(
+                    sqlx::query(self.release.clone())
+                        .bind(mark)
+                        .bind(lease.name.as_str().as_bytes())
+                        .bind(lease.owner.as_uuid().as_bytes().as_slice())
+                        .bind(token),
+                )
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What the insert of a row does where there is one: takes it when it is free, stale or ours already. The tokens are those
+/// of a row that is taken, and of one that is not.
+///
+/// Assignments are carried out from left to right and see what those before them did: who holds it and until when come last.
+fn unless_held(
+    lock: &str,
+    flavour: Flavour,
+    now: &str,
+    mark: &str,
+    [taken, kept]: [&str; 2],
+) -> String {
+    let new = |column: &str| flavour.new_column(column);
+    let old = |column: &str| format!("{lock}.{column}");
+    let (held_by, until) = (old("holder_id"), old("expires_at"));
+    let free = format!("({held_by} IS NULL OR {until} <= {now})");
+    let ours = format!("({free} OR {held_by} = {})", new("holder_id"));
+    let set = |column: &str, condition: &str, value: &str| {
+        format!("{column} = IF({condition}, {value}, {})", old(column))
+    };
+    let assignments = [
+        format!("token = IF({free}, {taken}, {kept})"),
+        set("acquired_at", &free, now),
+        set("nonce", &free, "NULL"),
+        set(
+            "wanted_until",
+            &format!("{ours} AND {} = {mark}", old("wanted_by")),
+            "0",
+        ),
+        set("holder", &ours, &new("holder")),
+        set("meta", &ours, &new("meta")),
+        set("holder_id", &ours, &new("holder_id")),
+        set(
+            "expires_at",
+            &format!("{held_by} = {}", new("holder_id")),
+            &new("expires_at"),
+        ),
+    ];
+    format!(
+        "{} ON DUPLICATE KEY UPDATE {}",
+        flavour.new_row(),
+        assignments.join(", ")
+    )
 }
 
 /// Part of a table, in byte order.

@@ -173,9 +173,13 @@ impl<'a> Batch<'a> {
         let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
         let statement = |op, now| shared.statements.write(op, mark, open.flavour, now);
         if let [op] = ops {
-            let sent = open
-                .send(shared, kind, statement(op, NOW), Access::Write)
-                .await;
+            let sent = match shared.statements.prepared(open.flavour).query(op, mark) {
+                Some(prepared) => open.send_prepared(shared, kind, prepared).await,
+                None => {
+                    let text = statement(op, NOW);
+                    open.send(shared, kind, text, Access::Write).await
+                }
+            };
             return Ok(match sent {
                 Ok(answers) => Ok(outcomes(ops, &answers.done)),
                 Err(broken) => Err(BrokenBatch {
