@@ -1,8 +1,9 @@
 //! Every statement that is sent in normal operation.
 //!
 //! A batch is one statement over `unnest` of one array for each column. It first locks the rows it may change, in the order
-//! of their names, so that no two batches wait for each other in a circle. A batch of several operations leaves out rows that
-//! others have locked (`SKIP LOCKED`) and sends those operations singly afterwards; a single one waits a little.
+//! of their names, so that no two batches wait for each other in a circle, and leaves out rows that others have locked
+//! (`SKIP LOCKED`): those operations are sent singly afterwards. A single operation is the same statement over its values,
+//! without that first step: it waits a little for its row.
 //!
 //! What a condition says about the time is asked again after a row was waited for: `clock_timestamp()` is the time of asking,
 //! and at READ COMMITTED a changed row is looked at again.
@@ -63,22 +64,19 @@ impl Statements {
     /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
     pub(super) fn new(prefix: &str) -> Self {
         let sql = |text: &str| Sql(prefixed(text, prefix).into());
-        let batches = |skip: &str| {
-            let sql = |text: &str| sql(&text.replace("{skip}", skip));
-            Batches {
-                acquire: sql(ACQUIRE),
-                renew: sql(&update(&RENEW)),
-                release: sql(&update(&RELEASE)),
-                hand_over: sql(&update(&HAND_OVER)),
-                force: sql(&update(&FORCE)),
-                create: sql(CREATE),
-                replace: sql(&update(&REPLACE)),
-                delete: sql(&update(&DELETE)),
-            }
+        let batches = |lone: bool| Batches {
+            acquire: sql(&insert(&ACQUIRE, lone)),
+            renew: sql(&update(&RENEW, lone)),
+            release: sql(&update(&RELEASE, lone)),
+            hand_over: sql(&update(&HAND_OVER, lone)),
+            force: sql(&update(&FORCE, lone)),
+            create: sql(&insert(&CREATE, lone)),
+            replace: sql(&update(&REPLACE, lone)),
+            delete: sql(&update(&DELETE, lone)),
         };
         Self {
-            one: batches(""),
-            many: batches("SKIP LOCKED"),
+            one: batches(true),
+            many: batches(false),
             look: sql(LOOK),
             versions: sql(VERSIONS),
             want: sql(WANT),
@@ -143,7 +141,7 @@ struct Update {
     answer: &'static str,
 }
 
-fn update(it: &Update) -> String {
+fn update(it: &Update, lone: bool) -> String {
     let Update {
         input,
         table,
@@ -153,16 +151,92 @@ fn update(it: &Update) -> String {
         returning,
         answer,
     } = it;
-    format!(
-        "WITH locked AS MATERIALIZED (
-    SELECT k.* FROM {input} JOIN {table} l ON l.{key} = k.key WHERE {when}
-     ORDER BY l.{key} FOR UPDATE OF l {{skip}}
-), changed AS (
-    UPDATE {table} l SET {set} FROM locked k WHERE l.{key} = k.key AND {when}
+    let update = |rows: &str| {
+        format!(
+            "changed AS (
+    UPDATE {table} l SET {set} FROM {rows} WHERE l.{key} = k.key AND {when}
     RETURNING {returning}
 ) SELECT {answer} FROM changed"
+        )
+    };
+    let text = if lone {
+        format!("WITH {}", update(&values(input)))
+    } else {
+        format!(
+            "WITH locked AS MATERIALIZED (
+    SELECT k.* FROM {input} JOIN {table} l ON l.{key} = k.key WHERE {when}
+     ORDER BY l.{key} FOR UPDATE OF l SKIP LOCKED
+), {}",
+            update("locked k")
+        )
+    };
+    text.replace("{now_micros}", NOW_MICROS)
+}
+
+/// A batch that changes rows that are there, and makes those that are not.
+struct Insert {
+    /// The operations as rows `k`.
+    input: &'static str,
+    table: &'static str,
+    key: &'static str,
+    /// Which row `l` each of them may change.
+    when: &'static str,
+    set: &'static str,
+    columns: &'static str,
+    new: &'static str,
+    /// What tokens or versions are called here.
+    number: &'static str,
+}
+
+fn insert(it: &Insert, lone: bool) -> String {
+    let Insert {
+        input,
+        table,
+        key,
+        when,
+        set,
+        columns,
+        new,
+        number,
+    } = it;
+    let (input, locked, rows) = if lone {
+        let input = values(input);
+        (
+            format!("input AS NOT MATERIALIZED (SELECT * FROM {input})"),
+            String::new(),
+            "input",
+        )
+    } else {
+        let locked = format!(
+            "locked AS MATERIALIZED (
+    SELECT k.* FROM input k JOIN {table} l ON l.{key} = k.key WHERE {when}
+     ORDER BY l.{key} FOR UPDATE OF l SKIP LOCKED
+), "
+        );
+        (
+            format!("input AS (SELECT * FROM {input})"),
+            locked,
+            "locked",
+        )
+    };
+    format!(
+        "WITH {input}, {locked}updated AS (
+    UPDATE {table} l SET {set} FROM {rows} k WHERE l.{key} = k.key AND {when}
+    RETURNING l.{key}, l.{number}
+), inserted AS (
+    INSERT INTO {table} AS l ({columns}) SELECT {new} FROM input k
+     WHERE NOT EXISTS (SELECT FROM {table} o WHERE o.{key} = k.key)
+     ORDER BY k.key COLLATE \"C\"
+    ON CONFLICT ({key}) DO NOTHING
+    RETURNING l.{key}, l.{number}
+) SELECT {key}, {number} FROM updated UNION ALL SELECT {key}, {number} FROM inserted"
     )
     .replace("{now_micros}", NOW_MICROS)
+}
+
+/// One row of values instead of rows out of arrays.
+fn values(input: &str) -> String {
+    input.replace("unnest(", "(SELECT ").replace("[]", "")
 }
 
 /// The server's clock in microseconds since 1970: what tokens and versions rise with.
@@ -172,39 +246,25 @@ const NOW_MICROS: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int
 /// token again. The token is the higher of the previous one plus one and the server's clock. `$6` this process.
 ///
 /// A row that nobody may take is not even locked, so that asking for a held lock writes nothing.
-const ACQUIRE: &str = "
-WITH input AS (
-    SELECT * FROM unnest($1::text[], $2::uuid[], $3::int8[], $4::text[], $5::text[]) AS k (key, owner, ttl, holder, meta)
-), locked AS MATERIALIZED (
-    SELECT k.* FROM input k JOIN distributed_lock l ON l.lock_name = k.key
-     WHERE l.holder_id IS NULL OR l.expires_at <= clock_timestamp() OR l.holder_id = k.owner
-     ORDER BY l.lock_name FOR UPDATE OF l {skip}
-), updated AS (
-    UPDATE distributed_lock l SET
-        token = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.token
-                ELSE greatest(l.token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) END,
+const ACQUIRE: Insert = Insert {
+    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::text[], $5::text[]) AS k (key, owner, ttl, holder, meta)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "(l.holder_id IS NULL OR l.expires_at <= clock_timestamp() OR l.holder_id = k.owner)",
+    set: "token = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.token
+                ELSE greatest(l.token + 1, {now_micros}) END,
         acquired_at = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.acquired_at
                 ELSE clock_timestamp() END,
         nonce = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.nonce END,
         wanted_until = CASE WHEN l.wanted_by = $6 THEN 'epoch' ELSE l.wanted_until END,
         holder_id = k.owner,
         expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
-        holder = k.holder,
-        meta = k.meta
-      FROM locked k
-     WHERE l.lock_name = k.key
-       AND (l.holder_id IS NULL OR l.expires_at <= clock_timestamp() OR l.holder_id = k.owner)
-    RETURNING l.lock_name, l.token
-), inserted AS (
-    INSERT INTO distributed_lock AS l (lock_name, holder_id, token, expires_at, acquired_at, holder, meta)
-    SELECT k.key, k.owner, (extract(epoch FROM clock_timestamp()) * 1000000)::int8,
-           clock_timestamp() + k.ttl * interval '1 microsecond', clock_timestamp(), k.holder, k.meta
-      FROM input k
-     WHERE NOT EXISTS (SELECT FROM distributed_lock o WHERE o.lock_name = k.key)
-     ORDER BY k.key COLLATE \"C\"
-    ON CONFLICT (lock_name) DO NOTHING
-    RETURNING l.lock_name, l.token
-) SELECT lock_name, token FROM updated UNION ALL SELECT lock_name, token FROM inserted";
+        holder = k.holder, meta = k.meta",
+    columns: "lock_name, holder_id, token, expires_at, acquired_at, holder, meta",
+    new: "k.key, k.owner, {now_micros}, clock_timestamp() + k.ttl * interval '1 microsecond', clock_timestamp(),
+        k.holder, k.meta",
+    number: "token",
+};
 
 /// Steps of the ticket: 0 keep, 1 issue, 2 redeem.
 const RENEW: Update = Update {
@@ -259,27 +319,16 @@ const FORCE: Update = Update {
 };
 
 /// A tombstone's version is passed, never repeated.
-const CREATE: &str = "
-WITH input AS (
-    SELECT * FROM unnest($1::text[], $2::bytea[]) AS k (key, value)
-), locked AS MATERIALIZED (
-    SELECT k.* FROM input k JOIN distributed_record l ON l.record_key = k.key WHERE l.deleted
-     ORDER BY l.record_key FOR UPDATE OF l {skip}
-), updated AS (
-    UPDATE distributed_record l SET
-        version = greatest(l.version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::int8),
-        value = k.value, deleted = false, written_at = clock_timestamp()
-      FROM locked k WHERE l.record_key = k.key AND l.deleted
-    RETURNING l.record_key, l.version
-), inserted AS (
-    INSERT INTO distributed_record AS l (record_key, version, value, deleted, written_at)
-    SELECT k.key, (extract(epoch FROM clock_timestamp()) * 1000000)::int8, k.value, false, clock_timestamp()
-      FROM input k
-     WHERE NOT EXISTS (SELECT FROM distributed_record o WHERE o.record_key = k.key)
-     ORDER BY k.key COLLATE \"C\"
-    ON CONFLICT (record_key) DO NOTHING
-    RETURNING l.record_key, l.version
-) SELECT record_key, version FROM updated UNION ALL SELECT record_key, version FROM inserted";
+const CREATE: Insert = Insert {
+    input: "unnest($1::text[], $2::bytea[]) AS k (key, value)",
+    table: "distributed_record",
+    key: "record_key",
+    when: "l.deleted",
+    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, deleted = false, written_at = clock_timestamp()",
+    columns: "record_key, version, value, deleted, written_at",
+    new: "k.key, {now_micros}, k.value, false, clock_timestamp()",
+    number: "version",
+};
 
 const REPLACE: Update = Update {
     input: "unnest($1::text[], $2::bytea[], $3::int8[]) AS k (key, value, version)",

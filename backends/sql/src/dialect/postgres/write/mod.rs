@@ -8,7 +8,7 @@ use distlock_core::{
     AcquireRequest, FencingToken, Lease, LockName, RecordKey, Result, TicketStep, Version,
     batch::Reply,
 };
-use sqlx::{PgConnection, Postgres, postgres::PgArguments, query::Query};
+use sqlx::{Encode, PgConnection, Postgres, Type, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
 use super::{Shared, rows};
@@ -75,7 +75,10 @@ impl Batch<'_> {
     async fn change(&mut self, kind: Kind, lone: bool) -> Result<HashMap<String, Done>, Failed> {
         let shared = self.shared;
         shared.group.count(kind.name());
-        let query = sqlx::query(shared.statements.batch(kind, lone).text());
+        let query = Columns {
+            query: sqlx::query(shared.statements.batch(kind, lone).text()),
+            lone,
+        };
         // To its end: an error of the commit shows only there.
         let rows = bind(query, kind, self.ops, shared)
             .fetch_all(&mut *self.connection)
@@ -127,34 +130,54 @@ impl Batch<'_> {
     }
 }
 
-/// One array for each column.
-fn bind(query: Statement, kind: Kind, ops: &[Op], shared: &Shared) -> Statement {
-    let keys: Vec<_> = ops.iter().map(|op| op.key().to_owned()).collect();
-    let query = query.bind(keys);
+/// A statement and its values, so far.
+struct Columns {
+    query: Statement,
+    lone: bool,
+}
+
+impl Columns {
+    /// A value of each operation: an array, and of a lone one the value itself.
+    fn of_each<T>(mut self, values: impl Iterator<Item = T>) -> Self
+    where
+        T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
+        Vec<T>: Encode<'static, Postgres> + Type<Postgres>,
+    {
+        self.query = if self.lone {
+            values.take(1).fold(self.query, Query::bind)
+        } else {
+            self.query.bind(values.collect::<Vec<_>>())
+        };
+        self
+    }
+
+    /// A value for all operations.
+    fn of_all<T>(mut self, value: T) -> Self
+    where
+        T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
+    {
+        self.query = self.query.bind(value);
+        self
+    }
+}
+
+fn bind(columns: Columns, kind: Kind, ops: &[Op], shared: &Shared) -> Statement {
+    let columns = columns.of_each(ops.iter().map(|op| op.key().to_owned()));
     let leases = || ops.iter().filter_map(lease);
     let requests = || ops.iter().filter_map(request);
-    let owners = || leases().map(|it| *it.owner.as_uuid()).collect::<Vec<_>>();
-    let tokens = || {
-        let tokens = leases().map(|it| it.token.map(|it| it.get().cast_signed()));
-        tokens.collect::<Vec<_>>()
-    };
-    let takers = || requests().map(|it| *it.owner.as_uuid()).collect::<Vec<_>>();
-    let ttls = || requests().map(|it| micros(it.ttl)).collect::<Vec<_>>();
-    let holders = || {
-        let holders = requests().map(|it| it.holder.as_str().to_owned());
-        holders.collect::<Vec<_>>()
-    };
-    let metas = || {
-        let metas = requests().map(|it| it.meta.as_ref().map(|it| it.as_str().to_owned()));
-        metas.collect::<Vec<_>>()
-    };
-    match kind {
-        Kind::Acquire => query
-            .bind(takers())
-            .bind(ttls())
-            .bind(holders())
-            .bind(metas())
-            .bind(shared.group.mark()),
+    let owners = || leases().map(|it| *it.owner.as_uuid());
+    let tokens = || leases().map(|it| it.token.map(|it| it.get().cast_signed()));
+    let takers = || requests().map(|it| *it.owner.as_uuid());
+    let ttls = || requests().map(|it| micros(it.ttl));
+    let holders = || requests().map(|it| it.holder.as_str().to_owned());
+    let metas = || requests().map(|it| it.meta.as_ref().map(|it| it.as_str().to_owned()));
+    let columns = match kind {
+        Kind::Acquire => columns
+            .of_each(takers())
+            .of_each(ttls())
+            .of_each(holders())
+            .of_each(metas())
+            .of_all(shared.group.mark()),
         Kind::Renew => {
             let renewals = || {
                 ops.iter().filter_map(|op| match op {
@@ -168,39 +191,40 @@ fn bind(query: Statement, kind: Kind, ops: &[Op], shared: &Shared) -> Statement 
                 TicketStep::Redeem(nonce) => (2, Some(nonce)),
             });
             let (steps, nonces): (Vec<_>, Vec<_>) = steps.unzip();
-            query
-                .bind(owners())
-                .bind(tokens())
-                .bind(renewals().map(|it| micros(it.ttl)).collect::<Vec<_>>())
-                .bind(steps)
-                .bind(nonces)
+            columns
+                .of_each(owners())
+                .of_each(tokens())
+                .of_each(renewals().map(|it| micros(it.ttl)))
+                .of_each(steps.into_iter())
+                .of_each(nonces.into_iter())
         }
-        Kind::Release => query
-            .bind(owners())
-            .bind(tokens())
-            .bind(shared.group.mark())
-            .bind(shared.statements.channel()),
-        Kind::HandOver => query
-            .bind(owners())
-            .bind(tokens())
-            .bind(takers())
-            .bind(ttls())
-            .bind(holders())
-            .bind(metas()),
+        Kind::Release => columns
+            .of_each(owners())
+            .of_each(tokens())
+            .of_all(shared.group.mark())
+            .of_all(shared.statements.channel()),
+        Kind::HandOver => columns
+            .of_each(owners())
+            .of_each(tokens())
+            .of_each(takers())
+            .of_each(ttls())
+            .of_each(holders())
+            .of_each(metas()),
         Kind::Force => {
             let tokens = ops.iter().filter_map(|op| match op {
                 Op::Force(_, token) => Some(token.get().cast_signed()),
                 _ => None,
             });
-            query
-                .bind(tokens.collect::<Vec<_>>())
-                .bind(shared.group.mark())
-                .bind(shared.statements.channel())
+            columns
+                .of_each(tokens)
+                .of_all(shared.group.mark())
+                .of_all(shared.statements.channel())
         }
-        Kind::Create => query.bind(values(ops)),
-        Kind::Replace => query.bind(values(ops)).bind(versions(ops)),
-        Kind::Delete => query.bind(versions(ops)),
-    }
+        Kind::Create => columns.of_each(values(ops)),
+        Kind::Replace => columns.of_each(values(ops)).of_each(versions(ops)),
+        Kind::Delete => columns.of_each(versions(ops)),
+    };
+    columns.query
 }
 
 fn lease(op: &Op) -> Option<&Lease> {
@@ -217,20 +241,18 @@ fn request(op: &Op) -> Option<&AcquireRequest> {
     }
 }
 
-fn values(ops: &[Op]) -> Vec<Vec<u8>> {
-    let values = ops.iter().filter_map(|op| match op {
+fn values(ops: &[Op]) -> impl Iterator<Item = Vec<u8>> {
+    ops.iter().filter_map(|op| match op {
         Op::Create(_, value) | Op::Replace(_, value, _) => Some(value.clone()),
         _ => None,
-    });
-    values.collect()
+    })
 }
 
-fn versions(ops: &[Op]) -> Vec<i64> {
-    let versions = ops.iter().filter_map(|op| match op {
+fn versions(ops: &[Op]) -> impl Iterator<Item = i64> {
+    ops.iter().filter_map(|op| match op {
         Op::Replace(_, _, version) | Op::Delete(_, version) => Some(version.get().cast_signed()),
         _ => None,
-    });
-    versions.collect()
+    })
 }
 
 fn micros(ttl: distlock_core::Ttl) -> i64 {
