@@ -12,6 +12,8 @@ pub(crate) enum MySqlTrouble {
     Deadlock,
     /// Another transaction has the row locked.
     Locked,
+    /// The server does not remember the statement, and nothing was done.
+    NotPrepared,
 }
 
 impl Failed {
@@ -42,6 +44,8 @@ impl Failed {
             1213 | 1020 => Some(MySqlTrouble::Deadlock),
             // Waited for too long; was not to wait.
             1205 | 3572 => Some(MySqlTrouble::Locked),
+            // It remembers too many already; it has forgotten it, or somebody between us has; it cannot remember this kind.
+            1461 | 1243 | 1295 => Some(MySqlTrouble::NotPrepared),
             _ => None,
         }
     }

@@ -102,6 +102,8 @@ pub(crate) struct Open {
     /// What names the tables, whichever server they are on.
     pub(super) tables: String,
     pub(super) epoch: Epoch,
+    /// Whether the server is asked to remember statements.
+    pub(super) prepares: bool,
     used: Moment,
 }
 
@@ -277,6 +279,7 @@ impl Open {
                 None => tables.clone(),
             }),
             tables,
+            prepares: true,
             used: shared.clock.now(),
         })
     }

@@ -3,6 +3,7 @@
 mod group;
 mod link;
 mod literals;
+mod prepared;
 pub(crate) mod rows;
 mod statements;
 mod write;

@@ -1,23 +1,23 @@
 //! Every statement that is sent in normal operation.
 //!
-//! Statements are text without parameters: all values are numbers or hexadecimal literals (see [`literals`](super::literals)),
+//! Statements are text without parameters, except those that are [`prepared`](super::prepared): all values are numbers or hexadecimal literals (see [`literals`](super::literals)),
 //! so that no mode, quoting style or character set of the server changes their meaning, and several statements travel in
 //! one round trip. Each answers for itself: how many rows it matched, and what it gave to `LAST_INSERT_ID`, which comes back
 //! in the same packet.
 //!
 //! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
 
 use distlock_core::{
     AcquireRequest, FencingToken, Lease, LockName, Meta, RecordKey, Renewal, TicketStep, Ttl,
 };
-use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
     PAGE,
-    link::{self, Flavour},
+    link::Flavour,
     literals::{hex, list, opaque, push_hex, text},
+    prepared::Prepared,
 };
 use crate::{dialect::Reaped, op::Op};
 
@@ -39,15 +39,6 @@ pub(super) struct Statements {
     meta: String,
     /// For MariaDB and for MySQL.
     prepared: [Prepared; 2],
-}
-
-/// What an operation that goes alone is sent with: these the server reads once per connection, not each time.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    /// Name, owner, TTL in microseconds, label, meta, mark.
-    acquire: SqlStr,
-    /// Mark, name, owner, token.
-    release: SqlStr,
 }
 
 impl Statements {
@@ -430,70 +421,11 @@ impl Statements {
     }
 }
 
-impl Prepared {
-    fn new(lock: &str, flavour: Flavour) -> Self {
-        // The new row has the time too, so that it is worked out once.
-        let now = &flavour.new_column("acquired_at");
-        let (old, new) = (format!("{lock}.holder_id"), flavour.new_column("holder_id"));
-        let tokens = [
-            &*format!("LAST_INSERT_ID(GREATEST({lock}.token + 1, {now}))"),
-            &*format!(
-                "IF({old} = {new}, LAST_INSERT_ID({lock}.token), {lock}.token + LAST_INSERT_ID(0))"
-            ),
-        ];
-        let acquire = format!(
-            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
-             VALUES (?, ?, LAST_INSERT_ID({NOW}), {NOW}, {NOW} + ?, ?, ?){}",
-            unless_held(lock, flavour, now, "?", tokens)
-        );
-        let release = format!(
-            "UPDATE {lock} SET \
-             token = token + 0 * LAST_INSERT_ID(IF(wanted_until > {NOW} AND wanted_by <> ?, 2, 1)), \
-             holder_id = NULL, expires_at = {NOW}, holder = '', meta = NULL, nonce = NULL \
-             WHERE lock_name = ? AND holder_id = ? AND token = ?"
-        );
-        // Safe: all that varies in these texts is the table prefix, which holds nothing but `[a-z0-9_]`.
-        let sql = |text: String| AssertSqlSafe(Arc::<str>::from(text)).into_sql_str();
-        Self {
-            acquire: sql(acquire),
-            release: sql(release),
-        }
-    }
-}
-
-impl Prepared {
-    /// The statement for an operation, if there is one.
-    pub(super) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<link::Prepared<'q>> {
-        match op {
-            Op::Acquire(request) => Some(
-                sqlx::query(self.acquire.clone())
-                    .bind(request.name.as_str().as_bytes())
-                    .bind(request.owner.as_uuid().as_bytes().as_slice())
-                    .bind((request.ttl.as_millis() * 1000).cast_signed())
-                    .bind(request.holder.as_str())
-                    .bind(request.meta.as_ref().map(Meta::as_str))
-                    .bind(mark),
-            ),
-            Op::Release(lease) => {
-                let token = lease.token?.get().cast_signed();
-                Some(
-                    sqlx::query(self.release.clone())
-                        .bind(mark)
-                        .bind(lease.name.as_str().as_bytes())
-                        .bind(lease.owner.as_uuid().as_bytes().as_slice())
-                        .bind(token),
-                )
-            }
-            _ => None,
-        }
-    }
-}
-
 /// What the insert of a row does where there is one: takes it when it is free, stale or ours already. The tokens are those
 /// of a row that is taken, and of one that is not.
 ///
 /// Assignments are carried out from left to right and see what those before them did: who holds it and until when come last.
-fn unless_held(
+pub(super) fn unless_held(
     lock: &str,
     flavour: Flavour,
     now: &str,

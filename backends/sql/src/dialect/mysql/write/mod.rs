@@ -171,27 +171,31 @@ impl<'a> Batch<'a> {
         let mark = shared.group.mark();
         let kind = ops.first().map_or("write", |op| op.kind().name());
         let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
-        let statement = |op, now| shared.statements.write(op, mark, open.flavour, now);
         if let [op] = ops {
-            let sent = match shared.statements.prepared(open.flavour).query(op, mark) {
-                Some(prepared) => open.send_prepared(shared, kind, prepared).await,
-                None => {
-                    let text = statement(op, NOW);
-                    open.send(shared, kind, text, Access::Write).await
+            let prepared = shared.statements.prepared(open.flavour);
+            if let Some(prepared) = prepared.query(op, mark).filter(|_| open.prepares) {
+                match open.send_prepared(shared, kind, prepared).await {
+                    Ok(answers) => return Ok(Ok(outcomes(ops, &answers.done))),
+                    Err(broken)
+                        if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) =>
+                    {
+                        tracing::debug!(problem = %broken.failed.into_error(), "statements are sent as text from now on");
+                        open.prepares = false;
+                    }
+                    Err(broken) => return Ok(Err(self.broken_alone(broken))),
                 }
-            };
-            return Ok(match sent {
+            }
+            let text = shared.statements.write(op, mark, open.flavour, NOW);
+            return Ok(match open.send(shared, kind, text, Access::Write).await {
                 Ok(answers) => Ok(outcomes(ops, &answers.done)),
-                Err(broken) => Err(BrokenBatch {
-                    at: Some(0),
-                    failed: self.link.failed(broken.failed),
-                }),
+                Err(broken) => Err(self.broken_alone(broken)),
             });
         }
+        let statement = |op| shared.statements.write(op, mark, open.flavour, BATCH_NOW);
         let mut script = format!("{SET_BATCH_NOW}; START TRANSACTION");
         for op in ops {
             script.push_str("; ");
-            script.push_str(&statement(op, BATCH_NOW));
+            script.push_str(&statement(op));
         }
         script.push_str("; COMMIT");
         // The two statements before the first operation's, and the one after the last.
@@ -219,6 +223,14 @@ impl<'a> Batch<'a> {
             at: at.filter(|at| *at < ops.len()),
             failed: self.link.failed(broken.failed),
         }))
+    }
+
+    /// What keeps a lone operation from being carried out.
+    fn broken_alone(&mut self, broken: Broken) -> BrokenBatch {
+        BrokenBatch {
+            at: Some(0),
+            failed: self.link.failed(broken.failed),
+        }
     }
 
     /// Fails at once for a row that was found locked a while ago and still is: waiting for it would hold up all others.
