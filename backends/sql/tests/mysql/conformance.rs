@@ -16,6 +16,7 @@ async fn of_locks(product: Product) {
     let url = server.url();
     let subject = Subject::connect("mysql", move || open(url.clone())).await;
     conforms(subject.unwrap()).await;
+    assert!(executed(&server) > 0, "lone operations are prepared");
 }
 
 async fn of_records(product: Product) {
@@ -25,7 +26,8 @@ async fn of_records(product: Product) {
     conforms(subject.unwrap()).await;
 }
 
-/// Whose defaults are the opposite of what is needed, and whose user may change rows and nothing else.
+/// Whose defaults are the opposite of what is needed, which remembers no statements, and whose user may change rows and
+/// nothing else.
 async fn of_an_odd_server(product: Product) {
     let server = MySqlServer::with(
         product,
@@ -35,6 +37,7 @@ async fn of_an_odd_server(product: Product) {
             "autocommit=0",
             "transaction-isolation=SERIALIZABLE",
             "character-set-server=latin1",
+            "max-prepared-stmt-count=0",
             "collation-server=latin1_swedish_ci",
             // Users without special rights begin with a clock that stands still.
             "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, innodb_lock_wait_timeout=50",
@@ -54,6 +57,19 @@ async fn of_an_odd_server(product: Product) {
     let url = format!("{}&migrate=false", root.replace("root@", "poor@"));
     let subject = Subject::connect("mysql", move || open(url.clone())).await;
     conforms(subject.unwrap()).await;
+    assert_eq!(
+        executed(&server),
+        0,
+        "what is not remembered is not asked for"
+    );
+}
+
+/// How many statements it was asked to carry out that it remembered.
+fn executed(server: &MySqlServer) -> u64 {
+    let status = server.sql("SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'");
+    let status = status.unwrap();
+    let count = status.split_whitespace().last();
+    count.and_then(|count| count.parse().ok()).expect("a count")
 }
 
 /// Runs the suite, or the part of it that `CASE` names.
