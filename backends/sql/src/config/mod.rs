@@ -1,6 +1,8 @@
 //! Options, checked once.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod product;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -10,7 +12,9 @@ use std::{fmt::Write as _, time::Duration};
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use server::{Product, Secret, ServerConfig, SslMode};
+pub use product::{Product, SslMode};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use server::{Secret, ServerConfig};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteConfig;
 
