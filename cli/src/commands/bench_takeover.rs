@@ -89,7 +89,8 @@ impl Takeover {
         let outcome = tokio::select! {
             outcome = Box::pin(self.measure(callers, common, &ground, context)) => outcome,
             _ = tokio::signal::ctrl_c() => {
-                output::tell("interrupted");
+                output::tell("interrupted: removing the accounts of this run");
+                ground.tidy_soon().await;
                 Ok(code::SIGNALLED + 2)
             }
         };

@@ -13,6 +13,9 @@ use crate::{commands::conformance, processes};
 /// How long the tokens of the clients are good: longer than any run.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
+/// How long an interrupted run may take to remove what it wrote.
+const TIDY: Duration = Duration::from_secs(5);
+
 /// The store that the nodes share, and names that no other run uses.
 #[derive(Debug)]
 pub(crate) struct Ground {
@@ -58,6 +61,11 @@ impl Ground {
         let key = TokenKey::new(self.key.as_bytes())?;
         let token = mint(&key, &uid, TOKEN_TTL)?;
         Ok((uid, token))
+    }
+
+    /// As [`tidy`](Self::tidy), within a short time, while nodes may still be ending.
+    pub(crate) async fn tidy_soon(&self) {
+        drop(tokio::time::timeout(TIDY, self.tidy()).await);
     }
 
     /// Removes the accounts' records, which would otherwise stay for ever.

@@ -1,6 +1,10 @@
 //! Takeovers and messages: every seat is an account whose devices take over from each other.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
 use distlock::{Clock as _, Moment, SystemClock};
@@ -34,6 +38,16 @@ pub(super) struct Pace {
     pub(super) time: Duration,
     /// Logins per second of all seats together; `None` = the next one as soon as the last one is over.
     pub(super) rate: Option<f64>,
+}
+
+/// What all seats of a round see: one for all, because a histogram takes a quarter of a megabyte.
+#[derive(Debug, Default)]
+struct Notes(Mutex<TakeoverSample>);
+
+impl Notes {
+    fn take(&self) -> MutexGuard<'_, TakeoverSample> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The seats of one group.
@@ -75,11 +89,11 @@ impl Seats {
                 (seat, entered)
             });
         }
-        let mut all = TakeoverSample::default();
+        let seen = Arc::new(Notes::default());
         let mut ready = Vec::new();
         for (seat, entered) in first.join_all().await {
             if let Err(error) = entered {
-                all.failed(&format!("{error:#}"));
+                seen.take().failed(&format!("{error:#}"));
             }
             ready.push(seat);
         }
@@ -94,19 +108,15 @@ impl Seats {
                     period,
                 )
             });
+            let seen = Arc::clone(&seen);
             running.spawn(async move {
-                let seen = seat
-                    .keep_taking_over(&nodes, start + pace.time, turns)
+                seat.keep_taking_over(&nodes, start + pace.time, turns, &seen)
                     .await;
-                (seat, seen, SystemClock.now())
+                (seat, SystemClock.now())
             });
         }
-        let mut end = start;
-        for (seat, seen, ended) in running.join_all().await {
-            all.add(&seen);
-            end = end.max(ended);
-            self.seats.push(seat);
-        }
+        let end = self.sit_down(running).await;
+        let mut all = std::mem::take(&mut *seen.take());
         all.elapsed_ns = nanos(end.since(start));
         all
     }
@@ -116,22 +126,29 @@ impl Seats {
         let start = SystemClock.now();
         let uids: Vec<Uid> = self.seats.iter().map(|seat| seat.uid.clone()).collect();
         let mut running = JoinSet::new();
+        let seen = Arc::new(Notes::default());
         for (number, mut seat) in self.seats.drain(..).enumerate() {
             let to = uids[(number + 1) % uids.len()].clone();
+            let seen = Arc::clone(&seen);
             running.spawn(async move {
-                let seen = seat.keep_talking(&to, start + time).await;
-                (seat, seen, SystemClock.now())
+                seat.keep_talking(&to, start + time, &seen).await;
+                (seat, SystemClock.now())
             });
         }
-        let mut all = TakeoverSample::default();
-        let mut end = start;
-        for (seat, seen, ended) in running.join_all().await {
-            all.add(&seen);
-            end = end.max(ended);
-            self.seats.push(seat);
-        }
+        let end = self.sit_down(running).await;
+        let mut all = std::mem::take(&mut *seen.take());
         all.messages_elapsed_ns = nanos(end.since(start));
         all
+    }
+
+    /// Waits for everybody, and says when the last one was done.
+    async fn sit_down(&mut self, running: JoinSet<(Seat, Moment)>) -> Moment {
+        let mut last = SystemClock.now();
+        for (at, (seat, ended)) in running.join_all().await.into_iter().enumerate() {
+            last = if at == 0 { ended } else { last.max(ended) };
+            self.seats.push(seat);
+        }
+        last
     }
 
     /// Everybody leaves.
@@ -167,12 +184,12 @@ impl Seat {
         nodes: &[SocketAddr],
         until: Moment,
         turns: Option<(Moment, Duration)>,
-    ) -> TakeoverSample {
-        let mut seen = TakeoverSample::default();
+        seen: &Notes,
+    ) {
         let mut due = turns.map(|(first, _)| first);
         while due.unwrap_or_else(|| SystemClock.now()) < until {
-            if let Err(error) = self.take_over(nodes, due, &mut seen).await {
-                seen.failed(&format!("{error:#}"));
+            if let Err(error) = self.take_over(nodes, due, seen).await {
+                seen.take().failed(&format!("{error:#}"));
                 self.client = None;
                 SystemClock.sleep(AFTER_ERROR).await;
             }
@@ -180,7 +197,6 @@ impl Seat {
                 *due = *due + period;
             }
         }
-        seen
     }
 
     /// One takeover. What is late because the one before took long counts from when it was due.
@@ -188,7 +204,7 @@ impl Seat {
         &mut self,
         nodes: &[SocketAddr],
         due: Option<Moment>,
-        seen: &mut TakeoverSample,
+        seen: &Notes,
     ) -> Result<()> {
         self.enter(nodes).await?;
         let from = self.node(nodes);
@@ -216,23 +232,23 @@ impl Seat {
             Either::Left((confirmed, ending)) => (confirmed?, ending.await?),
             Either::Right((ended, answering)) => (answering.await?, ended?),
         };
+        self.client = Some(new);
+        let mut seen = seen.take();
+        seen.takeovers += 1;
+        seen.confirmed.record(confirmed.since(start));
         let ended = if from == to {
             &mut seen.local
         } else {
             &mut seen.cross
         };
-        seen.confirmed.record(confirmed.since(start));
         ended.told.record(told.since(start));
         ended.gone.record(gone.since(start));
-        seen.takeovers += 1;
-        self.client = Some(new);
         Ok(())
     }
 
-    async fn keep_talking(&mut self, to: &Uid, until: Moment) -> TakeoverSample {
-        let mut seen = TakeoverSample::default();
+    async fn keep_talking(&mut self, to: &Uid, until: Moment, seen: &Notes) {
         let Some(client) = &mut self.client else {
-            return seen;
+            return;
         };
         let mut number = 0_u64;
         while SystemClock.now() < until {
@@ -240,17 +256,17 @@ impl Seat {
             let start = SystemClock.now();
             match talk(client, to, &number.to_string()).await {
                 Ok(()) => {
+                    let mut seen = seen.take();
                     seen.message.record(SystemClock.now().since(start));
                     seen.messages += 1;
                 }
                 Err(error) => {
-                    seen.failed(&format!("{error:#}"));
+                    seen.take().failed(&format!("{error:#}"));
                     self.client = None;
                     break;
                 }
             }
         }
-        seen
     }
 }
 
