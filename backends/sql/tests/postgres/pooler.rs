@@ -1,7 +1,10 @@
 //! A pooler between us and the server.
 
 use distlock_core::{ErrorKind, Verdict};
-use distlock_harness::servers::pgbouncer::{PgBouncer, PoolMode};
+use distlock_harness::{
+    eventually_async,
+    servers::pgbouncer::{PgBouncer, PoolMode},
+};
 
 use super::*;
 
@@ -34,10 +37,16 @@ async fn in_session_mode_it_makes_no_difference() {
 async fn in_transaction_mode_it_is_refused() {
     let server = PostgresServer::start().unwrap();
     let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
-    let error = match try_open(&pooler.url()).await {
-        // While nobody else asks for anything, one connection alone cannot tell.
-        Ok(postgres) => Locker::new(postgres.lock()).ready().await.unwrap_err(),
-        Err(error) => error,
+    // While nobody asks for anything else, one connection alone cannot tell; another one finds the session taken, unless it
+    // is in use at that moment.
+    let first = try_open(&pooler.url()).await;
+    let error = match &first {
+        Ok(postgres) => eventually_async("noticed", SOON, || async {
+            Locker::new(postgres.lock()).ready().await.err()
+        })
+        .await
+        .unwrap(),
+        Err(error) => error.clone(),
     };
     let mut all = error.to_string();
     let mut source = std::error::Error::source(&error);
@@ -49,7 +58,11 @@ async fn in_transaction_mode_it_is_refused() {
     assert!(all.contains("a pooler in transaction mode"), "{all}");
     assert!(!all.contains("distlock migrate"), "{all}");
     // Another process finds the session as the first has left it.
-    let error = try_open(&pooler.url()).await.unwrap_err();
+    let error = eventually_async("noticed", SOON, || async {
+        try_open(&pooler.url()).await.err()
+    })
+    .await
+    .unwrap();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("session"), "{error}");
 }
