@@ -315,7 +315,9 @@ impl Inner {
                     event.revocation(uid, revocation);
                 });
             }
-            let gone = self.kick_all(uid, &revoked, self.timers.kick_budget).await;
+            let gone = self
+                .kick_all(uid, &revoked, self.timers.kick_budget, None)
+                .await;
             if !gone.is_empty() {
                 self.settle(uid, &gone).await?;
             }

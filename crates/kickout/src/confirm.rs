@@ -27,6 +27,7 @@ impl Run {
             live,
             handouts,
             r#gen,
+            decided,
             removed,
             pending,
         } = granted;
@@ -43,7 +44,12 @@ impl Run {
         let mut gone = Vec::new();
         if !pending.is_empty() {
             gone = inner
-                .kick_all(uid, &pending, inner.timers.kick_budget)
+                .kick_all(
+                    uid,
+                    &pending,
+                    inner.timers.kick_budget,
+                    Some((r#gen, decided)),
+                )
                 .await;
             if removed.iter().any(|it| gone.contains(&it.key)) {
                 self.took_over("remote");
@@ -104,7 +110,7 @@ impl Run {
                 .await;
             let pending = record.revocations.clone();
             let gone = inner
-                .kick_all(&self.login.uid, &pending, inner.timers.peer_deadline)
+                .kick_all(&self.login.uid, &pending, inner.timers.peer_deadline, None)
                 .await;
             record = self.settle(&gone).await?;
         }

@@ -86,6 +86,9 @@ pub struct Event {
     /// The sender's name for the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Microseconds from the write that decided a takeover until its kick was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_us: Option<u64>,
     /// How it ended, in a word or a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
@@ -217,6 +220,7 @@ impl Events {
             peer: None,
             code: None,
             message: None,
+            took_us: None,
             result: None,
         };
         fill(&mut event);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Guard, Result};
+use distlock_core::{Guard, Moment, Result};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -32,6 +32,8 @@ pub(crate) struct Granted {
     pub(crate) live: Arc<Live>,
     pub(crate) handouts: mpsc::Receiver<Handout>,
     pub(crate) r#gen: Generation,
+    /// When the write was confirmed.
+    pub(crate) decided: Moment,
     /// Sessions that lost their slot to this login.
     pub(crate) removed: Vec<Revocation>,
     /// Every session on another node that is not known to be gone.
@@ -177,6 +179,7 @@ impl Run {
                     live,
                     handouts,
                     r#gen,
+                    decided: inner.clock.now(),
                     removed,
                     pending: record.revocations,
                 })))

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use distlock_core::{Moment, Result};
+use distlock_core::{Moment, Result, micros};
 use futures_util::future::join_all;
 
 use crate::{
     event::Transition,
     flow::{Inner, KickOut},
-    ident::{SessionKey, Uid},
+    ident::{Generation, SessionKey, Uid},
     nodes::Standing,
     offline::Offline,
     peers::{KickRequest, KickResult, PeerError},
@@ -36,6 +36,10 @@ impl KickOut {
                 inner.node
             )));
         }
+        let device = inner
+            .registry
+            .get(&request.uid, &request.key)
+            .map(|live| live.device.clone());
         let result = match own {
             Some(own) if request.key.boot < own => KickResult::BootMismatch,
             _ => inner.kick_here(request),
@@ -44,6 +48,9 @@ impl KickOut {
             event.uid = Some(request.uid.clone());
             event.about(&request.key);
             event.gen_max = Some(request.gen_max);
+            event.device = device;
+            event.by_device.clone_from(&request.by_device);
+            event.took_us = request.after.map(micros);
             event.code = Some(request.reason);
             event.kick_id = Some(request.kick_id);
             event.peer = Some(request.from.clone());
@@ -55,23 +62,31 @@ impl KickOut {
 
 impl Inner {
     /// Tells the sessions of these revocations to go: in parallel, each with a deadline and retries, all within `budget`.
-    /// Answers those that are known to be gone.
+    /// Answers those that are known to be gone. `decided` says when the grant of a generation was written.
     pub(crate) async fn kick_all(
         &self,
         uid: &Uid,
         revocations: &[Revocation],
         budget: Duration,
+        decided: Option<(Generation, Moment)>,
     ) -> Vec<SessionKey> {
         let until = self.clock.now() + budget;
         let kicks = revocations.iter().map(|revocation| async move {
-            self.kick_there(uid, revocation, until)
+            let decided = decided.filter(|(by, _)| revocation.by_gen == Some(*by));
+            self.kick_there(uid, revocation, until, decided.map(|(_, at)| at))
                 .await
                 .then(|| revocation.key.clone())
         });
         join_all(kicks).await.into_iter().flatten().collect()
     }
 
-    async fn kick_there(&self, uid: &Uid, revocation: &Revocation, until: Moment) -> bool {
+    async fn kick_there(
+        &self,
+        uid: &Uid,
+        revocation: &Revocation,
+        until: Moment,
+        decided: Option<Moment>,
+    ) -> bool {
         let SessionKey { node, boot, .. } = &revocation.key;
         if *node == self.node {
             self.apply(uid, revocation);
@@ -90,7 +105,8 @@ impl Inner {
                 Ok(Standing::Up(to)) => to,
                 Err(_) => continue,
             };
-            let request = KickRequest::of(uid, revocation, &self.node);
+            let mut request = KickRequest::of(uid, revocation, &self.node);
+            request.after = decided.map(|at| self.clock.now().since(at));
             let deadline = left.min(self.timers.peer_deadline);
             let answer = self.caller.kick(&to, request, deadline).await;
             self.events.emit(Transition::KickSent, |event| {

@@ -125,6 +125,9 @@ pub struct KickRequest {
     pub kick_id: Uuid,
     /// Who asks. For events and logs.
     pub from: NodeId,
+    /// Time from the write that decided it until this was sent, where that is known. For display.
+    #[serde(default)]
+    pub after: Option<Duration>,
 }
 
 /// What a node answers to a kick. Every answer is final: the session is not there any more.
@@ -224,6 +227,7 @@ impl KickRequest {
             by_gen: None,
             kick_id,
             from,
+            after: None,
         }
     }
 
@@ -238,6 +242,7 @@ impl KickRequest {
             by_gen: revocation.by_gen,
             kick_id: revocation.kick_id,
             from: from.clone(),
+            after: None,
         }
     }
 }

@@ -39,6 +39,9 @@ pub struct KickRequest {
     /// The node that asks.
     #[prost(string, tag = "9")]
     pub from: ::prost::alloc::string::String,
+    /// Microseconds from the write that decided it until this was sent, where that is known. For display.
+    #[prost(uint64, optional, tag = "10")]
+    pub after_us: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KickResponse {

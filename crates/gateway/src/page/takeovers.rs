@@ -18,7 +18,7 @@ pub(super) struct Takeover {
     to_node: NodeId,
     from_device: Option<Device>,
     to_device: Option<Device>,
-    /// From the write that decided it until the newcomer was let in; not known for another node's login.
+    /// From the write that decided it until the newcomer was let in; for another node's login, until that node told this one.
     took_us: Option<u64>,
 }
 
@@ -71,9 +71,9 @@ impl Takeovers {
                     uid: uid.clone(),
                     from_node: event.node.clone(),
                     to_node: event.peer.clone()?,
-                    from_device: None,
+                    from_device: event.device.clone(),
                     to_device: event.by_device.clone(),
-                    took_us: None,
+                    took_us: event.took_us,
                 })
                 .filter(|_| event.result.as_deref() == Some("Kicked"))
             }
@@ -150,7 +150,7 @@ mod tests {
             event(
                 "kick_received",
                 1,
-                json!({"peer": "n3", "result": result, "code": code}),
+                json!({"peer": "n3", "result": result, "code": code, "device": "phone", "by_device": "pc", "took_us": 700}),
             )
         };
         let takeover = takeovers.follow(&kick("Kicked", 1)).unwrap();
@@ -158,6 +158,9 @@ mod tests {
             (takeover.from_node.as_str(), takeover.to_node.as_str()),
             ("n1", "n3")
         );
+        assert_eq!(takeover.from_device, Some(Device::new("phone").unwrap()));
+        assert_eq!(takeover.to_device, Some(Device::new("pc").unwrap()));
+        assert_eq!(takeover.took_us, Some(700));
         assert_eq!(takeovers.follow(&kick("AlreadyGone", 1)), None);
         assert_eq!(
             takeovers.follow(&kick("Kicked", 3)),

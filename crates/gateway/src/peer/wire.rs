@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, micros};
 use distlock_kickout::{
     Boot, Code, DeliverRequest, DeliverResult, Device, Generation, KickRequest, KickResult,
     Message, NodeId, SessionKey, Uid,
@@ -22,6 +22,7 @@ pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
         by_gen: request.by_gen.map(Generation::get),
         kick_id: request.kick_id.to_string(),
         from: request.from.into(),
+        after_us: request.after.map(micros),
     }
 }
 
@@ -41,6 +42,7 @@ pub(super) fn kick_from_wire(request: v1::KickRequest) -> Result<KickRequest> {
     kick.text = request.text;
     kick.by_device = request.by_device.map(Device::new).transpose()?;
     kick.by_gen = request.by_gen.map(Generation::new);
+    kick.after = request.after_us.map(Duration::from_micros);
     Ok(kick)
 }
 
@@ -186,6 +188,7 @@ mod tests {
         kick.text = Some("spam".into());
         kick.by_device = Some(Device::new("pc").unwrap());
         kick.by_gen = Some(Generation::new(10));
+        kick.after = Some(Duration::from_micros(700));
         assert_eq!(kick_from_wire(kick_to_wire(kick.clone())).unwrap(), kick);
         for result in [
             KickResult::Kicked,

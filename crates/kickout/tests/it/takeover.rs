@@ -43,6 +43,10 @@ async fn on_another_node() {
     assert_eq!(kicks.len(), 1);
     assert_eq!(received.kick_id, Some(kicks[0].kick_id));
     assert!(kicks[0].gen_max < pc.generation());
+    let devices = (received.device.as_ref(), received.by_device.as_ref());
+    assert_eq!(devices, (Some(phone.device()), Some(pc.device())));
+    assert_eq!(received.took_us, kicks[0].after.map(distlock_core::micros));
+    assert!(received.took_us.is_some());
 }
 
 #[tokio::test]
