@@ -71,6 +71,44 @@ pub(crate) async fn fifty_at_once(mut world: World, nodes: &[&str]) -> Report {
     report
 }
 
+/// Two sessions of an account may live: the third login ends the oldest, on whichever node.
+pub(crate) async fn two_of_three(mut world: World) -> Report {
+    world.set("policy", "n_total(2)");
+    world.rules.limit = 2;
+    start(&mut world, &["n1", "n2"]).await;
+    let anna = world.uid("anna");
+    let mut clients = Vec::new();
+    for (device, node) in [
+        ("phone", "n1"),
+        ("pc", "n2"),
+        ("tablet", "n1"),
+        ("watch", "n1"),
+    ] {
+        clients.push(world.log_in(&anna, device, node).await);
+    }
+    for old in &mut clients[..2] {
+        assert_eq!(old.told().await, Code::Superseded);
+    }
+    world.verdict(clients).await
+}
+
+/// Where the first login wins, a dead node's session keeps others out until its node's lease is over, and no longer.
+pub(crate) async fn first_wins(mut world: World) -> Report {
+    world.lease(Duration::from_secs(4));
+    world.set("on_exceed", "deny");
+    start(&mut world, &["n1", "n2"]).await;
+    let anna = world.uid("anna");
+    let first = world.log_in(&anna, "phone", "n2").await;
+    let mut second = world.client(&anna, "pc", "n1").await;
+    assert_eq!(second.answered().await, State::Out("denied".into()));
+    first.leave();
+    let back = world.keeps_trying(&anna, "pc", "n2").await;
+    world.kill("n2");
+    let next = world.keeps_trying(&anna, "tablet", "n1").await;
+    next.leave();
+    world.verdict(vec![first, second, back, next]).await
+}
+
 /// Two devices that throw each other out again and again.
 pub(crate) async fn ping_pong(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;

@@ -18,8 +18,11 @@ macro_rules! scenarios {
 scenarios! {
     takeovers: world => scenarios::takeovers(world);
     fifty_at_once: world => scenarios::fifty_at_once(world, &["n1", "n2", "n3"]);
+    first_wins: world => scenarios::first_wins(world);
+    locked_routing: world => scenarios::takeovers(world.with("route", "locked"));
     ping_pong: world => scenarios::ping_pong(world);
     killed_node: world => scenarios::killed_node(world);
     bad_peer_link: world => scenarios::bad_peer_link(world);
     deaf_clients: world => scenarios::deaf_clients(world);
+    two_of_three: world => scenarios::two_of_three(world);
 }

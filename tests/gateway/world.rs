@@ -111,6 +111,12 @@ impl World {
         self.settings.push((key, value.to_owned()));
     }
 
+    /// As [`set`](Self::set).
+    pub(crate) fn with(mut self, key: &'static str, value: &str) -> Self {
+        self.set(key, value);
+        self
+    }
+
     /// From now on, nodes that start reach the store's servers through wires of their own.
     pub(crate) fn wired(mut self, servers: &[SocketAddr]) -> Self {
         self.servers = servers.to_vec();
