@@ -569,6 +569,33 @@ fn a_message_that_comes_twice_or_gets_lost() {
 }
 
 #[test]
+fn a_kept_message_that_is_handed_out_again() {
+    let got = || What::Message { id: "m".into() };
+    let mut play = first();
+    let kept = json!({"uid": UID, "message": "m"});
+    play.event("n1", "stored", kept)
+        .client(1, got())
+        .client(2, What::LoginSent)
+        .granted("n2", 2)
+        .superseded("n1", 1, 2)
+        .told(1)
+        .client(1, What::Leaves)
+        .closed("n1", 1, "AlreadyGone")
+        .admitted("n2", 2)
+        .in_(2)
+        .client(2, got())
+        .record(2, 2);
+    assert!(play.check().is_clean(), "{}", play.check());
+    // Twice to one of them is once too often, and so is one that was never kept.
+    play.client(2, got());
+    assert_eq!(play.violated(), [I18]);
+    let seen = play.history.clients.pop();
+    assert!(seen.is_some() && play.check().is_clean());
+    play.history.nodes.retain(|event| event.message.is_none());
+    assert!(play.violated().contains(&I18), "{}", play.check());
+}
+
+#[test]
 fn a_history_with_a_gap() {
     let mut play = honest();
     play.history.nodes.remove(3);
