@@ -29,6 +29,14 @@ impl Progress {
         }
     }
 
+    /// For a part of something that has its own.
+    pub(crate) fn silent() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+            lines: false,
+        }
+    }
+
     /// There will be so many steps.
     pub(crate) fn expect(&self, steps: usize) {
         self.bar

@@ -11,6 +11,7 @@ use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
     limits, output,
+    progress::Progress,
     takeover::{self, Flood, Ground, Load, ROUTES, Soak},
 };
 
@@ -116,7 +117,10 @@ impl Takeover {
             return soaked(ground, &soak, context).await;
         }
         if let Some(sessions) = self.idle {
-            let report = takeover::idle(ground, sessions).await.map_err(failed)?;
+            let progress = Progress::new();
+            let report = takeover::idle(ground, sessions, &progress).await;
+            progress.finish();
+            let report = report.map_err(failed)?;
             print(&report, context)?;
             return Ok(code::OK);
         }

@@ -11,6 +11,7 @@ use super::gateway_admin::{Ban, Drain, Kick, Lookup, Nodes};
 use crate::{
     context::{Context, Sharing, near_variable},
     exit::{Outcome, code},
+    limits,
     output::{self, millis},
     values,
 };
@@ -104,6 +105,14 @@ impl Node {
         }
         config.validate()?;
         warn_about_unknown_variables();
+        let files = limits::raise_open_files();
+        if usize::try_from(files).is_ok_and(|files| files < config.max_connections) {
+            tracing::warn!(
+                max_connections = config.max_connections,
+                files,
+                "every connection is an open file, and fewer are allowed (ulimit -n)"
+            );
+        }
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let parent = self.exit_with_stdin.then(stdin_ends);

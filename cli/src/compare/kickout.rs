@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
 
-use super::{Run, rounds::Turn};
+use super::{
+    Run,
+    rounds::{Turn, count},
+};
 use crate::{
     exit::Outcome,
+    progress::Progress,
     takeover::{self, Ground, Load, ROUTES},
 };
 
@@ -25,6 +29,26 @@ impl Run {
                 Box::pin(turn(&ground, accounts, time))
                     .await
                     .unwrap_or_else(|error| Turn::failed(format!("{error:#}")))
+            })
+        })
+        .await
+    }
+
+    /// What sessions that do nothing take of a node's memory.
+    pub(super) async fn idle_sessions(&mut self) -> Outcome<()> {
+        self.progress.part("measuring idle sessions");
+        let sessions = self.plan.sessions;
+        let expected = BESIDE + Duration::from_millis(20) * sessions;
+        self.interleave("sessions", 1, expected, |store, _| {
+            let ground = Ground::new(store.target.clone(), &store.store);
+            Some(async move {
+                match Box::pin(takeover::idle(&ground, sessions, &Progress::silent())).await {
+                    Ok(idle) => Turn {
+                        values: vec![(Measure::Memory, count(idle.bytes_per_session) / 1024.0)],
+                        ..Turn::default()
+                    },
+                    Err(error) => Turn::failed(format!("{error:#}")),
+                }
             })
         })
         .await

@@ -108,6 +108,7 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
     run.waiting().await?;
     run.idle().await?;
     run.kick_out().await?;
+    run.idle_sessions().await?;
     run.traffic().await?;
     run.memory().await?;
     if let Some(program) = other_ways {
@@ -135,8 +136,8 @@ impl Run {
     fn steps(&self, experiments: usize) -> usize {
         // Beside the workloads: wake-ups, the kick-out flow and each number of idle locks are rounds of their own.
         let rounds = (experiments + 2 + self.plan.idle.len()) * self.plan.rounds as usize;
-        // Properties, waiting, bytes and memory: once each.
-        (rounds + 4) * self.stores.len() + ScenarioKind::ALL.len()
+        // Properties, waiting, idle sessions, bytes and memory: once each.
+        (rounds + 5) * self.stores.len() + ScenarioKind::ALL.len()
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Plan {
     pub(super) wakes: u32,
     /// Accounts that are taken over at the same time.
     pub(super) accounts: u32,
+    /// Sessions that do nothing.
+    pub(super) sessions: u32,
     /// How many other locks are held.
     pub(super) idle: Vec<u32>,
     /// For how long waiting is watched.
@@ -56,6 +58,7 @@ impl Plan {
                 warmup: ms(5),
                 wakes: 1,
                 accounts: 2,
+                sessions: 4,
                 idle: vec![2, 4],
                 waiting: ms(100),
                 cases: 0,
@@ -67,6 +70,7 @@ impl Plan {
                 warmup: ms(60),
                 wakes: 6,
                 accounts: 16,
+                sessions: 200,
                 idle: vec![10, 1_000],
                 waiting: ms(2_000),
                 cases: 1,
@@ -78,6 +82,7 @@ impl Plan {
                 warmup: ms(300),
                 wakes: 40,
                 accounts: 32,
+                sessions: 2_000,
                 idle: vec![10, 1_000, 100_000],
                 waiting: ms(10_000),
                 cases: usize::MAX,

@@ -32,13 +32,17 @@ pub(crate) struct IdleReport {
     resident_kib_before: u64,
     /// With all of them.
     resident_kib: u64,
-    bytes_per_session: u64,
+    pub(crate) bytes_per_session: u64,
     seconds: f64,
     logins_per_second: f64,
 }
 
 /// Logs so many accounts in to one node, and looks at its memory. Cancelling it ends the node.
-pub(crate) async fn idle(ground: &Ground, sessions: u32) -> Result<IdleReport> {
+pub(crate) async fn idle(
+    ground: &Ground,
+    sessions: u32,
+    progress: &Progress,
+) -> Result<IdleReport> {
     let files = limits::raise_open_files();
     if files < u64::from(sessions) + SPARE {
         bail!("{sessions} sessions need as many open files, and {files} are allowed (ulimit -n)");
@@ -55,7 +59,6 @@ pub(crate) async fn idle(ground: &Ground, sessions: u32) -> Result<IdleReport> {
     let memory =
         || limits::memory_kib(node, "VmRSS:").context("the memory of a process cannot be told");
     let resident_kib_before = memory()?;
-    let progress = Progress::new();
     progress.expect(usize::try_from(sessions)?);
     progress.part(&format!("logging {sessions} accounts in"));
     let start = SystemClock.now();
@@ -84,7 +87,6 @@ pub(crate) async fn idle(ground: &Ground, sessions: u32) -> Result<IdleReport> {
     let seconds = SystemClock.now().since(start).as_secs_f64();
     SystemClock.sleep(REST).await;
     let resident_kib = memory()?;
-    progress.finish();
     let every = usize::try_from(sessions / PINGED)?.max(1);
     for client in clients.iter_mut().step_by(every) {
         client.send(r#"{"type":"ping"}"#).await?;

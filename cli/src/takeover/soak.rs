@@ -127,6 +127,9 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
     scene
         .progress
         .expect(usize::try_from(soak.logins).unwrap_or(usize::MAX));
+    scene
+        .progress
+        .part(&format!("0 of {} contended logins", soak.logins));
     let mut background = JoinSet::new();
     background.spawn(keep_time(Arc::clone(&scene)));
     background.spawn(tell_progress(Arc::clone(&scene), soak.logins));

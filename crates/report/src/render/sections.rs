@@ -133,7 +133,8 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
         (
             "Gateways with many clients",
             "Logins that each take over, and messages, in a second, two ways of routing: fenced compares at the target, locked \
-             holds the account's lock from the lookup until the delivery. Calls are to the store, per takeover."
+             holds the account's lock from the lookup until the delivery. Calls are to the store, per takeover. An idle session's \
+             memory is that of the node's process, which for the memory store has the records too."
                 .into(),
             vec![
                 Column::new("logins a second, fenced", "takeover-fenced", Measure::Rate, number),
@@ -143,6 +144,7 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
                 Column::new("messages a second, locked", "route-locked", Measure::Rate, number),
                 Column::new("a message, fenced, half within", "route-fenced", Measure::P50, time),
                 Column::new("a message, locked, half within", "route-locked", Measure::P50, time),
+                Column::new("memory of an idle session", "sessions", Measure::Memory, kib),
             ],
         ),
     ]

@@ -63,7 +63,11 @@ pub(crate) fn bytes(value: f64) -> String {
 
 /// A quantity in KiB.
 pub(crate) fn kib(value: f64) -> String {
-    format!("{} MiB", number(value / 1024.0))
+    if value < 1024.0 {
+        format!("{} KiB", number(value))
+    } else {
+        format!("{} MiB", number(value / 1024.0))
+    }
 }
 
 /// The range behind a median: `36 to 44`.
