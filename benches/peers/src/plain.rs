@@ -155,7 +155,8 @@ impl<D: Plain> Subject for Named<D> {
     }
 }
 
-fn counted(statements: &AtomicU64) -> Counters {
+/// Each operation of a plain way is one statement.
+pub(crate) fn counted(statements: &AtomicU64) -> Counters {
     let statements = Some(statements.load(Ordering::Relaxed));
     Counters {
         operations: statements,
@@ -167,6 +168,6 @@ fn counted(statements: &AtomicU64) -> Counters {
     clippy::disallowed_methods,
     reason = "the plain way polls in real time, and that is what is measured"
 )]
-async fn poll() {
+pub(crate) async fn poll() {
     tokio::time::sleep(POLL).await;
 }

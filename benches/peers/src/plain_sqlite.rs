@@ -16,15 +16,14 @@ use sqlx::{
 };
 use tokio::sync::Mutex;
 
+use crate::plain::{counted, poll};
+
 const CREATE: &str = "CREATE TABLE plain_lock (
     lock_name TEXT PRIMARY KEY,
     holder_id BLOB NOT NULL
 ) WITHOUT ROWID";
 const TAKE: &str = "INSERT INTO plain_lock (lock_name, holder_id) VALUES (?, ?)";
 const FREE: &str = "DELETE FROM plain_lock WHERE lock_name = ? AND holder_id = ?";
-
-/// How often a waiting caller asks again; the plain way has nothing that would wake it.
-const POLL: Duration = Duration::from_millis(5);
 
 /// The plain way, with no lease, no token and no loss notice.
 #[derive(Debug)]
@@ -115,18 +114,6 @@ impl Subject for PlainSqlite {
     }
 
     fn counters(&self) -> Counters {
-        let statements = Some(self.statements.load(Ordering::Relaxed));
-        Counters {
-            operations: statements,
-            statements,
-        }
+        counted(&self.statements)
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the plain way polls in real time, and that is what is measured"
-)]
-async fn poll() {
-    tokio::time::sleep(POLL).await;
 }
