@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -54,8 +55,9 @@ impl RedisLock {
         Ok(&self.store)
     }
 
-    async fn submit(&self, what: What) -> Result<Answer> {
-        self.open()?.submit(what).await
+    fn submit(&self, what: What) -> impl Future<Output = Result<Answer>> + Send + use<'_> {
+        let submitted = self.open().map(|store| store.submit(what));
+        async move { submitted?.await }
     }
 
     /// Names of locks, as their keys say, in byte order: the first `limit` after `after`.

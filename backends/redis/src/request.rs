@@ -12,9 +12,9 @@ use crate::{
 
 /// The request for `ops`, which are all of this kind and in the order of their keys, so that those of one bucket are
 /// neighbours.
-pub(crate) fn request(names: &Names, kind: Kind, ops: &[Op]) -> (Cmd, &'static Script) {
+pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'static Script) {
     let script = script(kind, ops.len());
-    let bytes = 128 + ops.iter().map(Op::bytes).sum::<usize>();
+    let bytes = 128 + ops.iter().map(|op| op.bytes()).sum::<usize>();
     let mut command = Cmd::with_capacity(5 + ops.len() * 6, bytes);
     command.arg("EVALSHA").arg(&script.sha);
     let mut request = Request {
@@ -41,11 +41,32 @@ pub(crate) fn request(names: &Names, kind: Kind, ops: &[Op]) -> (Cmd, &'static S
     (request.command, script)
 }
 
-/// Takes a script's answer apart, one reply for each operation.
-pub(crate) fn replies(kind: Kind, operations: usize, reply: Value) -> Vec<Value> {
+/// A script's answer, taken apart.
+pub(crate) enum Replies {
+    /// One reply for each operation.
+    Each(std::vec::IntoIter<Value>),
+    /// The same reply to every operation.
+    Same(Value),
+}
+
+/// Takes a script's answer apart.
+pub(crate) fn replies(kind: Kind, operations: usize, reply: Value) -> Replies {
     match reply {
-        Value::Array(replies) if !(answers_alone(kind) && operations == 1) => replies,
-        reply => vec![reply],
+        Value::Array(replies) if !(answers_alone(kind) && operations == 1) => {
+            Replies::Each(replies.into_iter())
+        }
+        reply => Replies::Same(reply),
+    }
+}
+
+impl Iterator for Replies {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        match self {
+            Self::Each(replies) => replies.next(),
+            Self::Same(reply) => Some(reply.clone()),
+        }
     }
 }
 
@@ -76,7 +97,7 @@ fn script(kind: Kind, operations: usize) -> &'static Script {
 struct Request<'a> {
     command: Cmd,
     names: &'a Names,
-    ops: &'a [Op],
+    ops: &'a [Box<Op>],
     /// The buckets of the operations, each once.
     buckets: Vec<Bucket>,
 }
@@ -163,13 +184,14 @@ impl Request<'_> {
                 self.command.arg("").arg("");
             }
         }
-        let mut at = Places::default();
-        for (op, request) in ops.iter().zip(requests()) {
-            self.owner(request.owner);
-            self.command.arg(at.of(op.target.bucket));
-            if !shared {
-                self.terms(request);
-            }
+        let mut owners = Vec::with_capacity(ops.len() * value::OWNER);
+        let mut buffer = [0; value::OWNER];
+        for request in requests() {
+            owners.extend_from_slice(value::owner(request.owner, &mut buffer).as_bytes());
+        }
+        self.command.arg(owners);
+        if !shared {
+            requests().for_each(|request| self.terms(request));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -149,24 +150,30 @@ impl Store {
     }
 
     /// Sends an operation with the next batch.
-    pub(crate) async fn submit(&self, what: What) -> Result<Answer> {
-        let op = Op::new(&self.ways.names, what);
-        let operation = op.kind().name();
-        let name = op.lock().cloned();
-        let line = match &*self.lines {
-            [only] => only,
-            lines => {
-                let slots_each = usize::from(SLOTS / LINES);
-                &lines[usize::from(op.target.bucket.slot()) / slots_each % lines.len()]
-            }
-        };
-        line.submit(op).await.map_err(|error| {
-            let error = error.on(BACKEND).during(operation);
-            match &name {
-                Some(name) => error.about(name),
-                None => error,
-            }
-        })
+    // Not an async function: what it is given would be kept in its future a second time.
+    pub(crate) fn submit(
+        &self,
+        what: What,
+    ) -> impl Future<Output = Result<Answer>> + Send + use<'_> {
+        let op = Box::new(Op::new(&self.ways.names, what));
+        async move {
+            let operation = op.kind().name();
+            let name = op.lock().cloned();
+            let line = match &*self.lines {
+                [only] => only,
+                lines => {
+                    let slots_each = usize::from(SLOTS / LINES);
+                    &lines[usize::from(op.target.bucket.slot()) / slots_each % lines.len()]
+                }
+            };
+            line.submit(op).await.map_err(|error| {
+                let error = error.on(BACKEND).during(operation);
+                match &name {
+                    Some(name) => error.about(name),
+                    None => error,
+                }
+            })
+        }
     }
 
     /// Refuses when the handle was closed.
@@ -198,7 +205,7 @@ impl fmt::Debug for Store {
 
 impl Ways {
     /// Sends operations of one kind, in the order of their keys, and answers each.
-    async fn run(&self, kind: Kind, ops: &[Op]) -> Vec<Result<Answer>> {
+    async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Vec<Result<Answer>> {
         if let (Kind::Release, [op]) = (kind, ops)
             && let Some(answer) = self.compare_and_delete(op).await
         {
@@ -219,7 +226,7 @@ impl Ways {
             match heard {
                 Ok(mut heard) => {
                     let reply = heard.replies.pop().unwrap_or(Value::Nil);
-                    let mut replies = request::replies(kind, part.len(), reply).into_iter();
+                    let mut replies = request::replies(kind, part.len(), reply);
                     let news = self.news(&heard.link);
                     answers.extend(part.iter().map(|op| {
                         let reply = replies.next().unwrap_or(Value::Nil);
@@ -264,7 +271,7 @@ impl Ways {
     }
 
     /// What may share a request: everything, or in a cluster what is in one bucket. Keys are in the order of their buckets.
-    fn parts<'a>(&self, ops: &'a [Op]) -> impl Iterator<Item = &'a [Op]> {
+    fn parts<'a>(&self, ops: &'a [Box<Op>]) -> impl Iterator<Item = &'a [Box<Op>]> {
         let together = !self.router.is_cluster();
         ops.chunk_by(move |a, b| together || a.target.bucket == b.target.bucket)
     }
@@ -313,10 +320,11 @@ impl Ways {
 
 impl Executor for Writer {
     type Kind = Kind;
-    type Op = Op;
+    // Boxed, because it moves from hand to hand many times.
+    type Op = Box<Op>;
     type Answer = Answer;
 
-    fn kind(&self, op: &Op) -> Kind {
+    fn kind(&self, op: &Box<Op>) -> Kind {
         op.kind()
     }
 
@@ -324,24 +332,24 @@ impl Executor for Writer {
         kind == Kind::Renew
     }
 
-    fn key<'a>(&self, op: &'a Op) -> &'a str {
+    fn key<'a>(&self, op: &'a Box<Op>) -> &'a str {
         &op.target.key
     }
 
-    fn bytes(&self, op: &Op) -> usize {
+    fn bytes(&self, op: &Box<Op>) -> usize {
         op.bytes()
     }
 
-    async fn run(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+    async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Result<Vec<Reply<Answer>>, Failure> {
         let answers = self.0.run(kind, ops).await;
         Ok(answers.into_iter().map(Reply::Done).collect())
     }
 
-    fn undo(&self, op: &Op, answer: &Answer) -> Option<Op> {
-        op.undo(answer)
+    fn undo(&self, op: &Box<Op>, answer: &Answer) -> Option<Box<Op>> {
+        op.undo(answer).map(Box::new)
     }
 
-    fn outlives_caller(&self, op: &Op) -> bool {
+    fn outlives_caller(&self, op: &Box<Op>) -> bool {
         matches!(op.kind(), Kind::Release | Kind::ReleaseAndLook)
     }
 }

@@ -1,69 +1,80 @@
 -- Takes free locks, for owners that differ from lock to lock.
--- KEYS: n locks; the m counters of their buckets; then, for those who will wait, n marks that say so.
--- ARGV: m; TTL in ms and holder and meta, where they are the same for all, or two empty texts; for each lock its owner, the
--- place of its counter among the m, and TTL and holder and meta where they are not the same.
--- Answers, one for each lock: the token of a grant; {value, TTL left} of a lock that somebody holds; -1 for a key that
--- holds no lock of ours; -2 when the counter is used up.
+-- KEYS: n locks, in the order of their buckets; the m counters of these buckets, in the same order; then, for those who
+-- will wait, n marks that say so.
+-- ARGV: m; TTL in ms and holder and meta, where they are the same for all, or two empty texts; the owners, 32 digits each,
+-- as one text; for each lock TTL and holder and meta where they are not the same.
+-- Answers one token when all were granted under the same one; otherwise, one for each lock: the token of a grant;
+-- {value, TTL left} of a lock that somebody holds; -1 for a key that holds no lock of ours; -2 when the counter is used up.
 --
--- Tokens and times are texts of 16 digits, which compare like the numbers they are.
-local m = tonumber(ARGV[1])
-local shared = ARGV[2] ~= ''
-local each = shared and 2 or 4
-local n = (#ARGV - 3) / each
+-- Tokens and times are texts of 16 digits, which compare like the numbers they are. What one step grants in one bucket has
+-- the same token: they are locks of different names.
+local call, sub = redis.call, string.sub
+local m, ttl, label, owners = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local shared = ttl ~= ''
+local n = #owners / 32
 local marks = #KEYS > n + m and n + m
-local call = redis.call
 local time = call('TIME')
-local now = time[1] .. string.sub('000000' .. time[2], -6)
-local ttl, label = ARGV[2], ARGV[3]
-local values = call('MGET', unpack(KEYS, 1, n))
-local counters
-local last, counted, answers = {}, {}, {}
-for i = 1, n do
-  local a = 4 + (i - 1) * each
-  local value, owner = values[i], ARGV[a]
-  if not shared then
-    ttl, label = ARGV[a + 2], ARGV[a + 3]
-  end
-  if not value then
-    -- Not read when everything is held.
-    counters = counters or call('MGET', unpack(KEYS, n + 1, n + m))
-    local c = tonumber(ARGV[a + 1])
-    local token = last[c] or counters[c]
-    if not token or #token ~= 16 or token < now then
-      token = now
-    elseif token < '9007199254740991' then
-      token = string.format('%016.0f', token + 1)
-    else
-      token = nil
-    end
-    if not token then
-      answers[i] = -2
-    elseif call('SET', KEYS[i], owner .. ' ' .. token .. ' ' .. now .. ' - ' .. label, 'PX', ttl, 'NX') then
-      if not last[c] then
-        counted[#counted + 1] = c
-      end
-      last[c] = token
-      answers[i] = token
-    else
-      answers[i] = -1
-    end
-  elseif string.sub(value, 1, 32) == owner then
-    call('PEXPIRE', KEYS[i], ttl)
-    answers[i] = string.sub(value, 34, 49)
-  else
-    local left = call('PTTL', KEYS[i])
-    if marks and left > 0 then
-      call('SET', KEYS[marks + i], 1, 'PX', left)
-    end
-    answers[i] = {value, left}
+local now = time[1] .. sub('000000' .. time[2], -6)
+-- The time is nearly always above the last tokens. Where it is not, `tokens` says what is.
+local tokens
+local counters = call('MGET', unpack(KEYS, n + 1, n + m))
+for c = 1, m do
+  local last = counters[c]
+  if last and last >= now and #last == 16 then
+    tokens = tokens or {}
+    tokens[c] = last < '9007199254740991' and string.format('%016.0f', last + 1)
   end
 end
-if #counted > 0 then
+local rest = ' ' .. now .. ' ' .. now .. ' - ' .. label
+local used, answers, granted, c = {}, {}, 0, 1
+for i = 1, n do
+  local key, owner, token = KEYS[i], sub(owners, i * 32 - 31, i * 32), now
+  if not shared then
+    ttl, label = ARGV[i * 2 + 3], ARGV[i * 2 + 4]
+    rest = ' ' .. now .. ' ' .. now .. ' - ' .. label
+  end
+  local tail = rest
+  if tokens then
+    -- A lock's key starts as its counter's does.
+    while sub(key, 1, #KEYS[n + c] - 1) ~= sub(KEYS[n + c], 1, -2) do
+      c = c + 1
+    end
+    if tokens[c] ~= nil then
+      token = tokens[c]
+      tail = token and ' ' .. token .. ' ' .. now .. ' - ' .. label
+    end
+  end
+  if token and call('SET', key, owner .. tail, 'PX', ttl, 'NX') then
+    granted = granted + 1
+    used[c] = true
+    answers[i] = token
+  else
+    local value = redis.pcall('GET', key)
+    if not value then
+      answers[i] = -2
+    elseif type(value) ~= 'string' then
+      answers[i] = -1
+    elseif sub(value, 1, 32) == owner then
+      call('PEXPIRE', key, ttl)
+      answers[i] = sub(value, 34, 49)
+    else
+      local left = call('PTTL', key)
+      if marks and left > 0 then
+        call('SET', KEYS[marks + i], 1, 'PX', left)
+      end
+      answers[i] = {value, left}
+    end
+  end
+end
+if granted > 0 then
+  -- Raising a counter to the present time takes nothing away; one that is ahead is raised only for what it granted.
   local set = {}
-  for i = 1, #counted do
-    set[i * 2 - 1] = KEYS[n + counted[i]]
-    set[i * 2] = last[counted[i]]
+  for c = 1, m do
+    if not tokens or tokens[c] == nil or (tokens[c] and used[c]) then
+      set[#set + 1] = KEYS[n + c]
+      set[#set + 1] = tokens and tokens[c] or now
+    end
   end
   call('MSET', unpack(set))
 end
-return answers
+return granted == n and not tokens and now or answers

@@ -256,21 +256,22 @@ impl<E: Executor> Drop for Leader<E> {
 }
 
 /// An operation that waits for its batch.
-pub(super) struct Follower<E: Executor> {
-    shared: Arc<Shared<E>>,
+pub(super) struct Follower<'a, E: Executor> {
+    // Borrowed: a count that all callers share is what they would get in each other's way with.
+    shared: &'a Arc<Shared<E>>,
     reply: Option<oneshot::Receiver<Answered<E>>>,
 }
 
-impl<E: Executor> Follower<E> {
-    pub(super) fn new(shared: &Arc<Shared<E>>, reply: oneshot::Receiver<Answered<E>>) -> Self {
+impl<'a, E: Executor> Follower<'a, E> {
+    pub(super) fn new(shared: &'a Arc<Shared<E>>, reply: oneshot::Receiver<Answered<E>>) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            shared,
             reply: Some(reply),
         }
     }
 }
 
-impl<E: Executor> Future for Follower<E> {
+impl<E: Executor> Future for Follower<'_, E> {
     type Output = Result<E::Answer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -289,7 +290,7 @@ impl<E: Executor> Future for Follower<E> {
     }
 }
 
-impl<E: Executor> Drop for Follower<E> {
+impl<E: Executor> Drop for Follower<'_, E> {
     fn drop(&mut self) {
         let Some(mut reply) = self.reply.take() else {
             return;

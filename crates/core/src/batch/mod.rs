@@ -206,9 +206,9 @@ struct State<E: Executor> {
     closed: bool,
 }
 
-enum Admitted<E: Executor> {
+enum Admitted<'a, E: Executor> {
     Lead(Leader<E>),
-    Follow(Follower<E>),
+    Follow(Follower<'a, E>),
     Refused,
 }
 
@@ -218,7 +218,7 @@ impl<E: Executor> Shared<E> {
     }
 
     /// Gives an operation a slot of its own, or a place in the queue.
-    fn admit(self: &Arc<Self>, op: E::Op) -> Admitted<E> {
+    fn admit(self: &Arc<Self>, op: E::Op) -> Admitted<'_, E> {
         let mut state = self.state();
         if state.closed {
             return Admitted::Refused;

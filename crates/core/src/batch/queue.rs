@@ -1,6 +1,9 @@
 //! What waits to be sent, and in which order: plain data, no I/O.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState},
+};
 
 use tokio::sync::oneshot;
 
@@ -76,20 +79,41 @@ impl<E: Executor> Batch<E> {
     }
 }
 
-/// The keys a batch in flight keeps others from touching.
+/// The keys a batch in flight keeps others from touching, as their hashes: two keys that share one are taken for the same,
+/// which only makes one of them wait.
 #[derive(Default)]
-pub(super) struct Claimed(Vec<Box<str>>);
+pub(super) struct Claimed(Vec<u64>);
+
+/// Hashes that need no further hashing.
+#[derive(Default)]
+struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only whole numbers are hashed")
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
 
 pub(super) struct Queue<E: Executor> {
     limits: Limits,
     undo: VecDeque<Pending<E>>,
+    /// By kind; a kind that was once seen keeps its place.
     waiting: BTreeMap<E::Kind, VecDeque<Pending<E>>>,
     alone: VecDeque<Pending<E>>,
     alone_failures: u32,
     /// Who went last: those after it come first.
     last: Option<Lane<E::Kind>>,
-    /// Keys in flight; kept only where several batches can be.
-    busy: Option<HashSet<Box<str>>>,
+    /// Keys in flight, and of the batch that is being put together.
+    busy: HashSet<u64, BuildHasherDefault<AsIs>>,
+    hasher: RandomState,
 }
 
 impl<E: Executor> Queue<E> {
@@ -101,12 +125,15 @@ impl<E: Executor> Queue<E> {
             alone: VecDeque::new(),
             alone_failures: 0,
             last: None,
-            busy: (limits.in_flight > 1).then(HashSet::new),
+            busy: HashSet::default(),
+            hasher: RandomState::new(),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.undo.is_empty() && self.alone.is_empty() && self.waiting.is_empty()
+        self.undo.is_empty()
+            && self.alone.is_empty()
+            && self.waiting.values().all(VecDeque::is_empty)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -162,21 +189,14 @@ impl<E: Executor> Queue<E> {
 
     /// Claims the key of one operation, unless it is in flight.
     pub(super) fn claim_one(&mut self, executor: &E, op: &E::Op) -> Option<Claimed> {
-        match &mut self.busy {
-            None => Some(Claimed::default()),
-            Some(busy) => {
-                let key: Box<str> = executor.key(op).into();
-                busy.insert(key.clone()).then(|| Claimed(vec![key]))
-            }
-        }
+        let key = self.hasher.hash_one(executor.key(op));
+        self.busy.insert(key).then(|| Claimed(vec![key]))
     }
 
     /// Gives back the keys of a batch that came back.
     pub(super) fn unclaim(&mut self, claimed: &Claimed) {
-        if let Some(busy) = &mut self.busy {
-            for key in &claimed.0 {
-                busy.remove(key);
-            }
+        for key in &claimed.0 {
+            self.busy.remove(key);
         }
     }
 
@@ -194,7 +214,12 @@ impl<E: Executor> Queue<E> {
         if let Some(first) = self.alone.front() {
             lanes.push((Lane::Alone, executor.kind(&first.op)));
         }
-        lanes.extend(self.waiting.keys().map(|kind| (Lane::Kind(*kind), *kind)));
+        lanes.extend(
+            self.waiting
+                .iter()
+                .filter(|(_, waiting)| !waiting.is_empty())
+                .map(|(kind, _)| (Lane::Kind(*kind), *kind)),
+        );
         let next = lanes.partition_point(|(lane, _)| Some(*lane) <= self.last);
         lanes.rotate_left(next);
         lanes.sort_by_key(|(_, kind)| !executor.is_urgent(*kind));
@@ -218,7 +243,7 @@ impl<E: Executor> Queue<E> {
         let most = if alone { 1 } else { self.limits.operations };
         let mut taken: Vec<Pending<E>> = Vec::with_capacity(waiting.len().min(most));
         let mut left = VecDeque::new();
-        let mut keys = HashSet::new();
+        let mut keys = Vec::with_capacity(waiting.len().min(most));
         let mut bytes = 0;
         while taken.len() < most
             && let Some(pending) = waiting.pop_front()
@@ -226,41 +251,33 @@ impl<E: Executor> Queue<E> {
             if !pending.is_wanted(executor) {
                 continue;
             }
-            let key = executor.key(&pending.op);
-            let free = self.busy.as_ref().is_none_or(|busy| !busy.contains(key));
-            if !free || executor.kind(&pending.op) != kind || keys.contains(key) {
+            if executor.kind(&pending.op) != kind {
+                left.push_back(pending);
+                continue;
+            }
+            let key = self.hasher.hash_one(executor.key(&pending.op));
+            if !self.busy.insert(key) {
                 left.push_back(pending);
                 continue;
             }
             let size = executor.bytes(&pending.op);
             if !taken.is_empty() && bytes + size > self.limits.bytes {
+                self.busy.remove(&key);
                 left.push_back(pending);
                 break;
             }
             bytes += size;
-            keys.insert(Box::<str>::from(key));
+            keys.push(key);
             taken.push(pending);
         }
         if !left.is_empty() {
             left.append(waiting);
             *waiting = left;
         }
-        if waiting.is_empty()
-            && let Lane::Kind(kind) = lane
-        {
-            self.waiting.remove(&kind);
-        }
         if taken.is_empty() {
             return None;
         }
         taken.sort_by(|a, b| executor.key(&a.op).cmp(executor.key(&b.op)));
-        let claimed = match &mut self.busy {
-            None => Claimed::default(),
-            Some(busy) => {
-                busy.extend(keys.iter().cloned());
-                Claimed(keys.into_iter().collect())
-            }
-        };
         let (ops, replies) = taken
             .into_iter()
             .map(|pending| (pending.op, pending.reply))
@@ -269,7 +286,7 @@ impl<E: Executor> Queue<E> {
             kind,
             ops,
             replies,
-            claimed,
+            claimed: Claimed(keys),
             alone,
         })
     }

@@ -1,0 +1,185 @@
+//! Many operations in one request: each has its own answer.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{redis, request, take};
+use distlock_core::{
+    AcquireRequest, Attempt, DistLock, ErrorKind, FencingToken, Grant, HolderLabel, Lease, Meta,
+    ReleaseOutcome, Result,
+};
+use distlock_harness::servers::redis::RedisServer;
+use futures_util::future::join_all;
+
+/// A lease that does not end within any test.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Takes locks at the same time. The first few go alone, the others together.
+async fn take_all(lock: &dyn DistLock, requests: &[AcquireRequest]) -> Vec<Result<Attempt<Grant>>> {
+    join_all(requests.iter().map(|request| lock.try_acquire(request))).await
+}
+
+async fn release_all(lock: &dyn DistLock, requests: &[AcquireRequest]) -> Vec<ReleaseOutcome> {
+    let release = |request: &AcquireRequest| {
+        let lease = Lease::new(request.name.clone(), request.owner, None);
+        async move { lock.release(&lease).await.unwrap() }
+    };
+    join_all(requests.iter().map(release)).await
+}
+
+fn names() -> impl Iterator<Item = String> {
+    (0..64).map(|n| format!("n{n}"))
+}
+
+fn token(answer: &Result<Attempt<Grant>>) -> FencingToken {
+    match answer {
+        Ok(Attempt::Acquired(grant)) => grant.token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// As `take_all`, on terms that are the same for all, or differ.
+fn requests(differ: bool) -> Vec<AcquireRequest> {
+    let one = |(n, name): (usize, String)| {
+        let mut request = request(&name, LONG);
+        if differ {
+            request.holder = HolderLabel::new(format!("holder {n}")).unwrap();
+            request.meta = (n % 2 == 0).then(|| Meta::new(format!("meta {n}")).unwrap());
+        }
+        request
+    };
+    names().enumerate().map(one).collect()
+}
+
+#[tokio::test]
+async fn tokens_rise_and_holders_are_as_asked() {
+    let server = RedisServer::start().unwrap();
+    let lock = redis(&server.url()).await.unwrap().lock();
+    let mut last = vec![None; names().count()];
+    for differ in [false, true, false] {
+        let wanted = requests(differ);
+        let granted = take_all(&*lock, &wanted).await;
+        for (last, granted) in last.iter_mut().zip(&granted) {
+            assert!(*last < Some(token(granted)));
+            *last = Some(token(granted));
+        }
+        for (wanted, granted) in wanted.iter().zip(&granted) {
+            let info = lock.inspect(&wanted.name).await.unwrap().held.unwrap();
+            assert_eq!(info.holder, wanted.holder.as_str());
+            assert_eq!(info.meta.as_deref(), wanted.meta.as_ref().map(Meta::as_str));
+            assert_eq!(info.token, Some(token(granted)));
+        }
+        // Somebody else finds all of them held, and frees none.
+        let others = requests(differ);
+        for answer in take_all(&*lock, &others).await {
+            assert!(matches!(answer, Ok(Attempt::Busy(Some(_)))), "{answer:?}");
+        }
+        for outcome in release_all(&*lock, &others).await {
+            assert_eq!(outcome, ReleaseOutcome::NotHeld);
+        }
+        // Who asks again is told the same.
+        let again = take_all(&*lock, &wanted).await;
+        assert!(again.iter().map(token).eq(granted.iter().map(token)));
+        for outcome in release_all(&*lock, &wanted).await {
+            assert!(matches!(outcome, ReleaseOutcome::Released { .. }));
+        }
+    }
+    assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
+}
+
+#[tokio::test]
+async fn what_is_odd_about_one_does_not_touch_its_neighbours() {
+    let server = RedisServer::start().unwrap();
+    let lock = redis(&server.url()).await.unwrap().lock();
+    let mut last = vec![None; names().count()];
+    // Every bucket gets its counter.
+    for (last, answer) in last
+        .iter_mut()
+        .zip(take_all(&*lock, &requests(false)).await)
+    {
+        *last = Some(token(&answer));
+    }
+    let keys: Vec<_> = names()
+        .map(|name| server.command(&["KEYS", &format!("*}}:l:{name}")]).unwrap())
+        .collect();
+    let key = |name: &str| {
+        keys.iter()
+            .find(|key| key.ends_with(&format!(":{name}")))
+            .unwrap()
+            .clone()
+    };
+    let counter = |name: &str| key(name).replace(&format!("l:{name}"), "c");
+    // The first two share a bucket.
+    let (ahead, also_ahead, used_up) = ("n8", "n31", "n61");
+    let (foreign, list, held, own, gone) = ("n55", "n56", "n57", "n58", "n59");
+    let (foreign_key, list_key) = (key(foreign), key(list));
+    assert_eq!(counter(ahead), counter(also_ahead));
+    for (name, value) in [(ahead, "2000000000000000"), (used_up, "9007199254740991")] {
+        server.command(&["SET", &counter(name), value]).unwrap();
+    }
+    server
+        .command(&["SET", &counter(gone), "nonsense"])
+        .unwrap();
+    server
+        .command(&[
+            "EVAL",
+            "return redis.call('DEL', unpack(redis.call('KEYS', '*}:l:*')))",
+            "0",
+        ])
+        .unwrap();
+    server
+        .command(&["SET", &foreign_key, "not a lock"])
+        .unwrap();
+    server.command(&["RPUSH", &list_key, "not a lock"]).unwrap();
+    take(&*lock, &request(held, LONG)).await;
+
+    for differ in [false, true] {
+        let wanted = requests(differ);
+        let mine = wanted
+            .iter()
+            .find(|request| request.name.as_str() == own)
+            .unwrap();
+        let before = take(&*lock, mine).await.token;
+        let answers = take_all(&*lock, &wanted).await;
+        for ((wanted, answer), last) in wanted.iter().zip(&answers).zip(&mut last) {
+            let kind = answer.as_ref().err().map(distlock_core::Error::kind);
+            match wanted.name.as_str() {
+                name if name == used_up => assert_eq!(kind, Some(ErrorKind::LimitExceeded)),
+                name if name == foreign || name == list => {
+                    assert_eq!(kind, Some(ErrorKind::Corrupt));
+                }
+                name if name == held => assert!(matches!(answer, Ok(Attempt::Busy(Some(_))))),
+                name if name == own => assert_eq!(token(answer), before),
+                name => {
+                    assert!(*last < Some(token(answer)), "{name}");
+                    *last = Some(token(answer));
+                    let over = token(answer).get() > 2_000_000_000_000_000;
+                    let is_ahead = name == ahead || name == also_ahead;
+                    assert_eq!(over, is_ahead, "{name}: {}", token(answer));
+                    let counted = server.command(&["GET", &counter(name)]).unwrap();
+                    assert_eq!(counted.parse(), Ok(token(answer).get()), "{name}");
+                }
+            }
+        }
+        assert_eq!(
+            server.command(&["GET", &counter(used_up)]).unwrap(),
+            "9007199254740991"
+        );
+        let kept = [used_up, foreign, list, held];
+        for (wanted, outcome) in wanted.iter().zip(release_all(&*lock, &wanted).await) {
+            let released = matches!(outcome, ReleaseOutcome::Released { .. });
+            assert_eq!(
+                released,
+                !kept.contains(&wanted.name.as_str()),
+                "{}",
+                wanted.name
+            );
+        }
+    }
+    assert_eq!(
+        server.command(&["GET", &foreign_key]).unwrap(),
+        "not a lock"
+    );
+    assert_eq!(server.command(&["TYPE", &list_key]).unwrap(), "list");
+}
