@@ -1,6 +1,7 @@
 //! Login: gate, lock, one read, one write, kicks, confirmation.
 
 use std::{
+    fmt,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -95,6 +96,24 @@ pub struct Overtaken {
     pub by_device: Option<Device>,
     /// Its generation, where it has one already.
     pub r#gen: Option<Generation>,
+}
+
+impl fmt::Display for LoginOutcome {
+    /// One line for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Admitted(_) => f.write_str("admitted"),
+            Self::Busy { retry_after } => write!(f, "busy: come back in {retry_after:?}"),
+            Self::Denied(denied) => write!(f, "denied: {}", denied.reason),
+            Self::Superseded(Overtaken {
+                by_device: Some(by),
+                ..
+            }) => {
+                write!(f, "superseded: device {by} logged in")
+            }
+            Self::Superseded(_) => f.write_str("superseded: another device logged in"),
+        }
+    }
 }
 
 impl Denied {

@@ -195,6 +195,32 @@ pub enum PeerError {
     Unknown(String),
 }
 
+impl Message {
+    /// A message without a name. The fields are public.
+    #[must_use]
+    pub fn new(from: Uid, body: impl Into<String>) -> Self {
+        Self {
+            from,
+            id: String::new(),
+            body: body.into(),
+        }
+    }
+}
+
+impl PeerError {
+    /// It was certainly not executed, because of this.
+    #[must_use]
+    pub fn not_sent(why: impl fmt::Display) -> Self {
+        Self::NotSent(why.to_string())
+    }
+
+    /// It may have been executed, and this came in between.
+    #[must_use]
+    pub fn unknown(why: impl fmt::Display) -> Self {
+        Self::Unknown(why.to_string())
+    }
+}
+
 impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

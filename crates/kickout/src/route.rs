@@ -1,5 +1,7 @@
 //! Routing: where an account's session lives, and handing it a message.
 
+use std::fmt;
+
 use distlock_core::{Guard, Result};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +44,17 @@ pub enum Delivery {
     Offline,
     /// Whether it was delivered is not known, or its receiver cannot keep up.
     Failed(String),
+}
+
+impl fmt::Display for Delivery {
+    /// One line for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Delivered(location) => write!(f, "delivered to device {}", location.device),
+            Self::Offline => f.write_str("not delivered: nobody is logged in"),
+            Self::Failed(why) => write!(f, "not known to be delivered: {why}"),
+        }
+    }
 }
 
 impl KickOut {

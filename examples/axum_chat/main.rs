@@ -1,0 +1,100 @@
+//! A chat server of one's own around the kick-out flow: axum and WebSockets for clients, plain HTTP between nodes
+//! (`peers.rs`). Every account has one session on a phone and one elsewhere, over all nodes of the same store.
+//!
+//! ```sh
+//! cargo run -p distlock --example axum_chat --features sqlite -- n1 127.0.0.1:8081 sqlite:/tmp/chat.db
+//! ```
+//! In another terminal n2 on port 8082. Then connect to both, with another device each:
+//! `ws://127.0.0.1:8081/ws/anna/laptop/pc`. A text frame `otto hello` sends otto a message.
+
+mod peers;
+#[cfg(test)]
+mod tests;
+
+use axum::extract::ws::{Message as Frame, Utf8Bytes, WebSocket};
+use axum::extract::{Path, State, WebSocketUpgrade};
+use axum::{response::Response, routing::get};
+use distlock_kickout::{
+    Class, Device, KickOut, Login, LoginOutcome, Message, NodeId, Policy, PolicyName, Session, Uid,
+};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [node, listen, backend] = args.as_slice() else {
+        return Err("usage: axum_chat NODE HOST:PORT BACKEND_URL".into());
+    };
+    serve(node, TcpListener::bind(listen).await?, backend).await
+}
+
+async fn serve(node: &str, listener: TcpListener, backend: &str) -> Result<(), Failure> {
+    let store = distlock::open(backend).await?;
+    let kick = KickOut::builder(store.clone(), NodeId::new(node)?)
+        .advertise(listener.local_addr()?.to_string())
+        .policy(Policy::named(PolicyName::PhoneAndPc))
+        .peers(Arc::new(peers::HttpPeers::default()))
+        .start()
+        .await?;
+    let routes = peers::routes().route("/ws/{uid}/{device}/{class}", get(connect));
+    axum::serve(listener, routes.with_state(kick.clone()))
+        .with_graceful_shutdown(async move {
+            let _ = tokio::signal::ctrl_c().await;
+            kick.shutdown().await; // tells every client to go elsewhere, and gives the node's lease back
+        })
+        .await?;
+    store.close().await;
+    Ok(())
+}
+
+type Who = (Uid, Device, Class); // in earnest the account comes from a token that was checked
+async fn connect(kick: State<KickOut>, who: Path<Who>, upgrade: WebSocketUpgrade) -> Response {
+    let (State(kick), Path((uid, device, class))) = (kick, who);
+    upgrade.on_upgrade(move |mut socket| async move {
+        let no = match kick.login(Login::new(uid, device, class)).await {
+            Ok(LoginOutcome::Admitted(session)) => return converse(&kick, session, socket).await,
+            Ok(no) => no.to_string(),
+            Err(error) => error.to_string(),
+        };
+        let _ = socket.send(Frame::text(no)).await;
+    })
+}
+
+/// One connection: it takes messages out, lets the client's in, and ends when it is told to.
+async fn converse(kick: &KickOut, session: Session, mut socket: WebSocket) {
+    let mut saying = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            notice = session.superseded() => {
+                let _ = socket.send(Frame::text(format!("offline: {}", notice.reason))).await;
+                break;
+            }
+            message = session.next_message() => {
+                let text = format!("{}: {}", message.message().from, message.message().body);
+                if socket.send(Frame::text(text)).await.is_err() { break }
+                message.delivered();
+            }
+            Some(outcome) = saying.next() => {
+                let text = Result::unwrap_or_else(outcome, |no: Failure| no.to_string());
+                if socket.send(Frame::text(text)).await.is_err() { break }
+            }
+            frame = socket.recv(), if saying.len() < 8 => {
+                let Some(Ok(frame)) = frame else { break };
+                if let Frame::Text(text) = frame { saying.push(say(kick, &session, text)) }
+            }
+        }
+    }
+    session.logout().await;
+}
+
+/// Passes on what a client said, unless its session is over.
+async fn say(kick: &KickOut, session: &Session, text: Utf8Bytes) -> Result<String, Failure> {
+    session.check().map_err(|notice| notice.reason)?;
+    let (to, body) = text.split_once(' ').ok_or("ACCOUNT TEXT is wanted")?;
+    let message = Message::new(session.uid().clone(), body);
+    Ok(kick.deliver(&Uid::new(to)?, message).await?.to_string())
+}
