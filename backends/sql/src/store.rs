@@ -9,7 +9,7 @@ use std::{
 };
 
 use distlock_core::{
-    Error, ErrorKind, Result,
+    Error, ErrorKind, HandOver, Result,
     batch::{Batcher, Executor, Failure, Reply},
 };
 use tokio::task::AbortHandle;
@@ -149,12 +149,20 @@ impl<D: Dialect> Executor for Writer<D> {
     }
 
     async fn run(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
-        let replies = self.0.write(kind, ops).await?;
-        for (op, reply) in ops.iter().zip(&replies) {
-            if let (Some(name), Reply::Done(Ok(answer))) = (op.lock(), reply)
-                && answer.freed()
+        let mut replies = self.0.write(kind, ops).await?;
+        let group = self.0.group();
+        for (op, reply) in ops.iter().zip(&mut replies) {
+            let (Some(name), Reply::Done(Ok(answer))) = (op.lock(), reply) else {
+                continue;
+            };
+            if answer.freed() {
+                group.freed(name);
+            }
+            // Marks tell of other processes only.
+            if let Answer::HandedOver(HandOver::Done(grant)) = answer
+                && grant.others_waiting == Some(false)
             {
-                self.0.group().freed(name);
+                grant.others_waiting = Some(group.anybody_waits(name));
             }
         }
         Ok(replies)

@@ -122,6 +122,11 @@ impl Group {
         self.waiting().wake(name);
     }
 
+    /// Whether somebody of this process waits for it at the store: with another handle than the one that holds it.
+    pub(crate) fn anybody_waits(&self, name: &LockName) -> bool {
+        self.waiting().by_name.contains_key(name)
+    }
+
     /// Wakes all who wait, because any lock may have been freed.
     pub(crate) fn freed_any(&self) {
         for waiter in self.waiting().by_name.values().flatten() {

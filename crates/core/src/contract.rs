@@ -209,6 +209,9 @@ pub struct Grant {
     pub valid_for: Duration,
     /// What the store will push about it.
     pub loss: LossFeed,
+    /// Of a hand-over: whether others wait at the store; `None` when it cannot tell. While nobody does, a run of hand-overs
+    /// inside one process takes nothing from anybody, and may go on.
+    pub others_waiting: Option<bool>,
 }
 
 impl Grant {
@@ -220,6 +223,7 @@ impl Grant {
             epoch,
             valid_for,
             loss: LossFeed::silent(),
+            others_waiting: None,
         }
     }
 }

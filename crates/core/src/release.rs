@@ -233,7 +233,10 @@ impl Handing<'_> {
     }
 
     fn give(mut self, grant: Grant, sent: Moment) {
-        if let Some((seat, _)) = &self.parts {
+        // What is passed on while nobody else waits is no run at others' expense.
+        if let Some((seat, _)) = &self.parts
+            && grant.others_waiting != Some(false)
+        {
             seat.handed_over();
         }
         self.pass(Some((grant, sent)));

@@ -12,6 +12,8 @@ pub(crate) enum MySqlTrouble {
     Deadlock,
     /// Another transaction has the row locked.
     Locked,
+    /// One of the rows of a batch is not as it must be for all of them to be changed, and none was.
+    NotAll,
     /// The server does not remember the statement, and nothing was done.
     NotPrepared,
 }
@@ -44,6 +46,8 @@ impl Failed {
             1213 | 1020 => Some(MySqlTrouble::Deadlock),
             // Waited for too long; was not to wait.
             1205 | 3572 => Some(MySqlTrouble::Locked),
+            // What we have it say where too few rows were found.
+            1690 => Some(MySqlTrouble::NotAll),
             // It remembers too many already; it has forgotten it, or somebody between us has; it cannot remember this kind.
             1461 | 1243 | 1295 => Some(MySqlTrouble::NotPrepared),
             _ => None,
@@ -136,6 +140,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
             "a value does not fit its column, so the tables were changed by hand: run `distlock doctor`",
         )
         .one_row(),
+        1690 => Meaning::of(Internal, "a number is out of range").one_row(),
         1048 | 3819 | 4025 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
         1034 | 1035 | 1194 | 1195 | 1712 => Meaning::of(Corrupt, "a table is damaged"),
         1021 | 1114 => Meaning::of(LimitExceeded, "the disk or the table is full"),
@@ -180,6 +185,7 @@ mod tests {
             (1317, Down, Down, false, false),
             (1406, Config, Config, true, false),
             (1665, Config, Config, false, false),
+            (1690, Internal, Internal, true, false),
             (1927, Down, Unknown, false, true),
             (3572, Down, Down, true, false),
             (4031, Down, Unknown, false, true),

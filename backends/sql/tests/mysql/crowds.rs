@@ -8,12 +8,18 @@ use std::{
     time::Duration,
 };
 
+use distlock_core::{
+    AcquireRequest, Attempt, FencingToken, Grant, HolderLabel, Lease, LockName, LossReason,
+    OwnerId, ReleaseOutcome, Renewal, Renewed, Ttl,
+};
 use distlock_harness::servers::mysql::Product;
+use futures_util::future::join_all;
 
 use crate::{LONG, locker, mysql, on_both, start};
 
 on_both! {
     a_storm => storm;
+    batches_of_unequals => unequals;
     idle_rows => reaped;
 }
 
@@ -48,6 +54,87 @@ async fn storm(product: Product) {
         }
         let sum: u64 = counters.iter().map(|it| it.load(Ordering::Relaxed)).sum();
         assert_eq!(sum, (TASKS * rounds) as u64, "{names} names");
+    }
+}
+
+/// One batch, of which some is granted, kept and freed, and some is not.
+async fn unequals(product: Product) {
+    let server = start(product);
+    let mysql = mysql(&server.url()).await.unwrap();
+    let lock = mysql.lock();
+    let (lock, ttl) = (&*lock, Ttl::new(LONG).unwrap());
+    let names: Vec<_> = (10..50)
+        .map(|number| LockName::new(format!("n-{number}")).unwrap())
+        .collect();
+    let request = |name: &LockName| {
+        let holder = HolderLabel::new("tester").unwrap();
+        AcquireRequest::new(name.clone(), OwnerId::new(), ttl, holder)
+    };
+    let acquired = async |requests: &[AcquireRequest]| {
+        let asked = requests.iter().map(|it| lock.try_acquire(it));
+        let answers = join_all(asked).await.into_iter();
+        let token = |answer: Attempt<Grant>| match answer {
+            Attempt::Acquired(grant) => Ok(grant.token),
+            Attempt::Busy(holder) => Err(holder.unwrap().holder),
+        };
+        let tokens = answers.map(|answer| token(answer.unwrap()));
+        tokens.collect::<Vec<_>>()
+    };
+    let lease = |(request, token): (&AcquireRequest, &Result<FencingToken, _>)| {
+        let token = Some(*token.as_ref().ok()?);
+        Some(Lease::new(request.name.clone(), request.owner, token))
+    };
+    let requests: Vec<_> = names.iter().map(request).collect();
+    let first = acquired(&requests).await;
+    let leases: Vec<_> = requests.iter().zip(&first).filter_map(lease).collect();
+    assert_eq!(leases.len(), 40, "{first:?}");
+
+    // Ten were freed by hand, and ten given to somebody else.
+    server
+        .sql(
+            "UPDATE distributed_lock SET holder_id = NULL, expires_at = 1 WHERE lock_name < 'n-20'; \
+             UPDATE distributed_lock SET holder_id = REPEAT('x', 16), token = token + 5, holder = 'thief' \
+             WHERE lock_name >= 'n-40'",
+        )
+        .unwrap();
+    let others: Vec<_> = names.iter().map(request).collect();
+    let second = acquired(&others).await;
+    for (at, (before, now)) in first.iter().zip(&second).enumerate() {
+        match (at, now) {
+            (..10, Ok(token)) => assert!(token > before.as_ref().unwrap()),
+            (10..30, Err(holder)) => assert_eq!(holder, "tester"),
+            (30.., Err(holder)) => assert_eq!(holder, "thief"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let renewal = Renewal::plain(ttl);
+    let renewed = join_all(leases.iter().map(|it| lock.renew(it, &renewal))).await;
+    for (at, (renewed, lease)) in renewed.into_iter().zip(&leases).enumerate() {
+        match (at, renewed.unwrap()) {
+            (10..30, Renewed::Extended { token, .. }) => assert_eq!(Some(token), lease.token),
+            (..10 | 30.., Renewed::NotHeld(LossReason::TakenOver)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let released = join_all(leases.iter().map(|it| lock.release(it))).await;
+    for (at, released) in released.into_iter().enumerate() {
+        let ours = matches!(released.unwrap(), ReleaseOutcome::Released { .. });
+        assert_eq!(ours, (10..30).contains(&at), "{at}");
+    }
+    // Another process waits for one of them.
+    server
+        .sql(
+            "UPDATE distributed_lock SET wanted_by = 1, wanted_until = expires_at WHERE lock_name = 'n-15'",
+        )
+        .unwrap();
+    let leases: Vec<_> = others.iter().zip(&second).filter_map(lease).collect();
+    let released = join_all(leases.iter().map(|it| lock.release(it))).await;
+    for (lease, released) in leases.iter().zip(released) {
+        let ReleaseOutcome::Released { others_waiting } = released.unwrap() else {
+            panic!("{lease:?} was held");
+        };
+        let wanted = lease.name.as_str() == "n-15";
+        assert!(!wanted || others_waiting != Some(false), "{lease:?}");
     }
 }
 

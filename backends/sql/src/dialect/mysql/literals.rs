@@ -9,6 +9,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Bytes, at the end of a statement.
 pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
+    out.reserve(bytes.len() * 2 + 3);
     out.push_str("x'");
     for byte in bytes {
         for half in [byte >> 4, byte & 15] {
@@ -20,7 +21,15 @@ pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
 
 /// Text, for a column of text.
 pub(super) fn text(text: &str) -> String {
-    format!("_utf8mb4 {}", hex(text.as_bytes()))
+    let mut out = String::with_capacity(text.len() * 2 + 12);
+    push_text(&mut out, text);
+    out
+}
+
+/// Text, at the end of a statement.
+pub(super) fn push_text(out: &mut String, text: &str) {
+    out.push_str("_utf8mb4 ");
+    push_hex(out, text.as_bytes());
 }
 
 /// Text that may be absent.

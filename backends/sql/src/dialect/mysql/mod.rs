@@ -212,6 +212,7 @@ impl Dialect for MySqlDialect {
             link: &mut *link.map_err(Failure::Whole)?,
             stuck: &self.stuck,
             doubt: None,
+            looked: None,
         };
         batch.send().await
     }
@@ -220,7 +221,7 @@ impl Dialect for MySqlDialect {
         let mut link = self.links.lend(&self.shared).await?;
         let open = link.ready(&self.shared).await?;
         let names: Vec<_> = names.iter().collect();
-        look(open, &self.shared, &names)
+        look(open, &self.shared, &names, Access::Read)
             .await
             .map_err(|failed| link.failed(failed).into_error())
     }
@@ -349,15 +350,16 @@ impl fmt::Debug for MySqlDialect {
     }
 }
 
-/// Reads the rows of these names on a connection.
+/// Reads the rows of these names on a connection. `access` is a write's where the answer tells what came of one.
 async fn look(
     open: &mut Open,
     shared: &Shared,
     names: &[&LockName],
+    access: Access,
 ) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
     let statement = shared.statements.look(names.iter().copied());
     let found = open
-        .send(shared, "look", statement, Access::Read)
+        .send(shared, "look", statement, access)
         .await
         .map_err(|broken| broken.failed)?;
     let rows = found.rows.iter();

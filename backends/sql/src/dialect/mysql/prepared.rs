@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
     link::{self, Flavour},
-    statements::{NOW, unless_held},
+    statements::{NOW, WANTED, unless_held},
 };
 use crate::op::Op;
 
@@ -19,7 +19,7 @@ pub(super) struct Prepared {
     acquire: SqlStr,
     /// Mark, name, owner, token.
     release: SqlStr,
-    /// Owner, TTL in microseconds, label and meta of the next holder; name, owner and token of the present one.
+    /// TTL in microseconds, mark, and owner, label and meta of the next holder; name, owner and token of the present one.
     hand_over: SqlStr,
 }
 
@@ -39,15 +39,17 @@ impl Prepared {
              VALUES (?, ?, LAST_INSERT_ID({NOW}), {NOW}, {NOW} + ?, ?, ?){}",
             unless_held(lock, flavour, now, "?", tokens)
         );
+        // Assignments are carried out from left to right and see what those before them did: the time is worked out once.
         let release = format!(
-            "UPDATE {lock} SET \
-             token = token + 0 * LAST_INSERT_ID(IF(wanted_until > {NOW} AND wanted_by <> ?, 2, 1)), \
-             holder_id = NULL, expires_at = {NOW}, holder = '', meta = NULL, nonce = NULL \
+            "UPDATE {lock} SET expires_at = {NOW}, \
+             token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> ?, 2, 1)), \
+             holder_id = NULL, holder = '', meta = NULL, nonce = NULL \
              WHERE lock_name = ? AND holder_id = ? AND token = ?"
         );
         let hand_over = format!(
-            "UPDATE {lock} SET token = LAST_INSERT_ID(GREATEST(token + 1, {NOW})), holder_id = ?, \
-             expires_at = {NOW} + ?, acquired_at = {NOW}, holder = ?, meta = ?, nonce = NULL \
+            "UPDATE {lock} SET acquired_at = {NOW}, token = GREATEST(token + 1, acquired_at), \
+             expires_at = acquired_at + ? + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> ?, {WANTED}, 0)), \
+             holder_id = ?, holder = ?, meta = ?, nonce = NULL \
              WHERE lock_name = ? AND holder_id = ? AND token = ? AND expires_at > {NOW}"
         );
         // Safe: all that varies in these texts is the table prefix, which holds nothing but `[a-z0-9_]`.
@@ -79,8 +81,9 @@ impl Prepared {
                 .bind(owner(&lease.owner))
                 .bind(token(lease)?),
             Op::HandOver(lease, next) => sqlx::query(self.hand_over.clone())
-                .bind(owner(&next.owner))
                 .bind(micros(next.ttl))
+                .bind(mark)
+                .bind(owner(&next.owner))
                 .bind(next.holder.as_str())
                 .bind(next.meta.as_ref().map(Meta::as_str))
                 .bind(name(&lease.name))

@@ -16,7 +16,7 @@ use distlock_core::{
 use super::{
     PAGE,
     link::Flavour,
-    literals::{hex, list, opaque, push_hex, text},
+    literals::{hex, list, opaque, push_hex, push_text, text},
     prepared::Prepared,
 };
 use crate::{dialect::Reaped, op::Op};
@@ -26,6 +26,9 @@ pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTA
 
 /// The same for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
 pub(super) const BATCH_NOW: &str = "@distlock_now";
+
+/// What is added to the token that a hand-over says when another process waits: tokens are far below.
+pub(super) const WANTED: u64 = 1 << 60;
 
 pub(super) const SET_BATCH_NOW: &str =
     "SET @distlock_now = TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
@@ -94,19 +97,21 @@ impl Statements {
                     of(lease)
                 )
             }
-            // Says 2 when another process waits, else 1.
+            // Says 2 when another process waits, else 1. Assignments are carried out from left to right and see what those
+            // before them did, so that the time is worked out once.
             Op::Release(lease) => format!(
-                "UPDATE {lock} SET \
-                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > {now} AND wanted_by <> {mark}, 2, 1)), \
-                 holder_id = NULL, expires_at = {now}, holder = '', meta = NULL, nonce = NULL WHERE {}",
+                "UPDATE {lock} SET expires_at = {now}, \
+                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {mark}, 2, 1)), \
+                 holder_id = NULL, holder = '', meta = NULL, nonce = NULL WHERE {}",
                 of(lease)
             ),
+            // Says the token, and [`WANTED`] beside it when another process waits.
             Op::HandOver(lease, next) => format!(
-                "UPDATE {lock} SET token = LAST_INSERT_ID(GREATEST(token + 1, {now})), holder_id = {}, \
-                 expires_at = {now} + {}, acquired_at = {now}, holder = {}, meta = {}, nonce = NULL \
-                 WHERE {} AND expires_at > {now}",
-                hex(next.owner.as_uuid().as_bytes()),
+                "UPDATE {lock} SET acquired_at = {now}, token = GREATEST(token + 1, acquired_at), \
+                 expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> {mark}, {WANTED}, 0)), \
+                 holder_id = {}, holder = {}, meta = {}, nonce = NULL WHERE {} AND expires_at > {now}",
                 next.ttl.as_millis() * 1000,
+                hex(next.owner.as_uuid().as_bytes()),
                 text(next.holder.as_str()),
                 opaque(next.meta.as_ref().map(Meta::as_str)),
                 of(lease)
@@ -166,7 +171,8 @@ impl Statements {
         )
     }
 
-    /// As [`Self::acquire`] for many names, sorted, with the rows as they are then: name, holder, token.
+    /// As [`Self::acquire`] for many names, sorted, and then the time, which is the token of each. Where one was refused, held
+    /// already, or has another token, the insert says so by 1 as its `LAST_INSERT_ID`, and the rows must be looked at.
     pub(super) fn acquire_all(
         &self,
         requests: &[&AcquireRequest],
@@ -178,7 +184,8 @@ impl Statements {
         let mut sql = String::with_capacity(1200 + requests.len() * 320);
         let _ = write!(
             sql,
-            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) VALUES "
+            "{SET_BATCH_NOW}; \
+             INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) VALUES "
         );
         for (at, request) in requests.iter().enumerate() {
             sql.push_str(if at == 0 { "(" } else { ",(" });
@@ -187,11 +194,16 @@ impl Statements {
             push_hex(&mut sql, request.owner.as_uuid().as_bytes());
             let _ = write!(
                 sql,
-                ",{now},{now},{now}+{},{},{})",
-                request.ttl.as_millis() * 1000,
-                text(request.holder.as_str()),
-                opaque(request.meta.as_ref().map(Meta::as_str)),
+                ",{now},{now},{now}+{},",
+                request.ttl.as_millis() * 1000
             );
+            push_text(&mut sql, request.holder.as_str());
+            sql.push(',');
+            match &request.meta {
+                Some(meta) => push_text(&mut sql, meta.as_str()),
+                None => sql.push_str("NULL"),
+            }
+            sql.push(')');
         }
         sql.push_str(&unless_held(
             lock,
@@ -199,51 +211,65 @@ impl Statements {
             now,
             &mark.to_string(),
             [
-                &format!("GREATEST({lock}.token + 1, {now})"),
-                &format!("{lock}.token"),
+                &format!(
+                    "IF({lock}.token < {now}, {now}, {lock}.token + 1 + 0 * LAST_INSERT_ID(1))"
+                ),
+                &format!("{lock}.token + 0 * LAST_INSERT_ID(1)"),
             ],
         ));
-        match flavour {
-            // One statement, which is a transaction of its own.
-            Flavour::MariaDb => sql.push_str(" RETURNING lock_name, holder_id, token"),
-            Flavour::MySql => {
-                sql = format!(
-                    "START TRANSACTION; {sql}; SELECT lock_name, holder_id, token \
-                     FROM {lock} FORCE INDEX (PRIMARY) WHERE {}; COMMIT",
-                    among(requests.iter().map(|request| &request.name))
-                );
-            }
-        }
+        let _ = write!(sql, "; SELECT {now}");
         sql
     }
 
-    /// Frees those of the leases that are still their owners', all of which have tokens, and gives the rows that were freed:
-    /// name, token, and 2 where another process waits, else 1.
+    /// Frees the leases, all of which have tokens; or none of them, where one is not its owner's any more. The `LAST_INSERT_ID`
+    /// of the update is 1 when another process waits for one of them.
     pub(super) fn release_all(&self, leases: &[&Lease], mark: i64) -> String {
-        let (lock, now) = (&self.lock, BATCH_NOW);
-        let names = among(leases.iter().map(|lease| &lease.name));
-        format!(
-            "START TRANSACTION; UPDATE {lock} FORCE INDEX (PRIMARY) SET holder_id = NULL, expires_at = {now}, holder = '', \
-             meta = NULL, nonce = NULL WHERE {names} AND {}; \
-             SELECT lock_name, token, IF(wanted_until > {now} AND wanted_by <> {mark}, 2, 1) \
-             FROM {lock} FORCE INDEX (PRIMARY) WHERE {names} AND holder_id IS NULL AND expires_at = {now}; COMMIT",
-            owned(leases),
+        let now = BATCH_NOW;
+        self.change_all(
+            leases,
+            &format!(
+                "token = token + IF(wanted_until > {now} AND wanted_by <> {mark}, 0 * LAST_INSERT_ID(1), 0), \
+                 holder_id = NULL, expires_at = {now}, holder = '', meta = NULL, nonce = NULL"
+            ),
+            "",
         )
     }
 
-    /// Renews those of the leases that are still their owners', all of which have tokens, and gives the rows that end when
-    /// they now do: name, holder, token.
+    /// Renews the leases, all of which have tokens; or none of them, where one is over or not its owner's any more.
     pub(super) fn renew_all(&self, leases: &[&Lease], ttl: Ttl) -> String {
-        let lock = &self.lock;
-        let until = format!("{BATCH_NOW} + {}", ttl.as_millis() * 1000);
-        let names = among(leases.iter().map(|lease| &lease.name));
-        format!(
-            "START TRANSACTION; UPDATE {lock} FORCE INDEX (PRIMARY) SET expires_at = {until} \
-             WHERE {names} AND expires_at > {BATCH_NOW} AND {}; \
-             SELECT lock_name, holder_id, token FROM {lock} FORCE INDEX (PRIMARY) \
-             WHERE {names} AND expires_at = {until}; COMMIT",
-            owned(leases),
+        self.change_all(
+            leases,
+            &format!("expires_at = {BATCH_NOW} + {}", ttl.as_millis() * 1000),
+            &format!(" AND expires_at > {BATCH_NOW}"),
         )
+    }
+
+    /// Changes the rows of all of these leases, or fails with an error of its own, [`MySqlTrouble::NotAll`], before anything is
+    /// committed.
+    ///
+    /// [`MySqlTrouble::NotAll`]: crate::error::MySqlTrouble::NotAll
+    fn change_all(&self, leases: &[&Lease], set: &str, condition: &str) -> String {
+        let lock = &self.lock;
+        let mut sql = String::with_capacity(600 + leases.len() * 200);
+        let _ = write!(
+            sql,
+            "{SET_BATCH_NOW}; START TRANSACTION; UPDATE {lock} FORCE INDEX (PRIMARY) SET {set} WHERE lock_name IN ("
+        );
+        for (at, lease) in leases.iter().enumerate() {
+            if at > 0 {
+                sql.push(',');
+            }
+            push_hex(&mut sql, lease.name.as_str().as_bytes());
+        }
+        let _ = write!(sql, "){condition} AND ");
+        push_owned(&mut sql, leases);
+        // Too large a number, where the update has found fewer rows.
+        let _ = write!(
+            sql,
+            "; SET @distlock_all = EXP(710 * (ROW_COUNT() <> {})); COMMIT",
+            leases.len()
+        );
+        sql
     }
 
     /// Says the version, or 0 when there is such a record. A tombstone's version is passed, never repeated.
@@ -514,16 +540,9 @@ fn of(lease: &Lease) -> String {
     format!("lock_name = {name} AND holder_id = {owner}{token}")
 }
 
-/// The rows of these names, found by their key.
-fn among<'a>(names: impl Iterator<Item = &'a LockName>) -> String {
-    let names = list(names.map(|name| name.as_str().as_bytes()));
-    format!("lock_name IN ({names})")
-}
-
 /// Whether a row is one of the leases'. One value for each, because servers look a value up in a list, but compare rows of
 /// values one by one; unmistakable, because the holder has 16 bytes and the token ends where the name begins.
-fn owned(leases: &[&Lease]) -> String {
-    let mut sql = String::with_capacity(80 + leases.len() * 130);
+fn push_owned(sql: &mut String, leases: &[&Lease]) {
     sql.push_str("CONCAT(holder_id, token, '/', lock_name) IN (");
     let mut value = Vec::with_capacity(300);
     for (at, lease) in leases.iter().enumerate() {
@@ -536,10 +555,9 @@ fn owned(leases: &[&Lease]) -> String {
         if at > 0 {
             sql.push(',');
         }
-        push_hex(&mut sql, &value);
+        push_hex(sql, &value);
     }
     sql.push(')');
-    sql
 }
 
 fn micros(renewal: Renewal) -> u64 {

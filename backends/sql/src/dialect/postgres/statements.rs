@@ -137,8 +137,12 @@ struct Update {
     /// Which row `l` each of them may change.
     when: &'static str,
     set: &'static str,
+    /// Of each row that was changed, beside its key. `{wanted}` is whether another process waits for it.
     returning: &'static str,
-    answer: &'static str,
+    /// This process, for `{wanted}`.
+    mark: &'static str,
+    /// Where others who wait are told of it.
+    tell: Option<&'static str>,
 }
 
 fn update(it: &Update, lone: bool) -> String {
@@ -149,28 +153,32 @@ fn update(it: &Update, lone: bool) -> String {
         when,
         set,
         returning,
-        answer,
+        mark,
+        tell,
     } = it;
+    let wanted = format!("(l.wanted_until > clock_timestamp() AND l.wanted_by <> {mark})");
+    let tell = tell.map_or_else(String::new, |channel| {
+        format!(", CASE WHEN {wanted} THEN pg_notify({channel}, l.{key})::text END")
+    });
     let update = |rows: &str| {
         format!(
-            "changed AS (
-    UPDATE {table} l SET {set} FROM {rows} WHERE l.{key} = k.key AND {when}
-    RETURNING {returning}
-) SELECT {answer} FROM changed"
+            "UPDATE {table} l SET {set} FROM {rows} WHERE l.{key} = k.key AND {when}
+    RETURNING l.{key}, {returning}{tell}"
         )
     };
     let text = if lone {
-        format!("WITH {}", update(&values(input)))
+        update(&values(input))
     } else {
         format!(
             "WITH locked AS MATERIALIZED (
     SELECT k.* FROM {input} JOIN {table} l ON l.{key} = k.key WHERE {when}
      ORDER BY l.{key} FOR UPDATE OF l SKIP LOCKED
-), {}",
+) {}",
             update("locked k")
         )
     };
-    text.replace("{now_micros}", NOW_MICROS)
+    text.replace("{wanted}", &wanted)
+        .replace("{now_micros}", NOW_MICROS)
 }
 
 /// A batch that changes rows that are there, and makes those that are not.
@@ -276,8 +284,9 @@ const RENEW: Update = Update {
        AND (k.step <> 2 OR l.nonce = k.nonce)",
     set: "expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
         nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.nonce END",
-    returning: "l.lock_name, l.token",
-    answer: "lock_name, token",
+    returning: "l.token",
+    mark: "NULL",
+    tell: None,
 };
 
 /// `$4` this process, `$5` where others who wait are told: only where somebody does, because that costs all who commit.
@@ -287,10 +296,12 @@ const RELEASE: Update = Update {
     key: "lock_name",
     when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token)",
     set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
-    returning: "l.lock_name, l.wanted_until > clock_timestamp() AND l.wanted_by <> $4 AS wanted",
-    answer: "lock_name, wanted, CASE WHEN wanted THEN pg_notify($5, lock_name)::text END",
+    returning: "{wanted}",
+    mark: "$4",
+    tell: Some("$5"),
 };
 
+/// `$8` this process.
 const HAND_OVER: Update = Update {
     input:
         "unnest($1::text[], $2::uuid[], $3::int8[], $4::uuid[], $5::int8[], $6::text[], $7::text[])
@@ -303,8 +314,9 @@ const HAND_OVER: Update = Update {
         expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
         acquired_at = clock_timestamp(),
         holder = k.holder, meta = k.meta, nonce = NULL",
-    returning: "l.lock_name, l.token",
-    answer: "lock_name, token",
+    returning: "l.token, {wanted}",
+    mark: "$8",
+    tell: None,
 };
 
 /// `$3` this process, `$4` where others who wait are told.
@@ -314,8 +326,9 @@ const FORCE: Update = Update {
     key: "lock_name",
     when: "l.token = k.token AND l.holder_id IS NOT NULL AND l.expires_at > clock_timestamp()",
     set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
-    returning: "l.lock_name, l.wanted_until > clock_timestamp() AND l.wanted_by <> $3 AS wanted",
-    answer: "lock_name, wanted, CASE WHEN wanted THEN pg_notify($4, lock_name)::text END",
+    returning: "{wanted}",
+    mark: "$3",
+    tell: Some("$4"),
 };
 
 /// A tombstone's version is passed, never repeated.
@@ -336,8 +349,9 @@ const REPLACE: Update = Update {
     key: "record_key",
     when: "l.version = k.version AND NOT l.deleted",
     set: "version = greatest(l.version + 1, {now_micros}), value = k.value, written_at = clock_timestamp()",
-    returning: "l.record_key, l.version",
-    answer: "record_key, version",
+    returning: "l.version",
+    mark: "NULL",
+    tell: None,
 };
 
 /// The row stays as a tombstone until it is reaped.
@@ -347,8 +361,9 @@ const DELETE: Update = Update {
     key: "record_key",
     when: "l.version = k.version AND NOT l.deleted",
     set: "value = '', deleted = true, written_at = clock_timestamp()",
-    returning: "l.record_key, l.version",
-    answer: "record_key, version",
+    returning: "l.version",
+    mark: "NULL",
+    tell: None,
 };
 
 /// `$1` names.

@@ -1,21 +1,26 @@
-//! Batches of the frequent kinds, with one statement for all rows and one that reads them: a server carries these out in a
-//! fraction of the time that it takes for as many statements.
+//! Batches of the frequent kinds, with one statement for all rows: a server carries it out in a fraction of the time that it
+//! takes for as many statements. It tells whether all went as it nearly always does; the rows are read only when not.
 
 use std::collections::HashMap;
 
 use distlock_core::{
-    AcquireRequest, FencingToken, Lease, LockName, OwnerId, Result, TicketStep, Ttl, batch::Failure,
+    AcquireRequest, FencingToken, Lease, LockName, Result, TicketStep, Ttl, batch::Failure,
 };
-use sqlx::mysql::MySqlRow;
 
-use super::{Batch, BrokenBatch, Outcome};
+use super::{
+    Batch, BrokenBatch, Outcome,
+    release::{PERHAPS_WANTED, UNWANTED},
+};
 use crate::{
-    dialect::mysql::{
-        link::Flavour,
-        rows,
-        statements::{SET_BATCH_NOW, Statements},
+    dialect::{
+        LockRow,
+        mysql::{
+            link::{Answers, Flavour},
+            look, rows,
+            statements::Statements,
+        },
     },
-    error::Access,
+    error::{Access, Failed},
     op::Op,
 };
 
@@ -76,62 +81,51 @@ impl<'a> Bulk<'a> {
 
     /// Its statements.
     fn script(&self, statements: &Statements, mark: i64, flavour: Flavour) -> String {
-        let change = match self {
+        match self {
             Self::Acquire(requests) => statements.acquire_all(requests, mark, flavour),
             Self::Release(leases) => statements.release_all(leases, mark),
             Self::Renew(leases, ttl) => statements.renew_all(leases, *ttl),
-        };
-        format!("{SET_BATCH_NOW}; {change}")
-    }
-
-    /// What came of each, by the rows that came back. A row that cannot be read is nobody's: whoever asked for it is told
-    /// so when it is looked at again.
-    fn outcomes(&self, rows: &[MySqlRow]) -> Vec<Outcome> {
-        let rows: HashMap<Vec<u8>, _> = rows
-            .iter()
-            .filter_map(|row| Some((rows::column(row, 0).ok()?, row)))
-            .collect();
-        let row = |name: &LockName| rows.get(name.as_str().as_bytes()).copied();
-        let known = |lease: &Lease, token: u64| Some(token) == lease.token.map(FencingToken::get);
-        match self {
-            Self::Acquire(requests) => requests
-                .iter()
-                .map(|request| held_by(row(&request.name)?, request.owner))
-                .collect(),
-            Self::Renew(leases, _) => leases
-                .iter()
-                .map(|lease| {
-                    let token = held_by(row(&lease.name)?, lease.owner);
-                    token.filter(|token| known(lease, *token))
-                })
-                .collect(),
-            Self::Release(leases) => leases
-                .iter()
-                .map(|lease| {
-                    let row = row(&lease.name)
-                        .filter(|row| number(row, 1).is_some_and(|token| known(lease, token)));
-                    number(row?, 2)
-                })
-                .collect(),
         }
     }
-}
 
-/// The token of a row of name, holder and token, where this is the holder.
-fn held_by(row: &MySqlRow, owner: OwnerId) -> Option<u64> {
-    let holder: Option<Vec<u8>> = rows::column(row, 1).ok()?;
-    (holder? == owner.as_uuid().as_bytes())
-        .then(|| number(row, 2))
-        .flatten()
-}
-
-fn number(row: &MySqlRow, index: usize) -> Option<u64> {
-    let number: i64 = rows::column(row, index).ok()?;
-    u64::try_from(number).ok()
+    /// What came of each, where that was the same; `None` when the rows must be looked at.
+    fn outcomes(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
+        // How many statements it is made of, and which of them changes the rows.
+        let (all, change) = match self {
+            Self::Acquire(_) => (3, 1),
+            Self::Release(_) | Self::Renew(..) => (5, 2),
+        };
+        let change = answers.done.get(change);
+        let (Some(change), true) = (change, answers.done.len() == all) else {
+            return Err(rows::corrupt(
+                "the server answered to another number of statements than were sent",
+            ));
+        };
+        let said_so = change.last_insert_id() > 0;
+        Ok(match self {
+            Self::Acquire(_) if said_so => None,
+            Self::Acquire(requests) => {
+                let now = answers.rows.first();
+                let now = now.ok_or_else(|| rows::corrupt("the server does not tell the time"))?;
+                let token: i64 = rows::column(now, 0)?;
+                let token = u64::try_from(token);
+                let token = token.map_err(|_| rows::corrupt("the server's time is negative"))?;
+                Some(vec![Some(token); requests.len()])
+            }
+            Self::Release(leases) => {
+                let says = if said_so { PERHAPS_WANTED } else { UNWANTED };
+                Some(vec![Some(says); leases.len()])
+            }
+            Self::Renew(leases, _) => {
+                let tokens = leases.iter().map(|lease| lease.token);
+                Some(tokens.map(|token| token.map(FencingToken::get)).collect())
+            }
+        })
+    }
 }
 
 impl Batch<'_> {
-    /// One transaction, in one round trip, with one statement that changes all rows.
+    /// One round trip, with one statement that changes all rows.
     pub(super) async fn attempt_together(
         &mut self,
         bulk: &Bulk<'_>,
@@ -140,7 +134,18 @@ impl Batch<'_> {
         let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
         let script = bulk.script(&shared.statements, shared.group.mark(), open.flavour);
         let failed = match open.send(shared, bulk.name(), script, Access::Write).await {
-            Ok(answers) => return Ok(Ok(bulk.outcomes(&answers.rows))),
+            Ok(answers) => match (bulk.outcomes(&answers), bulk) {
+                (Ok(Some(outcomes)), _) => return Ok(Ok(outcomes)),
+                (Ok(None), Bulk::Acquire(requests)) => {
+                    let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
+                    match look(open, shared, &names, Access::Write).await {
+                        Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
+                        Err(failed) => failed,
+                    }
+                }
+                (Ok(None), _) => Failed::corrupt(rows::corrupt("the server gave no answer")),
+                (Err(corrupt), _) => Failed::corrupt(corrupt),
+            },
             Err(broken) => {
                 if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
                     self.link.disconnect();
@@ -152,5 +157,22 @@ impl Batch<'_> {
             at: None,
             failed: self.link.failed(failed),
         }))
+    }
+
+    /// What came of each, by the rows as they are now; they also tell the refused why. A row that cannot be read is nobody's:
+    /// whoever asked for it is told so.
+    fn held_by(
+        &mut self,
+        requests: &[&AcquireRequest],
+        rows: Vec<(LockName, Result<LockRow>)>,
+    ) -> Vec<Outcome> {
+        let rows: HashMap<_, _> = rows.into_iter().collect();
+        let outcome = |request: &&AcquireRequest| {
+            let row = rows.get(&request.name)?.as_ref().ok()?;
+            (row.owner == Some(request.owner)).then_some(row.last_token.get())
+        };
+        let outcomes = requests.iter().map(outcome).collect();
+        self.looked = Some(rows);
+        outcomes
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Batch<'a> {
     pub(super) stuck: &'a Stuck,
     /// Why it is not known whether it was carried out before it was sent again.
     pub(super) doubt: Option<Error>,
+    /// The rows, where they were looked at after the operations were carried out.
+    pub(super) looked: Option<HashMap<LockName, Result<LockRow>>>,
 }
 
 /// What the refused are told from.
@@ -135,8 +137,10 @@ impl<'a> Batch<'a> {
             attempt += 1;
             let late = shared.clock.now().since(started) > shared.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
-                // One statement for all does not tell which row is locked: statements of their own do.
-                (Some(MySqlTrouble::Locked), _) if bulk.is_some() => together = false,
+                // One statement for all does not tell which row is locked or not as it must be: statements of their own do.
+                (Some(MySqlTrouble::Locked | MySqlTrouble::NotAll), _) if bulk.is_some() => {
+                    together = false;
+                }
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
                     self.stuck.note(batch[at], shared.clock.now());
@@ -270,14 +274,15 @@ impl<'a> Batch<'a> {
             }
         };
         let (epoch, history_changed) = (open.epoch.clone(), shared.history_changed());
-        let rows = match names {
-            [] => Ok(Vec::new()),
-            names => look(open, shared, names).await,
+        let rows = match (self.looked.take(), names) {
+            (Some(rows), _) => Ok(rows),
+            (None, []) => Ok(HashMap::new()),
+            (None, names) => look(open, shared, names, Access::Read)
+                .await
+                .map(|rows| rows.into_iter().collect()),
         };
         Refusals {
-            rows: rows
-                .map(|rows| rows.into_iter().collect())
-                .map_err(|failed| self.link.failed(failed).into_error()),
+            rows: rows.map_err(|failed| self.link.failed(failed).into_error()),
             epoch,
             history_changed,
         }

@@ -6,12 +6,18 @@ use super::Refusals;
 use crate::op::Answer;
 
 /// What the statement says when another process waits.
-const WANTED: u64 = 2;
+pub(super) const WANTED: u64 = 2;
+
+/// When nobody does.
+pub(super) const UNWANTED: u64 = 1;
+
+/// When another process waits for it, or for one that was freed with it.
+pub(super) const PERHAPS_WANTED: u64 = 3;
 
 pub(super) fn released(says: Option<u64>) -> Answer {
     Answer::Released(match says {
         Some(says) => ReleaseOutcome::Released {
-            others_waiting: Some(says == WANTED),
+            others_waiting: (says != PERHAPS_WANTED).then_some(says == WANTED),
         },
         None => ReleaseOutcome::NotHeld,
     })

@@ -5,7 +5,10 @@ use distlock_core::{
 };
 
 use super::Refusals;
-use crate::{dialect::mysql::rows, op::Answer};
+use crate::{
+    dialect::mysql::{rows, statements::WANTED},
+    op::Answer,
+};
 
 pub(super) fn renewed(
     lease: &Lease,
@@ -27,15 +30,16 @@ pub(super) fn renewed(
 pub(super) fn handed_over(
     lease: &Lease,
     next: &AcquireRequest,
-    token: Option<u64>,
+    says: Option<u64>,
     refusals: &Refusals,
 ) -> Result<Answer> {
-    Ok(Answer::HandedOver(match token {
-        Some(token) => HandOver::Done(Grant::new(
-            rows::token(token)?,
-            refusals.epoch.clone(),
-            next.ttl.duration(),
-        )),
+    Ok(Answer::HandedOver(match says {
+        Some(says) => {
+            let token = rows::token(says & !WANTED)?;
+            let mut grant = Grant::new(token, refusals.epoch.clone(), next.ttl.duration());
+            grant.others_waiting = Some(says & WANTED != 0);
+            HandOver::Done(grant)
+        }
         None => HandOver::NotHeld(why_lost(lease, refusals)?),
     }))
 }

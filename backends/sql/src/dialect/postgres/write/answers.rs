@@ -16,7 +16,7 @@ use crate::{
 
 /// The answer to an operation that was carried out.
 pub(super) fn carried_out(op: &Op, done: Done, shared: &Shared) -> Result<Answer> {
-    let token = match done {
+    let (token, others_waiting) = match done {
         Done::Freed { others_waiting } => {
             return Ok(match op {
                 Op::Force(..) => Answer::Forced(Forced::Released),
@@ -25,9 +25,17 @@ pub(super) fn carried_out(op: &Op, done: Done, shared: &Shared) -> Result<Answer
                 }),
             });
         }
-        Done::Token(token) => token?,
+        Done::HandedOver {
+            token,
+            others_waiting,
+        } => (token?, Some(others_waiting)),
+        Done::Token(token) => (token?, None),
     };
-    let grant = |ttl: distlock_core::Ttl| Grant::new(token, shared.epoch(), ttl.duration());
+    let grant = |ttl: distlock_core::Ttl| {
+        let mut grant = Grant::new(token, shared.epoch(), ttl.duration());
+        grant.others_waiting = others_waiting;
+        grant
+    };
     let version = Version::new(token.get());
     Ok(match op {
         Op::Acquire(request) => Answer::Acquired(Attempt::Acquired(grant(request.ttl))),

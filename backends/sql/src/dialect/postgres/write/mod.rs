@@ -34,7 +34,13 @@ type Statement = Query<'static, Postgres, PgArguments>;
 /// What the statement says of an operation it carried out.
 enum Done {
     Token(Result<FencingToken>),
-    Freed { others_waiting: bool },
+    HandedOver {
+        token: Result<FencingToken>,
+        others_waiting: bool,
+    },
+    Freed {
+        others_waiting: bool,
+    },
 }
 
 /// What stands in the rows of the refused.
@@ -84,15 +90,17 @@ impl Batch<'_> {
             .fetch_all(&mut *self.connection)
             .await
             .map_err(|error| Failed::postgres(error, Access::Write))?;
-        let frees = matches!(kind, Kind::Release | Kind::Force);
         rows.iter()
             .map(|row| {
-                let done = if frees {
-                    Done::Freed {
+                let done = match kind {
+                    Kind::Release | Kind::Force => Done::Freed {
                         others_waiting: rows::column(row, 1)?,
-                    }
-                } else {
-                    Done::Token(rows::token(row, 1))
+                    },
+                    Kind::HandOver => Done::HandedOver {
+                        token: rows::token(row, 1),
+                        others_waiting: rows::column(row, 2)?,
+                    },
+                    _ => Done::Token(rows::token(row, 1)),
                 };
                 Ok((rows::column(row, 0)?, done))
             })
@@ -209,7 +217,8 @@ fn bind(columns: Columns, kind: Kind, ops: &[Op], shared: &Shared) -> Statement 
             .of_each(takers())
             .of_each(ttls())
             .of_each(holders())
-            .of_each(metas()),
+            .of_each(metas())
+            .of_all(shared.group.mark()),
         Kind::Force => {
             let tokens = ops.iter().filter_map(|op| match op {
                 Op::Force(_, token) => Some(token.get().cast_signed()),
