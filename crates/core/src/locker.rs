@@ -305,7 +305,8 @@ impl LockerBuilder {
     }
 
     /// How many times in a row a lock may pass from task to task of this process before it is truly released and other
-    /// processes get their chance. 16 unless set; 0 releases every time.
+    /// processes get their chance. 16 unless set; 0 releases every time. Those are not counted of which the store says that
+    /// nobody else waits ([`Grant::others_waiting`](crate::Grant::others_waiting)).
     pub fn hand_over_limit(mut self, limit: u32) -> Self {
         self.hand_over_limit = limit;
         self
