@@ -1,4 +1,5 @@
-//! ZooKeeper: the operations awaited one by one, and the client crate's own recipe, beside ours, all on one ensemble.
+//! ZooKeeper: the operations awaited one by one, and the client crate's own recipe, beside ours, all on one ensemble and
+//! through the same server of it. A floor shows what no recipe can be faster than: a creation and a deletion alone.
 
 use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
 
@@ -35,15 +36,18 @@ impl Ensemble {
         })
     }
 
-    fn servers(&self) -> String {
-        match self {
+    /// Where every arm connects: how long a write takes depends on whether its server leads.
+    fn server(&self) -> String {
+        let servers = match self {
             Self::Given(servers) => servers.clone(),
             Self::Private(ensemble) => ensemble.servers(),
-        }
+        };
+        let first = servers.split(',').next();
+        first.unwrap_or_default().to_owned()
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("{SCHEME}://{}", self.servers())
+        format!("{SCHEME}://{}", self.server())
     }
 }
 
@@ -54,15 +58,25 @@ pub(crate) async fn run(
     hold: Duration,
 ) -> anyhow::Result<Report> {
     options.callers(workload)?;
-    let servers = ensemble.servers();
+    let server = ensemble.server();
     let mut arms = Vec::new();
     if !workload.shares_one_name() {
-        let plain = OneByOne(client(&servers).await?);
-        arms.push(Arm::new("zookeeper-one-by-one", Holding(plain, hold)));
+        for listing in [true, false] {
+            let plain = OneByOne {
+                client: client(&server).await?,
+                listing,
+            };
+            let name = if listing {
+                "zookeeper-one-by-one"
+            } else {
+                "zookeeper-floor"
+            };
+            arms.push(Arm::new(name, Holding(plain, hold)));
+        }
     }
-    let recipe = Recipe(client(&servers).await?);
+    let recipe = Recipe(client(&server).await?);
     arms.push(Arm::new("zookeeper-client", Holding(recipe, hold)));
-    let store = open(&servers).await?;
+    let store = open(&server).await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     locker.ready().await?;
@@ -98,7 +112,11 @@ fn container(name: &str) -> String {
 
 /// Creation, listing and deletion, each awaited before the next is sent. It has no queue: only for names nobody else wants.
 #[derive(Debug)]
-struct OneByOne(&'static Client);
+struct OneByOne {
+    client: &'static Client,
+    /// Without it this is no lock, but the least that a node for each cycle can cost.
+    listing: bool,
+}
 
 impl Subject for OneByOne {
     type Held = String;
@@ -109,22 +127,24 @@ impl Subject for OneByOne {
         let path = format!("{container}/n-");
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let sequence = loop {
-            match self.0.create(&path, b"peer", &options).await {
+            match self.client.create(&path, b"peer", &options).await {
                 Ok((_, sequence)) => break sequence,
                 Err(zk::Error::NoNode) => {
                     let parents = CreateMode::Container.with_acls(Acls::anyone_all());
-                    self.0.mkdir(&container, &parents).await?;
+                    self.client.mkdir(&container, &parents).await?;
                 }
                 Err(error) => return Err(error),
             }
         };
-        let children = self.0.list_children(&container).await?;
-        assert_eq!(children.len(), 1, "somebody else wants {name}");
+        if self.listing {
+            let children = self.client.list_children(&container).await?;
+            assert_eq!(children.len(), 1, "somebody else wants {name}");
+        }
         Ok(format!("{path}{sequence}"))
     }
 
     async fn release(&self, held: String) -> Result<(), zk::Error> {
-        self.0.delete(&held, None).await
+        self.client.delete(&held, None).await
     }
 }
 
