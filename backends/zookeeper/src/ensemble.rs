@@ -24,6 +24,7 @@ use crate::{
     doctor,
     error::{closed, not_connected},
     names::Layout,
+    pump::Pump,
     session::Session,
 };
 
@@ -39,6 +40,7 @@ pub(crate) struct Ensemble {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
     pub(crate) runtime: Runtime,
+    pub(crate) pump: Arc<Pump>,
     phase: watch::Sender<Phase>,
     handles: watch::Sender<usize>,
     graves: Mutex<VecDeque<(OwnerId, LossReason)>>,
@@ -85,6 +87,7 @@ impl Ensemble {
             config,
             clock,
             runtime: runtime.handle().clone(),
+            pump: Pump::start().map_err(no_thread)?,
             phase: watch::Sender::new(Phase::Connecting(None)),
             handles: watch::Sender::new(0),
             graves: Mutex::default(),
@@ -95,7 +98,10 @@ impl Ensemble {
         std::thread::Builder::new()
             .name("distlock-zookeeper".into())
             .spawn(move || runtime.block_on(supervised.supervise()))
-            .map_err(no_thread)?;
+            .map_err(|error| {
+                ensemble.pump.stop();
+                no_thread(error)
+            })?;
         match ensemble.first_session().await {
             Ok(()) => Ok(handle),
             Err(error) => Err(doctor::explain(&ensemble.config, &*ensemble.clock, error).await),
@@ -167,7 +173,7 @@ impl Ensemble {
             let connected = tokio::select! {
                 biased;
                 _ = handles.wait_for(|open| *open == 0) => break,
-                connected = connect(&self) => connected,
+                connected = self.pump.hosting(connect(&self)) => connected,
             };
             match connected {
                 Ok(session) => {
@@ -203,6 +209,7 @@ impl Ensemble {
             }
         }
         self.phase.send_replace(Phase::Closed);
+        self.pump.stop();
     }
 
     fn graves(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {

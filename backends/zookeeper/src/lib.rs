@@ -19,7 +19,8 @@
 //! | module | what it does |
 //! |---|---|
 //! | `config` | options, checked once |
-//! | `ensemble`, `connect` | the backend's own thread, and one session after the other on it |
+//! | `ensemble`, `connect` | the backend's own threads, and one session after the other on them |
+//! | `pump` | what drives the connection: one of these threads, helped by whoever sends a request |
 //! | `session` | the proof that a session lives, reconnects, its end |
 //! | `names`, `sequence` | where things are in the tree; the order of a queue, also across the counter's wrap-around |
 //! | `recipe` | the queue's steps: line up, look who is ahead, leave; what is done when an answer was lost |
@@ -58,6 +59,7 @@ mod lock;
 mod look;
 mod names;
 mod nodes;
+mod pump;
 mod recipe;
 mod records;
 mod runs;

@@ -96,9 +96,12 @@ pub(crate) async fn enter(
         let sent = session.sending();
         // From here on it may be on its way, also when this future is dropped.
         entering.attempt = Some(attempt.clone());
-        let created = client.create(&path, &data, &options);
         let likely = session.runs.is_likely(&parent, sent.generation);
-        let listed = (!likely).then(|| client.list_children(&parent));
+        let (created, listed) = session.send(|| {
+            let created = client.create(&path, &data, &options);
+            let listed = (!likely).then(|| client.list_children(&parent));
+            (created, listed)
+        });
         let created = match session.answer(Access::Write, until, created).await {
             Ok(created) => created,
             Err(error) => {
@@ -305,10 +308,8 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
             break Deletion::Vanished;
         };
         let sent = session.sending();
-        match session
-            .answer(Access::Write, until, client.delete(&path, None))
-            .await?
-        {
+        let deleted = session.send(|| client.delete(&path, None));
+        match session.answer(Access::Write, until, deleted).await? {
             Ok(()) => {
                 session.proved(sent);
                 break Deletion::Done;

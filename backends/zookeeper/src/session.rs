@@ -179,6 +179,11 @@ impl Session {
         drop(client.sync(&self.layout().root));
     }
 
+    /// Sends requests whose answers are waited for right afterwards.
+    pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
+        self.ensemble.pump.send(requests)
+    }
+
     /// Waits for the answer to a request until the limit.
     pub(crate) async fn answer<T>(
         &self,
@@ -187,6 +192,7 @@ impl Session {
         reply: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<Result<T, zk::Error>> {
         self.ensemble.requests.add(1);
+        let _waiting = self.ensemble.pump.waiting();
         tokio::select! {
             biased;
             answer = reply => Ok(answer),

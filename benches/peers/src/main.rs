@@ -304,7 +304,7 @@ fn main() -> anyhow::Result<()> {
             let ensemble = zookeeper::Ensemble::new(args.servers, args.dir)?;
             let measure = &args.measure;
             if let Some(crowd) = args.between.crowd(args.hold) {
-                return measure.pass_on(&ensemble.url(), crowd);
+                return measure.pass_on(&ensemble.url()?, crowd);
             }
             let run = zookeeper::run(measure.workload, measure.options(), &ensemble, args.hold);
             measure.print(&measure.runtime()?.block_on(run)?)?;

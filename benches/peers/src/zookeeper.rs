@@ -36,18 +36,17 @@ impl Ensemble {
         })
     }
 
-    /// Where every arm connects: how long a write takes depends on whether its server leads.
-    fn server(&self) -> String {
-        let servers = match self {
-            Self::Given(servers) => servers.clone(),
-            Self::Private(ensemble) => ensemble.servers(),
-        };
-        let first = servers.split(',').next();
-        first.unwrap_or_default().to_owned()
+    /// Where every arm connects, because how long a write takes depends on whether its server leads: to the leader, or to
+    /// the first one of somebody else's ensemble.
+    fn server(&self) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Given(servers) => servers.split(',').take(1).collect(),
+            Self::Private(ensemble) => ensemble.address(ensemble.leader()?).to_string(),
+        })
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("{SCHEME}://{}", self.server())
+    pub(crate) fn url(&self) -> anyhow::Result<String> {
+        Ok(format!("{SCHEME}://{}", self.server()?))
     }
 }
 
@@ -58,7 +57,7 @@ pub(crate) async fn run(
     hold: Duration,
 ) -> anyhow::Result<Report> {
     options.callers(workload)?;
-    let server = ensemble.server();
+    let server = ensemble.server()?;
     let mut arms = Vec::new();
     if !workload.shares_one_name() {
         for listing in [true, false] {

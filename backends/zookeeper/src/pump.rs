@@ -1,0 +1,271 @@
+//! What drives the client's connection: a thread of its own, and whoever sends a request while nothing is under way.
+//!
+//! The thread waits for the socket itself, so an answer wakes it and then its caller, and nobody else. A request would
+//! have to wake it too, which costs a lone caller more than the servers' reading of a node does; so that caller lets the
+//! connection's task do its next step (which writes the request to the socket) right where it stands. The thread remains
+//! responsible for everything: a caller whose runtime is blocked or gone holds nothing up.
+
+use std::{
+    cell::Cell,
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Poll,
+};
+
+use async_task::Runnable;
+use futures_util::task::AtomicWaker;
+
+use crate::session::lock;
+
+/// Steps in a row, after which the thread looks at its sockets, and a caller goes its own way.
+const THREAD_STEPS: usize = 64;
+const CALLER_STEPS: usize = 2;
+
+thread_local! {
+    /// The pump for which this thread is about to do a step, by its address; 0 = none.
+    static HELPING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs the tasks of the client's connections.
+pub(crate) struct Pump {
+    // Std mutexes: held to push, to pop and to swap only.
+    ready: Mutex<VecDeque<Runnable>>,
+    tasks: Mutex<Vec<async_task::Task<()>>>,
+    bell: AtomicWaker,
+    under_way: AtomicUsize,
+    stopped: AtomicBool,
+}
+
+impl Pump {
+    /// Starts the thread.
+    pub(crate) fn start() -> io::Result<Arc<Self>> {
+        let pump = Arc::new(Self {
+            ready: Mutex::default(),
+            tasks: Mutex::default(),
+            bell: AtomicWaker::new(),
+            under_way: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+        });
+        let driven = Arc::clone(&pump);
+        std::thread::Builder::new()
+            .name("distlock-zk-io".into())
+            .spawn(move || async_io::block_on(driven.drive()))?;
+        Ok(pump)
+    }
+
+    /// Polls a future such that what it spawns runs here.
+    pub(crate) async fn hosting<F: Future>(self: &Arc<Self>, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let host = Host(Arc::clone(self));
+        poll_fn(|context| {
+            let _scope = spawns_core::enter(&host);
+            future.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Sends requests, at once and from this thread when nothing else is under way.
+    pub(crate) fn send<T>(self: &Arc<Self>, requests: impl FnOnce() -> T) -> T {
+        if self.under_way.load(Ordering::Relaxed) > 0 {
+            return requests();
+        }
+        let _helping = Helping::begin(self);
+        let sent = requests();
+        self.step(CALLER_STEPS);
+        sent
+    }
+
+    /// Counts a request as under way until that is dropped.
+    pub(crate) fn waiting(&self) -> Waiting<'_> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
+    /// Ends the thread, and whatever still runs on it.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.bell.wake();
+    }
+
+    async fn drive(self: Arc<Self>) {
+        poll_fn(|context| {
+            self.bell.register(context.waker());
+            if self.stopped.load(Ordering::Acquire) {
+                return Poll::Ready(());
+            }
+            if self.step(THREAD_STEPS) {
+                // A turn for the sockets first.
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await;
+        // Cancelled tasks come once more, to be dropped.
+        drop(std::mem::take(&mut *lock(&self.tasks)));
+        while self.step(THREAD_STEPS) {}
+    }
+
+    /// Does at most so many steps. `true` = there is more to do.
+    fn step(self: &Arc<Self>, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(runnable) = lock(&self.ready).pop_front() else {
+                return false;
+            };
+            let host = Host(Arc::clone(self));
+            let _scope = spawns_core::enter(&host);
+            // A connection's task that panics is gone, which its users notice; the thread and its helpers go on.
+            if catch_unwind(AssertUnwindSafe(|| runnable.run())).is_err() {
+                tracing::error!("the task of a connection panicked");
+            }
+        }
+        !lock(&self.ready).is_empty()
+    }
+
+    fn schedule(self: &Arc<Self>, runnable: Runnable) {
+        lock(&self.ready).push_back(runnable);
+        if HELPING.get() != self.address() {
+            self.bell.wake();
+        }
+    }
+
+    fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+}
+
+/// A request that is under way.
+pub(crate) struct Waiting<'a>(&'a Pump);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// While it lives, this thread does what becomes ready; what it has not done then is the pump's again.
+struct Helping<'a> {
+    pump: &'a Pump,
+    before: usize,
+}
+
+impl<'a> Helping<'a> {
+    fn begin(pump: &'a Arc<Pump>) -> Self {
+        Self {
+            pump,
+            before: HELPING.replace(pump.address()),
+        }
+    }
+}
+
+impl Drop for Helping<'_> {
+    fn drop(&mut self) {
+        HELPING.set(self.before);
+        if !lock(&self.pump.ready).is_empty() {
+            self.pump.bell.wake();
+        }
+    }
+}
+
+/// Takes in what the client spawns.
+struct Host(Arc<Pump>);
+
+impl spawns_core::Spawn for Host {
+    fn spawn(&self, task: spawns_core::Task) {
+        let pump = Arc::clone(&self.0);
+        let future = Box::into_pin(task.future);
+        let (runnable, task) = async_task::spawn(future, move |runnable| pump.schedule(runnable));
+        let mut tasks = lock(&self.0.tasks);
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
+        drop(tasks);
+        runnable.schedule();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Weak, mpsc},
+        thread::{self, ThreadId},
+        time::Duration,
+    };
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A task that says on which thread each of its steps is done. It takes one whenever its bell is rung.
+    fn stepping(pump: &Arc<Pump>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>, Weak<()>) {
+        let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
+        let alive = Arc::new(());
+        let (rung, life) = (Arc::clone(&bell), Arc::downgrade(&alive));
+        let spawning = pump.hosting(async move {
+            drop(spawns_core::spawn(poll_fn(move |context| {
+                rung.register(context.waker());
+                let _alive = &alive;
+                let _ = says.send(thread::current().id());
+                Poll::<()>::Pending
+            })));
+        });
+        async_io::block_on(spawning);
+        (bell, steps, life)
+    }
+
+    #[test]
+    fn its_thread_does_what_others_wake() {
+        let pump = Pump::start().unwrap();
+        let (bell, steps, _) = stepping(&pump);
+        for _ in 0..3 {
+            assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
+            bell.wake();
+        }
+        pump.stop();
+    }
+
+    #[test]
+    fn a_lone_caller_does_the_step_itself() {
+        let pump = Pump::start().unwrap();
+        let (bell, steps, _) = stepping(&pump);
+        steps.recv_timeout(LONG).unwrap();
+        pump.send(|| bell.wake());
+        // Done before `send` came back, unless the thread was still busy with the step before.
+        assert_eq!(steps.try_recv().ok(), Some(thread::current().id()));
+        let _other = pump.waiting();
+        pump.send(|| bell.wake());
+        assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
+        pump.stop();
+    }
+
+    #[test]
+    fn its_end_drops_what_runs() {
+        let pump = Pump::start().unwrap();
+        let (_, steps, alive) = stepping(&pump);
+        steps.recv_timeout(LONG).unwrap();
+        assert!(alive.upgrade().is_some());
+        pump.stop();
+        // The task owned the sender; nothing comes from it any more.
+        assert_eq!(
+            steps.recv_timeout(LONG),
+            Err(mpsc::RecvTimeoutError::Disconnected)
+        );
+        assert!(alive.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_task_that_panics_takes_nobody_with_it() {
+        let pump = Pump::start().unwrap();
+        async_io::block_on(pump.hosting(async {
+            drop(spawns_core::spawn(async { panic!("on purpose") }));
+        }));
+        let (_, steps, _) = stepping(&pump);
+        steps.recv_timeout(LONG).unwrap();
+        pump.stop();
+    }
+}
