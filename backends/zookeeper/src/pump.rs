@@ -192,7 +192,7 @@ impl spawns_core::Spawn for Host {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::{Weak, mpsc},
+        sync::mpsc,
         thread::{self, ThreadId},
         time::Duration,
     };
@@ -202,26 +202,24 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     /// A task that says on which thread each of its steps is done. It takes one whenever its bell is rung.
-    fn stepping(pump: &Arc<Pump>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>, Weak<()>) {
+    fn stepping(pump: &Arc<Pump>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
         let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
-        let alive = Arc::new(());
-        let (rung, life) = (Arc::clone(&bell), Arc::downgrade(&alive));
+        let rung = Arc::clone(&bell);
         let spawning = pump.hosting(async move {
             drop(spawns_core::spawn(poll_fn(move |context| {
                 rung.register(context.waker());
-                let _alive = &alive;
                 let _ = says.send(thread::current().id());
                 Poll::<()>::Pending
             })));
         });
         async_io::block_on(spawning);
-        (bell, steps, life)
+        (bell, steps)
     }
 
     #[test]
     fn its_thread_does_what_others_wake() {
         let pump = Pump::start().unwrap();
-        let (bell, steps, _) = stepping(&pump);
+        let (bell, steps) = stepping(&pump);
         for _ in 0..3 {
             assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
             bell.wake();
@@ -232,11 +230,14 @@ mod tests {
     #[test]
     fn a_lone_caller_does_the_step_itself() {
         let pump = Pump::start().unwrap();
-        let (bell, steps, _) = stepping(&pump);
+        let (bell, steps) = stepping(&pump);
         steps.recv_timeout(LONG).unwrap();
-        pump.send(|| bell.wake());
-        // Done before `send` came back, unless the thread was still busy with the step before.
-        assert_eq!(steps.try_recv().ok(), Some(thread::current().id()));
+        // The thread does it when it is still busy with the step before.
+        let mine = (0..1000).any(|_| {
+            pump.send(|| bell.wake());
+            steps.recv_timeout(LONG).unwrap() == thread::current().id()
+        });
+        assert!(mine);
         let _other = pump.waiting();
         pump.send(|| bell.wake());
         assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
@@ -246,16 +247,14 @@ mod tests {
     #[test]
     fn its_end_drops_what_runs() {
         let pump = Pump::start().unwrap();
-        let (_, steps, alive) = stepping(&pump);
+        let (_, steps) = stepping(&pump);
         steps.recv_timeout(LONG).unwrap();
-        assert!(alive.upgrade().is_some());
         pump.stop();
         // The task owned the sender; nothing comes from it any more.
         assert_eq!(
             steps.recv_timeout(LONG),
             Err(mpsc::RecvTimeoutError::Disconnected)
         );
-        assert!(alive.upgrade().is_none());
     }
 
     #[test]
@@ -264,7 +263,7 @@ mod tests {
         async_io::block_on(pump.hosting(async {
             drop(spawns_core::spawn(async { panic!("on purpose") }));
         }));
-        let (_, steps, _) = stepping(&pump);
+        let (_, steps) = stepping(&pump);
         steps.recv_timeout(LONG).unwrap();
         pump.stop();
     }
