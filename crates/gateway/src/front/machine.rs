@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::Moment;
 use distlock_kickout::{Code, Offline, Session};
 use futures_util::future::BoxFuture;
-use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -115,7 +114,15 @@ impl<R: FrameReader> Conversation<R> {
 
     async fn converse(&mut self, outbox: &Outbox) -> Ending {
         let session = Arc::clone(&self.session);
-        let kept = send::hand_out_kept(self.front.clone(), Arc::clone(&session), outbox.replies());
+        // A task of its own: what was handed out is forgotten, also when the session ends meanwhile.
+        let kept = self.front.connections.spawn(send::hand_out_kept(
+            Arc::clone(&self.front.inbox),
+            Arc::clone(&session),
+            outbox.replies(),
+        ));
+        let kept = async {
+            let _ = kept.await;
+        };
         // One request of the client at a time: the next frame is read when this one is answered.
         let mut work: Option<BoxFuture<'static, ()>> = Some(Box::pin(kept));
         let mut heard = self.front.clock.now();
@@ -159,7 +166,7 @@ impl<R: FrameReader> Conversation<R> {
             let replies = outbox.replies();
             Some(Box::pin(async move {
                 // A closed outbox is noticed by the conversation.
-                let _ = replies.send(frame).await;
+                let _ = replies.send(frame.into()).await;
             }))
         };
         let error = |code, reason: &str| reply(Outbound::Error { code, reason }.to_frame());
@@ -263,8 +270,6 @@ pub(super) const fn close_code(code: ErrorCode) -> u16 {
         _ => POLICY_VIOLATION,
     }
 }
-
-pub(super) type Replies = mpsc::Sender<Frame>;
 
 pub(super) async fn within<F: Future>(
     front: &Front,

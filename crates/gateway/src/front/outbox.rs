@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc};
 
 use distlock_kickout::Session;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{FrameWriter, frames::Frame, frames::message_frame};
 
@@ -12,10 +12,38 @@ const REPLIES: usize = 16;
 /// Last word, refusals after it, and the closing.
 const URGENT: usize = 8;
 
+/// A frame for the client, and whoever wants to know that it was written.
+#[derive(Debug)]
+pub(super) struct Reply {
+    frame: Frame,
+    receipt: Option<oneshot::Sender<()>>,
+}
+
+impl Reply {
+    /// A reply, and what is told when it was written; when it never will be, that is closed.
+    pub(super) fn with_receipt(frame: Frame) -> (Self, oneshot::Receiver<()>) {
+        let (receipt, written) = oneshot::channel();
+        let receipt = Some(receipt);
+        (Self { frame, receipt }, written)
+    }
+}
+
+impl From<Frame> for Reply {
+    fn from(frame: Frame) -> Self {
+        Self {
+            frame,
+            receipt: None,
+        }
+    }
+}
+
+/// Where replies go.
+pub(super) type Replies = mpsc::Sender<Reply>;
+
 /// Where frames for the client go.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    replies: mpsc::Sender<Frame>,
+    replies: Replies,
     urgent: mpsc::Sender<Urgent>,
     alive: watch::Receiver<()>,
 }
@@ -52,7 +80,7 @@ impl Outbox {
         (outbox, writing)
     }
 
-    pub(super) fn replies(&self) -> mpsc::Sender<Frame> {
+    pub(super) fn replies(&self) -> Replies {
         self.replies.clone()
     }
 
@@ -72,7 +100,7 @@ impl Outbox {
 async fn write<W: FrameWriter>(
     mut writer: W,
     session: Arc<Session>,
-    mut replies: mpsc::Receiver<Frame>,
+    mut replies: mpsc::Receiver<Reply>,
     mut urgent: mpsc::Receiver<Urgent>,
 ) {
     loop {
@@ -94,7 +122,13 @@ async fn write<W: FrameWriter>(
                     return;
                 }
             },
-            Some(frame) = replies.recv() => writer.send(&frame).await,
+            Some(reply) = replies.recv() => {
+                let written = writer.send(&reply.frame).await;
+                if let (Ok(()), Some(receipt)) = (&written, reply.receipt) {
+                    let _ = receipt.send(());
+                }
+                written
+            }
             message = session.next_message() => {
                 let written = writer.send(&message_frame(message.message())).await;
                 if written.is_ok() {
