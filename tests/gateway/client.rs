@@ -1,15 +1,16 @@
-//! A device: a real WebSocket client that writes down what it does and sees.
+//! A device: a real client that writes down what it does and sees.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::{Arc, OnceLock};
 
 use distlock_checker::{Seen, What};
 use distlock_kickout::{Code, Generation, SessionId, Uid};
-use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio_tungstenite::{connect_async, tungstenite::Message};
 
-use crate::world::{SOON, Shared};
+use crate::{
+    wire::Wire,
+    world::{SOON, Shared},
+};
 
 /// How a client stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,31 +32,78 @@ enum Command {
     Leave,
 }
 
+/// How a client asks to log in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hello {
+    intent: &'static str,
+    resume: Option<String>,
+    pub(crate) framed: bool,
+}
+
+impl Hello {
+    /// An ordinary login.
+    pub(crate) fn login() -> Self {
+        Self {
+            intent: "login",
+            ..Self::default()
+        }
+    }
+
+    /// An ordinary login over plain TCP instead of a WebSocket.
+    pub(crate) fn framed() -> Self {
+        Self {
+            framed: true,
+            ..Self::login()
+        }
+    }
+
+    /// Only if nobody else has come since.
+    pub(crate) fn resume(token: &str) -> Self {
+        Self {
+            intent: "resume",
+            resume: Some(token.to_owned()),
+            framed: false,
+        }
+    }
+
+    /// Its user has said that it should be here.
+    pub(crate) fn takeover() -> Self {
+        Self {
+            intent: "takeover",
+            ..Self::default()
+        }
+    }
+}
+
 /// A connected device. Dropping it breaks its connection off, like one whose battery is empty.
 pub(crate) struct Client {
     pub(crate) stamp: Seen,
     state: watch::Receiver<State>,
+    resume: Arc<OnceLock<String>>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
 impl Client {
     pub(crate) async fn connect(
-        to: SocketAddr,
+        connecting: impl Future<Output = Wire>,
         token: &str,
+        hello: Hello,
         stamp: Seen,
         shared: Arc<Shared>,
     ) -> Self {
         let (tell, state) = watch::channel(State::Waiting);
         let (commands, mut asked) = mpsc::unbounded_channel();
-        let connecting = connect_async(format!("ws://{to}/ws"));
-        let (mut socket, _) = tokio::time::timeout(SOON, connecting)
+        let mut wire = tokio::time::timeout(SOON, connecting)
             .await
-            .expect("connected in time")
-            .expect("connected");
-        let login = json!({"type": "login", "token": token, "device": stamp.device, "class": "", "intent": "login"});
+            .expect("connected in time");
+        let mut login = json!({"type": "login", "token": token, "device": stamp.device, "class": "", "intent": hello.intent});
+        if let Some(resume) = hello.resume {
+            login["resume"] = Value::String(resume);
+        }
         shared.saw(&stamp, What::LoginSent);
-        socket.send(Message::text(login.to_string())).await.unwrap();
-        let mine = stamp.clone();
+        wire.send(&login).await.unwrap();
+        let (mine, resume) = (stamp.clone(), Arc::new(OnceLock::new()));
+        let resumes = Arc::clone(&resume);
         tokio::spawn(async move {
             let stamp = mine;
             let (mut ignores, mut leaving) = (false, false);
@@ -67,14 +115,14 @@ impl Client {
                                 let id = frame["id"].as_str().unwrap().to_owned();
                                 shared.saw(&stamp, What::Sent { id });
                             }
-                            let _ = socket.send(Message::text(frame.to_string())).await;
+                            let _ = wire.send(&frame).await;
                         }
                         Some(Command::Ignore) => ignores = true,
                         Some(Command::Leave) => {
                             leaving = true;
                             shared.saw(&stamp, What::Leaves);
-                            let _ = socket.send(Message::text(r#"{"type":"logout"}"#)).await;
-                            let _ = socket.close(None).await;
+                            let _ = wire.send(&json!({"type": "logout"})).await;
+                            wire.close().await;
                         }
                         None => {
                             if !leaving {
@@ -83,23 +131,21 @@ impl Client {
                             return;
                         }
                     },
-                    frame = socket.next() => {
-                        let frame = match frame {
-                            Some(Ok(Message::Text(text))) => text,
-                            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Binary(_) | Message::Frame(_))) => continue,
-                            Some(Ok(Message::Close(_)) | Err(_)) | None => {
-                                if !leaving {
-                                    shared.saw(&stamp, What::Closed);
-                                }
-                                let told = matches!(*tell.borrow(), State::Told(_) | State::Out(_));
-                                if !told {
-                                    tell.send_replace(State::Closed);
-                                }
-                                return;
+                    frame = wire.next() => {
+                        let Some(frame) = frame else {
+                            if !leaving {
+                                shared.saw(&stamp, What::Closed);
                             }
+                            let told = matches!(*tell.borrow(), State::Told(_) | State::Out(_));
+                            if !told {
+                                tell.send_replace(State::Closed);
+                            }
+                            return;
                         };
-                        let frame: Value = serde_json::from_str(frame.as_str()).unwrap();
                         let Some((what, state)) = read(&frame) else { continue };
+                        if let Some(token) = frame["resume"].as_str() {
+                            let _ = resumes.set(token.to_owned());
+                        }
                         let told = matches!(what, What::Told { .. });
                         shared.saw(&stamp, what);
                         if let Some(state) = state {
@@ -108,8 +154,8 @@ impl Client {
                         if told && !ignores {
                             leaving = true;
                             shared.saw(&stamp, What::Leaves);
-                            let _ = socket.send(Message::text(r#"{"type":"bye"}"#)).await;
-                            let _ = socket.close(None).await;
+                            let _ = wire.send(&json!({"type": "bye"})).await;
+                            wire.close().await;
                         }
                     }
                 }
@@ -118,6 +164,7 @@ impl Client {
         Self {
             stamp,
             state,
+            resume,
             commands,
         }
     }
@@ -137,6 +184,11 @@ impl Client {
             State::In(session, r#gen) => (session, r#gen),
             other => panic!("{:?} was not let in: {other:?}", self.stamp),
         }
+    }
+
+    /// With which it may come back, once it is in.
+    pub(crate) fn resume_token(&self) -> String {
+        self.resume.get().expect("it is in").clone()
     }
 
     /// Waits until the session ended with a notice, and says why.

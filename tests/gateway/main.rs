@@ -4,9 +4,9 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `world.rs` | the nodes, the store, the wires between them, and the history |
-//! | `client.rs` | the clients |
+//! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
 //! | `settle.rs` | waiting for peace, and the verdict |
-//! | `scenarios.rs` | what happens |
+//! | `scenarios.rs`, `orders.rs` | what happens; what operators order and clients intend |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
 //! | `page.rs` | the live page, in a browser |
 //! | `variants.rs` | flows that are broken, in this process, which the checker must catch |
@@ -18,6 +18,7 @@
 
 mod client;
 mod flow;
+mod orders;
 mod page;
 mod saboteur;
 mod scenarios;
@@ -25,4 +26,5 @@ mod servers;
 mod settle;
 mod sqlite;
 mod variants;
+mod wire;
 mod world;

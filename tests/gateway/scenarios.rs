@@ -338,7 +338,7 @@ pub(crate) async fn store_restarts(
     world.verdict(clients).await
 }
 
-async fn start(world: &mut World, nodes: &[&str]) {
+pub(crate) async fn start(world: &mut World, nodes: &[&str]) {
     for node in nodes {
         world.start(node).await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! The scenarios over a SQLite file, but for those that stop a node: it might be in the middle of a write, and the file is locked
 //! for that long.
 
-use crate::{scenarios, world::World};
+use crate::{orders, scenarios, world::World};
 
 macro_rules! scenarios {
     ($($test:ident: $world:ident => $play:expr;)+) => {$(
@@ -25,4 +25,9 @@ scenarios! {
     bad_peer_link: world => scenarios::bad_peer_link(world);
     deaf_clients: world => scenarios::deaf_clients(world);
     two_of_three: world => scenarios::two_of_three(world);
+    banned: world => orders::banned(world);
+    drained: world => orders::drained(world);
+    resumed: world => orders::resumed(world);
+    two_fronts: world => orders::two_fronts(world);
+    idle_goes_first: world => orders::idle_goes_first(world);
 }

@@ -20,7 +20,10 @@ use distlock_kickout::{Device, NodeId, Uid};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::client::{Client, State};
+use crate::{
+    client::{Client, Hello, State},
+    wire::Wire,
+};
 
 /// For anything that has no reason to take long, on a machine that is busy with other tests.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -60,6 +63,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) process: Process,
     pub(crate) listen: SocketAddr,
+    /// For clients on plain TCP, where it has one.
+    pub(crate) framed: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
     /// In front of what other nodes reach it by.
     pub(crate) wire: FaultProxy,
@@ -186,6 +191,7 @@ impl World {
         Ok(Node {
             name: name.to_owned(),
             listen: address("listen")?,
+            framed: address("tcp_listen").ok(),
             admin: address("admin_listen")?,
             process,
             wire,
@@ -214,6 +220,17 @@ impl World {
 
     /// A device that connects to a node and asks to log in.
     pub(crate) async fn client(&self, uid: &Uid, device: &str, node: &str) -> Client {
+        self.client_with(uid, device, node, Hello::login()).await
+    }
+
+    /// As [`client`](Self::client), with other words.
+    pub(crate) async fn client_with(
+        &self,
+        uid: &Uid,
+        device: &str,
+        node: &str,
+        hello: Hello,
+    ) -> Client {
         let node = self.node(node);
         let key = TokenKey::new(KEY.as_bytes()).unwrap();
         let token = mint(&key, uid, Duration::from_secs(3600)).unwrap();
@@ -225,7 +242,12 @@ impl World {
             node: NodeId::new(&node.name).unwrap(),
             what: What::LoginSent,
         };
-        Client::connect(node.listen, &token, stamp, Arc::clone(&self.shared)).await
+        let shared = Arc::clone(&self.shared);
+        if hello.framed {
+            let to = node.framed.expect("this world has no front for plain TCP");
+            return Client::connect(Wire::framed(to), &token, hello, stamp, shared).await;
+        }
+        Client::connect(Wire::websocket(node.listen), &token, hello, stamp, shared).await
     }
 
     /// As [`client`](Self::client), and waits until it is in.

@@ -1,0 +1,169 @@
+//! What operators order and clients intend, across nodes.
+
+use std::{process::Command, time::Duration};
+
+use distlock_checker::{Invariant, Report, Seen, What};
+use distlock_harness::eventually_async;
+use distlock_kickout::{Code, Uid};
+
+use crate::{
+    client::{Client, Hello, State},
+    scenarios::start,
+    world::{SOON, World, pause},
+};
+
+/// An account is banned on the node where it is not, which ends its session and keeps it out everywhere until the ban is lifted.
+pub(crate) async fn banned(mut world: World) -> Report {
+    start(&mut world, &["n1", "n2"]).await;
+    let (anna, bob) = (world.uid("anna"), world.uid("bob"));
+    let mut old = world.log_in(&anna, "phone", "n2").await;
+    let bystander = world.log_in(&bob, "phone", "n2").await;
+    world.orders("n1", &["ban", anna.as_str(), "--reason", "spam"]);
+    assert_eq!(old.told().await, Code::Banned);
+    let mut clients = vec![old, bystander];
+    for node in ["n1", "n2"] {
+        let mut refused = world.client(&anna, "pc", node).await;
+        assert_eq!(refused.answered().await, State::Out("denied".into()));
+        clients.push(refused);
+    }
+    world.orders("n2", &["ban", anna.as_str(), "--lift"]);
+    clients.push(world.keeps_trying(&anna, "pc", "n1").await);
+    clients.push(world.keeps_trying(&anna, "tablet", "n2").await);
+    world.verdict(clients).await
+}
+
+/// A node is drained: its sessions go elsewhere, none is lost and none doubled, and it lets nobody in until it may again.
+pub(crate) async fn drained(mut world: World) -> Report {
+    start(&mut world, &["n1", "n2"]).await;
+    let uids: Vec<Uid> = (0..12).map(|at| world.uid(&format!("u{at}"))).collect();
+    let mut clients = Vec::new();
+    for uid in &uids {
+        clients.push(world.log_in(uid, "phone", "n2").await);
+    }
+    world.orders("n2", &["drain", "--rate", "20"]);
+    let mut moved = Vec::new();
+    for client in &mut clients {
+        assert_eq!(client.told().await, Code::Draining);
+        moved.push(world.keeps_trying(&client.stamp.uid, "phone", "n1").await);
+    }
+    let mut refused = world.client(&uids[0], "pc", "n2").await;
+    let answer = refused.answered().await;
+    assert!(matches!(answer, State::Out(_)), "{answer:?}");
+    // Whoever moved has not been disturbed by it.
+    for client in &moved {
+        assert!(
+            matches!(client.state(), State::In(..)),
+            "{:?}",
+            client.stamp
+        );
+    }
+    world.orders("n2", &["drain", "--undo"]);
+    clients.push(refused);
+    clients.extend(moved);
+    clients.push(world.keeps_trying(&uids[1], "pc", "n2").await);
+    world.verdict(clients).await
+}
+
+/// A connection that broke is resumed on another node; one whose session was ended is not, and may only take over.
+pub(crate) async fn resumed(mut world: World) -> Report {
+    start(&mut world, &["n1", "n2"]).await;
+    let anna = world.uid("anna");
+    let mut first = world.log_in(&anna, "phone", "n1").await;
+    let token = first.resume_token();
+    // As with an empty battery.
+    drop(first);
+    first = world
+        .client_with(&anna, "phone", "n2", Hello::resume(&token))
+        .await;
+    first.is_in().await;
+    let token = first.resume_token();
+    let mut second = world.log_in(&anna, "pc", "n1").await;
+    assert_eq!(first.told().await, Code::Superseded);
+    let mut late = world
+        .client_with(&anna, "phone", "n2", Hello::resume(&token))
+        .await;
+    assert_eq!(late.answered().await, State::Out("denied".into()));
+    assert!(
+        matches!(second.state(), State::In(..)),
+        "{:?}",
+        second.stamp
+    );
+    let mut third = world
+        .client_with(&anna, "phone", "n2", Hello::takeover())
+        .await;
+    third.is_in().await;
+    assert_eq!(second.told().await, Code::Superseded);
+    let clients: Vec<Client> = vec![first, second, late, third];
+    let report = world.verdict(clients).await;
+    assert!(report.looked_at(Invariant::I9) > 0, "{report}");
+    report
+}
+
+/// Devices on plain TCP and on WebSockets take over from each other, on both nodes, and get each other's messages.
+pub(crate) async fn two_fronts(mut world: World) -> Report {
+    world.set("tcp_listen", "127.0.0.1:0");
+    start(&mut world, &["n1", "n2"]).await;
+    let (anna, bob) = (world.uid("anna"), world.uid("bob"));
+    let mut friend = world.client_with(&bob, "bobs", "n1", Hello::framed()).await;
+    friend.is_in().await;
+    let mut clients: Vec<Client> = Vec::new();
+    let steps = [
+        ("phone", "n1", Hello::login()),
+        ("watch", "n2", Hello::framed()),
+        ("radio", "n1", Hello::framed()),
+        ("pc", "n2", Hello::login()),
+        ("radio", "n2", Hello::framed()),
+    ];
+    for (at, (device, node, hello)) in steps.into_iter().enumerate() {
+        let mut next = world.client_with(&anna, device, node, hello).await;
+        next.is_in().await;
+        if let Some(old) = clients.last_mut() {
+            assert_eq!(old.told().await, Code::Superseded);
+        }
+        friend.send(&anna, &format!("{}-m{at}", world.name));
+        clients.push(next);
+    }
+    clients.push(friend);
+    let report = world.verdict(clients).await;
+    for invariant in [Invariant::I9, Invariant::I11, Invariant::I18] {
+        assert!(report.looked_at(invariant) > 0, "{report}");
+    }
+    report
+}
+
+/// Two sessions of an account may live: the third login ends the one that has said nothing for longest, though it is the newer.
+pub(crate) async fn idle_goes_first(mut world: World) -> Report {
+    world.set("policy", "n_total(2)");
+    world.set("on_exceed", "evict_idle");
+    world.rules.limit = 2;
+    start(&mut world, &["n1", "n2"]).await;
+    let (anna, bob) = (world.uid("anna"), world.uid("bob"));
+    let busy = world.log_in(&anna, "phone", "n1").await;
+    let mut idle = world.log_in(&anna, "pc", "n2").await;
+    pause(Duration::from_secs(1)).await;
+    busy.send(&bob, &format!("{}-alive", world.name));
+    let sent = |history: &distlock_checker::History| {
+        let outcome = |seen: &Seen| matches!(seen.what, What::Outcome { .. });
+        history.clients.iter().any(outcome)
+    };
+    eventually_async("the busy one's answer", SOON, || async {
+        sent(&world.history().unwrap()).then_some(())
+    })
+    .await
+    .unwrap();
+    let third = world.log_in(&anna, "tablet", "n1").await;
+    assert_eq!(idle.told().await, Code::Superseded);
+    assert!(matches!(busy.state(), State::In(..)), "{:?}", busy.stamp);
+    world.verdict(vec![busy, idle, third]).await
+}
+
+impl World {
+    /// Says something to a node as an operator does, on the command line.
+    fn orders(&self, node: &str, words: &[&str]) {
+        let admin = format!("http://{}", self.node(node).admin);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
+        command.arg("gateway").args(words).args(["--admin", &admin]);
+        let output = tokio::task::block_in_place(|| command.output()).unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+}
