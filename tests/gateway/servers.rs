@@ -44,6 +44,11 @@ async fn postgres() {
     let mut server = tokio::task::block_in_place(PostgresServer::start).unwrap();
     let url = server.url();
     Box::pin(main_scenarios("postgres", &url)).await;
+    Box::pin(scenarios::bystanders(World::new(
+        "postgres-bystanders",
+        &url,
+    )))
+    .await;
     let world = World::new("postgres-restart", &url);
     Box::pin(scenarios::store_restarts(world, || server.restart())).await;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use distlock_kickout::Transition;
+use distlock_kickout::{Transition, Uid};
 
 use crate::{Scene, history::What, report::Invariant::*};
 
@@ -13,8 +13,8 @@ struct Message<'a> {
     received: usize,
     /// The connections that got it.
     receivers: Vec<u64>,
-    /// Nobody was in, so it was kept.
-    kept: bool,
+    /// Nobody was in, so it was kept: for whom, and since when.
+    kept: Option<(&'a Uid, u64)>,
 }
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
@@ -38,8 +38,10 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
         }
     }
     for event in &scene.history.nodes {
-        if let (Transition::Stored, Some(id)) = (event.event, event.message.as_deref()) {
-            messages.entry(id).or_default().kept = true;
+        if let (Transition::Stored, Some(id), Some(uid)) =
+            (event.event, event.message.as_deref(), &event.uid)
+        {
+            messages.entry(id).or_default().kept = Some((uid, event.boot_us));
         }
     }
     for (id, mut message) in messages {
@@ -47,7 +49,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
         message.receivers.dedup();
         // What was kept is handed out anew when a session ends while it is being handed out to it.
         let each_once = message.received == message.receivers.len();
-        let again = message.kept
+        let again = message.kept.is_some()
             && each_once
             && message
                 .receivers
@@ -60,6 +62,20 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             .expect(I18, message.received <= 1 || again, || {
                 format!("message {id} was received {} times", message.received)
             });
+        // Whoever came after it was kept, and is still there, has it by now: a history ends in peace.
+        let waits = message.kept.filter(|(uid, since)| {
+            message.received == 0
+                && message.outcomes == ["stored"]
+                && scene.history.clients.iter().any(|seen| {
+                    matches!(seen.what, What::LoginOk { .. })
+                        && seen.uid == **uid
+                        && seen.at_us > *since
+                        && !over.contains(&seen.client)
+                })
+        });
+        scene.report.expect(I18, waits.is_none(), || {
+            format!("message {id} was kept, and never handed out to those who came")
+        });
         let reported = match message.outcomes.as_slice() {
             // The sender's session ended before it could be told.
             [] => message.sender.is_none_or(|sender| over.contains(&sender)),

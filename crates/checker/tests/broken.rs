@@ -596,6 +596,29 @@ fn a_kept_message_that_is_handed_out_again() {
 }
 
 #[test]
+fn a_kept_message_that_never_comes() {
+    let id = || "m".to_owned();
+    let mut play = first();
+    play.client(1, What::Sent { id: id() });
+    play.event("n1", "stored", json!({"uid": UID, "message": "m"}));
+    let outcome = "stored".into();
+    play.client(1, What::Outcome { id: id(), outcome });
+    assert!(play.check().is_clean(), "nobody has come: {}", play.check());
+    play.client(2, What::LoginSent)
+        .granted("n2", 2)
+        .superseded("n1", 1, 2)
+        .told(1)
+        .client(1, What::Leaves)
+        .closed("n1", 1, "AlreadyGone")
+        .admitted("n2", 2)
+        .in_(2)
+        .record(2, 2);
+    assert_eq!(play.violated(), [I18]);
+    play.client(2, What::Message { id: id() });
+    assert!(play.check().is_clean(), "{}", play.check());
+}
+
+#[test]
 fn a_history_with_a_gap() {
     let mut play = honest();
     play.history.nodes.remove(3);
