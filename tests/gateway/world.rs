@@ -220,7 +220,7 @@ impl World {
 
     /// A device that connects to a node and asks to log in.
     pub(crate) async fn client(&self, uid: &Uid, device: &str, node: &str) -> Client {
-        self.client_with(uid, device, node, Hello::login()).await
+        Box::pin(self.client_with(uid, device, node, Hello::login())).await
     }
 
     /// As [`client`](Self::client), with other words.
