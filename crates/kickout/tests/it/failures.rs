@@ -331,6 +331,38 @@ async fn a_logout_is_tried_until_the_store_is_back() {
     .await;
 }
 
+/// More than the queue of deletes holds: what found no place there is found in the directory.
+#[tokio::test]
+async fn more_logouts_than_can_wait_for_the_store() {
+    const MANY: usize = 4096 + 100;
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // A busy machine may take longer for this than a short lease lasts.
+    timers.node_lease = Duration::from_secs(12);
+    let n1 = cluster
+        .node_with("n1", |builder| builder.timers(timers))
+        .await;
+    let mut sessions = Vec::new();
+    for number in 0..MANY {
+        sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
+    }
+    n1.faults.cut();
+    let logouts = sessions.iter().map(|session| session.logout());
+    let outcomes = futures_util::future::join_all(logouts).await;
+    assert!(outcomes.iter().all(|it| *it == LoggedOut::Queued));
+    n1.faults.heal();
+    eventually("every account to be out", || async {
+        for session in &sessions {
+            let record = cluster.record(session.uid()).await.unwrap();
+            if record.sessions().next().is_some() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_session_that_the_store_forgot_is_written_again() {
     let cluster = Cluster::new();
