@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_core::{ErrorKind, Expect, RecordKey};
 use distlock_kickout::{
     Boot, Code, Confirm, KickRequest, KickResult, LoggedOut, LoginOutcome, PeerError, Phase,
-    SessionKey, Transition,
+    Session, SessionKey, Transition,
 };
 
 use crate::cluster::{Cluster, eventually, login, pause, soon, timers, told, uid};
@@ -347,7 +347,7 @@ async fn more_logouts_than_can_wait_for_the_store() {
         sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
     }
     n1.faults.cut();
-    let logouts = sessions.iter().map(|session| session.logout());
+    let logouts = sessions.iter().map(Session::logout);
     let outcomes = futures_util::future::join_all(logouts).await;
     assert!(outcomes.iter().all(|it| *it == LoggedOut::Queued));
     n1.faults.heal();
