@@ -160,7 +160,8 @@ struct RedisArgs {
 struct ZooKeeperArgs {
     #[command(flatten)]
     measure: Measure,
-    /// The ensemble, `host:port,host:port` [default: three private servers].
+    /// The ensemble, `host:port,host:port`; everybody connects to the first of them [default: three private servers, and
+    /// everybody to their leader].
     #[arg(long)]
     servers: Option<String>,
     /// Where private servers keep their data [default: the system's folder for temporary files].

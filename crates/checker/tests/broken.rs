@@ -109,6 +109,20 @@ impl Play {
         self.client(number, What::Told { code })
     }
 
+    /// Another one on `n2` logs in, the first is told and leaves, and the directory says so.
+    fn second_takes_over(&mut self) -> &mut Self {
+        self.client(2, What::LoginSent)
+            .granted("n2", 2)
+            .superseded("n1", 1, 2)
+            .kicked("n2", "n1", 1)
+            .admitted("n2", 2)
+            .in_(2)
+            .told(1)
+            .client(1, What::Leaves)
+            .closed("n1", 1, "AlreadyGone")
+            .record(2, 2)
+    }
+
     /// The directory at the end names this session, on the node of its parity.
     fn record(&mut self, number: u8, r#gen: u8) -> &mut Self {
         let (node, boot) = if number % 2 == 1 {
@@ -149,16 +163,7 @@ fn first() -> Play {
 /// Then another one on `n2` takes over.
 fn honest() -> Play {
     let mut play = first();
-    play.client(2, What::LoginSent)
-        .granted("n2", 2)
-        .superseded("n1", 1, 2)
-        .kicked("n2", "n1", 1)
-        .admitted("n2", 2)
-        .in_(2)
-        .told(1)
-        .client(1, What::Leaves)
-        .closed("n1", 1, "AlreadyGone")
-        .record(2, 2);
+    play.second_takes_over();
     play
 }
 
@@ -575,16 +580,8 @@ fn a_kept_message_that_is_handed_out_again() {
     let kept = json!({"uid": UID, "message": "m"});
     play.event("n1", "stored", kept)
         .client(1, got())
-        .client(2, What::LoginSent)
-        .granted("n2", 2)
-        .superseded("n1", 1, 2)
-        .told(1)
-        .client(1, What::Leaves)
-        .closed("n1", 1, "AlreadyGone")
-        .admitted("n2", 2)
-        .in_(2)
-        .client(2, got())
-        .record(2, 2);
+        .second_takes_over()
+        .client(2, got());
     assert!(play.check().is_clean(), "{}", play.check());
     // Twice to one of them is once too often, and so is one that was never kept.
     play.client(2, got());
@@ -604,15 +601,7 @@ fn a_kept_message_that_never_comes() {
     let outcome = "stored".into();
     play.client(1, What::Outcome { id: id(), outcome });
     assert!(play.check().is_clean(), "nobody has come: {}", play.check());
-    play.client(2, What::LoginSent)
-        .granted("n2", 2)
-        .superseded("n1", 1, 2)
-        .told(1)
-        .client(1, What::Leaves)
-        .closed("n1", 1, "AlreadyGone")
-        .admitted("n2", 2)
-        .in_(2)
-        .record(2, 2);
+    play.second_takes_over();
     assert_eq!(play.violated(), [I18]);
     play.client(2, What::Message { id: id() });
     assert!(play.check().is_clean(), "{}", play.check());
