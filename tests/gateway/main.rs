@@ -6,7 +6,7 @@
 //! | `world.rs` | the nodes, the store, the wires between them, and the history |
 //! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
 //! | `settle.rs` | waiting for peace, and the verdict |
-//! | `scenarios.rs`, `orders.rs` | what happens; what operators order and clients intend |
+//! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
 //! | `page.rs` | the live page, in a browser |
 //! | `variants.rs` | flows that are broken, in this process, which the checker must catch |
@@ -20,6 +20,7 @@ mod client;
 mod flow;
 mod orders;
 mod page;
+mod profiles;
 mod saboteur;
 mod scenarios;
 mod servers;

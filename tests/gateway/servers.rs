@@ -9,7 +9,7 @@ use distlock_harness::servers::{
     zookeeper::ZooKeeper,
 };
 
-use crate::{scenarios, world::World};
+use crate::{profiles, scenarios, world::World};
 
 async fn main_scenarios(backend: &str, url: &str) {
     let world = |name: &str| World::new(&format!("{backend}-{name}"), url);
@@ -35,6 +35,7 @@ async fn redis_with_one_node_in_trouble() {
     Box::pin(scenarios::bystanders(world("bystanders"))).await;
     Box::pin(scenarios::stopped_node(world("stopped"))).await;
     Box::pin(scenarios::strict(world("strict"))).await;
+    Box::pin(profiles::slow_profiles(world("profiles"))).await;
     let wired = world("link").wired(&[server.address()]);
     Box::pin(scenarios::bad_store_link(wired)).await;
 }

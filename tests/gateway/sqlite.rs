@@ -1,7 +1,7 @@
 //! The scenarios over a SQLite file, but for those that stop a node: it might be in the middle of a write, and the file is locked
 //! for that long.
 
-use crate::{orders, scenarios, world::World};
+use crate::{orders, profiles, scenarios, world::World};
 
 macro_rules! scenarios {
     ($($test:ident: $world:ident => $play:expr;)+) => {$(
@@ -30,4 +30,5 @@ scenarios! {
     resumed: world => orders::resumed(world);
     two_fronts: world => orders::two_fronts(world);
     idle_goes_first: world => orders::idle_goes_first(world);
+    slow_profiles: world => profiles::slow_profiles(world);
 }

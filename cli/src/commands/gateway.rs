@@ -68,8 +68,9 @@ struct Node {
 
 const RUN_EXAMPLES: &str = "\
 Secrets:
-  token_key and admin_token are read from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY
-  and DISTLOCK_GATEWAY_ADMIN_TOKEN: flags can be seen by everybody on the host
+  token_key, admin_token and profile_token are read from the configuration file, or from
+  DISTLOCK_GATEWAY_TOKEN_KEY, DISTLOCK_GATEWAY_ADMIN_TOKEN and DISTLOCK_GATEWAY_PROFILE_TOKEN:
+  flags can be seen by everybody on the host
 
 Examples:
   export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
@@ -179,7 +180,7 @@ impl Token {
     }
 }
 
-/// The `[gateway]` table with the two secrets of the environment.
+/// The `[gateway]` table with the secrets of the environment.
 pub(crate) fn configured(context: &Context) -> Outcome<GatewayConfig> {
     let mut config: GatewayConfig = context.config()?.gateway()?.unwrap_or_default();
     for key in SECRETS {
@@ -233,7 +234,7 @@ fn stdin_ends() -> tokio::sync::oneshot::Receiver<()> {
 }
 
 /// Never as flags: those can be seen by everybody on the host.
-const SECRETS: [&str; 2] = ["token_key", "admin_token"];
+const SECRETS: [&str; 3] = ["token_key", "admin_token", "profile_token"];
 
 fn variable(key: &str) -> String {
     format!("DISTLOCK_GATEWAY_{}", key.to_uppercase())

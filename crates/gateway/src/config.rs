@@ -6,7 +6,10 @@ use distlock_core::{Error, ErrorKind, Result, parse_duration};
 use distlock_kickout::{Admission, Confirm, NodeId, OnExceed, PolicyName, RouteMode, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::token::{self, TokenKey};
+use crate::{
+    profiles,
+    token::{self, TokenKey},
+};
 
 /// Everything a gateway node is told. Every key has a default except `node` and `token_key`.
 ///
@@ -76,6 +79,13 @@ pub struct GatewayConfig {
     pub login_burst: usize,
     /// Most logins under way on this node at one time.
     pub max_logins: usize,
+    /// The web service that is asked about each login before it may go on; none unless set.
+    pub profile_url: Option<String>,
+    /// The bearer token that it is asked with.
+    pub profile_token: Option<Secret>,
+    /// Longest wait for its answer.
+    #[serde(deserialize_with = "duration")]
+    pub profile_timeout: Duration,
 }
 
 impl Default for GatewayConfig {
@@ -108,6 +118,9 @@ impl Default for GatewayConfig {
             login_rate: 20,
             login_burst: 200,
             max_logins: 4096,
+            profile_url: None,
+            profile_token: None,
+            profile_timeout: Duration::from_secs(2),
         }
     }
 }
@@ -168,6 +181,12 @@ impl GatewayConfig {
             "logins of one account and node at once, after a quiet time",
         ),
         ("max_logins", "most logins under way at one time"),
+        (
+            "profile_url",
+            "web service that is asked about each login (none unless set)",
+        ),
+        ("profile_token", "bearer token that it is asked with"),
+        ("profile_timeout", "longest wait for its answer"),
     ];
 
     /// Sets one key from text, as a flag or an environment variable gives it.
@@ -193,6 +212,8 @@ impl GatewayConfig {
             "confirm" => self.confirm = choice(key, value)?,
             "route" => self.route = choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
+            "profile_url" => self.profile_url = Some(text()),
+            "profile_token" => self.profile_token = Some(Secret::new(value)),
             _ if self.number_slot(key).is_some() => {
                 let value = number(key, value)?;
                 if let Some(slot) = self.number_slot(key) {
@@ -260,6 +281,12 @@ impl GatewayConfig {
             }
         }
         self.key()?;
+        if let Some(url) = &self.profile_url {
+            profiles::address(url)?;
+        }
+        if let Some(token) = &self.profile_token {
+            profiles::bearer(token.expose())?;
+        }
         if let Some(token) = &self.admin_token
             && token.expose().len() < 16
         {
@@ -282,6 +309,7 @@ impl GatewayConfig {
             ("sweep", self.sweep, ms(100), hour),
             ("heartbeat", self.heartbeat, ms(100), hour),
             ("login_timeout", self.login_timeout, ms(100), hour),
+            ("profile_timeout", self.profile_timeout, ms(10), hour),
         ] {
             if value < least || value > most {
                 return Err(invalid(
@@ -362,6 +390,7 @@ impl GatewayConfig {
             "sweep" => &mut self.sweep,
             "heartbeat" => &mut self.heartbeat,
             "login_timeout" => &mut self.login_timeout,
+            "profile_timeout" => &mut self.profile_timeout,
             _ => return None,
         })
     }

@@ -33,7 +33,8 @@
 //!
 //! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what clients see (`machine` is one
 //! connection from its first frame to its end, behind `ws` and `tcp` alike); `peer` what nodes ask of each other; `admin` the
-//! admin HTTP and `page` the live page beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in.
+//! admin HTTP and `page` the live page beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in;
+//! `profiles` the service that is asked about each login.
 //!
 //! # What holds
 //!
@@ -51,6 +52,7 @@ mod metering;
 mod node;
 mod page;
 mod peer;
+mod profiles;
 mod token;
 
 pub use config::{GatewayConfig, Secret};

@@ -20,6 +20,7 @@ use crate::{
     metering,
     page::Page,
     peer::{GrpcPeers, serve_peers},
+    profiles::WebProfiles,
 };
 
 /// How often the metrics recorder tidies up.
@@ -125,7 +126,7 @@ impl Gateway {
             }
             None => peer.1.to_string(),
         };
-        let kick = KickOut::builder(store.clone(), node.clone())
+        let mut kick = KickOut::builder(store.clone(), node.clone())
             .advertise(advertise)
             .front(front.1.to_string())
             .policy(Policy::named(config.policy).on_exceed(config.on_exceed))
@@ -133,9 +134,11 @@ impl Gateway {
             .confirm(config.confirm)
             .route(config.route)
             .timers(timers)
-            .peers(Arc::new(peers))
-            .start()
-            .await?;
+            .peers(Arc::new(peers));
+        if let Some(profiles) = WebProfiles::configured(&config, &node, &clock)? {
+            kick = kick.profiles(Arc::new(profiles));
+        }
+        let kick = kick.start().await?;
 
         let stop = CancellationToken::new();
         let connections = TaskTracker::new();
@@ -155,7 +158,10 @@ impl Gateway {
         let places = Places::new(config.max_connections, config.max_pending);
         let lines = |listener| {
             // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
-            let slowest = config.lock_wait + config.kick_budget * 2 + config.node_lease;
+            let slowest = config.profile_timeout
+                + config.lock_wait
+                + config.kick_budget * 2
+                + config.node_lease;
             let limit = config.login_timeout * 2 + slowest;
             LineListener::new(listener, places.clone(), Arc::clone(&clock), limit)
         };

@@ -60,7 +60,8 @@ fn every_key_can_be_set_from_text() {
             }
             "node" => "n1",
             _ if key.ends_with("listen") || *key == "peer_advertise" => "127.0.0.1:0",
-            "token_key" | "admin_token" => "a key of at least thirty-two bytes",
+            "token_key" | "admin_token" | "profile_token" => "a key of at least thirty-two bytes",
+            "profile_url" => "http://127.0.0.1:8080/may-log-in?of=us",
             _ => "1s",
         };
         config("n1")
@@ -102,6 +103,23 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
         ),
         ("lock_ttl", "99ms", "is 99ms: 100ms to 3600s are allowed"),
         ("node_lease", "2h", "is 7200s: 500ms to 3600s are allowed"),
+        (
+            "profile_url",
+            "https://profiles",
+            "is \"https://profiles\": http://HOST:PORT/PATH is needed",
+        ),
+        ("profile_url", "/path", "http://HOST:PORT/PATH is needed"),
+        ("profile_url", "http://a:hunter2@host/", "user or password"),
+        (
+            "profile_token",
+            "two\nlines",
+            "one line of visible characters",
+        ),
+        (
+            "profile_timeout",
+            "9ms",
+            "is 9ms: 10ms to 3600s are allowed",
+        ),
         ("max_frame", "65536", "is 65536: 512 to 65535 are allowed"),
         ("max_connections", "0", "is 0: 1 to 1000000 are allowed"),
         ("login_rate", "100001", "is 100001: 0 to 100000 are allowed"),
@@ -115,6 +133,7 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
             text.contains(&format!("gateway.{key}")) && text.contains(says),
             "{text}"
         );
+        assert!(!text.contains("hunter2"), "{text}");
     }
     let mut config = config("n1");
     config.token_key = None;

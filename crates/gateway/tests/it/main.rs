@@ -6,6 +6,7 @@ mod flood;
 mod messages;
 mod net;
 mod page;
+mod profiles;
 mod protocol;
 mod takeover;
 mod tcp;

@@ -1,0 +1,169 @@
+//! The web service that is asked about each login.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
+    routing::post,
+};
+use distlock_gateway::Secret;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+
+use crate::net::{Client, Net, Node, login, soon};
+
+type Asked = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
+
+/// A service that answers by the device's name, and what it was asked.
+async fn service() -> (SocketAddr, Asked) {
+    async fn answer(
+        State(asked): State<Asked>,
+        headers: HeaderMap,
+        Json(question): Json<Value>,
+    ) -> Response {
+        let device = question["device"].as_str().unwrap().to_owned();
+        asked.lock().unwrap().push((headers, question));
+        match device.as_str() {
+            "never" => std::future::pending().await,
+            "broken" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            "elsewhere" => (StatusCode::FOUND, [("location", "/")]).into_response(),
+            "forbidden" => StatusCode::FORBIDDEN.into_response(),
+            "unpaid" => {
+                let reason = format!("the subscription\u{7} ended{}", "!".repeat(300));
+                (StatusCode::FORBIDDEN, Json(json!({"reason": reason}))).into_response()
+            }
+            "odd" => (StatusCode::FORBIDDEN, "{\"reason\": 5}").into_response(),
+            "nothing" => StatusCode::NO_CONTENT.into_response(),
+            _ => Json(json!({"welcome": true})).into_response(),
+        }
+    }
+    let asked = Asked::default();
+    let router = Router::new()
+        .route("/may-log-in", post(answer))
+        .with_state(asked.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (address, asked)
+}
+
+async fn node_that_asks(net: &Net, service: SocketAddr) -> Node {
+    net.node_with("n1", |config| {
+        config.profile_url = Some(format!("http://{service}/may-log-in"));
+        config.profile_token = Some(Secret::new("open sesame"));
+        config.profile_timeout = Duration::from_millis(500);
+    })
+    .await
+}
+
+/// Asks to log in, and answers what came first.
+async fn asks(node: &Node, uid: &str, device: &str) -> (Client, Value) {
+    let mut client = node.connect().await;
+    client.send(&login(uid, device)).await;
+    let answer = client.frame().await;
+    (client, answer)
+}
+
+#[tokio::test]
+async fn a_service_says_who_may_log_in() {
+    let (net, (service, asked)) = (Net::new(), service().await);
+    let n1 = node_that_asks(&net, service).await;
+    let (mut phone, _) = n1.login("anna", "phone").await;
+    {
+        let asked = asked.lock().unwrap();
+        let [(headers, question)] = asked.as_slice() else {
+            panic!("{asked:?}")
+        };
+        assert_eq!(
+            *question,
+            json!({"uid": "anna", "device": "phone", "class": "", "intent": "login", "node": "n1"})
+        );
+        assert_eq!(headers["authorization"], "Bearer open sesame");
+    }
+    let long = format!("the subscription ended{}", "!".repeat(178));
+    for (device, reason) in [
+        ("forbidden", "the account may not log in now"),
+        ("odd", "the account may not log in now"),
+        ("unpaid", &long),
+    ] {
+        let (mut client, answer) = asks(&n1, "anna", device).await;
+        assert_eq!(
+            (&answer["type"], &answer["code"], &answer["reason"]),
+            (&json!("denied"), &json!(4), &json!(reason)),
+            "{device}"
+        );
+        assert_eq!(client.rest().await.1, Some(4504));
+    }
+    for device in ["broken", "elsewhere", "never"] {
+        let (_, answer) = asks(&n1, "anna", device).await;
+        assert_eq!(
+            (&answer["type"], &answer["code"]),
+            (&json!("error"), &json!("unavailable")),
+            "{device}"
+        );
+    }
+    // None of them has moved the one that is in; the next that may does.
+    assert_eq!(n1.kick.sessions(), 1);
+    let (_nothing, _) = n1.login("anna", "nothing").await;
+    assert_eq!(phone.frame().await["type"], "offline");
+
+    let (_, metrics) = n1.admin("GET /metrics", "").await;
+    for (result, times) in [("allowed", 2), ("denied", 3), ("failed", 3)] {
+        let line = format!("distlock_profile_seconds_count{{result=\"{result}\"}} {times}");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+}
+
+/// A service that closes each connection after its first answer, without a word of warning.
+#[tokio::test]
+async fn a_connection_that_was_closed_meanwhile_costs_no_login() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let service = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut question = [0; 4096];
+            if stream.read(&mut question).await.unwrap() == 0 {
+                continue;
+            }
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            // The second question on this connection is read and not answered.
+            let _ = stream.read(&mut question).await;
+        }
+    });
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.profile_url = Some(format!("http://{service}/"));
+        })
+        .await;
+    for at in 0..5 {
+        let (_client, _) = soon("the login", n1.login("anna", &format!("d{at}"))).await;
+    }
+}
+
+#[tokio::test]
+async fn without_the_service_nobody_logs_in() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nowhere = listener.local_addr().unwrap();
+    drop(listener);
+    let net = Net::new();
+    let n1 = node_that_asks(&net, nowhere).await;
+    let (_, answer) = asks(&n1, "anna", "phone").await;
+    assert_eq!(
+        (&answer["type"], &answer["code"]),
+        (&json!("error"), &json!("unavailable"))
+    );
+    assert_eq!(n1.kick.sessions(), 0);
+}

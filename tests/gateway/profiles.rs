@@ -1,0 +1,102 @@
+//! Nodes that ask a web service about each login, and a service that takes its time.
+
+use std::sync::Arc;
+
+use axum::{Json, Router, extract::State as Held, http::StatusCode, routing::post};
+use distlock_checker::{Fact, Invariant, Report};
+use distlock_kickout::Code;
+use serde_json::Value;
+use tokio::{net::TcpListener, sync::watch};
+
+use crate::{
+    client::State,
+    scenarios::start,
+    world::{SOON, World, now_us},
+};
+
+/// A service that answers about the device "slow" when it is told to, refuses "unpaid" and fails for "broken".
+struct Service {
+    url: String,
+    /// How many of the slow ones it was asked about.
+    asked: watch::Sender<u32>,
+    go: watch::Sender<bool>,
+}
+
+impl Service {
+    async fn start() -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let service = Arc::new(Self {
+            url: format!("http://{}/login", listener.local_addr().unwrap()),
+            asked: watch::Sender::new(0),
+            go: watch::Sender::new(false),
+        });
+        let router = Router::new()
+            .route("/login", post(Self::answer))
+            .with_state(service.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        service
+    }
+
+    async fn answer(Held(service): Held<Arc<Self>>, Json(question): Json<Value>) -> StatusCode {
+        match question["device"].as_str().unwrap() {
+            "slow" => {
+                service.asked.send_modify(|asked| *asked += 1);
+                let mut go = service.go.subscribe();
+                go.wait_for(|go| *go).await.unwrap();
+                StatusCode::NO_CONTENT
+            }
+            "unpaid" => StatusCode::FORBIDDEN,
+            "broken" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::NO_CONTENT,
+        }
+    }
+
+    async fn was_asked(&self, times: u32) {
+        let mut asked = self.asked.subscribe();
+        let reached = asked.wait_for(|asked| *asked >= times);
+        tokio::time::timeout(SOON, reached).await.unwrap().unwrap();
+    }
+}
+
+/// While the profile of a login is being loaded, others of the same account and of another one do not wait for it, on either node;
+/// when it is there, that login is the newest. One whose client leaves meanwhile, one that is refused and one whose profile cannot
+/// be loaded change nothing.
+pub(crate) async fn slow_profiles(mut world: World) -> Report {
+    let service = Service::start().await;
+    world.set("profile_url", &service.url);
+    world.set("profile_timeout", "5m");
+    start(&mut world, &["n1", "n2"]).await;
+    let (anna, quiet) = (world.uid("anna"), world.uid("quiet"));
+    world.fact(Fact::Bystander { uid: quiet.clone() });
+    world.comes_and_goes(&quiet, "n1", 5).await;
+    let from_us = now_us();
+    let mut slow = world.client(&anna, "slow", "n1").await;
+    service.was_asked(1).await;
+    let given_up = world.client(&anna, "slow", "n2").await;
+    service.was_asked(2).await;
+    drop(given_up);
+    let mut phone = world.log_in(&anna, "phone", "n1").await;
+    let mut pc = world.log_in(&anna, "pc", "n2").await;
+    assert_eq!(phone.told().await, Code::Superseded);
+    for node in ["n1", "n2"] {
+        world.comes_and_goes(&quiet, node, 5).await;
+    }
+    let mut unpaid = world.client(&anna, "unpaid", "n1").await;
+    assert_eq!(unpaid.answered().await, State::Out("denied".into()));
+    let mut broken = world.client(&anna, "broken", "n2").await;
+    assert_eq!(broken.answered().await, State::Out("unavailable".into()));
+    assert!(matches!(pc.state(), State::In(..)), "{:?}", pc.stamp);
+    assert_eq!(slow.state(), State::Waiting);
+    world.fact(Fact::Trouble {
+        from_us,
+        to_us: now_us(),
+    });
+    service.go.send_replace(true);
+    slow.is_in().await;
+    assert_eq!(pc.told().await, Code::Superseded);
+    let clients = vec![slow, phone, pc, unpaid, broken];
+    let report = world.verdict(clients).await;
+    // Five and ten logins, and the comparison.
+    assert!(report.looked_at(Invariant::I15) > 15, "{report}");
+    report
+}
