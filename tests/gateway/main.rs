@@ -8,6 +8,7 @@
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
+//! | `failover.rs` | a store that forgets what it had acknowledged |
 //! | `page.rs` | the live page, in a browser |
 //! | `variants.rs` | flows that are broken, in this process, which the checker must catch |
 //! | `flow.rs`, `saboteur.rs` | the nodes and clients of these, and what is wrong with them |
@@ -17,6 +18,7 @@
 )]
 
 mod client;
+mod failover;
 mod flow;
 mod orders;
 mod page;

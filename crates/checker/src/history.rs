@@ -139,6 +139,13 @@ pub enum Fact {
         /// The account.
         uid: Uid,
     },
+    /// The store may have forgotten what was written in this time, although it had said that it was stored.
+    Forgotten {
+        /// Just before the first of these writes.
+        from_us: u64,
+        /// Just after the last one.
+        to_us: u64,
+    },
     /// Something was wrong with others: an account's lock, a node, or the store of one.
     Trouble {
         /// Just before it began.
@@ -217,6 +224,13 @@ impl History {
         })
     }
 
+    /// Whether the store may have forgotten what was written at this moment.
+    pub(crate) fn forgotten(&self, at_us: u64) -> bool {
+        self.facts.iter().any(|fact| {
+            matches!(fact, Fact::Forgotten { from_us, to_us } if *from_us <= at_us && at_us <= *to_us)
+        })
+    }
+
     /// When a node was killed, if it was after this moment.
     pub(crate) fn killed_after(&self, node: &NodeId, after: u64) -> Option<u64> {
         self.facts
@@ -246,6 +260,7 @@ impl Fact {
             Self::Killed { at_us, .. } => *at_us,
             Self::Paused { to_us, .. }
             | Self::Lookup { to_us, .. }
+            | Self::Forgotten { to_us, .. }
             | Self::Trouble { to_us, .. } => *to_us,
             Self::Cut { .. } | Self::Lingering { .. } | Self::Bystander { .. } => 0,
         }

@@ -23,12 +23,16 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     kicks(scene);
 }
 
-/// I5: a session is taken out of the directory once: by itself, or by a newer one. Who finds it gone changes nothing.
+/// I5: a session is taken out of the directory once: by itself, or by a newer one. Who finds it gone changes nothing. Where the
+/// store forgot how it was taken out, it is taken out again.
 fn once(scene: &mut Scene<'_>, life: &Life<'_>) {
     if life.deleted.is_none() && life.revoked.is_none() {
         return;
     }
-    let twice = life.deleted.is_some() && life.revoked.is_some() && !life.registered;
+    let forgotten = life
+        .revoked
+        .is_some_and(|revoked| scene.history.forgotten(revoked.boot_us));
+    let twice = life.deleted.is_some() && life.revoked.is_some() && !life.registered && !forgotten;
     scene.report.expect(I5, !twice, || {
         format!(
             "{} had lost its place, and its logout took something out of the directory",

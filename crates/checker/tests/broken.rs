@@ -416,6 +416,13 @@ fn a_logout_that_erases_although_its_place_was_taken() {
         .revoked("n2", 1, 2)
         .record(2, 2);
     assert_eq!(play.violated(), [I5]);
+    // Unless the store forgot that it was.
+    for (to_us, forgotten) in [(1, false), (play.at, true)] {
+        let from_us = 0;
+        let fact = Fact::Forgotten { from_us, to_us };
+        play.history.facts.push(fact);
+        assert_eq!(play.check().is_clean(), forgotten, "{}", play.check());
+    }
     // Somebody who is in was taken out.
     let mut play = first();
     play.about("n2", "deleted", 1);

@@ -17,11 +17,11 @@ use crate::{
     event::Transition,
     flow::Inner,
     ident::{SessionKey, Uid},
-    live::{Live, Phase},
+    live::Live,
     wait::jitter,
 };
 
-/// Deletes that may wait for the store to come back. Beyond that, a pass over the directory finds what is left.
+/// Deletes that may wait for the store to come back. Beyond that, the sweeper finds what is left.
 const MAX_WAITING: usize = 4096;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -67,13 +67,9 @@ impl Retries {
         waiting.pop_front()
     }
 
-    /// Whether a pass over the directory is due. Asking takes the order.
+    /// Whether there were more than may wait since this was asked last.
     pub(crate) fn take_overflow(&self) -> bool {
         self.overflowed.swap(false, Ordering::AcqRel)
-    }
-
-    pub(crate) fn order_reconciliation(&self) {
-        self.overflowed.store(true, Ordering::Release);
     }
 }
 
@@ -183,43 +179,6 @@ impl Inner {
                     () = self.clock.sleep(pause + jitter(pause)) => {}
                 }
                 pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-        }
-    }
-
-    /// A pass over the whole directory: slots of this incarnation whose session is not here are deleted. Needed only after
-    /// more logouts failed than the queue holds, because the lease of a node that stays alive voids nothing.
-    pub(crate) async fn reconcile(&self) -> Result<()> {
-        let Some(own) = self.own.now() else {
-            return Ok(());
-        };
-        let mut after = None;
-        loop {
-            let page = self.directory.page(after.as_ref(), 256).await?;
-            let Some((last, ..)) = page.last() else {
-                return Ok(());
-            };
-            after = Some(last.clone());
-            for (_, uid, seen) in page {
-                let (Some(uid), Ok(seen)) = (uid, seen) else {
-                    continue;
-                };
-                let left: Vec<_> = seen
-                    .record
-                    .slots
-                    .values()
-                    .map(|entry| &entry.key)
-                    .filter(|key| key.node == self.node && key.boot == own.boot)
-                    .filter(|key| {
-                        self.registry
-                            .get(&uid, key)
-                            .is_none_or(|live| live.phase() >= Phase::Closing)
-                    })
-                    .cloned()
-                    .collect();
-                for key in left {
-                    self.delete(&uid, &key).await?;
-                }
             }
         }
     }

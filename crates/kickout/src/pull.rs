@@ -55,14 +55,7 @@ impl Inner {
 
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
         self.read_hints(own, memory).await?;
-        self.compare_sessions(memory).await?;
-        if self.retries.take_overflow()
-            && let Err(error) = self.reconcile().await
-        {
-            self.retries.order_reconciliation();
-            return Err(error);
-        }
-        Ok(())
+        self.compare_sessions(memory).await
     }
 
     async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {

@@ -1,11 +1,18 @@
-//! The sweeper: clears what dead incarnations left behind, a bounded number of records at a time.
+//! The sweeper: clears what dead incarnations left behind, and what the directory still says of this one's ended sessions, a
+//! bounded number of records at a time.
 
 use std::sync::Arc;
 
 use distlock_core::{RecordKey, Result};
 
 use crate::{
-    ban::Ban, event::Transition, flow::Inner, ident::Uid, nodes::Standing, record::UserRecord,
+    ban::Ban,
+    event::Transition,
+    flow::Inner,
+    ident::{SessionKey, Uid},
+    live::Phase,
+    nodes::Standing,
+    record::UserRecord,
     wait::jitter,
 };
 
@@ -18,6 +25,10 @@ struct Progress {
     record: Option<RecordKey>,
     hint: Option<RecordKey>,
     pending: usize,
+    /// More logouts failed than could wait: this pass over the directory is made at once.
+    hurry: bool,
+    /// What the last round found of this incarnation without its session: most of it is about to be deleted by its logout.
+    ended: Vec<(Uid, SessionKey)>,
 }
 
 impl Inner {
@@ -35,8 +46,16 @@ impl Inner {
             if self.own.now().is_none() {
                 continue;
             }
+            if self.retries.take_overflow() {
+                progress.record = None;
+                progress.hurry = true;
+            }
             let millis = u64::try_from(self.timers.sweep.as_millis()).unwrap_or(u64::MAX);
-            let most = (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE));
+            let most = if progress.hurry {
+                u64::MAX
+            } else {
+                (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE))
+            };
             if let Err(error) = self.sweep_some(&mut progress, most).await {
                 tracing::warn!(node = %self.node, %error, "sweeping goes on later");
             }
@@ -44,6 +63,9 @@ impl Inner {
     }
 
     async fn sweep_some(&self, progress: &mut Progress, most: u64) -> Result<()> {
+        for (uid, key) in std::mem::take(&mut progress.ended) {
+            self.sweep_ended(&uid, &key).await?;
+        }
         let mut looked_at = 0;
         while looked_at < most {
             let page = self.directory.page(progress.record.as_ref(), PAGE).await?;
@@ -51,6 +73,7 @@ impl Inner {
             if page.is_empty() {
                 metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
                 progress.pending = 0;
+                progress.hurry = false;
                 break;
             }
             looked_at += page.len() as u64;
@@ -58,6 +81,8 @@ impl Inner {
                 match (uid, seen) {
                     (Some(uid), Ok(seen)) => {
                         progress.pending += seen.record.revocations.len();
+                        let ended = self.ended_in(&uid, &seen.record);
+                        progress.ended.extend(ended.map(|key| (uid.clone(), key)));
                         self.sweep_record(&uid, &seen.record).await?;
                     }
                     (_, Err(error)) => {
@@ -76,6 +101,43 @@ impl Inner {
             if self.standing(&hint.node, hint.boot).await? == Standing::Dead {
                 self.directory.drop_hint(&hint).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// What a record says of this incarnation without its session being here.
+    pub(crate) fn ended_in<'a>(
+        &'a self,
+        uid: &'a Uid,
+        record: &'a UserRecord,
+    ) -> impl Iterator<Item = SessionKey> + 'a {
+        let own = self.own.now();
+        let slots = record.slots.values().map(|entry| &entry.key);
+        let named = slots.chain(record.revocations.iter().map(|it| &it.key));
+        named
+            .filter(move |key| {
+                let own = own.as_ref();
+                own.is_some_and(|own| key.node == self.node && key.boot == own.boot)
+            })
+            // A session is here before the directory names it.
+            .filter(|key| {
+                let live = self.registry.get(uid, key);
+                live.is_none_or(|live| live.phase() >= Phase::Closing)
+            })
+            .cloned()
+    }
+
+    /// A logout deletes its session itself. But a store that failed over may have forgotten the delete, and this incarnation
+    /// goes on, so nothing else would void what the record says.
+    async fn sweep_ended(&self, uid: &Uid, key: &SessionKey) -> Result<()> {
+        let record = self.directory.read(uid).await?.record;
+        if !self.ended_in(uid, &record).any(|ended| ended == *key) {
+            return Ok(());
+        }
+        if record.slot_of(key).is_some() {
+            self.delete(uid, key).await?;
+        } else {
+            self.settle(uid, std::slice::from_ref(key)).await?;
         }
         Ok(())
     }

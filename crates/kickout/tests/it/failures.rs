@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_core::{ErrorKind, Expect, RecordKey};
 use distlock_kickout::{
     Boot, Code, Confirm, KickRequest, KickResult, LoggedOut, LoginOutcome, PeerError, Phase,
-    Session, SessionKey, Transition,
+    Session, SessionKey, Transition, UserRecord,
 };
 
 use crate::cluster::{Cluster, eventually, login, pause, soon, timers, told, uid};
@@ -379,6 +379,40 @@ async fn a_session_that_the_store_forgot_is_written_again() {
     assert!(record.slot_of(phone.key()).is_some());
     assert_eq!(record.r#gen, phone.generation());
     assert!(phone.check().is_ok());
+}
+
+/// A store that failed over may say again what had been settled long ago: that a session is in which logged out, and that one
+/// must go which went.
+#[tokio::test]
+async fn sessions_that_ended_and_came_back_to_the_directory_are_swept() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // Long enough that no node looks for kicks while this looks at the record.
+    timers.node_lease = Duration::from_secs(12);
+    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.node_with("n2", |builder| builder.timers(timers.clone()));
+    let (n1, n2) = (n1.await, n2.await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    cluster.mesh.silence("n1");
+    let pc = n2.admit(&anna, "pc").await;
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/anna").unwrap();
+    let before = records.get(&key).await.unwrap().unwrap();
+    let record = UserRecord::parse(&anna, &before.value).unwrap();
+    assert!(record.slot_of(pc.key()).is_some());
+    assert!(record.revocations.iter().any(|it| it.key == *phone.key()));
+    phone.logout().await;
+    assert_eq!(pc.logout().await, LoggedOut::Deleted);
+    let nothing = async || {
+        let record = cluster.record(&anna).await.unwrap();
+        record.slots.is_empty() && record.revocations.is_empty()
+    };
+    eventually("everybody to be out", nothing).await;
+    let now = records.get(&key).await.unwrap().unwrap();
+    let expect = Expect::Version(now.version);
+    records.put(&key, &before.value, expect).await.unwrap();
+    eventually("everybody to be out again", nothing).await;
 }
 
 #[tokio::test]
