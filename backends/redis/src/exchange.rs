@@ -108,7 +108,9 @@ impl Call {
 
     /// Its own replies out of those to what was written.
     fn read(&self, preamble: usize, replies: &mut impl Iterator<Item = Value>) -> Replies {
-        let refused = replies.take(preamble).find_map(|reply| refusal(&reply));
+        // All of them, or the next call would read what is left.
+        let unprepared = replies.take(preamble).filter_map(|reply| refusal(&reply));
+        let unprepared = unprepared.reduce(|first, _| first);
         let importing = matches!(self.detour, Some((_, true)));
         let own = replies
             .take(self.commands.len() * if importing { 2 } else { 1 })
@@ -116,8 +118,15 @@ impl Call {
             .filter(|(at, _)| !importing || at % 2 == 1)
             .map(|(_, reply)| reply)
             .collect::<Vec<_>>();
-        match refused.or_else(|| own.iter().find_map(refusal)) {
-            Some(refusal) => Err(refusal),
+        let refused = own.iter().find_map(refusal);
+        let carried_out = refused.is_none() && !own.is_empty();
+        let of_preamble = unprepared.is_some();
+        match refused.or(unprepared) {
+            Some(says) => Err(Refusal {
+                says,
+                of_preamble,
+                carried_out,
+            }),
             None => Ok(own),
         }
     }
@@ -138,7 +147,40 @@ impl Call {
     }
 }
 
-type Replies = Result<Vec<Value>, ServerError>;
+type Replies = Result<Vec<Value>, Refusal>;
+
+/// The server's no to a call.
+#[derive(Debug)]
+struct Refusal {
+    says: ServerError,
+    /// Whether what comes before the call's own commands was refused, so that the server does not remember what was read.
+    of_preamble: bool,
+    /// Whether its own commands were carried out all the same.
+    carried_out: bool,
+}
+
+impl Refusal {
+    fn of_all(says: ServerError) -> Self {
+        Self {
+            says,
+            of_preamble: false,
+            carried_out: false,
+        }
+    }
+
+    fn into_error(self, at: &str) -> Error {
+        let error = error::of_reply(&self.says, at);
+        if !self.carried_out {
+            return error;
+        }
+        Error::new(
+            ErrorKind::OutcomeUnknown,
+            "the server did as asked, and will not tell of changes",
+        )
+        .on(BACKEND)
+        .caused_by(error)
+    }
+}
 
 impl Router {
     /// Sends one call.
@@ -180,12 +222,12 @@ impl Router {
             match outcome {
                 Err(error) => {
                     for (at, _) in group {
-                        answers[at] = Some(Err(error.clone()));
+                        note(&mut answers[at], Err(error.clone()));
                     }
                 }
                 Ok((link, replies)) => {
                     for ((at, mut call), replies) in group.into_iter().zip(replies) {
-                        answers[at] = Some(match replies {
+                        let answer = match replies {
                             Ok(replies) => Ok(Heard {
                                 replies,
                                 link: Arc::clone(&link),
@@ -194,9 +236,10 @@ impl Router {
                                 if self.follow(&mut call, &refusal, &link) {
                                     again.push((at, call));
                                 }
-                                Err(error::of_reply(&refusal, &link.address))
+                                Err(refusal.into_error(&link.address))
                             }
-                        });
+                        };
+                        note(&mut answers[at], answer);
                     }
                 }
             }
@@ -223,7 +266,7 @@ impl Router {
             let reply = link.send_one(command).await;
             let reply = reply.inspect_err(|_| self.doubt(&link))?;
             let replies = match refusal(&reply) {
-                Some(refusal) => Err(refusal),
+                Some(says) => Err(Refusal::of_all(says)),
                 None => Ok(vec![reply]),
             };
             return Ok((link, vec![replies]));
@@ -268,9 +311,10 @@ impl Router {
     }
 
     /// Whether to send a call again after this refusal, and where to.
-    fn follow(&self, call: &mut Call, refusal: &ServerError, link: &Link) -> bool {
+    fn follow(&self, call: &mut Call, refusal: &Refusal, link: &Link) -> bool {
+        let says = &refusal.says;
         let target = || {
-            let (_, address) = refusal.details()?.split_once(' ')?;
+            let (_, address) = says.details()?.split_once(' ')?;
             // A server may leave out the host: then it is its own.
             let own_host = Endpoint::parse(&link.address, 0)?.host;
             let endpoint = match address.strip_prefix(':') {
@@ -280,7 +324,11 @@ impl Router {
             Some(endpoint)
         };
         call.detour = None;
-        match refusal.code() {
+        if refusal.of_preamble {
+            // Whatever it was that it refused: it may not have been told to remember.
+            link.forget_tracking();
+        }
+        match says.code() {
             "NOSCRIPT" => {
                 call.spell_out();
                 true
@@ -300,10 +348,10 @@ impl Router {
                 self.doubt(link);
                 false
             }
-            "NOPERM" | "NOAUTH" => {
-                link.forget_tracking();
-                false
-            }
+            // It was to be told by another request, which was refused or comes later.
+            "ERR" => says
+                .details()
+                .is_some_and(|details| details.contains("CLIENT CACHING")),
             _ => false,
         }
     }
@@ -313,6 +361,15 @@ fn refusal(reply: &Value) -> Option<ServerError> {
     match reply {
         Value::ServerError(refusal) => Some(refusal.clone()),
         _ => None,
+    }
+}
+
+/// What a call came to when it was sent once more. What may have been carried out before stays in doubt if this was refused.
+fn note(answer: &mut Option<Result<Heard>>, latest: Result<Heard>) {
+    let unknown = |error: &Error| error.kind() == ErrorKind::OutcomeUnknown;
+    let in_doubt = matches!(answer, Some(Err(before)) if unknown(before));
+    if latest.is_ok() || !in_doubt {
+        *answer = Some(latest);
     }
 }
 

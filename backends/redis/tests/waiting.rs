@@ -6,14 +6,17 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use common::{SOON, locker, redis, request, take, within};
 use distlock_conformance::{
     Workers,
     worker::{ReleaseReport, Worker},
 };
-use distlock_core::{Clock as _, ErrorKind, Lease, Locker, SystemClock};
+use distlock_core::{Attempt, Clock as _, ErrorKind, Lease, Locker, SystemClock};
 use distlock_harness::{distlock_binary, eventually_async, servers::redis::RedisServer};
 use tokio::task::JoinSet;
 
@@ -178,6 +181,87 @@ async fn a_wait_survives_the_loss_of_its_connection() {
     let guard = within(SOON, "woken", waiting).await.unwrap().unwrap();
     assert!(start.elapsed() < Duration::from_secs(5));
     assert!(guard.release().await.is_clean());
+}
+
+/// Whichever of them comes first has the server told to remember what this connection reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_wait_first_at_the_same_time() {
+    let server = RedisServer::start().unwrap();
+    for _ in 0..100 {
+        let lock = redis(&server.url()).await.unwrap().lock();
+        let mut tasks = JoinSet::new();
+        for task in 0..16 {
+            let (lock, wanted) = (Arc::clone(&lock), request(&format!("n{task}"), SOON));
+            tasks.spawn(async move { lock.contend(&wanted).await.map(drop) });
+        }
+        while let Some(armed) = tasks.join_next().await {
+            armed.unwrap().unwrap();
+        }
+    }
+}
+
+/// While somebody's script runs, the server refuses everything, also to remember what we read. It has to be told again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_busy_is_asked_again_to_remember() {
+    let server = RedisServer::with(&["lua-time-limit 50"]).unwrap();
+    let (holder, waiting) = (
+        redis(&server.url()).await.unwrap().lock(),
+        redis(&server.url()).await.unwrap().lock(),
+    );
+    let first = request(NAME, Duration::from_secs(600));
+    let grant = take(&*holder, &first).await;
+    let next = request(NAME, Duration::from_secs(600));
+    let (busy, refused) = std::thread::scope(|scope| {
+        scope.spawn(|| server.command(&["EVAL", "while true do end", "0"]));
+        let tried = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(async {
+                let busy = eventually_async("busy", SOON, || async {
+                    let ping = server.command(&["PING"]);
+                    format!("{ping:?}").contains("BUSY").then_some(())
+                });
+                (busy.await, waiting.contend(&next).await)
+            })
+        });
+        // First of all, or the script would never end.
+        server.command(&["SCRIPT", "KILL"]).unwrap();
+        tried
+    });
+    busy.unwrap();
+    let refused = refused.err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    let mut contender = waiting.contend(&next).await.unwrap();
+    let busy = contender.attempt().await.unwrap();
+    assert!(matches!(busy, Attempt::Busy(Some(_))), "{busy:?}");
+    let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
+    holder.release(&lease).await.unwrap();
+    within(SOON, "woken", contender.wait(Duration::from_secs(300))).await;
+    let granted = contender.attempt().await.unwrap();
+    assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
+}
+
+/// The server does what was asked for, and refuses to read what it is to remember: nobody may be told that nothing happened.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_granted_without_being_remembered_is_not_taken_for_refused() {
+    let server = RedisServer::start().unwrap();
+    let user = "ACL SETUSER poor on >canary ~* &* +@all";
+    server
+        .command(&user.split(' ').collect::<Vec<_>>())
+        .unwrap();
+    let url = format!("redis://poor:canary@{}", server.address());
+    let lock = redis(&url).await.unwrap().lock();
+    let wanted = request(NAME, Duration::from_secs(600));
+    let mut contender = lock.contend(&wanted).await.unwrap();
+    server
+        .command(&["ACL", "SETUSER", "poor", "-exists"])
+        .unwrap();
+    let refused = contender.attempt().await.unwrap_err();
+    assert!(!refused.did_not_happen(), "{refused:?}");
+    assert!(!server.command(&["KEYS", "*:l:*"]).unwrap().is_empty());
+    server
+        .command(&["ACL", "SETUSER", "poor", "+exists"])
+        .unwrap();
+    let granted = contender.attempt().await.unwrap();
+    assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
 }
 
 /// Four processes want one lock again and again: it passes from one to the other, and nobody is left out.
