@@ -20,6 +20,7 @@ use crate::{LONG, locker, mysql, on_both, start};
 on_both! {
     a_storm => storm;
     batches_of_unequals => unequals;
+    grants_that_cannot_be_looked_at => unseen;
     idle_rows => reaped;
 }
 
@@ -135,6 +136,62 @@ async fn unequals(product: Product) {
         };
         let wanted = lease.name.as_str() == "n-15";
         assert!(!wanted || others_waiting != Some(false), "{lease:?}");
+    }
+}
+
+/// What was granted, and cannot be looked at, may have been granted.
+async fn unseen(product: Product) {
+    let server = start(product);
+    let root = server.url();
+    mysql(&root).await.unwrap();
+    let grants = |on: &str| {
+        format!(
+            "GRANT {on} INSERT, UPDATE, DELETE ON distlock.distributed_lock TO poor@'127.0.0.1'"
+        )
+    };
+    server
+        .sql(&format!(
+            "CREATE USER poor@'127.0.0.1'; {}; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_meta TO poor@'127.0.0.1'",
+            grants("SELECT,")
+        ))
+        .unwrap();
+    let mysql = mysql(&root.replace("root@", "poor@")).await.unwrap();
+    let lock = mysql.lock();
+    let ttl = Ttl::new(LONG).unwrap();
+    let requests = || {
+        (0..40).map(|number| {
+            let name = LockName::new(format!("n-{number}")).unwrap();
+            AcquireRequest::new(
+                name,
+                OwnerId::new(),
+                ttl,
+                HolderLabel::new("tester").unwrap(),
+            )
+        })
+    };
+    for request in join_all(requests().map(async |it| lock.try_acquire(&it).await)).await {
+        assert!(matches!(request.unwrap(), Attempt::Acquired(_)));
+    }
+    // Tokens that are ahead of the clock: their successors must be looked at.
+    server
+        .sql(&format!(
+            "UPDATE distributed_lock SET holder_id = NULL, expires_at = 1, token = token + 1000000000; \
+             REVOKE SELECT ON distlock.distributed_lock FROM poor@'127.0.0.1'; {}",
+            grants(
+                "SELECT (holder_id, token, acquired_at, expires_at, holder, meta, nonce, wanted_by, wanted_until),"
+            )
+        ))
+        .unwrap();
+    let answers = join_all(requests().map(async |it| lock.try_acquire(&it).await)).await;
+    let held = server.sql("SELECT COUNT(*) FROM distributed_lock WHERE holder_id IS NOT NULL");
+    assert_eq!(held.unwrap(), "40");
+    let refused = answers.into_iter().filter_map(Result::err);
+    let refused: Vec<_> = refused.collect();
+    assert!(refused.len() > 20, "{}", refused.len());
+    for error in refused {
+        assert!(!error.did_not_happen(), "{error:?}");
     }
 }
 

@@ -140,13 +140,18 @@ impl Batch<'_> {
                     let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
                     match look(open, shared, &names, Access::Write).await {
                         Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
-                        Err(failed) => failed,
+                        Err(failed) => failed.after(true),
                     }
                 }
-                (Ok(None), _) => Failed::corrupt(rows::corrupt("the server gave no answer")),
-                (Err(corrupt), _) => Failed::corrupt(corrupt),
+                (Ok(None), _) => {
+                    Failed::corrupt(rows::corrupt("the server gave no answer")).after(true)
+                }
+                (Err(corrupt), _) => Failed::corrupt(corrupt).after(true),
             },
-            Err(broken) => {
+            Err(mut broken) => {
+                // Of these alone, what is carried out counts at once.
+                let granted = matches!(bulk, Bulk::Acquire(_)) && broken.done > 1;
+                broken.failed = broken.failed.after(granted);
                 if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
                     self.link.disconnect();
                 }

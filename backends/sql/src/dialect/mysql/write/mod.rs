@@ -213,7 +213,8 @@ impl<'a> Batch<'a> {
             Ok(answers) => Broken {
                 failed: Failed::corrupt(rows::corrupt(
                     "the server answered to another number of statements than were sent",
-                )),
+                ))
+                .after(true),
                 done: answers.done.len(),
             },
             Err(broken) => broken,
