@@ -1,0 +1,99 @@
+//! Messages that get lost or come twice, and histories that cannot be judged.
+
+use std::time::Duration;
+
+use distlock_checker::{Invariant::*, Rules, What, check};
+use serde_json::json;
+
+use crate::play::{UID, first, honest};
+
+#[test]
+fn a_success_that_was_none() {
+    let mut play = first();
+    play.client(3, What::LoginSent).in_(3);
+    assert!(play.violated().contains(&I17), "{}", play.check());
+    let mut play = first();
+    let id = || "m1".to_owned();
+    play.client(1, What::Sent { id: id() }).client(
+        1,
+        What::Outcome {
+            id: id(),
+            outcome: "delivered".into(),
+        },
+    );
+    let violated = play.violated();
+    assert_eq!(violated, [I17, I18], "delivered to nobody");
+}
+
+#[test]
+fn a_message_that_comes_twice_or_gets_lost() {
+    let id = || "m1".to_owned();
+    let stored = || What::Outcome {
+        id: id(),
+        outcome: "stored".into(),
+    };
+    let mut play = first();
+    play.client(1, What::Sent { id: id() }).client(1, stored());
+    assert!(play.check().is_clean(), "{}", play.check());
+    play.client(1, What::Message { id: id() });
+    play.client(1, What::Message { id: id() });
+    assert_eq!(play.violated(), [I18]);
+    let mut play = first();
+    play.client(1, What::Sent { id: id() });
+    assert_eq!(play.violated(), [I18], "the sender heard nothing");
+}
+
+#[test]
+fn a_kept_message_that_is_handed_out_again() {
+    let got = || What::Message { id: "m".into() };
+    let mut play = first();
+    let kept = json!({"uid": UID, "message": "m"});
+    play.event("n1", "stored", kept)
+        .client(1, got())
+        .second_takes_over()
+        .client(2, got());
+    assert!(play.check().is_clean(), "{}", play.check());
+    // Twice to one of them is once too often, and so is one that was never kept.
+    play.client(2, got());
+    assert_eq!(play.violated(), [I18]);
+    let seen = play.history.clients.pop();
+    assert!(seen.is_some() && play.check().is_clean());
+    play.history.nodes.retain(|event| event.message.is_none());
+    assert!(play.violated().contains(&I18), "{}", play.check());
+}
+
+#[test]
+fn a_kept_message_that_never_comes() {
+    let id = || "m".to_owned();
+    let mut play = first();
+    play.client(1, What::Sent { id: id() });
+    play.event("n1", "stored", json!({"uid": UID, "message": "m"}));
+    let outcome = "stored".into();
+    play.client(1, What::Outcome { id: id(), outcome });
+    assert!(play.check().is_clean(), "nobody has come: {}", play.check());
+    play.second_takes_over();
+    assert_eq!(play.violated(), [I18]);
+    play.client(2, What::Message { id: id() });
+    assert!(play.check().is_clean(), "{}", play.check());
+}
+
+#[test]
+fn a_history_with_a_gap() {
+    let mut play = honest();
+    play.history.nodes.remove(3);
+    assert!(play.violated().contains(&Complete));
+}
+
+#[test]
+fn the_rules_give_time_where_nodes_cannot_reach_each_other() {
+    let mut play = first();
+    play.granted("n2", 2)
+        .admitted("n2", 2)
+        .after(5000)
+        .superseded("n1", 1, 2)
+        .closed("n1", 1, "AlreadyGone");
+    let mut rules = Rules::default();
+    assert_eq!(check(&play.history, &rules).violated(), [I1]);
+    rules.settle = Duration::from_secs(9);
+    assert!(check(&play.history, &rules).is_clean());
+}

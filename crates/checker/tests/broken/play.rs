@@ -1,0 +1,177 @@
+//! A history being written.
+
+use distlock_checker::{History, Invariant, Report, Rules, Seen, What, check};
+use distlock_kickout::{Code, Device, Generation, NodeId, SessionId, Uid, UserRecord};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+pub(crate) const MS: u64 = 1000;
+pub(crate) const UID: &str = "anna";
+
+/// A history being written.
+#[derive(Default)]
+pub(crate) struct Play {
+    pub(crate) history: History,
+    pub(crate) at: u64,
+}
+
+pub(crate) fn session(number: u8) -> SessionId {
+    SessionId::from_uuid(Uuid::from_u128(u128::from(number)))
+}
+
+pub(crate) fn kick(number: u8) -> Uuid {
+    Uuid::from_u128(0x1000 + u128::from(number))
+}
+
+pub(crate) fn extend(whole: &mut Value, more: Value) {
+    if let (Value::Object(whole), Value::Object(more)) = (whole, more) {
+        whole.extend(more);
+    }
+}
+
+impl Play {
+    pub(crate) fn after(&mut self, ms: u64) -> &mut Self {
+        self.at += ms * MS;
+        self
+    }
+
+    /// An event of node `n1` (boot 101) or `n2` (boot 102).
+    pub(crate) fn event(&mut self, node: &str, event: &str, fields: Value) -> &mut Self {
+        self.at += 1;
+        let boot = if node == "n1" { 101 } else { 102 };
+        let before = self
+            .history
+            .nodes
+            .iter()
+            .filter(|it| it.node.as_str() == node);
+        let seq = before.count() + 1;
+        let mut whole = json!({"seq": seq, "at_ms": 0, "boot_us": self.at, "node": node, "boot": boot, "event": event});
+        extend(&mut whole, fields);
+        let line = whole.to_string();
+        self.history.read_node([line.as_str()]).unwrap();
+        self
+    }
+
+    pub(crate) fn of(&mut self, node: &str, event: &str, number: u8, more: Value) -> &mut Self {
+        let mut fields = json!({"uid": UID, "session": session(number), "gen": number, "device": format!("d{number}")});
+        extend(&mut fields, more);
+        self.event(node, event, fields)
+    }
+
+    pub(crate) fn granted(&mut self, node: &str, number: u8) -> &mut Self {
+        self.of(node, "granted", number, json!({"token": number}))
+    }
+
+    pub(crate) fn admitted(&mut self, node: &str, number: u8) -> &mut Self {
+        self.of(node, "admitted", number, json!({}))
+    }
+
+    pub(crate) fn superseded(&mut self, node: &str, number: u8, by: u8) -> &mut Self {
+        let more = json!({"code": 1, "by_device": format!("d{by}"), "kick_id": kick(number)});
+        self.of(node, "superseded", number, more)
+    }
+
+    pub(crate) fn closed(&mut self, node: &str, number: u8, result: &str) -> &mut Self {
+        self.of(node, "closed", number, json!({"result": result}))
+    }
+
+    pub(crate) fn kicked(&mut self, from: &str, to: &str, number: u8) -> &mut Self {
+        let fields = |peer: &str, result: &str| json!({"uid": UID, "session": session(number), "kick_id": kick(number), "peer": peer, "result": result});
+        self.event(to, "kick_received", fields(from, "Kicked"));
+        self.event(from, "kick_sent", fields(to, "Kicked"))
+    }
+
+    pub(crate) fn client(&mut self, number: u8, what: What) -> &mut Self {
+        self.at += 1;
+        let node = if number % 2 == 1 { "n1" } else { "n2" };
+        self.history.clients.push(Seen {
+            at_us: self.at,
+            client: u64::from(number),
+            uid: Uid::new(UID).unwrap(),
+            device: Device::new(format!("d{number}")).unwrap(),
+            node: NodeId::new(node).unwrap(),
+            what,
+        });
+        self
+    }
+
+    pub(crate) fn in_(&mut self, number: u8) -> &mut Self {
+        let r#gen = Generation::new(u64::from(number));
+        let session = session(number);
+        self.client(number, What::LoginOk { session, r#gen })
+    }
+
+    pub(crate) fn told(&mut self, number: u8) -> &mut Self {
+        let code = Code::Superseded;
+        self.client(number, What::Told { code })
+    }
+
+    /// Another one on `n2` logs in, the first is told and leaves, and the directory says so.
+    pub(crate) fn second_takes_over(&mut self) -> &mut Self {
+        self.client(2, What::LoginSent)
+            .granted("n2", 2)
+            .superseded("n1", 1, 2)
+            .kicked("n2", "n1", 1)
+            .admitted("n2", 2)
+            .in_(2)
+            .told(1)
+            .client(1, What::Leaves)
+            .closed("n1", 1, "AlreadyGone")
+            .record(2, 2)
+    }
+
+    /// The directory at the end names this session, on the node of its parity.
+    pub(crate) fn record(&mut self, number: u8, r#gen: u8) -> &mut Self {
+        let (node, boot) = if number % 2 == 1 {
+            ("n1", 101)
+        } else {
+            ("n2", 102)
+        };
+        let record = json!({"v": 1, "gen": r#gen, "slots": {"main": {
+            "node": node, "boot": boot, "session": session(number), "gen": number, "device": "d", "class": "", "since": 0}}});
+        let uid = Uid::new(UID).unwrap();
+        let record = UserRecord::parse(&uid, record.to_string().as_bytes()).unwrap();
+        self.history.records.insert(uid, record);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Report {
+        check(&self.history, &Rules::default())
+    }
+
+    pub(crate) fn violated(&self) -> Vec<Invariant> {
+        self.check().violated()
+    }
+}
+
+/// One login on `n1`.
+pub(crate) fn first() -> Play {
+    let mut play = Play::default();
+    play.event("n1", "node_up", json!({"token": 101}))
+        .event("n2", "node_up", json!({"token": 102}))
+        .client(1, What::LoginSent)
+        .granted("n1", 1)
+        .admitted("n1", 1)
+        .in_(1)
+        .after(10);
+    play
+}
+
+/// Then another one on `n2` takes over.
+pub(crate) fn honest() -> Play {
+    let mut play = first();
+    play.second_takes_over();
+    play
+}
+
+/// What another node says about one of the sessions.
+impl Play {
+    pub(crate) fn revoked(&mut self, by: &str, number: u8, by_gen: u8) -> &mut Self {
+        let fields = json!({"uid": UID, "session": session(number), "gen_max": by_gen - 1, "by_gen": by_gen, "kick_id": kick(number)});
+        self.event(by, "revoked", fields)
+    }
+
+    pub(crate) fn about(&mut self, node: &str, event: &str, number: u8) -> &mut Self {
+        self.event(node, event, json!({"uid": UID, "session": session(number)}))
+    }
+}

@@ -1,0 +1,148 @@
+//! Takeovers that go wrong: the variants that must be caught, owners, winners, generations.
+
+use distlock_checker::{Fact, Invariant::*, What};
+use distlock_kickout::{Generation, NodeId, Uid};
+use serde_json::json;
+
+use crate::play::{MS, Play, UID, first, honest, kick, session};
+
+#[test]
+fn an_honest_history_is_not_accused() {
+    let report = honest().check();
+    assert!(report.is_clean(), "{report}");
+    for invariant in [I1, I2, I3, I4, I5, I6, I7, I9, I11, I13, I14, I16, I17] {
+        assert!(
+            report.looked_at(invariant) > 0,
+            "{invariant} was not looked at"
+        );
+    }
+}
+
+/// A kick that looks up the account instead of the session ends the newcomer: the older login's kick arrives late.
+#[test]
+fn a_kick_by_account_only() {
+    let mut play = honest();
+    let fields = json!({"uid": UID, "session": session(1), "kick_id": kick(1), "peer": "n1", "result": "Kicked"});
+    play.after(5)
+        .event("n2", "kick_received", fields)
+        .of(
+            "n2",
+            "superseded",
+            2,
+            json!({"code": 1, "kick_id": kick(1)}),
+        )
+        .told(2)
+        .client(2, What::Leaves)
+        .closed("n2", 2, "AlreadyGone");
+    let violated = play.violated();
+    assert!(violated.contains(&I6), "{violated:?}");
+    assert!(violated.contains(&I2), "nobody is left: {violated:?}");
+}
+
+/// The old session's logout deletes whatever the directory holds: the newcomer's entry.
+#[test]
+fn a_delete_without_comparing() {
+    let mut play = honest();
+    let closed = play.history.nodes.last_mut().unwrap();
+    closed.result = Some("Deleted".into());
+    assert_eq!(play.violated(), [I5]);
+    // And seen from outside: the directory names nobody, although the newcomer is in.
+    let mut play = honest();
+    let at = play.at;
+    play.history.facts.push(Fact::Lookup {
+        uid: Uid::new(UID).unwrap(),
+        from_us: at + 1,
+        to_us: at + 2,
+        r#gen: Generation::new(2),
+        session: None,
+    });
+    assert_eq!(play.violated(), [I7]);
+}
+
+/// A login that lost its lock writes over the newer one, finds itself in the directory and is let in.
+#[test]
+fn a_write_after_the_lock_was_lost() {
+    let mut play = first();
+    play.granted("n2", 3)
+        .superseded("n1", 1, 3)
+        .kicked("n2", "n1", 1)
+        .admitted("n2", 3)
+        .told(1)
+        .client(1, What::Leaves)
+        .closed("n1", 1, "AlreadyGone")
+        .after(3000)
+        .granted("n1", 2)
+        .admitted("n1", 2)
+        .after(3000)
+        .event("n1", "node_fenced", json!({}))
+        .record(2, 2);
+    let violated = play.violated();
+    assert!(violated.contains(&I13), "{violated:?}");
+    assert!(violated.contains(&I4), "{violated:?}");
+    assert!(
+        violated.contains(&I1) || violated.contains(&I3),
+        "{violated:?}"
+    );
+    // The same with a generation on top: then the tokens tell.
+    let mut play = first();
+    play.of("n2", "granted", 2, json!({"token": 9}))
+        .superseded("n1", 1, 2)
+        .of("n1", "granted", 3, json!({"token": 8}));
+    assert!(play.violated().contains(&I13), "{}", play.check());
+}
+
+#[test]
+fn a_confirmation_before_the_write() {
+    let mut play = Play::default();
+    play.client(1, What::LoginSent)
+        .admitted("n1", 1)
+        .in_(1)
+        .after(1)
+        .granted("n1", 1)
+        .record(1, 1);
+    assert_eq!(play.violated(), [I7]);
+}
+
+#[test]
+fn two_owners_for_longer_than_it_takes_to_tell() {
+    let mut play = first();
+    play.granted("n2", 2)
+        .admitted("n2", 2)
+        .after(10_000)
+        .superseded("n1", 1, 2)
+        .closed("n1", 1, "AlreadyGone");
+    assert_eq!(play.violated(), [I1]);
+    // A node that was stopped meanwhile could not know.
+    play.history.facts.push(Fact::Paused {
+        node: NodeId::new("n1").unwrap(),
+        from_us: 11 * MS,
+        to_us: 10_005 * MS,
+    });
+    assert!(play.check().is_clean(), "{}", play.check());
+}
+
+#[test]
+fn two_winners_and_none() {
+    let mut play = first();
+    play.granted("n2", 2).admitted("n2", 2);
+    assert!(play.violated().contains(&I2), "{}", play.check());
+    let mut play = first();
+    play.superseded("n1", 1, 9).closed("n1", 1, "AlreadyGone");
+    assert!(play.violated().contains(&I2), "{}", play.check());
+}
+
+#[test]
+fn a_generation_that_falls() {
+    let mut play = honest();
+    play.record(2, 1);
+    assert!(play.violated().contains(&I4), "{}", play.check());
+    let mut play = first();
+    play.client(3, What::LoginSent).client(
+        3,
+        What::LoginOk {
+            session: session(1),
+            r#gen: Generation::new(1),
+        },
+    );
+    assert!(play.violated().contains(&I4), "{}", play.check());
+}
