@@ -1,0 +1,217 @@
+//! Who holds it, and what a record must be to say so.
+
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use distlock_core::{
+    Attempt, DistLock, ErrorKind, Expect, KvLock, Lease, LossReason, Meta, Records, ReleaseOutcome,
+    Renewal, Renewed, Written,
+};
+use distlock_memory::Memory;
+use futures_util::future::join_all;
+
+use crate::scene::{Far, RELEASED, TTL, key, lease, name, request, scene, ttl};
+
+#[tokio::test]
+async fn the_version_is_the_token_and_stays_it() {
+    let scene = scene().await;
+    let first = request("a");
+    let grant = scene.grant(&first).await;
+    assert_eq!(
+        grant.token.get(),
+        scene.raw("lock/a").await.unwrap().version.get()
+    );
+    assert_eq!(grant.valid_for, TTL);
+    scene.clock.advance(TTL / 2);
+    let lease = lease(&first, &grant);
+    let renewed = scene
+        .lock
+        .renew(&lease, &Renewal::plain(ttl()))
+        .await
+        .unwrap();
+    assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
+    assert!(scene.raw("lock/a").await.unwrap().version.get() > grant.token.get());
+    scene.clock.advance(TTL / 2 + Duration::from_millis(1));
+    assert!(scene.is_busy("a").await, "renewed");
+    assert_eq!(
+        scene.grant(&first).await.token,
+        grant.token,
+        "the same owner asks again"
+    );
+    assert_eq!(scene.lock.release(&lease).await.unwrap(), RELEASED);
+    assert_eq!(
+        scene.lock.release(&lease).await.unwrap(),
+        ReleaseOutcome::NotHeld
+    );
+    assert_eq!(scene.raw("lock/a").await, None, "nothing is left");
+    assert!(scene.grant(&request("a")).await.token > grant.token);
+}
+
+#[tokio::test]
+async fn an_expired_lock_is_taken_exactly_once() {
+    let scene = scene().await;
+    let first = request("a");
+    let grant = scene.grant(&first).await;
+    scene.clock.advance(TTL - Duration::from_nanos(1));
+    assert!(scene.is_busy("a").await);
+    scene.clock.advance(Duration::from_nanos(1));
+    let free = scene.lock.inspect(&name("a")).await.unwrap();
+    assert_eq!((free.held, free.last_token), (None, Some(grant.token)));
+    let lease = lease(&first, &grant);
+    let renewed = scene
+        .lock
+        .renew(&lease, &Renewal::plain(ttl()))
+        .await
+        .unwrap();
+    assert!(matches!(renewed, Renewed::NotHeld(LossReason::Expired)));
+    let takers: Vec<_> = (0..8).map(|_| request("a")).collect();
+    let attempts = join_all(takers.iter().map(|taker| scene.lock.try_acquire(taker))).await;
+    let winners: Vec<_> = attempts
+        .into_iter()
+        .filter_map(|attempt| attempt.unwrap().acquired())
+        .collect();
+    assert_eq!(winners.len(), 1);
+    assert!(winners[0].token > grant.token);
+    let renewed = scene
+        .lock
+        .renew(&lease, &Renewal::plain(ttl()))
+        .await
+        .unwrap();
+    assert!(matches!(renewed, Renewed::NotHeld(LossReason::TakenOver)));
+    assert_eq!(
+        scene.lock.release(&lease).await.unwrap(),
+        ReleaseOutcome::NotHeld
+    );
+    assert!(scene.is_busy("a").await);
+}
+
+/// Real threads race for one name, over and over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_all_who_find_it_free_one_gets_it() {
+    let records = Memory::default().records();
+    let lock: Arc<dyn DistLock> = Arc::new(KvLock::new(records).unwrap());
+    let mut last = 0;
+    for round in 0..100 {
+        let takers: Vec<_> = (0..8)
+            .map(|_| {
+                let lock = Arc::clone(&lock);
+                tokio::spawn(async move {
+                    let request = request("a");
+                    let attempt = lock.try_acquire(&request).await.unwrap();
+                    attempt.acquired().map(|grant| lease(&request, &grant))
+                })
+            })
+            .collect();
+        let leases: Vec<Lease> = join_all(takers)
+            .await
+            .into_iter()
+            .filter_map(|taker| taker.unwrap())
+            .collect();
+        assert_eq!(leases.len(), 1, "round {round}");
+        let token = leases[0].token.unwrap().get();
+        assert!(token > last);
+        last = token;
+        assert_eq!(lock.release(&leases[0]).await.unwrap(), RELEASED);
+    }
+}
+
+#[tokio::test]
+async fn a_busy_answer_says_who() {
+    let scene = scene().await;
+    let mut first = request("a");
+    first.meta = Some(Meta::new("job 7").unwrap());
+    let grant = scene.grant(&first).await;
+    scene.clock.advance(Duration::from_secs(1));
+    let attempt = scene.lock.try_acquire(&request("a")).await.unwrap();
+    let Attempt::Busy(Some(holder)) = attempt else {
+        panic!("it is held")
+    };
+    assert_eq!(holder.holder, "ci@host:1");
+    assert_eq!(holder.meta.as_deref(), Some("job 7"));
+    assert_eq!(holder.token, Some(grant.token));
+    assert_eq!(holder.expires_in, Some(Duration::from_secs(4)));
+    assert!(holder.acquired_at.is_some());
+    let info = scene.lock.inspect(&name("a")).await.unwrap();
+    assert_eq!(info.held, Some(holder));
+    assert_eq!(info.epoch, Some(grant.epoch));
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_never_free() {
+    let scene = scene().await;
+    let first = request("a");
+    let grant = scene.grant(&first).await;
+    let lease = lease(&first, &grant);
+    let good = scene.raw("lock/a").await.unwrap();
+    let text = String::from_utf8(good.value).unwrap();
+    let mut version = good.version;
+    for bad in [
+        String::new(),
+        "{}".into(),
+        "null".into(),
+        text[..text.len() - 1].into(),
+        text.replacen('{', "{\"surprise\":1,", 1),
+        text.replace("\"ttl_ms\":5000", "\"ttl_ms\":0"),
+        text.replace("\"ttl_ms\":5000", "\"ttl_ms\":99999999999"),
+        text.replace("\"token\":null", "\"token\":9007199254740992"),
+    ] {
+        assert_ne!(bad, text);
+        let expect = Expect::Version(version);
+        let key = key("lock/a");
+        let written = scene.records.put(&key, bad.as_bytes(), expect).await;
+        let Written::Stored(stored) = written.unwrap() else {
+            panic!("nobody else writes")
+        };
+        version = stored;
+        // Long after any lease.
+        scene.clock.advance(TTL * 1000);
+        let lock = &scene.lock;
+        let next = request("a");
+        let errors = [
+            lock.try_acquire(&next).await.map(drop),
+            lock.try_acquire(&first).await.map(drop),
+            lock.renew(&lease, &Renewal::plain(ttl())).await.map(drop),
+            lock.release(&lease).await.map(drop),
+            lock.hand_over(&lease, &next).await.map(drop),
+            lock.inspect(&name("a")).await.map(drop),
+            lock.list("", None, 10).await.map(drop),
+            lock.force_release(&name("a"), grant.token).await.map(drop),
+            lock.reap(Duration::ZERO, 10).await.map(drop),
+        ];
+        for (at, error) in errors.into_iter().enumerate() {
+            let error = error.expect_err(&format!("operation {at} accepted {bad:?}"));
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "operation {at}: {error}");
+            assert_eq!(error.name(), Some(&name("a")), "operation {at}: {error}");
+        }
+        let now = scene.raw("lock/a").await.unwrap();
+        assert_eq!((now.version, now.value), (version, bad.into_bytes()));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_tell_ages_is_refused() {
+    let records = Arc::new(Far {
+        inner: Memory::default().records(),
+        fates: Mutex::default(),
+        reads: AtomicUsize::new(0),
+        ages: false,
+    });
+    assert_eq!(
+        KvLock::new(records).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+}
+
+#[tokio::test]
+async fn a_version_that_can_be_no_token_holds_nothing() {
+    let scene = scene().await;
+    // Microseconds reach 2^53 in the year 2255.
+    scene
+        .clock
+        .advance(Duration::from_secs(300 * 365 * 24 * 3600));
+    let error = scene.lock.try_acquire(&request("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert_eq!(scene.raw("lock/a").await, None);
+}

@@ -1,0 +1,156 @@
+//! Looking at locks, intervening, and waiting for one.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use distlock_core::{Attempt, DistLock, FencingToken, Forced, KvLock, LockName, Reach, Verdict};
+use distlock_memory::Memory;
+
+use crate::scene::{RELEASED, TTL, lease, name, request, scene};
+
+#[tokio::test]
+async fn intervention_needs_the_right_token() {
+    let scene = scene().await;
+    let a = name("a");
+    let grant = scene.grant(&request("a")).await;
+    let other = FencingToken::new(grant.token.get() + 1).unwrap();
+    let force = async |token| scene.lock.force_release(&a, token).await.unwrap();
+    assert_eq!(force(other).await, Forced::OtherToken(grant.token));
+    assert_eq!(force(grant.token).await, Forced::Released);
+    assert_eq!(force(grant.token).await, Forced::NotHeld);
+    scene.grant(&request("a")).await;
+    scene.clock.advance(TTL);
+    assert_eq!(force(grant.token).await, Forced::NotHeld);
+}
+
+#[tokio::test]
+async fn lists_pages_of_what_is_held() {
+    let scene = scene().await;
+    for n in 0..300 {
+        scene.grant(&request(&format!("old/{n:03}"))).await;
+    }
+    scene.clock.advance(TTL);
+    let tricky = ["/", "a b", "old/150x", "old/ü", "~%{}"];
+    for text in tricky {
+        scene.grant(&request(text)).await;
+    }
+    let list = async |prefix, after: Option<LockName>, limit| {
+        let infos = scene
+            .lock
+            .list(prefix, after.as_ref(), limit)
+            .await
+            .unwrap();
+        let names: Vec<_> = infos.iter().map(|info| info.name.to_string()).collect();
+        names
+    };
+    assert_eq!(list("", None, 100).await, tricky);
+    assert_eq!(list("old/", None, 1).await, ["old/150x"]);
+    assert_eq!(list("old/", Some(name("old/150x")), 100).await, ["old/ü"]);
+    assert!(list("", None, 0).await.is_empty());
+    assert_eq!(
+        scene.lock.reap(Duration::from_secs(1), 1000).await.unwrap(),
+        0
+    );
+    scene.clock.advance(Duration::from_secs(2));
+    assert_eq!(
+        scene.lock.reap(Duration::from_secs(1), 10).await.unwrap(),
+        10
+    );
+    assert_eq!(
+        scene.lock.reap(Duration::from_secs(1), 1000).await.unwrap(),
+        290
+    );
+    assert_eq!(list("", None, 100).await, tricky);
+}
+
+#[tokio::test]
+async fn handles_share_a_history() {
+    let scene = scene().await;
+    let other = scene.lock.reopen().await.unwrap();
+    let first = request("a");
+    let grant = scene.grant(&first).await;
+    assert_eq!(
+        other.release(&lease(&first, &grant)).await.unwrap(),
+        RELEASED
+    );
+    let health = other.health().await.unwrap();
+    assert_eq!(health.epoch.as_ref(), Some(&grant.epoch));
+    assert!(
+        health
+            .findings
+            .iter()
+            .all(|found| found.verdict == Verdict::Pass)
+    );
+    other.close().await;
+    // The records that were passed in stay open: `Far` panics otherwise.
+    scene.lock.close().await;
+    let elsewhere = KvLock::new(Memory::default().records()).unwrap();
+    assert_ne!(elsewhere.health().await.unwrap().epoch, health.epoch);
+    let capabilities = elsewhere.capabilities();
+    assert_eq!(
+        (capabilities.backend, capabilities.reach),
+        ("kv+memory", Reach::Process)
+    );
+    assert_eq!(capabilities.default_ttl, Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_waiter_asks_now_and_then_and_when_the_lease_ends() {
+    let scene = scene().await;
+    let grant = scene.grant(&request("a")).await;
+    let mut contender = scene.lock.contend(&request("a")).await.unwrap();
+    let start = scene.records.reads.load(Ordering::SeqCst);
+    let clock = scene.clock.clone();
+    let waiter = tokio::spawn(async move {
+        loop {
+            match contender.attempt().await.unwrap() {
+                Attempt::Acquired(grant) => return grant,
+                Attempt::Busy(_) => contender.wait(Duration::from_secs(3600)).await,
+            }
+        }
+    });
+    // Exactly at the end of the lease it has the lock: it never oversleeps that.
+    for _ in 0..TTL.as_millis() {
+        while clock.sleepers() == 0 && !waiter.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!waiter.is_finished());
+        clock.advance(Duration::from_millis(1));
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(waiter.await.unwrap().token > grant.token);
+    let reads = scene.records.reads.load(Ordering::SeqCst) - start;
+    assert!(
+        reads <= 20,
+        "{reads} reads in {TTL:?} in which nothing moved"
+    );
+}
+
+#[tokio::test]
+async fn a_wait_in_small_portions_gets_there_too() {
+    let scene = scene().await;
+    scene.grant(&request("a")).await;
+    let mut contender = scene.lock.contend(&request("a")).await.unwrap();
+    contender.attempt().await.unwrap();
+    let clock = scene.clock.clone();
+    let mut waited = Duration::ZERO;
+    loop {
+        let portion = Duration::from_millis(10);
+        let whole = {
+            let mut wait = std::pin::pin!(contender.wait(Duration::from_secs(3600)));
+            let early = futures_util::poll!(&mut wait).is_ready();
+            if !early {
+                clock.advance(portion);
+                waited += portion;
+            }
+            early
+        };
+        if whole {
+            break;
+        }
+        assert!(waited < Duration::from_secs(1), "starved");
+    }
+    assert!(waited >= Duration::from_millis(50));
+    assert_eq!(clock.sleepers(), 0);
+}

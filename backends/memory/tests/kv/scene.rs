@@ -1,0 +1,180 @@
+//! A lock, its records, and a network between them that loses what it is told to lose.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Deleted, DistLock, Entry, Error, ErrorKind, Expect, Grant,
+    HolderLabel, KvLock, Lease, LockName, ManualClock, OwnerId, RecordKey, Records, ReleaseOutcome,
+    Result, Ttl, Version, Written,
+};
+use distlock_memory::Memory;
+
+pub(crate) const TTL: Duration = Duration::from_secs(5);
+pub(crate) const RELEASED: ReleaseOutcome = ReleaseOutcome::Released {
+    others_waiting: None,
+};
+
+/// What happens to a write that is not simply done.
+#[derive(Clone, Copy)]
+pub(crate) enum Fate {
+    /// It happens, and the answer is lost.
+    Unanswered,
+    /// It is lost on the way, and nobody knows.
+    Lost,
+    /// It is refused by a server that cannot serve now.
+    Refused,
+}
+
+/// Records with a network in between.
+#[derive(Debug)]
+pub(crate) struct Far {
+    pub(crate) inner: Arc<dyn Records>,
+    pub(crate) fates: Mutex<VecDeque<Option<Fate>>>,
+    pub(crate) reads: AtomicUsize,
+    pub(crate) ages: bool,
+}
+
+impl std::fmt::Debug for Fate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fate")
+    }
+}
+
+impl Far {
+    /// The fates of the next writes.
+    pub(crate) fn next(&self, fates: impl IntoIterator<Item = Fate>) {
+        self.fates
+            .lock()
+            .unwrap()
+            .extend(fates.into_iter().map(Some));
+    }
+
+    pub(crate) async fn pass<T>(&self, write: impl Future<Output = Result<T>>) -> Result<T> {
+        let fate = self.fates.lock().unwrap().pop_front().flatten();
+        let unknown = || Error::new(ErrorKind::OutcomeUnknown, "no answer");
+        match fate {
+            None => write.await,
+            Some(Fate::Unanswered) => {
+                write.await?;
+                Err(unknown())
+            }
+            Some(Fate::Lost) => Err(unknown()),
+            Some(Fate::Refused) => Err(Error::new(ErrorKind::Unavailable, "not now")),
+        }
+    }
+}
+
+#[async_trait]
+impl Records for Far {
+    fn backend(&self) -> &'static str {
+        "far"
+    }
+
+    fn tells_ages(&self) -> bool {
+        self.ages
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        self.inner.reopen().await
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.get(key).await
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        self.inner.get_many(keys).await
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        self.pass(self.inner.put(key, value, expect)).await
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.pass(self.inner.delete(key, expect)).await
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.inner.scan(prefix, after, limit).await
+    }
+
+    async fn close(&self) {
+        panic!("whoever opened it closes it");
+    }
+}
+
+pub(crate) struct Scene {
+    pub(crate) clock: ManualClock,
+    pub(crate) records: Arc<Far>,
+    pub(crate) lock: KvLock,
+}
+
+pub(crate) async fn scene() -> Scene {
+    let clock = ManualClock::new();
+    let records = Arc::new(Far {
+        inner: Memory::new(Arc::new(clock.clone())).records(),
+        fates: Mutex::default(),
+        reads: AtomicUsize::new(0),
+        ages: true,
+    });
+    let lock = KvLock::new(Arc::clone(&records) as Arc<dyn Records>).unwrap();
+    let lock = lock.with_clock(Arc::new(clock.clone())).with_seed(7);
+    // The first operation names the history, which is a write of its own.
+    lock.inspect(&name("x")).await.unwrap();
+    Scene {
+        clock,
+        records,
+        lock,
+    }
+}
+
+pub(crate) fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}
+
+pub(crate) fn key(text: &str) -> RecordKey {
+    RecordKey::new(text).unwrap()
+}
+
+pub(crate) fn ttl() -> Ttl {
+    Ttl::new(TTL).unwrap()
+}
+
+pub(crate) fn request(text: &str) -> AcquireRequest {
+    let holder = HolderLabel::new("ci@host:1").unwrap();
+    AcquireRequest::new(name(text), OwnerId::new(), ttl(), holder)
+}
+
+pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
+    Lease::new(request.name.clone(), request.owner, Some(grant.token))
+}
+
+impl Scene {
+    pub(crate) async fn grant(&self, request: &AcquireRequest) -> Grant {
+        let attempt = self.lock.try_acquire(request).await.unwrap();
+        attempt.acquired().expect("it is free")
+    }
+
+    pub(crate) async fn is_busy(&self, text: &str) -> bool {
+        let attempt = self.lock.try_acquire(&request(text)).await.unwrap();
+        matches!(attempt, Attempt::Busy(Some(_)))
+    }
+
+    pub(crate) async fn raw(&self, text: &str) -> Option<Entry> {
+        self.records.get(&key(text)).await.unwrap()
+    }
+}
