@@ -18,6 +18,10 @@ const FORMAT: u8 = 1;
 /// Most revocations that may be pending for one account. Reached only when logins on ever new nodes outpace node leases.
 pub(crate) const MAX_REVOCATIONS: usize = 64;
 
+/// Most slots of which the past is remembered. Clients name their class, so without a bound an account's record could be made
+/// to grow until no store takes it any more.
+const MAX_PAST: usize = 128;
+
 /// What the store holds for one account. It survives logout, because the generation must.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -37,6 +41,14 @@ pub struct UserRecord {
     /// What went on in each slot before.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub past: BTreeMap<Slot, Past>,
+    /// What is left of the past of slots that were forgotten: sessions there up to this generation do not come back by
+    /// themselves.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub forgotten: Generation,
+}
+
+fn is_zero(r#gen: &Generation) -> bool {
+    r#gen.get() == 0
 }
 
 /// What went on in a slot before.
@@ -131,6 +143,7 @@ impl Default for UserRecord {
             revocations: Vec::new(),
             ban: None,
             past: BTreeMap::new(),
+            forgotten: Generation::default(),
         }
     }
 }
@@ -213,10 +226,33 @@ impl UserRecord {
             past.over = past.over.max(Generation::new(r#gen.get() - 1));
         });
         self.slots.insert(slot, entry);
+        self.forget_some();
     }
 
     fn past_of(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
-        change(self.past.entry(slot.clone()).or_default());
+        let over = self.forgotten;
+        let past = self.past.entry(slot.clone()).or_insert(Past {
+            over,
+            ..Past::default()
+        });
+        change(past);
+    }
+
+    /// Forgets the past of the free slots that were used the longest ago, so that the record stays small. Whoever had a session
+    /// there has to log in anew.
+    fn forget_some(&mut self) {
+        while self.past.len() > MAX_PAST {
+            let free = self
+                .past
+                .iter()
+                .filter(|(slot, _)| !self.slots.contains_key(slot));
+            let Some((slot, past)) = free.min_by_key(|(_, past)| past.last) else {
+                return;
+            };
+            self.forgotten = self.forgotten.max(past.last).max(past.over);
+            let slot = slot.clone();
+            self.past.remove(&slot);
+        }
     }
 
     /// The last generation that was granted in a slot.
@@ -226,7 +262,7 @@ impl UserRecord {
 
     /// Whether a session of this generation was ended by somebody else, or somebody else came to its slot.
     pub(crate) fn is_over(&self, slot: &Slot, r#gen: Generation) -> bool {
-        let over = self.past.get(slot).copied().unwrap_or_default().over;
+        let over = self.past.get(slot).map_or(self.forgotten, |past| past.over);
         r#gen <= over || self.slots.get(slot).is_some_and(|it| it.r#gen > r#gen)
     }
 
@@ -327,6 +363,27 @@ mod tests {
         record
             .grant(Slot::main(), token, entry(key.clone()), &victims, |_| false)
             .1
+    }
+
+    #[test]
+    fn a_client_that_names_ever_new_classes_does_not_make_the_record_grow() {
+        let mut record = UserRecord::default();
+        let mut first = None;
+        for number in 0..5000_u64 {
+            let key = key("n1", 1);
+            let slot = Slot::new(format!("class:{number}"));
+            record.grant(slot.clone(), 0, entry(key.clone()), &[], |_| true);
+            record.remove(&key);
+            let last = record.r#gen;
+            assert!(!record.is_over(&slot, last), "it may come back");
+            first.get_or_insert((slot, last));
+        }
+        assert!(record.to_bytes().unwrap().len() < 16 * 1024);
+        let (slot, r#gen) = first.unwrap();
+        assert!(record.is_over(&slot, r#gen), "what was forgotten is over");
+        let bytes = record.to_bytes().unwrap();
+        let uid = Uid::new("u").unwrap();
+        assert_eq!(UserRecord::parse(&uid, &bytes).unwrap(), record);
     }
 
     #[test]
