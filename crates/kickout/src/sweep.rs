@@ -56,15 +56,22 @@ impl Inner {
             } else {
                 (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE))
             };
-            if let Err(error) = self.sweep_some(&mut progress, most).await {
+            let swept = tokio::select! {
+                biased;
+                // A pass over a large directory does not keep a node from stopping; what is cut off here is done by others.
+                () = self.stop.cancelled() => return,
+                swept = self.sweep_some(&mut progress, most) => swept,
+            };
+            if let Err(error) = swept {
                 tracing::warn!(node = %self.node, %error, "sweeping goes on later");
             }
         }
     }
 
     async fn sweep_some(&self, progress: &mut Progress, most: u64) -> Result<()> {
-        for (uid, key) in std::mem::take(&mut progress.ended) {
-            self.sweep_ended(&uid, &key).await?;
+        while let Some((uid, key)) = progress.ended.last() {
+            later_or_never(uid.as_str(), self.sweep_ended(uid, key).await)?;
+            progress.ended.pop();
         }
         let mut looked_at = 0;
         while looked_at < most {
@@ -83,7 +90,8 @@ impl Inner {
                         progress.pending += seen.record.revocations.len();
                         let ended = self.ended_in(&uid, &seen.record);
                         progress.ended.extend(ended.map(|key| (uid.clone(), key)));
-                        self.sweep_record(&uid, &seen.record).await?;
+                        let swept = self.sweep_record(&uid, &seen.record).await;
+                        later_or_never(key.as_str(), swept)?;
                     }
                     (_, Err(error)) => {
                         tracing::error!(key = key.as_str(), %error, "a record cannot be swept");
@@ -193,6 +201,17 @@ impl Inner {
             }
         }
         Ok(())
+    }
+}
+
+/// A store that is away ends the round. What is wrong with one record must not keep the others from being swept.
+fn later_or_never(key: &str, swept: Result<()>) -> Result<()> {
+    match swept {
+        Err(error) if !error.is_retryable() => {
+            tracing::error!(key, %error, "a record cannot be swept");
+            Ok(())
+        }
+        swept => swept,
     }
 }
 
