@@ -24,7 +24,7 @@ use crate::{
     event::{Event, Events, Transition},
     gate::Gates,
     ident::{Boot, NodeId},
-    live::Live,
+    live::{Live, Phase},
     logout::Retries,
     node::Own,
     nodes::{Nodes, Standing},
@@ -163,12 +163,18 @@ impl KickOut {
     pub async fn shutdown(&self) {
         let inner = &self.inner;
         inner.draining.store(true, Ordering::Release);
-        for live in inner.registry.all() {
-            inner.end(&live, Offline::new(Code::Draining), true, |_| {});
-        }
         let until = inner.clock.now() + inner.timers.grace + Duration::from_millis(250);
-        while inner.registry.len() > 0 && inner.clock.now() < until {
-            inner.clock.sleep(Duration::from_millis(10)).await;
+        loop {
+            // Again and again: a login that was under way may have been let in since.
+            for live in inner.registry.all() {
+                if live.phase() <= Phase::Active {
+                    inner.end(&live, Offline::new(Code::Draining), true, |_| {});
+                }
+            }
+            if inner.registry.len() == 0 || inner.clock.now() >= until {
+                break;
+            }
+            inner.clock.sleep(Duration::from_millis(20)).await;
         }
         for live in inner.registry.all() {
             inner.retire(&live).await;

@@ -14,6 +14,7 @@ use crate::{
     ident::{Generation, SessionId, SessionKey},
     live::{Incarnation, Live},
     login::{Denied, Login, LoginOutcome, RUNS, Run, denied, overtaken},
+    logout::Grant,
     offline::Code,
     policy::Idle,
     record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
@@ -196,8 +197,8 @@ impl Run {
                 if error.did_not_happen() {
                     inner.discard(&live);
                 } else {
-                    // The logout tries until it knows.
-                    inner.retire(&live).await;
+                    // The logout tries until it knows, and until the write cannot arrive any more.
+                    inner.retire_granted(&live, Grant::InFlight).await;
                 }
                 Err(error)
             }

@@ -42,19 +42,30 @@ pub enum LoggedOut {
     Queued,
 }
 
+/// Whether the write that granted a session may still be on its way to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    Known,
+    /// Its outcome is not known. A delete that finds nothing may only have come before it, so it writes the record all the
+    /// same: on top of that the late write meets a conflict.
+    InFlight,
+}
+
 /// Deletes that the store did not confirm.
 #[derive(Debug, Default)]
 pub(crate) struct Retries {
-    waiting: Mutex<VecDeque<(Uid, SessionKey)>>,
+    waiting: Mutex<VecDeque<Waiting>>,
     added: Notify,
     overflowed: AtomicBool,
 }
 
+type Waiting = (Uid, SessionKey, Grant);
+
 impl Retries {
-    fn push(&self, uid: Uid, key: SessionKey) {
+    fn push(&self, delete: Waiting) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < MAX_WAITING {
-            waiting.push_back((uid, key));
+            waiting.push_back(delete);
         } else {
             self.overflowed.store(true, Ordering::Release);
         }
@@ -62,7 +73,7 @@ impl Retries {
         self.added.notify_one();
     }
 
-    fn pop(&self) -> Option<(Uid, SessionKey)> {
+    fn pop(&self) -> Option<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.pop_front()
     }
@@ -76,12 +87,17 @@ impl Retries {
 impl Inner {
     /// Ends a session for good. The first call does the work; others find it done.
     pub(crate) async fn retire(&self, live: &Live) -> LoggedOut {
+        self.retire_granted(live, Grant::Known).await
+    }
+
+    /// As [`retire`](Self::retire), for a session of which it may not be known whether it was granted.
+    pub(crate) async fn retire_granted(&self, live: &Live, grant: Grant) -> LoggedOut {
         let Some(listed) = live.close() else {
             return LoggedOut::AlreadyGone;
         };
         self.registry.remove(live);
         let outcome = if listed {
-            self.delete_with_lock(live).await
+            self.delete_with_lock(live, grant).await
         } else {
             LoggedOut::AlreadyGone
         };
@@ -100,7 +116,7 @@ impl Inner {
         live.closed();
     }
 
-    async fn delete_with_lock(&self, live: &Live) -> LoggedOut {
+    async fn delete_with_lock(&self, live: &Live, grant: Grant) -> LoggedOut {
         let guard = match live.uid.lock() {
             Ok(name) => self
                 .locker
@@ -113,7 +129,7 @@ impl Inner {
                 .ok(),
             Err(_) => None,
         };
-        let deleted = self.delete(&live.uid, &live.key).await;
+        let deleted = self.delete_granted(&live.uid, &live.key, grant).await;
         if let Some(guard) = guard {
             // The delete did not rest on it.
             let _ = guard.release().await;
@@ -123,7 +139,8 @@ impl Inner {
             Ok(false) => LoggedOut::AlreadyGone,
             Err(error) => {
                 tracing::warn!(uid = %live.uid, session = %live.key.session, %error, "logout is tried again");
-                self.retries.push(live.uid.clone(), live.key.clone());
+                let delete = (live.uid.clone(), live.key.clone(), grant);
+                self.retries.push(delete);
                 LoggedOut::Queued
             }
         }
@@ -131,14 +148,20 @@ impl Inner {
 
     /// Takes exactly this session out of the directory. The generation stays.
     pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
-        let mut there = false;
-        let (deleted, record) = self
+        self.delete_granted(uid, key, Grant::Known).await
+    }
+
+    async fn delete_granted(&self, uid: &Uid, key: &SessionKey, grant: Grant) -> Result<bool> {
+        let (mut there, mut found) = (false, false);
+        let (written, record) = self
             .directory
             .update(uid, |record| {
                 there = record.remove(key).is_some();
-                there
+                found |= there;
+                there || grant == Grant::InFlight
             })
             .await?;
+        let deleted = written && found;
         if deleted {
             self.events.emit(Transition::Deleted, |event| {
                 event.uid = Some(uid.clone());
@@ -167,12 +190,12 @@ impl Inner {
                 () = self.stop.cancelled() => return,
                 () = self.retries.added.notified() => {}
             }
-            while let Some((uid, key)) = self.retries.pop() {
-                if self.delete(&uid, &key).await.is_ok() {
+            while let Some((uid, key, grant)) = self.retries.pop() {
+                if self.delete_granted(&uid, &key, grant).await.is_ok() {
                     pause = FIRST_PAUSE;
                     continue;
                 }
-                self.retries.push(uid, key);
+                self.retries.push((uid, key, grant));
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => return,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Locker, Moment, Result};
+use distlock_core::{Clock, Error, ErrorKind, Locker, Moment, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -86,15 +86,31 @@ impl Nodes {
     pub(crate) async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
         let asked = self.clock.now();
         let info = self.locker.inspect(node.lock()?).await?;
-        let up = info.held.and_then(|holder| {
-            let boot = Boot::new(holder.token?.get());
-            let meta = serde_json::from_str::<NodeMeta>(holder.meta.as_deref()?).ok()?;
-            Some(NodeAddress {
-                node: node.clone(),
-                boot,
-                addr: meta.addr,
-            })
-        });
+        let up = match info.held {
+            None => None,
+            Some(holder) => {
+                let token = holder.token.map(|token| Boot::new(token.get()));
+                let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
+                match (token, meta) {
+                    (Some(boot), Some(Ok(meta))) => Some(NodeAddress {
+                        node: node.clone(),
+                        boot,
+                        addr: meta.addr,
+                    }),
+                    // Somebody else holds its name.
+                    (Some(other), _) if other != boot => None,
+                    // It lives, and what it says of itself is for another version: that is not "dead".
+                    _ => {
+                        return Err(Error::new(
+                            ErrorKind::Corrupt,
+                            format!(
+                                "the lease of node {node} is held, and says nothing that can be read"
+                            ),
+                        ));
+                    }
+                }
+            }
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.entry(node.clone()).or_default();
         let dead = match &up {

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use distlock_core::{Moment, RecordKey, Result};
+use uuid::Uuid;
 
 use crate::{
     directory::{Hint, Seen},
@@ -45,7 +46,11 @@ impl Inner {
             };
             metrics::gauge!("distlock_lease_remaining_seconds")
                 .set(own.lease.remaining().as_secs_f64());
-            let round = self.round(&own, &mut memory).await;
+            let round = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                round = self.round(&own, &mut memory) => round,
+            };
             if let Err(error) = &round {
                 tracing::warn!(node = %self.node, %error, "the directory could not be read");
             }
@@ -170,7 +175,21 @@ impl Inner {
             return Ok(());
         }
         if !record.is_over(&live.slot, live.generation()) {
-            return self.register_again(live).await;
+            let ban = match &record.ban {
+                Some(_) => self.standing_ban(&live.uid).await?,
+                None => None,
+            };
+            let Some(ban) = ban else {
+                let ended = record.ban.as_ref().map(|mark| mark.id);
+                return self.register_again(live, ended).await;
+            };
+            // Whoever set it could not see this session.
+            let mut notice = Offline::new(Code::Banned);
+            if let Some(reason) = ban.reason {
+                notice = notice.reason(reason);
+            }
+            self.end(live, notice, false, |_| {});
+            return Ok(());
         }
         let by = record.slots.get(&live.slot).map(|it| it.device.clone());
         let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
@@ -180,12 +199,15 @@ impl Inner {
         Ok(())
     }
 
-    /// The store lost its memory of this session (a failover to a replica that lagged behind).
-    async fn register_again(&self, live: &Arc<Live>) -> Result<()> {
+    /// The store lost its memory of this session (a failover to a replica that lagged behind). `ended` is the ban of the
+    /// record that is known to have ended, if there is one.
+    async fn register_again(&self, live: &Arc<Live>, ended: Option<Uuid>) -> Result<()> {
         let (registered, _) = self
             .directory
             .update(&live.uid, |record| {
+                let banned = record.ban.as_ref().map(|mark| mark.id);
                 if live.phase() != Phase::Active
+                    || banned.is_some_and(|ban| Some(ban) != ended)
                     || record.is_over(&live.slot, live.generation())
                     || record.slot_of(&live.key).is_some()
                 {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, Expect, RecordKey};
+use distlock_core::{ErrorKind, Expect, RecordKey, Store, Written};
 use distlock_kickout::{
-    Boot, Code, Confirm, KickRequest, KickResult, LoggedOut, LoginOutcome, PeerError, Phase,
-    Session, SessionKey, Transition, UserRecord,
+    Boot, Code, Confirm, KickRequest, KickResult, LoggedOut, LoginOutcome, NodeState, PeerError,
+    Phase, Session, SessionKey, Transition, UserRecord,
 };
 
 use crate::cluster::{Cluster, eventually, login, pause, soon, timers, told, uid};
@@ -185,7 +185,7 @@ async fn a_restarted_node_is_another_incarnation() {
 async fn a_second_node_of_the_same_name_is_refused() {
     let cluster = Cluster::new();
     let _n1 = cluster.node("n1").await;
-    let store = distlock_core::Store::new(cluster.memory.lock(), cluster.memory.records());
+    let store = Store::new(cluster.memory.lock(), cluster.memory.records());
     let mut timers = timers();
     timers.node_lease = Duration::from_millis(500);
     let error =
@@ -470,7 +470,7 @@ async fn the_lock_is_not_held_while_the_old_session_is_told() {
     })
     .await;
     // The account's lock is free again although the kick has not been answered.
-    let store = distlock_core::Store::new(cluster.memory.lock(), cluster.memory.records());
+    let store = Store::new(cluster.memory.lock(), cluster.memory.records());
     let guard = store
         .locker()
         .lock("user/anna")
@@ -486,4 +486,137 @@ async fn the_lock_is_not_held_while_the_old_session_is_told() {
     assert!(pc.check().is_ok());
     assert_eq!(told(&phone).await.code, Code::Superseded);
     assert_eq!(phone.phase(), Phase::Superseded);
+}
+
+#[tokio::test]
+async fn a_grant_that_arrives_after_its_login_was_given_up_changes_nothing() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    timers.node_lease = Duration::from_secs(12);
+    let mut n1 = cluster
+        .node_with("n1", |builder| builder.timers(timers))
+        .await;
+    let anna = uid("anna");
+    n1.faults.stick_next();
+    let error = soon("the login", n1.kick.login(login(&anna, "phone"))).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    n1.faults.heal();
+    // It looked, and found nothing to delete.
+    n1.event(Transition::StaleDeleteRefused).await;
+    let (key, value, expect) = n1.faults.stuck().unwrap();
+    let late = cluster.memory.records().put(&key, &value, expect).await;
+    assert_eq!(late.unwrap(), Written::Conflict);
+    assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
+    assert!(n1.admit(&anna, "phone").await.check().is_ok());
+}
+
+#[tokio::test]
+async fn a_login_that_is_let_in_while_its_node_shuts_down_is_told() {
+    let cluster = Cluster::new();
+    let n1 = cluster
+        .node_with("n1", |builder| {
+            let mut timers = timers();
+            timers.node_lease = Duration::from_secs(15);
+            timers.grace = Duration::from_secs(15);
+            timers.lock_wait = Duration::from_secs(15);
+            builder.timers(timers)
+        })
+        .await;
+    let anna = uid("anna");
+    // Somebody whom the shutdown waits for.
+    let slow = n1.admit(&uid("otto"), "phone").await;
+    let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
+    let guard = locker.lock("user/anna").acquire().await.unwrap();
+    let kick = n1.kick.clone();
+    let waiting = tokio::spawn(async move { kick.login(login(&uid("anna"), "phone")).await });
+    eventually("the login to wait", || async {
+        n1.kick.logins_under_way() == 1
+    })
+    .await;
+    let shutdown = n1.kick.shutdown();
+    let meanwhile = async {
+        eventually("the shutdown", || async {
+            n1.kick.state() == NodeState::Draining
+        })
+        .await;
+        let _ = guard.release().await;
+        let outcome = soon("the login", waiting).await.unwrap().unwrap();
+        match outcome {
+            LoginOutcome::Admitted(session) => {
+                assert_eq!(told(&session).await.code, Code::Draining);
+                session.logout().await;
+            }
+            LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Draining),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(told(&slow).await.code, Code::Draining);
+        slow.logout().await;
+    };
+    tokio::join!(shutdown, meanwhile);
+    assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
+}
+
+#[tokio::test]
+async fn a_session_that_the_store_forgot_does_not_outlive_a_ban() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let key = RecordKey::new("sess/anna").unwrap();
+    let records = cluster.memory.records();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    records.delete(&key, entry.version).await.unwrap();
+    let ended = n1.kick.ban(&anna, None, Some("spam")).await.unwrap().1;
+    // The node may have written it again before the ban.
+    assert!(ended.len() <= 1);
+    let notice = told(&phone).await;
+    assert_eq!(
+        (notice.code, notice.reason.as_str()),
+        (Code::Banned, "spam")
+    );
+    assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
+}
+
+#[tokio::test]
+async fn one_record_that_cannot_be_swept_does_not_keep_others_from_it() {
+    let cluster = Cluster::new();
+    let (n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    n2.kick.ban(&uid("anna"), None, None).await.unwrap();
+    let key = RecordKey::new("ban/anna").unwrap();
+    let records = cluster.memory.records();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    let garbage = Expect::Version(entry.version);
+    records.put(&key, b"garbage", garbage).await.unwrap();
+    let _phone = n1.admit(&uid("otto"), "phone").await;
+    n1.crash();
+    let swept = n2.event(Transition::GhostSwept).await;
+    assert_eq!(swept.uid, Some(uid("otto")));
+}
+
+/// A newer version may write beside its lease what this one cannot read: that is not death.
+#[tokio::test]
+async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
+    let lock = locker.lock("node/n9").ttl(Duration::from_secs(60));
+    let lease = lock.meta("another version").acquire().await.unwrap();
+    let record = format!(
+        r#"{{"v":1,"gen":5,"slots":{{"main":{{"node":"n9","boot":{},"session":"00000000-0000-4000-8000-000000000001",
+        "gen":5,"device":"phone","class":"","since":0}}}}}}"#,
+        lease.token()
+    );
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/anna").unwrap();
+    let written = records.put(&key, record.as_bytes(), Expect::Absent).await;
+    assert!(matches!(written, Ok(Written::Stored(_))));
+    let error = n1.kick.route(&uid("anna")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    // It goes, and so does what it wrote.
+    let _ = lease.release().await;
+    eventually("the session to be swept", || async {
+        cluster.record(&uid("anna")).await.unwrap().slots.is_empty()
+    })
+    .await;
+    assert_eq!(n1.kick.route(&uid("anna")).await.unwrap(), None);
 }

@@ -1,7 +1,7 @@
 //! A link to the store that a test can cut, and that can lose replies.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
@@ -28,6 +28,9 @@ pub(crate) struct Faults {
     requests_lost: AtomicU32,
     /// Puts of `sess/` keys that are to meet a conflict.
     conflicts: AtomicU32,
+    /// The next put of a `sess/` key is to stay on its way, and the link is cut behind it.
+    stuck_next: AtomicBool,
+    stuck: Mutex<Option<(RecordKey, Vec<u8>, Expect)>>,
 }
 
 impl Link {
@@ -70,6 +73,18 @@ impl Faults {
 
     pub(crate) fn conflict(&self, number: u32) {
         self.conflicts.store(number, Ordering::SeqCst);
+    }
+}
+
+impl Faults {
+    /// The next put of a `sess/` key stays on its way, and the link is cut behind it.
+    pub(crate) fn stick_next(&self) {
+        self.stuck_next.store(true, Ordering::SeqCst);
+    }
+
+    /// The put that stayed on its way, for a test that lets it arrive.
+    pub(crate) fn stuck(&self) -> Option<(RecordKey, Vec<u8>, Expect)> {
+        self.stuck.lock().unwrap().take()
     }
 }
 
@@ -176,6 +191,12 @@ impl Records for Link {
         self.check()?;
         if !key.as_str().starts_with("sess/") {
             return self.records.put(key, value, expect).await;
+        }
+        if self.faults.stuck_next.swap(false, Ordering::SeqCst) {
+            let put = (key.clone(), value.to_vec(), expect);
+            *self.faults.stuck.lock().unwrap() = Some(put);
+            self.faults.cut();
+            return Err(unknown());
         }
         if take(&self.faults.requests_lost) {
             return Err(unknown());
