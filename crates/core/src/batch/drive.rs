@@ -1,10 +1,11 @@
-//! Who drives a batch: the caller's own future when nothing else is in flight, a task otherwise.
+//! Who drives a batch: the caller's own future as long as nobody else wants anything, a task otherwise.
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
 };
 
 use tokio::{runtime::Handle, sync::oneshot};
@@ -53,9 +54,10 @@ impl<E: Executor> Slot<E> {
 
     /// Ends the turn of an operation that was driven by its caller: the caller gets its answer at once, and a task goes on
     /// with what was queued meanwhile.
-    fn pass_on(mut self) {
-        let claimed = std::mem::take(&mut self.claimed);
+    fn pass_on(mut self, led: &Arc<Led<E>>) {
+        let claimed = mem::take(&mut self.claimed);
         let mut state = self.shared.state();
+        state.leaders.retain(|other| !Arc::ptr_eq(other, led));
         state.queue.unclaim(&claimed);
         if state.queue.is_empty() {
             self.given_back = true;
@@ -93,7 +95,7 @@ impl<E: Executor> Slot<E> {
     }
 
     async fn send(&mut self, mut batch: Batch<E>) {
-        self.claimed = std::mem::take(&mut batch.claimed);
+        self.claimed = mem::take(&mut batch.claimed);
         let outcome = self.shared.executor.run(batch.kind, &batch.ops).await;
         self.distribute(batch, outcome);
         self.unclaim();
@@ -142,7 +144,7 @@ impl<E: Executor> Slot<E> {
     }
 
     fn unclaim(&mut self) {
-        let claimed = std::mem::take(&mut self.claimed);
+        let claimed = mem::take(&mut self.claimed);
         self.shared.state().queue.unclaim(&claimed);
     }
 }
@@ -187,14 +189,90 @@ type Flight<E> = Pin<
     >,
 >;
 
-/// An operation that goes out at once, driven by its caller. When the caller goes away, a task drives it to its end.
+/// An operation that goes out at once, driven by its caller. When the caller goes away, a task drives it to its end; also
+/// when others depend on it, because a caller may stop polling for as long as it likes.
 pub(super) struct Leader<E: Executor> {
     shared: Arc<Shared<E>>,
-    flight: Option<Flight<E>>,
+    led: Arc<Led<E>>,
+    /// What a task has taken over is heard from it.
+    reply: Option<oneshot::Receiver<Answered<E>>>,
+    over: bool,
+}
+
+/// Where an operation is that its caller drives, or did.
+pub(super) struct Led<E: Executor> {
+    /// The key that it keeps others from touching.
+    key: Claimed,
+    // A std mutex: held to look and to swap only.
+    driven: Mutex<Driven<E>>,
+}
+
+enum Driven<E: Executor> {
+    /// By its caller, who is told through this that a task has it.
+    ByCaller(Flight<E>, Option<Waker>),
+    /// By its caller, at this moment; whether a task is to have it afterwards.
+    Now { wanted: bool },
+    /// By a task, and the caller does not know yet.
+    ByTask(oneshot::Receiver<Answered<E>>),
+}
+
+impl<E: Executor> Led<E> {
+    /// Whether an operation of this key has to wait for it.
+    pub(super) fn is_in_the_way_of(&self, key: u64) -> bool {
+        self.key.contains(key)
+    }
+
+    /// Others depend on it: a task drives it from now on.
+    pub(super) fn take_over(&self, shared: &Arc<Shared<E>>) {
+        let mut driven = self.driven();
+        match mem::replace(&mut *driven, Driven::Now { wanted: true }) {
+            Driven::ByCaller(flight, waker) => {
+                let (reply, answered) = oneshot::channel();
+                *driven = Driven::ByTask(answered);
+                drop(driven);
+                finish(shared, flight, reply);
+                // It has to listen to the task instead.
+                waker.into_iter().for_each(Waker::wake);
+            }
+            Driven::Now { .. } => {}
+            by_task @ Driven::ByTask(_) => *driven = by_task,
+        }
+    }
+
+    /// What there is to be driven by its caller, which has it for itself now.
+    fn take(&self) -> Driven<E> {
+        mem::replace(&mut *self.driven(), Driven::Now { wanted: false })
+    }
+
+    fn driven(&self) -> MutexGuard<'_, Driven<E>> {
+        // Nothing panics while it is held.
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets a task drive an operation to its end, and then the queue.
+fn finish<E: Executor>(
+    shared: &Arc<Shared<E>>,
+    flight: Flight<E>,
+    reply: oneshot::Sender<Answered<E>>,
+) {
+    let rest = async move {
+        let (mut slot, op, answer) = flight.await;
+        if let Err((op, Ok(answer))) = reply.send((op, answer)) {
+            slot.shared.undo(&op, &answer);
+        }
+        slot.unclaim();
+        slot.work().await;
+    };
+    let home = shared.home.clone();
+    if let Some(handle) = home.or_else(|| Handle::try_current().ok()) {
+        drop(handle.spawn(rest));
+    }
 }
 
 impl<E: Executor> Leader<E> {
     pub(super) fn new(shared: &Arc<Shared<E>>, op: E::Op, claimed: Claimed) -> Self {
+        let key = claimed.clone();
         let slot = Slot::with(shared, claimed, 0);
         let flight = async move {
             let executor = &slot.shared.executor;
@@ -209,8 +287,17 @@ impl<E: Executor> Leader<E> {
         };
         Self {
             shared: Arc::clone(shared),
-            flight: Some(Box::pin(flight)),
+            led: Arc::new(Led {
+                key,
+                driven: Mutex::new(Driven::ByCaller(Box::pin(flight), None)),
+            }),
+            reply: None,
+            over: false,
         }
+    }
+
+    pub(super) const fn led(&self) -> &Arc<Led<E>> {
+        &self.led
     }
 }
 
@@ -218,39 +305,56 @@ impl<E: Executor> Future for Leader<E> {
     type Output = Result<E::Answer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Taken out while it is polled, so that a panic drops it instead of leaving it to be polled again.
-        let Some(mut flight) = self.flight.take() else {
-            return Poll::Pending;
-        };
-        match flight.as_mut().poll(context) {
-            Poll::Pending => {
-                self.flight = Some(flight);
-                Poll::Pending
-            }
-            Poll::Ready((slot, _, answer)) => {
-                slot.pass_on();
-                Poll::Ready(answer)
+        if self.reply.is_none() {
+            // Taken out while it is polled, so that a panic drops it instead of leaving it to be polled again.
+            match self.led.take() {
+                Driven::ByCaller(mut flight, waker) => match flight.as_mut().poll(context) {
+                    Poll::Ready((slot, _, answer)) => {
+                        self.over = true;
+                        slot.pass_on(&self.led);
+                        return Poll::Ready(answer);
+                    }
+                    Poll::Pending => {
+                        let mut driven = self.led.driven();
+                        if matches!(*driven, Driven::Now { wanted: false }) {
+                            let waker = waker.filter(|it| it.will_wake(context.waker()));
+                            let waker = waker.unwrap_or_else(|| context.waker().clone());
+                            *driven = Driven::ByCaller(flight, Some(waker));
+                            return Poll::Pending;
+                        }
+                        drop(driven);
+                        let (reply, answered) = oneshot::channel();
+                        finish(&self.shared, flight, reply);
+                        self.reply = Some(answered);
+                    }
+                },
+                Driven::ByTask(answered) => self.reply = Some(answered),
+                Driven::Now { .. } => return Poll::Pending,
             }
         }
+        let answer = poll_reply::<E>(&mut self.reply, context);
+        self.over = answer.is_ready();
+        answer
     }
 }
 
 impl<E: Executor> Drop for Leader<E> {
     fn drop(&mut self) {
-        let Some(flight) = self.flight.take() else {
+        if self.over {
             return;
+        }
+        let shared = &self.shared;
+        let mut state = shared.state();
+        state.leaders.retain(|it| !Arc::ptr_eq(it, &self.led));
+        drop(state);
+        let reply = match self.led.take() {
+            // Nobody listens: what it brings is undone.
+            Driven::ByCaller(flight, _) => return finish(shared, flight, oneshot::channel().0),
+            Driven::ByTask(answered) => Some(answered),
+            Driven::Now { .. } => self.reply.take(),
         };
-        let rest = async move {
-            let (mut slot, op, answer) = flight.await;
-            if let Ok(answer) = answer {
-                slot.shared.undo(&op, &answer);
-            }
-            slot.unclaim();
-            slot.work().await;
-        };
-        let home = self.shared.home.clone();
-        if let Some(handle) = home.or_else(|| Handle::try_current().ok()) {
-            drop(handle.spawn(rest));
+        if let Some(reply) = reply {
+            turn_away(shared, reply);
         }
     }
 }
@@ -275,31 +379,44 @@ impl<E: Executor> Future for Follower<'_, E> {
     type Output = Result<E::Answer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(reply) = &mut self.reply else {
-            return Poll::Pending;
-        };
-        let answered = ready!(Pin::new(reply).poll(context));
-        self.reply = None;
-        Poll::Ready(match answered {
-            Ok((_, answer)) => answer,
-            Err(_) => Err(Error::new(
-                ErrorKind::OutcomeUnknown,
-                "the task that sent the batch was destroyed before the answer came",
-            )),
-        })
+        poll_reply::<E>(&mut self.reply, context)
     }
 }
 
 impl<E: Executor> Drop for Follower<'_, E> {
     fn drop(&mut self) {
-        let Some(mut reply) = self.reply.take() else {
-            return;
-        };
-        reply.close();
-        // The answer may have come between the last poll and now.
-        if let Ok((op, Ok(answer))) = reply.try_recv() {
-            self.shared.undo(&op, &answer);
+        if let Some(reply) = self.reply.take() {
+            turn_away(self.shared, reply);
         }
+    }
+}
+
+/// Waits for what a task says; nothing more comes after that.
+fn poll_reply<E: Executor>(
+    reply: &mut Option<oneshot::Receiver<Answered<E>>>,
+    context: &mut Context<'_>,
+) -> Poll<Result<E::Answer>> {
+    let Some(waiting) = reply else {
+        return Poll::Pending;
+    };
+    Pin::new(waiting).poll(context).map(|answered| {
+        *reply = None;
+        match answered {
+            Ok((_, answer)) => answer,
+            Err(_) => Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "the task that sent the batch was destroyed before the answer came",
+            )),
+        }
+    })
+}
+
+/// The caller goes away: whoever has the answer, now or later, undoes it.
+fn turn_away<E: Executor>(shared: &Arc<Shared<E>>, mut reply: oneshot::Receiver<Answered<E>>) {
+    reply.close();
+    // The answer may have come between the last poll and now.
+    if let Ok((op, Ok(answer))) = reply.try_recv() {
+        shared.undo(&op, &answer);
     }
 }
 

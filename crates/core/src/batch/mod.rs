@@ -1,7 +1,8 @@
 //! Group commit: many operations share one round trip and one disk flush.
 //!
 //! An operation goes out at once when nothing is in flight, driven by its caller's own future: no task, no timer, no
-//! queue. Otherwise it joins the next batch, which goes out as soon as the one in flight comes back.
+//! queue. Otherwise it joins the next batch, which goes out as soon as the one in flight comes back; then a task takes over
+//! what it waits for, so that nobody depends on a caller that has stopped polling.
 //!
 //! A batch holds one [kind](Executor::Kind) of operation and each [key](Executor::key) once, sorted by key: two
 //! unsorted multi-row statements can deadlock each other. Every operation gets an answer of its own. What failed as a
@@ -21,6 +22,7 @@ mod tests;
 use std::{
     fmt::Debug,
     future::Future,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -28,7 +30,7 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use crate::error::{Error, ErrorKind, Result};
 
-use drive::{Follower, Leader, Slot};
+use drive::{Follower, Leader, Led, Slot};
 use queue::{Pending, Queue};
 
 /// What sends batches to a store.
@@ -132,6 +134,7 @@ impl<E: Executor> Batcher<E> {
             state: Mutex::new(State {
                 queue: Queue::new(limits),
                 running: 0,
+                leaders: Vec::new(),
                 closed: false,
             }),
             quiet: Notify::new(),
@@ -167,11 +170,12 @@ impl<E: Executor> Batcher<E> {
     /// # Cancel safety
     /// Safe: what was refused stays refused.
     pub async fn close(&self) {
-        let refused = {
+        let (refused, leaders) = {
             let mut state = self.0.state();
             state.closed = true;
-            state.queue.drain()
+            (state.queue.drain(), mem::take(&mut state.leaders))
         };
+        leaders.iter().for_each(|led| led.take_over(&self.0));
         for pending in refused {
             // Nobody to tell: nothing was sent, so there is nothing to undo either.
             let _ = pending.answer(Err(closed()));
@@ -203,6 +207,8 @@ struct State<E: Executor> {
     queue: Queue<E>,
     /// Slots in use: batches in flight and tasks about to send one.
     running: usize,
+    /// Those in flight that their callers drive.
+    leaders: Vec<Arc<Led<E>>>,
     closed: bool,
 }
 
@@ -228,14 +234,14 @@ impl<E: Executor> Shared<E> {
             && let Some(claimed) = state.queue.claim_one(&self.executor, &op)
         {
             state.running += 1;
-            drop(state);
-            return Admitted::Lead(Leader::new(self, op, claimed));
+            let leader = Leader::new(self, op, claimed);
+            state.leaders.push(Arc::clone(leader.led()));
+            return Admitted::Lead(leader);
         }
+        let leaders = self.in_the_way(&mut state, &op);
         let (pending, reply) = Pending::with_reply(op);
         state.queue.push(&self.executor, pending);
-        let slot = self.spare_slot(&mut state);
-        drop(state);
-        slot.into_iter().for_each(Slot::spawn);
+        self.see_to_the_queue(state, &leaders);
         Admitted::Follow(Follower::new(self, reply))
     }
 
@@ -249,19 +255,38 @@ impl<E: Executor> Shared<E> {
             "the caller went away: its answer is taken back"
         );
         let mut state = self.state();
+        let leaders = self.in_the_way(&mut state, &undo);
         state.queue.push_undo(Pending::without_reply(undo));
-        let slot = self.spare_slot(&mut state);
-        drop(state);
-        slot.into_iter().for_each(Slot::spawn);
+        self.see_to_the_queue(state, &leaders);
     }
 
-    /// A slot for the queue, if one is free. The caller spawns it after the state is unlocked: on a runtime that is shut
-    /// down, spawning drops the task at once, and that takes the lock again.
-    fn spare_slot(self: &Arc<Self>, state: &mut State<E>) -> Option<Slot<E>> {
-        (state.running < self.in_flight).then(|| {
+    /// Those whose callers an operation that is about to be queued must not depend on: whoever has its key, and one more
+    /// where no slot is a task's. That one then works the queue off.
+    fn in_the_way(&self, state: &mut State<E>, op: &E::Op) -> Vec<Arc<Led<E>>> {
+        if state.leaders.is_empty() {
+            return Vec::new();
+        }
+        let key = state.queue.key(&self.executor, op);
+        let no_tasks = state.running == self.in_flight && state.running == state.leaders.len();
+        let mut oldest = no_tasks;
+        let taken = |led: &mut Arc<Led<E>>| mem::take(&mut oldest) || led.is_in_the_way_of(key);
+        state.leaders.extract_if(.., taken).collect()
+    }
+
+    /// Something was queued: it gets a slot, if one is free.
+    fn see_to_the_queue(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State<E>>,
+        leaders: &[Arc<Led<E>>],
+    ) {
+        let slot = (state.running < self.in_flight).then(|| {
             state.running += 1;
             Slot::new(self)
-        })
+        });
+        // On a runtime that is shut down, spawning drops the task at once, and that takes the lock again.
+        drop(state);
+        slot.into_iter().for_each(Slot::spawn);
+        leaders.iter().for_each(|led| led.take_over(self));
     }
 }
 

@@ -81,8 +81,14 @@ impl<E: Executor> Batch<E> {
 
 /// The keys a batch in flight keeps others from touching, as their hashes: two keys that share one are taken for the same,
 /// which only makes one of them wait.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Claimed(Vec<u64>);
+
+impl Claimed {
+    pub(super) fn contains(&self, key: u64) -> bool {
+        self.0.contains(&key)
+    }
+}
 
 /// Hashes that need no further hashing.
 #[derive(Default)]
@@ -189,8 +195,13 @@ impl<E: Executor> Queue<E> {
 
     /// Claims the key of one operation, unless it is in flight.
     pub(super) fn claim_one(&mut self, executor: &E, op: &E::Op) -> Option<Claimed> {
-        let key = self.hasher.hash_one(executor.key(op));
+        let key = self.key(executor, op);
         self.busy.insert(key).then(|| Claimed(vec![key]))
+    }
+
+    /// The key of an operation, as it is claimed.
+    pub(super) fn key(&self, executor: &E, op: &E::Op) -> u64 {
+        self.hasher.hash_one(executor.key(op))
     }
 
     /// Gives back the keys of a batch that came back.

@@ -60,6 +60,104 @@ async fn a_lone_operation_runs_in_its_callers_own_task() {
     assert!(sent.iter().all(|sent| sent.task.is_none()));
 }
 
+/// Somebody who polls once and then does something else for a long time, as in an arm of a `select!`.
+#[tokio::test]
+async fn a_caller_that_stops_polling_holds_nobody_up() {
+    let batcher = batcher(Script::gated());
+    let mut leader = pin!(batcher.submit(op(Kind::Acquire, "a", 0)));
+    assert!(futures_poll(leader.as_mut()).await.is_none());
+    let behind = submit(&batcher, op(Kind::Acquire, "b", 1));
+    batcher.executor().let_through(2);
+    let behind = tokio::time::timeout(Duration::from_secs(30), behind);
+    assert_eq!(behind.await.unwrap().unwrap().unwrap(), 1);
+    assert_eq!(leader.await.unwrap(), 0);
+    assert_eq!(batcher.executor().ids(), [vec![0], vec![1]]);
+    // Dropped afterwards, it is undone as any other.
+    let mut leader = Box::pin(batcher.submit(op(Kind::Acquire, "a", 2)));
+    assert!(futures_poll(leader.as_mut()).await.is_none());
+    let behind = submit(&batcher, op(Kind::Acquire, "b", 3));
+    batcher.executor().let_through(3);
+    behind.await.unwrap().unwrap();
+    drop(leader);
+    until("it is undone", || {
+        *batcher.executor().granted.lock().unwrap() == [0, 1, 3].into()
+    })
+    .await;
+    batcher.close().await;
+}
+
+/// With room for more in flight, those who want the same key depend on it all the same.
+#[tokio::test]
+async fn a_caller_that_stops_polling_holds_up_neither_its_key_nor_the_end() {
+    let limits = Limits {
+        in_flight: 3,
+        ..Limits::default()
+    };
+    let batcher = Batcher::new(Script::open(), limits);
+    let mut leader = pin!(batcher.submit(op(Kind::Acquire, "a", 0)));
+    assert!(futures_poll(leader.as_mut()).await.is_none());
+    for (id, key) in [(1, "b"), (2, "a"), (3, "b"), (4, "a")] {
+        let behind = submit(&batcher, op(Kind::Acquire, key, id));
+        let behind = tokio::time::timeout(Duration::from_secs(30), behind);
+        assert_eq!(behind.await.unwrap().unwrap().unwrap(), id);
+    }
+    assert_eq!(leader.await.unwrap(), 0);
+    let mut leader = pin!(batcher.submit(op(Kind::Acquire, "a", 5)));
+    assert!(futures_poll(leader.as_mut()).await.is_none());
+    let closing = tokio::time::timeout(Duration::from_secs(30), batcher.close());
+    closing.await.unwrap();
+    assert_eq!(leader.await.unwrap(), 5);
+}
+
+/// Callers on several threads that wait, stop polling for a while, or go away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn callers_come_and_go_on_several_threads() {
+    const EACH: u32 = 400;
+    for in_flight in [1, 3] {
+        let limits = Limits {
+            in_flight,
+            ..Limits::default()
+        };
+        let batcher = Batcher::new(Script::open(), limits);
+        let callers: Vec<_> = (0..8)
+            .map(|caller| {
+                let batcher = batcher.clone();
+                tokio::spawn(async move {
+                    let mut received = std::collections::BTreeSet::new();
+                    for id in caller * EACH..(caller + 1) * EACH {
+                        let mut asking = Box::pin(batcher.submit(op(Kind::Acquire, "a", id)));
+                        let mut answer = None;
+                        for _ in 0..id * 7 % 4 {
+                            answer = futures_poll(asking.as_mut()).await;
+                            tokio::task::yield_now().await;
+                            if answer.is_some() {
+                                break;
+                            }
+                        }
+                        if answer.is_none() && id % 3 > 0 {
+                            let answered = tokio::time::timeout(Duration::from_secs(60), asking);
+                            answer = Some(answered.await.unwrap());
+                        }
+                        if let Some(answer) = answer {
+                            assert_eq!(answer.unwrap(), id);
+                            received.insert(id);
+                        }
+                    }
+                    received
+                })
+            })
+            .collect();
+        let mut received = std::collections::BTreeSet::new();
+        for caller in callers {
+            received.extend(caller.await.unwrap());
+        }
+        batcher.close().await;
+        assert_eq!(*batcher.executor().granted.lock().unwrap(), received);
+        let state = batcher.0.state();
+        assert!(state.queue.is_empty() && state.running == 0 && state.leaders.is_empty());
+    }
+}
+
 #[tokio::test]
 async fn those_who_come_meanwhile_share_the_next_batch_sorted() {
     let batcher = batcher(Script::gated());
@@ -321,19 +419,23 @@ async fn what_the_store_skipped_is_sent_alone() {
 #[tokio::test]
 async fn a_panic_takes_down_its_batch_and_nothing_else() {
     let batcher = batcher(Script::gated());
-    batcher
-        .executor()
-        .fates
-        .lock()
-        .unwrap()
-        .push_back(Fate::Panic);
-    let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
-    until_sent(&batcher, 1).await;
-    let next = submit(&batcher, op(Kind::Acquire, "a", 1));
+    let panic = || {
+        let mut fates = batcher.executor().fates.lock().unwrap();
+        fates.push_back(Fate::Panic);
+    };
+    panic();
+    let alone = submit(&batcher, op(Kind::Acquire, "x", 0));
+    batcher.executor().let_through(1);
+    assert!(alone.await.unwrap_err().is_panic());
+    panic();
+    let leader = submit(&batcher, op(Kind::Acquire, "x", 1));
+    until_sent(&batcher, 2).await;
+    let next = submit(&batcher, op(Kind::Acquire, "a", 2));
     until_queued(&batcher, 1).await;
     batcher.executor().let_through(10);
-    assert!(leader.await.unwrap_err().is_panic());
-    assert_eq!(next.await.unwrap().unwrap(), 1);
+    let taken_over = leader.await.unwrap().unwrap_err();
+    assert_eq!(taken_over.kind(), ErrorKind::OutcomeUnknown);
+    assert_eq!(next.await.unwrap().unwrap(), 2);
     batcher.close().await;
 }
 
