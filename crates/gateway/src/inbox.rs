@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 const MAX_MESSAGES: usize = 100;
 /// Their bodies together, so that an account's record stays well under the store's limit.
 const MAX_BYTES: usize = 128 * 1024;
+/// The same as it is stored: a text of quotes and backslashes takes twice its room, and one account's messages must not make
+/// another's record too large for the store.
+const MAX_STORED: usize = 192 * 1024;
 const ROUNDS: u32 = 16;
 
 /// Keeps messages until their account logs in.
@@ -146,7 +149,7 @@ impl OfflineStore for RecordsInbox {
                 return None;
             }
             inbox.messages.push(message.clone());
-            let mut bytes = 0;
+            let (mut bytes, mut stored) = (0, 0);
             let fit = inbox
                 .messages
                 .iter()
@@ -154,7 +157,8 @@ impl OfflineStore for RecordsInbox {
                 .take(MAX_MESSAGES)
                 .take_while(|message| {
                     bytes += message.body.len() + message.id.len();
-                    bytes <= MAX_BYTES
+                    stored += serde_json::to_vec(message).map_or(MAX_STORED, |it| it.len());
+                    bytes <= MAX_BYTES && stored <= MAX_STORED
                 })
                 .count()
                 .max(1);
@@ -243,5 +247,23 @@ mod tests {
         // A claim is about messages that were there, not about equal ones that come later.
         inbox.keep(&anna, &one).await.unwrap();
         assert!(inbox.withdraw(&anna, &one).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn messages_that_take_more_room_stored_do_not_fill_the_record() {
+        let inbox = RecordsInbox::new(Memory::default().records());
+        let anna = Uid::new("anna").unwrap();
+        for length in [40_000, 20_000, 5_000, 100] {
+            for number in 0..12 {
+                let mut message = message(&format!("{length}/{number}"));
+                message.body = "\"".repeat(length);
+                inbox.keep(&anna, &message).await.unwrap();
+                let kept = inbox.claim(&anna).await.unwrap();
+                assert_eq!(kept.last(), Some(&message));
+            }
+        }
+        let plain = message("plain");
+        inbox.keep(&anna, &plain).await.unwrap();
+        assert_eq!(inbox.claim(&anna).await.unwrap().last(), Some(&plain));
     }
 }

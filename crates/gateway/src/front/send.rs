@@ -12,25 +12,24 @@ use super::{
 };
 use crate::inbox::OfflineStore;
 
-/// What a `message` frame holds beside the body and the id.
-const ENVELOPE: usize = 512;
+/// More than a `message` frame holds beside the body, with a sender and an id of which every character must be escaped.
+const ENVELOPE: usize = 2048;
 const MAX_ID: usize = 128;
 
 /// Delivers a client's message and answers what became of it.
 pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, replies: Replies) {
-    let body = frame.body.to_string();
+    let message = Message {
+        from: session.uid().clone(),
+        id: frame.id,
+        body: frame.body.to_string(),
+    };
     let reply = if session.check().is_err() {
         refuse(ErrorCode::Superseded, "the session is over")
-    } else if frame.id.len() > MAX_ID {
+    } else if message.id.len() > MAX_ID {
         refuse(ErrorCode::BadValue, "the id is longer than 128 bytes")
-    } else if body.len() + ENVELOPE > front.max_frame {
+    } else if is_too_long(&message, front.max_frame) {
         refuse(ErrorCode::TooLong, "the body is too long to be delivered")
     } else {
-        let message = Message {
-            from: session.uid().clone(),
-            id: frame.id,
-            body,
-        };
         let outcome = deliver(&front, &frame.to, &message)
             .await
             .unwrap_or_else(|error| {
@@ -47,6 +46,11 @@ pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, 
     let _ = replies.send(reply.into()).await;
 }
 
+/// Whether its receiver could not be sent it: measured as it will be written, where it could matter.
+fn is_too_long(message: &Message, max_frame: usize) -> bool {
+    message.body.len() + ENVELOPE > max_frame && message_frame(message).json.len() > max_frame
+}
+
 fn refuse(code: ErrorCode, reason: &str) -> super::frames::Frame {
     Outbound::Error { code, reason }.to_frame()
 }
@@ -57,6 +61,14 @@ async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> 
         Delivery::Offline => {}
         _ => return Ok(Outcome::Failed),
     }
+    // On its own: when the sender goes away meanwhile, what was taken back must not be lost on its way to its receiver.
+    let (tracker, front) = (front.connections.clone(), front.clone());
+    let (to, message) = (to.clone(), message.clone());
+    let kept = tracker.spawn(async move { keep_or_hand_over(&front, &to, &message).await });
+    kept.await.unwrap_or(Ok(Outcome::Failed))
+}
+
+async fn keep_or_hand_over(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> {
     keep(front, to, message).await?;
     // Somebody may have logged in, and looked for kept messages, just before this one was kept. Or just after: then it is
     // handed out from there, and can not be had back.
@@ -122,10 +134,14 @@ mod tests {
     use distlock_core::Store;
     use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId};
     use distlock_memory::Memory;
-    use tokio::{sync::watch, time::timeout};
+    use tokio::{
+        sync::{Mutex, Notify, watch},
+        time::timeout,
+    };
+    use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
     use super::{super::FrameWriter, super::frames::Frame, super::outbox::Outbox, *};
-    use crate::inbox::RecordsInbox;
+    use crate::{inbox::RecordsInbox, token::TokenKey};
 
     const LONG: Duration = Duration::from_secs(30);
 
@@ -192,5 +208,114 @@ mod tests {
         writing.abort();
         timeout(LONG, handing_out).await.unwrap().unwrap();
         assert_eq!(inbox.claim(&anna).await.unwrap(), messages[3..]);
+    }
+
+    #[test]
+    fn a_message_is_measured_as_it_will_be_written() {
+        let mut message = message(1);
+        message.from = Uid::new("\"".repeat(128)).unwrap();
+        message.id = "\u{1}".repeat(MAX_ID);
+        for length in (64_000..65_535).step_by(100) {
+            message.body = format!("\"{}\"", "x".repeat(length));
+            let frame = message_frame(&message).json.len();
+            assert_eq!(is_too_long(&message, 65_535), frame > 65_535, "{length}");
+        }
+        message.from = Uid::new("otto").unwrap();
+        message.id = "m1".into();
+        message.body = format!("\"{}\"", "x".repeat(400));
+        assert!(!is_too_long(&message, 512), "it fits the shortest limit");
+    }
+
+    /// Its receiver logs in just as a message is kept, and giving that back takes a while.
+    #[derive(Debug)]
+    struct Slow {
+        inbox: RecordsInbox,
+        kick: KickOut,
+        receiver: Mutex<Option<Session>>,
+        taken: Notify,
+        go_on: Notify,
+    }
+
+    #[async_trait]
+    impl OfflineStore for Slow {
+        async fn keep(&self, uid: &Uid, message: &Message) -> Result<()> {
+            self.inbox.keep(uid, message).await?;
+            let mut receiver = self.receiver.lock().await;
+            if receiver.is_none() {
+                *receiver = Some(admitted(&self.kick, uid).await);
+            }
+            Ok(())
+        }
+
+        async fn claim(&self, uid: &Uid) -> Result<Vec<Message>> {
+            self.inbox.claim(uid).await
+        }
+
+        async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<()> {
+            self.inbox.forget(uid, messages).await
+        }
+
+        async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool> {
+            let there = self.inbox.withdraw(uid, message).await;
+            self.taken.notify_one();
+            self.go_on.notified().await;
+            there
+        }
+    }
+
+    async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
+        let device = Device::new("d1").unwrap();
+        let login = Login::new(uid.clone(), device, Class::none());
+        let LoginOutcome::Admitted(session) = kick.login(login).await.unwrap() else {
+            panic!("nobody else is there");
+        };
+        session
+    }
+
+    #[tokio::test]
+    async fn a_message_that_was_taken_back_is_not_lost_with_its_sender() {
+        let memory = Memory::default();
+        let store = Store::new(memory.lock(), memory.records());
+        let clock = store.locker().clock();
+        let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
+        let kick = kick.start().await.unwrap();
+        let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
+        let slow = Arc::new(Slow {
+            inbox: RecordsInbox::new(memory.records()),
+            kick: kick.clone(),
+            receiver: Mutex::default(),
+            taken: Notify::new(),
+            go_on: Notify::new(),
+        });
+        let connections = TaskTracker::new();
+        let front = Front {
+            kick: kick.clone(),
+            key: TokenKey::new(&[7; 32]).unwrap(),
+            clock,
+            inbox: Arc::clone(&slow) as Arc<dyn OfflineStore>,
+            heartbeat: LONG,
+            grace: LONG,
+            login_timeout: LONG,
+            max_frame: 65_535,
+            connections: connections.clone(),
+            cut: CancellationToken::new(),
+        };
+        let sender = Arc::new(admitted(&kick, &otto).await);
+        let (frames, _) = watch::channel(0);
+        let (outbox, _writing) = Outbox::open(Reads { most: 0, frames }, Arc::clone(&sender));
+        let frame = SendFrame {
+            to: anna.clone(),
+            body: "hello".into(),
+            id: "m1".into(),
+        };
+        let sending = tokio::spawn(send(front, sender, frame, outbox.replies()));
+        timeout(LONG, slow.taken.notified()).await.unwrap();
+        sending.abort();
+        slow.go_on.notify_one();
+        connections.close();
+        timeout(LONG, connections.wait()).await.unwrap();
+        // Its receiver reads nothing, so it is kept again.
+        let kept = slow.inbox.claim(&anna).await.unwrap();
+        assert_eq!(kept.len(), 1, "{kept:?}");
     }
 }

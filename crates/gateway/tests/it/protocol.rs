@@ -100,7 +100,7 @@ async fn a_wrong_value_is_answered_and_the_session_goes_on() {
             "bad_value",
         ),
         (
-            json!({"type": "send", "to": "otto", "body": "x".repeat(65_200), "id": "m"}),
+            json!({"type": "send", "to": "otto", "body": "x".repeat(65_488), "id": "m"}),
             "too_long",
         ),
         (login("anna", "phone"), "logged_in"),
