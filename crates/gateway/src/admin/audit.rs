@@ -8,7 +8,8 @@ use axum::{
     http::request::Parts,
 };
 use distlock_core::{
-    Clock, Error, ErrorKind, Expect, RecordKey, Records, Result, Written, unix_time,
+    Clock, Error, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Result, Written,
+    unix_time,
 };
 use distlock_kickout::NodeId;
 use serde::{Deserialize, Serialize};
@@ -108,9 +109,12 @@ impl Audit {
                 .unwrap_or_default();
             entries.push(entry.clone());
             entries.drain(..entries.len().saturating_sub(KEPT));
-            let value = serde_json::to_vec(&entries).map_err(|error| {
-                Error::new(ErrorKind::Internal, "audit log cannot be written").caused_by(error)
-            })?;
+            let mut value = written(&entries)?;
+            // The oldest go: long entries must not keep later ones out.
+            while value.len() > MAX_VALUE_BYTES && entries.len() > 1 {
+                entries.drain(..entries.len().div_ceil(4));
+                value = written(&entries)?;
+            }
             match self.records.put(&key, &value, expect).await? {
                 Written::Stored(_) => return Ok(()),
                 Written::Conflict => {}
@@ -140,6 +144,12 @@ impl Audit {
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.at_ms));
         Ok(entries)
     }
+}
+
+fn written(entries: &[Entry]) -> Result<Vec<u8>> {
+    serde_json::to_vec(entries).map_err(|error| {
+        Error::new(ErrorKind::Internal, "audit log cannot be written").caused_by(error)
+    })
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Actor {
@@ -182,4 +192,30 @@ pub(super) async fn audit(
     let mut entries = admin.audit.entries().await?;
     entries.truncate(limit.limit.unwrap_or(KEPT));
     Ok(Json(Log { entries }))
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::SystemClock;
+    use distlock_memory::Memory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn long_entries_do_not_keep_later_ones_out() {
+        let node = NodeId::new("n1").unwrap();
+        let audit = Audit::new(node, Memory::default().records(), Arc::new(SystemClock));
+        let actor = Actor {
+            name: None,
+            from: String::new(),
+        };
+        let long = "\u{1d11e}".repeat(LONGEST);
+        for number in 0..80 {
+            audit
+                .note(&actor, &format!("{number}"), &long, None, &long)
+                .await;
+        }
+        let entries = audit.entries().await.unwrap();
+        assert!(entries.len() > 30 && entries.iter().any(|it| it.action == "79"));
+    }
 }
