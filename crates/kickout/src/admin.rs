@@ -129,7 +129,14 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn view(&self, uid: &Uid) -> Result<UserView> {
-        let Seen { version, record } = self.inner.directory.read(uid).await?;
+        let Seen {
+            version,
+            mut record,
+        } = self.inner.directory.read(uid).await?;
+        if record.ban.is_some() && self.inner.standing_ban(uid).await?.is_none() {
+            // Its mark stays until somebody tidies up.
+            record.ban = None;
+        }
         let mut nodes = Vec::new();
         for (node, boot) in record.incarnations() {
             let standing = self.inner.standing(&node, boot).await;

@@ -41,6 +41,9 @@ pub struct NodeInfo {
     pub boot: Boot,
     /// Its address, as it advertised it.
     pub addr: String,
+    /// Where its clients connect, if it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub front: Option<String>,
     /// Whether it takes logins.
     pub state: NodeState,
     /// How long its lease lasts unless it is renewed, in milliseconds, where the store can tell.
@@ -132,6 +135,7 @@ impl KickOut {
             nodes.push(NodeInfo {
                 boot,
                 addr: meta.addr,
+                front: meta.front,
                 state: if draining {
                     NodeState::Draining
                 } else {

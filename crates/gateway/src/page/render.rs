@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use distlock_kickout::NodeId;
+use distlock_kickout::{NodeId, NodeState};
 
 use super::state::{MOST, Snapshot};
 
@@ -89,7 +89,7 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
         Ok(nodes) => {
             html.push_str(r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th><th>peers</th><th>clients</th><th class="n">boot</th></tr></thead><tbody>"#);
             for node in nodes {
-                let own = if node.name == snapshot.node.as_str() {
+                let own = if node.node == snapshot.node {
                     " (this one)"
                 } else {
                     ""
@@ -97,11 +97,15 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
                 let _ = write!(
                     html,
                     r#"<tr><td><b>{}</b>{own}</td><td><span class="badge" data-state="{}">{1}</span></td><td class="n">{}</td><td><code>{}</code></td><td><code>{}</code></td><td class="n">{}</td></tr>"#,
-                    Escaped(&node.name),
-                    Escaped(&node.meta.state),
-                    node.expires_ms.map_or_else(|| "?".into(), seconds),
-                    Escaped(&node.meta.addr),
-                    Escaped(node.meta.front.as_deref().unwrap_or("?")),
+                    Escaped(node.node.as_str()),
+                    Escaped(match node.state {
+                        NodeState::Up => "up",
+                        _ => "draining",
+                    }),
+                    node.lease_remaining_ms
+                        .map_or_else(|| "?".into(), |left| seconds(left.into())),
+                    Escaped(&node.addr),
+                    Escaped(node.front.as_deref().unwrap_or("?")),
                     node.boot,
                 );
             }

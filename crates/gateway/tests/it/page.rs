@@ -38,6 +38,14 @@ async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
     assert_eq!((status, &state["nodes"][1]["node"]), (200, &json!("n2")));
     assert_eq!(state["nodes"][0]["front"], json!(n1.listen));
 
+    // A node that drains is shown as such, and the playground does not log in there.
+    assert_eq!(n2.admin("POST /v1/drain", r#"{"rate":1}"#).await.0, 200);
+    let (_, state) = n1.admin("GET /page/state", "").await;
+    let state: Value = serde_json::from_str(&state).unwrap();
+    assert_eq!(state["nodes"].as_array().map(Vec::len), Some(1), "{state}");
+    let html = state["html"].as_str().unwrap();
+    assert!(html.contains(r#"data-state="draining""#), "{html}");
+
     let (status, minted) = n1.admin("POST /page/token", r#"{"account":"anna"}"#).await;
     let minted: Value = serde_json::from_str(&minted).unwrap();
     assert_eq!((status, &minted["uid"]), (200, &json!("playground-anna")));

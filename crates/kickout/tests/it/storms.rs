@@ -6,7 +6,7 @@ use distlock_kickout::{
     Admission, Code, Intent, LoginOutcome, NodeState, Retry, Target, Transition,
 };
 
-use crate::cluster::{Cluster, eventually, login, told, uid};
+use crate::cluster::{Cluster, eventually, login, timers, told, uid};
 
 #[tokio::test]
 async fn a_ban_ends_every_session_and_lets_nobody_in_until_it_is_lifted() {
@@ -80,6 +80,25 @@ async fn a_ban_ends_by_itself_and_leaves_nothing() {
     n1.event(Transition::Unbanned).await;
     assert!(cluster.keys("ban/").await.is_empty());
     assert_eq!(cluster.record(&anna).await.unwrap().ban, None);
+}
+
+#[tokio::test]
+async fn a_ban_that_has_ended_is_not_shown() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // Nobody tidies up.
+    timers.sweep = Duration::from_secs(3600);
+    let n1 = cluster
+        .node_with("n1", |builder| builder.timers(timers))
+        .await;
+    let anna = uid("anna");
+    let ttl = Duration::from_millis(300);
+    n1.kick.ban(&anna, Some(ttl), None).await.unwrap();
+    eventually("the ban to end", || async {
+        let record = n1.kick.view(&anna).await.unwrap().record;
+        record.unwrap().ban.is_none()
+    })
+    .await;
 }
 
 #[tokio::test]
