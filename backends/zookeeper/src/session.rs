@@ -31,6 +31,9 @@ use crate::{
     runs::Runs,
 };
 
+/// How long somebody else's proof is waited for. Renewals wait too, and must not depend on anybody.
+const OTHERS_PROOF: Duration = Duration::from_millis(25);
+
 /// One session.
 pub(crate) struct Session {
     ensemble: Arc<Ensemble>,
@@ -41,7 +44,7 @@ pub(crate) struct Session {
     epoch: Mutex<Epoch>,
     link: watch::Sender<Link>,
     proven: Mutex<Moment>,
-    /// One proof on its way at a time.
+    /// One proof on its way at a time, as long as it does not take too long.
     proving: tokio::sync::Mutex<()>,
     ended: watch::Sender<Option<LossReason>>,
     pub(crate) nodes: Nodes,
@@ -227,7 +230,12 @@ impl Session {
         if *lock(&self.proven) >= since {
             return Ok(());
         }
-        let _one_at_a_time = self.proving.lock().await;
+        // Whoever is at it may be on a runtime that is blocked, or may not be polled any more.
+        let _one_at_a_time = tokio::select! {
+            biased;
+            turn = self.proving.lock() => Some(turn),
+            () = self.clock().sleep(OTHERS_PROOF) => None,
+        };
         if *lock(&self.proven) >= since {
             return Ok(());
         }

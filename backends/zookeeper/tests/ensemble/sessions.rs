@@ -1,6 +1,12 @@
 //! Sessions that end, or are swapped for another one, without our doing.
 
-use distlock_core::LossReason;
+use std::{
+    future::{Future as _, poll_fn},
+    task::Poll,
+    time::Duration,
+};
+
+use distlock_core::{Clock as _, LossReason, SystemClock};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 
 use crate::{
@@ -14,8 +20,29 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_the_servers_end_or_swap() {
     let ensemble = ZooKeeper::start().unwrap();
+    kept_while_somebody_stops_half_way(&ensemble).await;
     ended_while_holding_and_waiting(&ensemble).await;
     swapped_while_holding_and_waiting(&ensemble).await;
+}
+
+/// Somebody begins to ask whether the session lives, and is not polled any more: locks are renewed all the same.
+async fn kept_while_somebody_stops_half_way(ensemble: &ZooKeeper) {
+    let locker = locker(&ensemble.servers()).await;
+    let ttl = Duration::from_secs(3);
+    let guard = locker.lock("kept").ttl(ttl).acquire().await.unwrap();
+    let mut asking = std::pin::pin!(locker.health());
+    poll_fn(|context| {
+        assert!(asking.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    // Not renewed, it would be over by then.
+    SystemClock.sleep(ttl).await;
+    assert!(guard.is_valid());
+    // It may be too late for it now.
+    let _ = asking.await;
+    give_back(guard).await;
+    locker.close().await;
 }
 
 /// The servers end the session while one lock hangs on it and another one is waited for: the holder is told, and the one in
