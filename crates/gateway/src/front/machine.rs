@@ -36,9 +36,15 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
     line: LineHandle,
 ) {
     let cut = front.cut.clone();
+    let handle = line.clone();
+    let cut = async move {
+        cut.cancelled().await;
+        // Here, because the connection is dropped with the other branch.
+        handle.abort_on_drop();
+    };
     tokio::select! {
         biased;
-        () = cut.cancelled() => line.abort_on_drop(),
+        () = cut => {}
         () = Box::pin(converse(front, reader, writer, line.clone())) => {}
     }
 }
@@ -67,7 +73,7 @@ async fn converse<R: FrameReader, W: FrameWriter>(
         }
     };
     line.logged_in();
-    let conversation = Conversation {
+    let mut conversation = Conversation {
         session: Arc::new(session),
         front,
         reader,
@@ -76,6 +82,8 @@ async fn converse<R: FrameReader, W: FrameWriter>(
     if !clean {
         line.abort_on_drop();
     }
+    // Only now: its half of the connection may be the last one.
+    drop(conversation);
 }
 
 /// A connection with a session.
@@ -101,7 +109,7 @@ enum Ending {
 
 impl<R: FrameReader> Conversation<R> {
     /// Holds the conversation and ends it. Answers whether the client closed the connection first.
-    async fn hold<W: FrameWriter>(mut self, writer: W) -> bool {
+    async fn hold<W: FrameWriter>(&mut self, writer: W) -> bool {
         let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session));
         let writing = AbortOnDropHandle::new(tokio::spawn(writing));
         let ending = self.converse(&outbox).await;

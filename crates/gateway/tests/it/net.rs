@@ -263,7 +263,8 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Connections of this machine that linger in TIME_WAIT with `port` on their own side.
+/// Connections of this machine that linger with `port` on their own side, because that side closed first: in TIME_WAIT, or on
+/// their way there as soon as the other side closes.
 #[cfg(target_os = "linux")]
 pub(crate) fn lingering(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -275,7 +276,7 @@ pub(crate) fn lingering(port: u16) -> usize {
             let mut fields = line.split_whitespace().skip(1);
             let local = fields.next().unwrap_or_default();
             let state = fields.nth(1).unwrap_or_default();
-            local.ends_with(&port) && state == "06"
+            local.ends_with(&port) && ["04", "05", "06"].contains(&state)
         })
         .count()
 }
