@@ -21,7 +21,18 @@ use distlock_core::{
 #[derive(Clone, Debug)]
 pub struct CountingLock {
     inner: Arc<dyn DistLock>,
-    calls: Arc<AtomicU64>,
+    calls: Arc<Calls>,
+}
+
+/// On a cache line of its own: whoever reads what lies beside it would otherwise wait for those who count.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Calls(AtomicU64);
+
+impl Calls {
+    fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl CountingLock {
@@ -37,11 +48,11 @@ impl CountingLock {
     /// Calls so far.
     #[must_use]
     pub fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
+        self.calls.0.load(Ordering::Relaxed)
     }
 
     fn count(&self) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.calls.count();
     }
 }
 
@@ -122,13 +133,13 @@ impl DistLock for CountingLock {
 
 struct CountingContender {
     inner: Box<dyn Contender>,
-    calls: Arc<AtomicU64>,
+    calls: Arc<Calls>,
 }
 
 #[async_trait]
 impl Contender for CountingContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.calls.count();
         self.inner.attempt().await
     }
 
@@ -137,7 +148,7 @@ impl Contender for CountingContender {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.calls.count();
         self.inner.leave().await
     }
 }
