@@ -1,9 +1,9 @@
 //! Who drives a batch: the caller's own future as long as nobody else wants anything, a task otherwise.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     mem,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
@@ -16,6 +16,9 @@ use super::{
     Executor, Failure, Reply, Shared,
     queue::{Answered, Batch, Claimed},
 };
+
+/// What came of a batch.
+type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
 
 /// The right to have one batch in flight. Whoever owns it keeps the queue moving, or gives it back.
 pub(super) struct Slot<E: Executor> {
@@ -71,14 +74,60 @@ impl<E: Executor> Slot<E> {
     }
 
     async fn work(mut self) {
+        let shared = Arc::clone(&self.shared);
+        // What came back, and is not answered yet.
+        let mut back: Option<(Batch<E>, Outcome<E>)> = None;
         loop {
-            // Those who were just answered come back with their next operation: one turn of the scheduler lets them join
-            // this batch instead of the one after it.
-            tokio::task::yield_now().await;
-            let Some(batch) = self.next() else { return };
-            self.send(batch).await;
+            let next = match &back {
+                Some((batch, outcome)) => self.ahead(batch, outcome),
+                None => {
+                    // Those who were just answered come back with their next operation: one turn of the scheduler lets
+                    // them join this batch instead of the one after it.
+                    tokio::task::yield_now().await;
+                    self.next()
+                }
+            };
+            let Some(mut batch) = next else {
+                let Some((batch, outcome)) = back.take() else {
+                    return;
+                };
+                self.distribute(batch, outcome);
+                self.unclaim();
+                continue;
+            };
+            self.claimed = mem::take(&mut batch.claimed);
+            let outcome = {
+                let mut flight = pin!(shared.executor.run(batch.kind, &batch.ops));
+                let mut first = Poll::Pending;
+                if let Some((batch, outcome)) = back.take() {
+                    // One look sends it; the answers are handed out while the store is at it.
+                    first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
+                    self.distribute(batch, outcome);
+                }
+                match first {
+                    Poll::Ready(outcome) => outcome,
+                    Poll::Pending => flight.await,
+                }
+            };
             self.fallen = 0;
+            back = Some((batch, outcome));
         }
+    }
+
+    /// The batch that goes out before the answers of the one that came back are handed out, where the executor wants that
+    /// and nothing speaks against it: enough wait already, and nothing that came back must be undone or sent singly first.
+    fn ahead(&mut self, back: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
+        let Ok(replies) = outcome else { return None };
+        let mut state = self.shared.state();
+        if !state.queue.goes_ahead(back.ops.len())
+            || back.alone
+            || back.is_deserted()
+            || replies.iter().any(|reply| matches!(reply, Reply::Alone))
+        {
+            return None;
+        }
+        state.queue.unclaim(&mem::take(&mut self.claimed));
+        state.queue.take(&self.shared.executor)
     }
 
     /// The next batch; gives the slot back in the same step when there is none.
@@ -94,14 +143,7 @@ impl<E: Executor> Slot<E> {
         batch
     }
 
-    async fn send(&mut self, mut batch: Batch<E>) {
-        self.claimed = mem::take(&mut batch.claimed);
-        let outcome = self.shared.executor.run(batch.kind, &batch.ops).await;
-        self.distribute(batch, outcome);
-        self.unclaim();
-    }
-
-    fn distribute(&self, batch: Batch<E>, outcome: Result<Vec<Reply<E::Answer>>, Failure>) {
+    fn distribute(&self, batch: Batch<E>, outcome: Outcome<E>) {
         let shared = &self.shared;
         let (alone, lone) = (batch.alone, batch.ops.len() == 1);
         if alone {

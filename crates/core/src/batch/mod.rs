@@ -12,7 +12,7 @@
 //! # Cancel safety
 //! [`Batcher::submit`] may be dropped at any time. What was not sent yet is forgotten (or still sent, where the executor
 //! [says so](Executor::outlives_caller)); what was sent is seen to its end by a task of the batcher, and what it brought
-//! is [undone](Executor::undo) before anything else goes out. Neighbours in the batch notice nothing.
+//! is [undone](Executor::undo) before anything goes out that was asked for later. Neighbours in the batch notice nothing.
 
 mod drive;
 mod queue;
@@ -101,6 +101,10 @@ pub struct Limits {
     pub bytes: usize,
     /// Batches that may be out at the same time. A key is never in two of them.
     pub in_flight: usize,
+    /// Whether the next batch goes out before the answers of the one that came back are handed out, when about as many
+    /// operations wait as came back. The store is kept busy so, and batches become smaller: worth it where a batch costs the
+    /// store more than the way there, and where those who take and those who free share one.
+    pub ahead: bool,
 }
 
 impl Default for Limits {
@@ -109,6 +113,7 @@ impl Default for Limits {
             operations: 1024,
             bytes: 4 * 1024 * 1024,
             in_flight: 1,
+            ahead: false,
         }
     }
 }

@@ -70,6 +70,14 @@ pub(super) struct Batch<E: Executor> {
 }
 
 impl<E: Executor> Batch<E> {
+    /// Whether somebody's caller went away meanwhile.
+    pub(super) fn is_deserted(&self) -> bool {
+        let gone = |reply: &Option<oneshot::Sender<_>>| {
+            reply.as_ref().is_none_or(oneshot::Sender::is_closed)
+        };
+        self.replies.iter().any(gone)
+    }
+
     /// Its operations, to be answered or sent again.
     pub(super) fn into_pending(self) -> impl Iterator<Item = Pending<E>> {
         self.ops
@@ -174,6 +182,11 @@ impl<E: Executor> Queue<E> {
         }
         self.alone_failures = 0;
         std::mem::take(&mut self.alone)
+    }
+
+    /// Whether enough waits for the next batch to go out before the answers of one of so many operations are handed out.
+    pub(super) fn goes_ahead(&self, back: usize) -> bool {
+        self.limits.ahead && self.len() * 2 >= back
     }
 
     /// Everything that waits, except what must be undone.

@@ -208,7 +208,7 @@ async fn batches_are_bounded_in_operations_and_bytes() {
     let limits = Limits {
         operations: 3,
         bytes: 10,
-        in_flight: 1,
+        ..Limits::default()
     };
     let batcher = Batcher::new(Script::gated(), limits);
     let mut tasks = vec![submit(&batcher, op(Kind::Acquire, "x", 0))];
@@ -231,6 +231,72 @@ async fn batches_are_bounded_in_operations_and_bytes() {
             vec![6],
             vec![7],
             vec![8]
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_next_batch_goes_out_before_the_answers_where_the_executor_wants_that() {
+    for ahead in [false, true] {
+        let limits = Limits {
+            ahead,
+            ..Limits::default()
+        };
+        let batcher = Batcher::new(Script::gated(), limits);
+        let first = submit(&batcher, op(Kind::Acquire, "x", 0));
+        until_sent(&batcher, 1).await;
+        let second = tokio::spawn({
+            let batcher = batcher.clone();
+            async move {
+                batcher.submit(op(Kind::Acquire, "a", 1)).await.unwrap();
+                batcher.executor().sent().len()
+            }
+        });
+        until_queued(&batcher, 1).await;
+        batcher.executor().let_through(1);
+        until_sent(&batcher, 2).await;
+        let third = submit(&batcher, op(Kind::Acquire, "b", 2));
+        until_queued(&batcher, 1).await;
+        batcher.executor().let_through(1);
+        let sent_when_answered = second.await.unwrap();
+        assert_eq!(sent_when_answered, if ahead { 3 } else { 2 });
+        batcher.executor().let_through(1);
+        first.await.unwrap().unwrap();
+        third.await.unwrap().unwrap();
+        batcher.close().await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_goes_ahead_of_what_must_be_undone() {
+    let limits = Limits {
+        ahead: true,
+        ..Limits::default()
+    };
+    let batcher = Batcher::new(Script::gated(), limits);
+    let first = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let second = submit(&batcher, op(Kind::Acquire, "a", 1));
+    until_queued(&batcher, 1).await;
+    batcher.executor().let_through(1);
+    until_sent(&batcher, 2).await;
+    let again = submit(&batcher, op(Kind::Acquire, "a", 2));
+    until_queued(&batcher, 1).await;
+    second.abort();
+    assert!(second.await.unwrap_err().is_cancelled());
+    batcher.executor().let_through(3);
+    first.await.unwrap().unwrap();
+    again.await.unwrap().unwrap();
+    let sent = batcher.executor().sent();
+    let sent: Vec<_> = sent.iter().map(|it| (it.kind, it.ops[0].id)).collect();
+    let undone = (Kind::Release, 1);
+    assert_eq!(
+        sent,
+        [
+            (Kind::Acquire, 0),
+            (Kind::Acquire, 1),
+            undone,
+            (Kind::Acquire, 2)
         ]
     );
 }

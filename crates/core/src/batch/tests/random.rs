@@ -40,12 +40,13 @@ proptest! {
         fates in prop::collection::vec(fate(), 0..30),
         in_flight in 1usize..4,
         operations in 1usize..5,
+        ahead in any::<bool>(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async move {
             let script = Script::open();
             script.fates.lock().unwrap().extend(fates.into_iter().flatten());
-            let limits = Limits { operations, in_flight, ..Limits::default() };
+            let limits = Limits { operations, in_flight, ahead, ..Limits::default() };
             let batcher = Batcher::new(script, limits);
             let mut waiting = BTreeMap::new();
             let mut received = BTreeSet::new();
