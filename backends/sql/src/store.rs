@@ -133,7 +133,7 @@ impl<D: Dialect> Executor for Writer<D> {
     type Answer = Answer;
 
     fn kind(&self, op: &Op) -> Kind {
-        op.kind()
+        D::batched_as(op.kind())
     }
 
     fn is_urgent(&self, kind: Kind) -> bool {

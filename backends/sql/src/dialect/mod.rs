@@ -42,6 +42,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         Limits::default()
     }
 
+    /// The kind whose batches it travels in.
+    fn batched_as(kind: Kind) -> Kind {
+        kind
+    }
+
     /// A second one whose connections are opened on the calling runtime.
     fn reopen(&self) -> impl Future<Output = Result<Self>> + Send;
 

@@ -122,6 +122,102 @@ async fn everyone_in_a_batch_gets_their_own_answer() {
     }
 }
 
+/// What takes and what frees shares a transaction, and each still has its own answer.
+#[tokio::test]
+async fn takers_and_leavers_share_a_batch() {
+    let place = Place::new();
+    let store = place.open().await;
+    let lock = store.lock();
+    let leaving: Vec<_> = (0..12).map(|at| request(&format!("old-{at:02}"))).collect();
+    let grants = join_all(leaving.iter().map(|request| take(&lock, request))).await;
+    let held = request("held");
+    let kept = take(&lock, &held).await;
+    for unlike in [false, true] {
+        let taking: Vec<_> = (0..12)
+            .map(|at| {
+                let mut request = request(&format!("{unlike}-{at:02}"));
+                if unlike && at == 7 {
+                    request.meta = Some(Meta::new("job").unwrap());
+                }
+                request
+            })
+            .collect();
+        let before = store.statements();
+        let (taken, (freed, (busy, again))) = both(
+            join_all(taking.iter().map(|request| take(&lock, request))),
+            both(
+                join_all(leaving.iter().zip(&grants).map(|(request, grant)| {
+                    let mut lease = lease(request, grant);
+                    if request.name.as_str() == "old-03" {
+                        lease.token = Some(FencingToken::new(grant.token.get() - 1).unwrap());
+                    }
+                    let lock = &lock;
+                    async move { lock.release(&lease).await.unwrap() }
+                })),
+                // One name is in a batch once: the second of these goes with the next.
+                both(refused(&lock, &request("held")), take(&lock, &held)),
+            ),
+        )
+        .await;
+        let spent = store.statements() - before;
+        assert!(spent < 15, "{spent} statements are not batches");
+        assert_eq!(busy.token, Some(kept.token));
+        assert_eq!(again.token, kept.token);
+        for (at, outcome) in freed.into_iter().enumerate() {
+            // They are free when they are let go of for the second time.
+            let gone = unlike || at == 3;
+            let expected = if gone { ReleaseOutcome::NotHeld } else { FREED };
+            assert_eq!(outcome, expected, "{at}");
+        }
+        for (request, grant) in taking.iter().zip(&taken) {
+            assert_eq!(
+                refused(&lock, &super::request(request.name.as_str()))
+                    .await
+                    .token,
+                Some(grant.token)
+            );
+        }
+    }
+}
+
+/// What was done of a transaction that failed half-way is undone, and nothing that comes later ends up in it.
+#[tokio::test]
+async fn a_batch_that_fails_half_way_is_rolled_back() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let (stuck, other) = (request("stuck"), request("other"));
+    let grants = [take(&lock, &stuck).await, take(&lock, &other).await];
+    let trigger = "CREATE TRIGGER keep BEFORE UPDATE OF holder_id ON distributed_lock WHEN new.holder_id IS NULL
+         AND new.lock_name = 'stuck' BEGIN SELECT RAISE(ABORT, 'it stays'); END";
+    place.sql(trigger).await;
+    let (first, next) = (request("first"), request("next"));
+    let (_, (taken, (failed, freed))) = both(
+        // Goes out at once, so that the rest makes a batch.
+        take(&lock, &first),
+        both(
+            take(&lock, &next),
+            both(
+                lock.release(&lease(&stuck, &grants[0])),
+                lock.release(&lease(&other, &grants[1])),
+            ),
+        ),
+    )
+    .await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(freed.unwrap(), FREED);
+    // Others see it, so it is committed.
+    let beside = place.open().await.lock();
+    assert_eq!(
+        refused(&beside, &request("next")).await.token,
+        Some(taken.token)
+    );
+    assert_eq!(
+        refused(&beside, &request("stuck")).await.token,
+        Some(grants[0].token)
+    );
+    take(&beside, &request("other")).await;
+}
+
 #[tokio::test]
 async fn the_same_owner_gets_the_same_token_and_a_fresh_lease() {
     let place = Place::new();

@@ -127,6 +127,11 @@ fn bytes(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
+/// Two futures on one task, the first one first.
+async fn both<A: Future, B: Future>(one: A, two: B) -> (A::Output, B::Output) {
+    tokio::join!(biased; one, two)
+}
+
 /// Runs futures on one task, so that they are all submitted before the first answer.
 async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures

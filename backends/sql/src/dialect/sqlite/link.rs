@@ -42,6 +42,8 @@ pub(super) struct Open {
     pub(super) epoch: Epoch,
     /// Whether an earlier connection of this link knew another history.
     pub(super) history_changed: bool,
+    /// A transaction was begun, and how it ended was not seen: what is sent next would become a part of it.
+    pub(super) in_doubt: bool,
     file: FileId,
 }
 
@@ -56,7 +58,10 @@ impl Link {
         }
         // A file that was removed or replaced lives on unseen by other processes: locks in it would exclude nobody.
         let same = match &self.open {
-            Some(open) => matches!(FileId::of(&shared.path), Ok(Some(file)) if file == open.file),
+            Some(open) => {
+                !open.in_doubt
+                    && matches!(FileId::of(&shared.path), Ok(Some(file)) if file == open.file)
+            }
             None => false,
         };
         if !same {
@@ -156,6 +161,7 @@ impl Open {
             connection,
             epoch: Epoch::new(epoch),
             history_changed: false,
+            in_doubt: false,
             file,
         })
     }

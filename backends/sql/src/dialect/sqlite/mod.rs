@@ -13,7 +13,7 @@ use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, Error, ErrorKind, ExpiryClock, FencingToken, Health,
     LockName, Reach, RecordKey, Result,
-    batch::{Failure, Reply},
+    batch::{Failure, Limits, Reply},
     micros, unix_time,
 };
 use sqlx::{Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
@@ -191,6 +191,20 @@ impl Dialect for SqliteDialect {
 
     fn reap_after(&self) -> Duration {
         self.shared.config.reap_after
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        limits.ahead = true;
+        limits
+    }
+
+    /// What takes and what frees shares a transaction, and with it the flush, which costs more than either statement.
+    fn batched_as(kind: Kind) -> Kind {
+        match kind {
+            Kind::Release => Kind::Acquire,
+            kind => kind,
+        }
     }
 
     async fn reopen(&self) -> Result<Self> {

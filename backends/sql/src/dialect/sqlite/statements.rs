@@ -19,6 +19,8 @@ pub(super) struct Statements {
     pub(super) renew: Sql,
     pub(super) free_one: Sql,
     pub(super) free: Sql,
+    pub(super) take_and_free_alike: Sql,
+    pub(super) take_and_free: Sql,
     pub(super) release: Sql,
     pub(super) hand_over: Sql,
     pub(super) force: Sql,
@@ -65,6 +67,8 @@ impl Statements {
             renew: sql(RENEW),
             free_one: sql(&filled(FREE, &ONE)),
             free: sql(&filled(FREE, &LEASES)),
+            take_and_free_alike: sql(&take_and_free(&ALIKE)),
+            take_and_free: sql(&take_and_free(&MANY)),
             release: sql(RELEASE),
             hand_over: sql(HAND_OVER),
             force: sql(FORCE),
@@ -144,6 +148,25 @@ const LEASES: Source = [
     ("{2}", "NULL"),
     ("{3}", "NULL"),
 ];
+
+/// The same beside a batch of takers.
+const LEASES_BESIDE: Source = [
+    ("{from}", "FROM json_each(?10) AS j"),
+    ("{owner}", "substr(?11, j.key * 16 + 1, 16)"),
+    ("{0}", "j.value"),
+    (
+        "{1}",
+        "nullif(CAST(substr(?12, j.key * 16 + 1, 16) AS INTEGER), 0)",
+    ),
+    ("{2}", "NULL"),
+    ("{3}", "NULL"),
+];
+
+/// Takes and frees in one transaction, sent as a whole: four answers, of which the second and the third count rows.
+fn take_and_free(takers: &Source) -> String {
+    let (take, free) = (filled(TAKE, takers), filled(FREE, &LEASES_BESIDE));
+    format!("BEGIN IMMEDIATE; {take}; {free}; COMMIT")
+}
 
 fn filled(text: &str, source: &Source) -> String {
     source.iter().fold(text.to_owned(), |text, (slot, value)| {

@@ -2,29 +2,25 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{AcquireRequest, Attempt, FencingToken, Grant, Result, batch::Reply};
+use distlock_core::{AcquireRequest, Attempt, FencingToken, Grant, Result};
 
-use super::{Answers, Batch, unknown};
+use super::{Batch, unknown};
 use crate::{
     dialect::{
         LockRow,
         sqlite::batches::{self, Ids, json},
     },
     error::Failed,
-    op::{Answer, Kind, Op},
+    op::{Answer, Kind},
 };
 
 impl Batch<'_> {
-    pub(super) async fn acquire(mut self) -> Answers {
-        let requests: Vec<_> = self
-            .ops
-            .iter()
-            .filter_map(|op| match op {
-                Op::Acquire(request) => Some(request),
-                _ => None,
-            })
-            .collect();
-        let taken = self.take(&requests).await?;
+    /// What became of requests of which so many were taken.
+    pub(super) async fn acquired(
+        &mut self,
+        requests: &[&AcquireRequest],
+        taken: usize,
+    ) -> Result<Vec<Result<Answer>>, Failed> {
         if taken == requests.len() {
             let token = FencingToken::new(self.now.wall.unsigned_abs());
             let answers = requests.iter().map(|request| {
@@ -33,10 +29,10 @@ impl Batch<'_> {
                     self.grant(token, request),
                 )))
             });
-            return Ok(answers.map(Reply::Done).collect());
+            return Ok(answers.collect());
         }
         let mut looks = self
-            .looks(self.ops.iter().filter_map(Op::lock).collect())
+            .looks(requests.iter().map(|request| &request.name).collect())
             .await;
         // Left over: what is ours already, and what is free but has a token that the wall clock has not reached.
         let open_to_us = |request: &&&AcquireRequest| match looks
@@ -60,7 +56,7 @@ impl Batch<'_> {
                 failed.collect()
             }
         };
-        let answers = requests.into_iter().map(|request| {
+        let answers = requests.iter().map(|request| {
             if let Some(token) = granted.remove(request.name.as_str()) {
                 return Ok(Attempt::Acquired(self.grant(token?, request)));
             }
@@ -77,22 +73,17 @@ impl Batch<'_> {
                 Err(error) => Err(error.clone()),
             }
         });
-        Ok(answers
-            .map(|answer| Reply::Done(answer.map(Answer::Acquired)))
-            .collect())
+        Ok(answers.map(|answer| answer.map(Answer::Acquired)).collect())
     }
 
     /// Takes what is free, and says how many that were.
-    async fn take(&mut self, requests: &[&AcquireRequest]) -> Result<usize, Failed> {
+    pub(super) async fn take(&mut self, requests: &[&AcquireRequest]) -> Result<usize, Failed> {
         let mark = self.shared.group.mark();
         let statements = &self.shared.statements;
         let Some(first) = requests.first() else {
             return Ok(0);
         };
-        let alike = requests.iter().all(|request| {
-            (request.ttl, &request.holder, &request.meta) == (first.ttl, &first.holder, &first.meta)
-        });
-        if alike {
+        if alike(requests) {
             let owners = Ids::of(requests.iter().map(|request| &request.owner));
             let (sql, names) = if requests.len() == 1 {
                 (&statements.take_one, first.name.as_str().to_owned())
@@ -149,4 +140,12 @@ impl Batch<'_> {
     fn grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
         Grant::new(token, self.open.epoch.clone(), request.ttl.duration())
     }
+}
+
+/// Whether they differ in name and owner only.
+pub(super) fn alike(requests: &[&AcquireRequest]) -> bool {
+    requests.iter().all(|request| {
+        let first = requests[0];
+        (request.ttl, &request.holder, &request.meta) == (first.ttl, &first.holder, &first.meta)
+    })
 }

@@ -1,6 +1,8 @@
-//! Batches that change something: one conditional statement each, and one read to tell the refused ones why.
+//! Batches that change something: one conditional statement each, and one read to tell the refused ones why. A batch that both
+//! takes and frees is a transaction of two.
 
 mod acquire;
+mod exchange;
 mod records;
 mod release;
 mod renew;
@@ -34,9 +36,8 @@ impl Batch<'_> {
     pub(super) async fn send(self, kind: Kind) -> Answers {
         match kind {
             Kind::Renew => self.renew().await,
-            Kind::Release => self.release().await,
             Kind::HandOver => self.hand_over().await,
-            Kind::Acquire => self.acquire().await,
+            Kind::Acquire | Kind::Release => self.exchange().await,
             Kind::Force => self.force().await,
             Kind::Create | Kind::Replace => self.put(kind).await,
             Kind::Delete => self.delete().await,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{Forced, Lease, ReleaseOutcome, Result, batch::Reply};
+use distlock_core::{Forced, Lease, LockName, ReleaseOutcome, Result, batch::Reply};
 
 use super::{Answers, Batch, Looks, names, unknown};
 use crate::{
@@ -15,26 +15,22 @@ use crate::{
 };
 
 impl Batch<'_> {
-    pub(super) async fn release(mut self) -> Answers {
-        let leases: Vec<_> = self
-            .ops
-            .iter()
-            .filter_map(|op| match op {
-                Op::Release(lease) => Some(lease),
-                _ => None,
-            })
-            .collect();
-        let freed = self.free(&leases).await?;
+    /// What became of leases of which so many were freed.
+    pub(super) async fn released(
+        &mut self,
+        leases: &[&Lease],
+        freed: usize,
+    ) -> Result<Vec<Result<Answer>>, Failed> {
         if freed == leases.len() {
             let released = || ReleaseOutcome::Released {
                 others_waiting: Some(false),
             };
             let answers = leases.iter().map(|_| Ok(Answer::Released(released())));
-            return Ok(answers.map(Reply::Done).collect());
+            return Ok(answers.collect());
         }
         // What is left is wanted by others, or is not ours.
         let wanted = self
-            .release_wanted(&leases)
+            .release_wanted(leases)
             .await
             .map_err(|failed| failed.after(freed > 0))?;
         // Those not among the wanted ones: all freed before, or none, or some; only then their rows must tell.
@@ -42,9 +38,11 @@ impl Batch<'_> {
         let looks = if freed == 0 || freed == rest {
             Ok(Looks::new())
         } else {
-            self.looks(names(self.ops, &wanted)).await
+            let unwanted = |name: &&LockName| !wanted.contains_key(name.as_str());
+            let names = leases.iter().map(|lease| &lease.name);
+            self.looks(names.filter(unwanted).collect()).await
         };
-        let answers = leases.into_iter().map(|lease| {
+        let answers = leases.iter().map(|lease| {
             let others_waiting = match wanted.get(lease.name.as_str()) {
                 Some(others) => Some(*others),
                 None if freed == 0 => None,
@@ -61,13 +59,11 @@ impl Batch<'_> {
                 None => ReleaseOutcome::NotHeld,
             })
         });
-        Ok(answers
-            .map(|answer| Reply::Done(answer.map(Answer::Released)))
-            .collect())
+        Ok(answers.map(|answer| answer.map(Answer::Released)).collect())
     }
 
     /// Frees what nobody else waits for, and says how many that were.
-    async fn free(&mut self, leases: &[&Lease]) -> Result<usize, Failed> {
+    pub(super) async fn free(&mut self, leases: &[&Lease]) -> Result<usize, Failed> {
         let mark = self.shared.group.mark();
         if let [lease] = leases {
             let name = lease.name.as_str().to_owned();

@@ -1,0 +1,119 @@
+//! Taking and freeing in one transaction.
+
+use distlock_core::{AcquireRequest, Lease, Result, batch::Reply};
+use futures_util::TryStreamExt as _;
+use sqlx::{Either, Executor as _};
+
+use super::{Answers, Batch, Common, acquire::alike};
+use crate::{
+    dialect::sqlite::batches::{self, Ids, json},
+    error::{Access, Failed},
+    op::{Answer, Kind, Op},
+};
+
+impl Batch<'_> {
+    /// A batch that takes, frees, or both. Each name is in it once, so that the order does not matter.
+    pub(super) async fn exchange(mut self) -> Answers {
+        let (mut requests, mut leases) = (Vec::new(), Vec::new());
+        for op in self.ops {
+            match op {
+                Op::Acquire(request) => requests.push(request),
+                Op::Release(lease) => leases.push(lease),
+                _ => {}
+            }
+        }
+        if leases.is_empty() {
+            let taken = self.take(&requests).await?;
+            let answers = self.acquired(&requests, taken).await?;
+            return Ok(answers.into_iter().map(Reply::Done).collect());
+        }
+        if requests.is_empty() {
+            let freed = self.free(&leases).await?;
+            let answers = self.released(&leases, freed).await?;
+            return Ok(answers.into_iter().map(Reply::Done).collect());
+        }
+        let (taken, freed) = self.take_and_free(&requests, &leases).await?;
+        // From here on something has happened: what fails now fails for its own part only.
+        let acquired = self.acquired(&requests, taken).await;
+        let released = self.released(&leases, freed).await;
+        let mut acquired = each(acquired, requests.len()).into_iter();
+        let mut released = each(released, leases.len()).into_iter();
+        let answers = self.ops.iter().filter_map(|op| match op {
+            Op::Acquire(_) => acquired.next(),
+            _ => released.next(),
+        });
+        Ok(answers.map(Reply::Done).collect())
+    }
+
+    /// Takes what is free and frees what nobody else waits for, and says how many that were.
+    async fn take_and_free(
+        &mut self,
+        requests: &[&AcquireRequest],
+        leases: &[&Lease],
+    ) -> Result<(usize, usize), Failed> {
+        let shared = self.shared;
+        shared.group.count(Kind::Acquire.name());
+        shared.group.count(Kind::Release.name());
+        let statements = &shared.statements;
+        let (sql, rows, ttl, holder, meta) = if alike(requests) {
+            let names: Vec<_> = requests.iter().map(|it| it.name.as_str()).collect();
+            let (_, ttl, holder, meta) = batches::request(requests[0]);
+            let (holder, meta) = (Some(holder.to_owned()), meta.map(str::to_owned));
+            (
+                &statements.take_and_free_alike,
+                json(&names),
+                ttl,
+                holder,
+                meta,
+            )
+        } else {
+            let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
+            (&statements.take_and_free, json(&rows), 0, None, None)
+        };
+        let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
+        let query = Common {
+            sql,
+            shared,
+            now: self.now,
+        }
+        .bind_first(rows, Ids::of(requests.iter().map(|it| &it.owner)))
+        .bind(shared.group.mark())
+        .bind(ttl.cast_signed())
+        .bind(holder)
+        .bind(meta)
+        .bind(json(&names))
+        .bind(Ids::of(leases.iter().map(|lease| &lease.owner)))
+        .bind(batches::tokens(leases.iter().map(|lease| lease.token)));
+        let mut ended = Vec::with_capacity(4);
+        self.open.in_doubt = true;
+        let outcome = {
+            let mut steps = self.open.connection.fetch_many(query);
+            loop {
+                match steps.try_next().await {
+                    Ok(Some(Either::Left(step))) => ended.push(step.rows_affected()),
+                    Ok(Some(Either::Right(_))) => {}
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(Failed::sqlite(error, Access::Write)),
+                }
+            }
+        };
+        // Where it was begun and not committed, the connection is thrown away, and SQLite rolls back.
+        self.open.in_doubt = !ended.is_empty() && ended.len() < 4;
+        outcome?;
+        let rows = |step: usize| {
+            let rows = ended.get(step).copied().unwrap_or(0);
+            usize::try_from(rows).unwrap_or(usize::MAX)
+        };
+        Ok((rows(1), rows(2)))
+    }
+}
+
+/// An answer for each, also where there is but one error for all.
+fn each(answers: Result<Vec<Result<Answer>>, Failed>, count: usize) -> Vec<Result<Answer>> {
+    answers.unwrap_or_else(|failed| {
+        let error = failed.into_error();
+        std::iter::repeat_with(|| Err(error.clone()))
+            .take(count)
+            .collect()
+    })
+}
