@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::{redis, request, take};
 use distlock_core::{
-    AcquireRequest, Attempt, DistLock, ErrorKind, FencingToken, Grant, HolderLabel, Lease, Meta,
-    ReleaseOutcome, Result,
+    AcquireRequest, Attempt, DistLock, ErrorKind, FencingToken, Grant, HandOver, HolderLabel,
+    Lease, LossReason, Meta, ReleaseOutcome, Renewal, Renewed, Result,
 };
 use distlock_harness::servers::redis::RedisServer;
 use futures_util::future::join_all;
@@ -86,6 +86,71 @@ async fn tokens_rise_and_holders_are_as_asked() {
         }
     }
     assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
+}
+
+/// A part of each batch is refused, and nothing else is special about it.
+#[tokio::test]
+async fn each_is_answered_for_itself() {
+    let server = RedisServer::start().unwrap();
+    let lock = redis(&server.url()).await.unwrap().lock();
+    let is_held = |at: usize| at % 3 == 0;
+    let held: Vec<_> = requests(false).into_iter().step_by(3).collect();
+    let held_tokens: Vec<_> = take_all(&*lock, &held).await.iter().map(token).collect();
+    let wanted = requests(false);
+    let mut tokens = Vec::new();
+    for (at, answer) in take_all(&*lock, &wanted).await.iter().enumerate() {
+        if is_held(at) {
+            assert!(matches!(answer, Ok(Attempt::Busy(Some(_)))), "{answer:?}");
+            tokens.push(None);
+        } else {
+            tokens.push(Some(token(answer)));
+        }
+    }
+    let lease = |(request, token): (&AcquireRequest, &Option<FencingToken>)| {
+        Lease::new(request.name.clone(), request.owner, *token)
+    };
+    let leases: Vec<_> = wanted.iter().zip(&tokens).map(lease).collect();
+    let renewal = Renewal::plain(wanted[0].ttl);
+    let renewed = join_all(leases.iter().map(|lease| lock.renew(lease, &renewal))).await;
+    for (at, answer) in renewed.into_iter().enumerate() {
+        match answer.unwrap() {
+            Renewed::Extended { token, .. } => assert_eq!(Some(token), tokens[at]),
+            Renewed::NotHeld(reason) => {
+                assert!(
+                    is_held(at) && reason == LossReason::TakenOver,
+                    "{at}: {reason}"
+                );
+            }
+        }
+    }
+    let next = requests(true);
+    let passed_on = leases
+        .iter()
+        .zip(&next)
+        .map(|(lease, next)| lock.hand_over(lease, next));
+    let passed_on = join_all(passed_on).await;
+    for (at, answer) in passed_on.into_iter().enumerate() {
+        match answer.unwrap() {
+            HandOver::Done(grant) => assert!(tokens[at].is_some_and(|it| it < grant.token), "{at}"),
+            HandOver::NotHeld(reason) => {
+                assert!(
+                    is_held(at) && reason == LossReason::TakenOver,
+                    "{at}: {reason}"
+                );
+            }
+            HandOver::Unsupported => panic!("{at}"),
+        }
+        let holder = lock.inspect(&next[at].name).await.unwrap().held.unwrap();
+        if is_held(at) {
+            assert_eq!(holder.token, Some(held_tokens[at / 3]));
+        } else {
+            assert_eq!(holder.holder, next[at].holder.as_str());
+        }
+    }
+    for (at, outcome) in release_all(&*lock, &next).await.into_iter().enumerate() {
+        let released = matches!(outcome, ReleaseOutcome::Released { .. });
+        assert_eq!(released, !is_held(at), "{at}");
+    }
 }
 
 #[tokio::test]
