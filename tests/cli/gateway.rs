@@ -115,6 +115,24 @@ fn a_node_says_when_it_is_ready_and_ends_on_term() {
 }
 
 #[test]
+fn a_node_that_waits_for_its_name_ends_on_term() {
+    let home = Home::new();
+    let (_first, _) = node(&home);
+    let line = [&NODE[..], &["--node-lease", "10m"]].concat();
+    let mut second =
+        Process::spawn(home.distlock(line).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)).unwrap();
+    second
+        .wait_for_line(SOON, |line| {
+            line.contains("the lease under this node's name")
+        })
+        .unwrap();
+    second.signal(Signal::TERM).unwrap();
+    let ended = second.wait(SOON).unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", second.output());
+    assert_eq!(home.inspect("node/n1")["state"], "held", "by the first");
+}
+
+#[test]
 fn a_forged_token_is_refused_and_changes_nothing() {
     let home = Home::new();
     let (_node, ready) = node(&home);

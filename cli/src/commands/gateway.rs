@@ -117,7 +117,7 @@ impl Node {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let parent = self.exit_with_stdin.then(stdin_ends);
-        let shutdown = async move {
+        let mut shutdown = Box::pin(async move {
             let parent = async {
                 match parent {
                     Some(ended) => drop(ended.await),
@@ -129,7 +129,7 @@ impl Node {
                 _ = interrupt.recv() => {}
                 () = parent => {}
             }
-        };
+        });
         distlock_gateway::install_metrics();
         let target = context.target(Sharing::Optional)?;
         if target.scheme().as_deref() == Some("memory") {
@@ -137,8 +137,17 @@ impl Node {
                 "warning: backend memory: is this process's alone: no other node knows the sessions of this one",
             );
         }
-        let store = distlock::open(target).await?;
-        let gateway = distlock_gateway::Gateway::start(config, store.clone()).await?;
+        let starting = Box::pin(async {
+            let store = distlock::open(target).await?;
+            let gateway = distlock_gateway::Gateway::start(config, store.clone()).await?;
+            Outcome::Ok((store, gateway))
+        });
+        let (store, gateway) = tokio::select! {
+            biased;
+            started = starting => started?,
+            // It may be waiting for the end of a predecessor's lease.
+            () = &mut shutdown => return Ok(code::OK),
+        };
         let mut events = gateway.events();
         output::json(gateway.ready())?;
         if self.events {

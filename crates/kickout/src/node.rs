@@ -71,8 +71,8 @@ impl Inner {
             tracing::warn!(
                 node = %self.node,
                 at_most = ?longest,
-                "the lease under this node's name is held: by its predecessor until that one's lease is over, or by another \
-                 node of the same name"
+                "the lease under this node's name cannot be had yet: its predecessor's is not over, another node has the \
+                 name, or the store does not answer"
             );
             std::future::pending().await
         };
