@@ -57,10 +57,9 @@ fn device(name: &str) -> String {
 /// The part that changes.
 pub(super) fn part(snapshot: &Snapshot) -> String {
     let mut html = String::new();
-    let state = if snapshot.boot.is_some() {
-        "up"
-    } else {
-        "fenced"
+    let state = match (snapshot.boot, snapshot.state) {
+        (Some(_), state) => word(state),
+        (None, _) => "fenced",
     };
     let tiles = [
         ("state", state.to_owned()),
@@ -82,6 +81,13 @@ pub(super) fn part(snapshot: &Snapshot) -> String {
     html
 }
 
+const fn word(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Up => "up",
+        _ => "draining",
+    }
+}
+
 fn nodes(snapshot: &Snapshot, html: &mut String) {
     html.push_str(r#"<section aria-labelledby="n"><h2 id="n">Nodes and their leases</h2>"#);
     match &snapshot.nodes {
@@ -98,10 +104,7 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
                     html,
                     r#"<tr><td><b>{}</b>{own}</td><td><span class="badge" data-state="{}">{1}</span></td><td class="n">{}</td><td><code>{}</code></td><td><code>{}</code></td><td class="n">{}</td></tr>"#,
                     Escaped(node.node.as_str()),
-                    Escaped(match node.state {
-                        NodeState::Up => "up",
-                        _ => "draining",
-                    }),
+                    Escaped(word(node.state)),
                     node.lease_remaining_ms
                         .map_or_else(|| "?".into(), |left| seconds(left.into())),
                     Escaped(&node.addr),

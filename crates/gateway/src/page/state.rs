@@ -12,6 +12,7 @@ pub(super) const MOST: u32 = 100;
 pub(super) struct Snapshot {
     pub(super) node: NodeId,
     pub(super) boot: Option<Boot>,
+    pub(super) state: NodeState,
     pub(super) lease_ms: u128,
     pub(super) sessions: usize,
     pub(super) under_way: usize,
@@ -37,6 +38,7 @@ impl Snapshot {
         Self {
             node: page.kick.node().clone(),
             boot: page.kick.boot(),
+            state: page.kick.state(),
             lease_ms: page.kick.lease_remaining().as_millis(),
             sessions: page.kick.sessions(),
             under_way: page.kick.logins_under_way(),

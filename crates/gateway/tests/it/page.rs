@@ -45,6 +45,8 @@ async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
     assert_eq!(state["nodes"].as_array().map(Vec::len), Some(1), "{state}");
     let html = state["html"].as_str().unwrap();
     assert!(html.contains(r#"data-state="draining""#), "{html}");
+    let (_, page) = n2.admin("GET /", "").await;
+    assert!(page.contains("<dt>state</dt><dd>draining</dd>"), "{page}");
 
     let (status, minted) = n1.admin("POST /page/token", r#"{"account":"anna"}"#).await;
     let minted: Value = serde_json::from_str(&minted).unwrap();
