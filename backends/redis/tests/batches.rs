@@ -93,7 +93,7 @@ async fn tokens_rise_and_holders_are_as_asked() {
 async fn each_is_answered_for_itself() {
     let server = RedisServer::start().unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
-    let is_held = |at: usize| at % 3 == 0;
+    let is_held = |at: usize| at.is_multiple_of(3);
     let held: Vec<_> = requests(false).into_iter().step_by(3).collect();
     let held_tokens: Vec<_> = take_all(&*lock, &held).await.iter().map(token).collect();
     let wanted = requests(false);
