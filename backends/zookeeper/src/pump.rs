@@ -245,6 +245,36 @@ mod tests {
     }
 
     #[test]
+    fn what_a_caller_leaves_is_done_by_the_thread() {
+        const STEPS: usize = 10 * CALLER_STEPS;
+        let pump = Pump::start().unwrap();
+        let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
+        let rung = Arc::clone(&bell);
+        let spawning = pump.hosting(async move {
+            let mut left = 0;
+            drop(spawns_core::spawn(poll_fn(move |context| {
+                rung.register(context.waker());
+                let _ = says.send(());
+                left = if left == 0 { STEPS } else { left } - 1;
+                if left > 0 {
+                    context.waker().wake_by_ref();
+                }
+                Poll::<()>::Pending
+            })));
+        });
+        async_io::block_on(spawning);
+        for round in 0..20 {
+            for _ in 0..STEPS {
+                steps.recv_timeout(LONG).unwrap();
+            }
+            if round < 19 {
+                pump.send(|| bell.wake());
+            }
+        }
+        pump.stop();
+    }
+
+    #[test]
     fn its_end_drops_what_runs() {
         let pump = Pump::start().unwrap();
         let (_, steps) = stepping(&pump);
