@@ -89,6 +89,15 @@ async fn unequals(product: Product) {
     let first = acquired(&requests).await;
     let leases: Vec<_> = requests.iter().zip(&first).filter_map(lease).collect();
     assert_eq!(leases.len(), 40, "{first:?}");
+    let renewal = Renewal::plain(ttl);
+    // The last ones go alone, so that those whose tokens differ share a batch.
+    let renewed = join_all(leases.iter().rev().map(|it| lock.renew(it, &renewal))).await;
+    for (renewed, lease) in renewed.into_iter().zip(leases.iter().rev()) {
+        match renewed.unwrap() {
+            Renewed::Extended { token, .. } => assert_eq!(Some(token), lease.token),
+            other => panic!("{other:?}"),
+        }
+    }
 
     // Ten were freed by hand, and ten given to somebody else.
     server
@@ -108,7 +117,6 @@ async fn unequals(product: Product) {
             other => panic!("{other:?}"),
         }
     }
-    let renewal = Renewal::plain(ttl);
     let renewed = join_all(leases.iter().map(|it| lock.renew(it, &renewal))).await;
     for (at, (renewed, lease)) in renewed.into_iter().zip(&leases).enumerate() {
         match (at, renewed.unwrap()) {
@@ -136,6 +144,32 @@ async fn unequals(product: Product) {
         };
         let wanted = lease.name.as_str() == "n-15";
         assert!(!wanted || others_waiting != Some(false), "{lease:?}");
+    }
+    // One has expired, and then one has another token, although nobody else was there.
+    let requests: Vec<_> = names.iter().map(request).collect();
+    server.sql("DELETE FROM distributed_lock").unwrap();
+    let third = acquired(&requests).await;
+    let leases: Vec<_> = requests.iter().zip(&third).filter_map(lease).collect();
+    assert_eq!(leases.len(), 40, "{third:?}");
+    let change = |set: &str, name: &str| {
+        server.sql(&format!(
+            "UPDATE distributed_lock SET {set} WHERE lock_name = '{name}'"
+        ))
+    };
+    change("expires_at = acquired_at", "n-20").unwrap();
+    let renewed = join_all(leases.iter().map(|it| lock.renew(it, &renewal))).await;
+    for (renewed, lease) in renewed.into_iter().zip(&leases) {
+        match (lease.name.as_str(), renewed.unwrap()) {
+            ("n-20", Renewed::NotHeld(LossReason::Expired)) => {}
+            (name, Renewed::Extended { .. }) if name != "n-20" => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    change("token = token + 1", "n-30").unwrap();
+    let released = join_all(leases.iter().map(|it| lock.release(it))).await;
+    for (released, lease) in released.into_iter().zip(&leases) {
+        let ours = matches!(released.unwrap(), ReleaseOutcome::Released { .. });
+        assert_eq!(ours, lease.name.as_str() != "n-30", "{lease:?}");
     }
 }
 
