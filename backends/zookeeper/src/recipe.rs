@@ -154,13 +154,16 @@ pub(crate) async fn ahead(
     until: Moment,
 ) -> Result<Vec<String>> {
     let children = children(session, &node.parent, until).await?;
-    ahead_of(&node.child, children).ok_or_else(|| {
-        if node.gone(LossReason::Removed) {
-            session.ensemble().bury(node.owner, LossReason::Removed);
-            session.nodes.remove(node);
-        }
-        out_of_line()
-    })
+    if let Some(ahead) = ahead_of(&node.child, children) {
+        return Ok(ahead);
+    }
+    // The servers remove a session's nodes a moment before they tell it that it is over.
+    session.prove(session.clock().now(), until).await?;
+    if node.gone(LossReason::Removed) {
+        session.ensemble().bury(node.owner, LossReason::Removed);
+        session.nodes.remove(node);
+    }
+    Err(out_of_line())
 }
 
 /// The children of a container; none when there is no such container.

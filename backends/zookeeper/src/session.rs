@@ -14,12 +14,16 @@
 use std::{
     fmt,
     future::Future,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use distlock_core::{Clock, Epoch, LossReason, Moment, Result};
-use tokio::{runtime::Handle as Runtime, sync::watch};
+use tokio::{
+    runtime::Handle as Runtime,
+    sync::{Notify, watch},
+};
 use zookeeper_client as zk;
 
 use crate::{
@@ -32,7 +36,19 @@ use crate::{
 };
 
 /// How long somebody else's proof is waited for. Renewals wait too, and must not depend on anybody.
-const OTHERS_PROOF: Duration = Duration::from_millis(25);
+const OTHERS_PROOF: Duration = Duration::from_millis(100);
+
+/// Whose turn it is to send a proof, and since when.
+struct ProofTurn<'a>(&'a Session, Moment);
+
+impl Drop for ProofTurn<'_> {
+    fn drop(&mut self) {
+        let Self(session, began) = self;
+        // Somebody else may have begun anew since.
+        lock(&session.proving).take_if(|proving| proving == began);
+        session.proof_is_over.notify_waiters();
+    }
+}
 
 /// One session.
 pub(crate) struct Session {
@@ -44,8 +60,9 @@ pub(crate) struct Session {
     epoch: Mutex<Epoch>,
     link: watch::Sender<Link>,
     proven: Mutex<Moment>,
-    /// One proof on its way at a time, as long as it does not take too long.
-    proving: tokio::sync::Mutex<()>,
+    /// When the proof was begun that is on its way: one at a time, as long as it does not take too long.
+    proving: Mutex<Option<Moment>>,
+    proof_is_over: Notify,
     ended: watch::Sender<Option<LossReason>>,
     pub(crate) nodes: Nodes,
     pub(crate) runs: Runs,
@@ -90,7 +107,8 @@ impl Session {
                 generation: 0,
             }),
             proven: Mutex::new(alive),
-            proving: tokio::sync::Mutex::default(),
+            proving: Mutex::default(),
+            proof_is_over: Notify::new(),
             ended: watch::Sender::new(None),
             nodes: Nodes::new(),
             runs: Runs::default(),
@@ -227,18 +245,22 @@ impl Session {
 
     /// Makes sure that the newest proof was sent at `since` or later.
     pub(crate) async fn prove(&self, since: Moment, until: Moment) -> Result<()> {
-        if *lock(&self.proven) >= since {
-            return Ok(());
-        }
-        // Whoever is at it may be on a runtime that is blocked, or may not be polled any more.
-        let _one_at_a_time = tokio::select! {
-            biased;
-            turn = self.proving.lock() => Some(turn),
-            () = self.clock().sleep(OTHERS_PROOF) => None,
+        let _turn = loop {
+            let mut over = pin!(self.proof_is_over.notified());
+            over.as_mut().enable();
+            if *lock(&self.proven) >= since {
+                return Ok(());
+            }
+            let wait = match self.begin_proof() {
+                Ok(turn) => break turn,
+                Err(wait) => wait,
+            };
+            tokio::select! {
+                biased;
+                () = over => {}
+                () = self.clock().sleep(wait) => {}
+            }
         };
-        if *lock(&self.proven) >= since {
-            return Ok(());
-        }
         self.connected(until).await?;
         let client = self.client()?;
         let sent = self.sending();
@@ -252,6 +274,20 @@ impl Session {
             }
             Err(error) => Err(meaning(error, Access::Read)),
         }
+    }
+
+    /// The right to send a proof, or how long to wait for somebody else's. Whoever is at it may be on a runtime that is
+    /// blocked, or may not be polled any more, so one of those who wait begins anew after a while.
+    fn begin_proof(&self) -> Result<ProofTurn<'_>, Duration> {
+        let mut proving = lock(&self.proving);
+        let now = self.clock().now();
+        if let Some(began) = *proving
+            && now < began + OTHERS_PROOF
+        {
+            return Err((began + OTHERS_PROOF).since(now));
+        }
+        *proving = Some(now);
+        Ok(ProofTurn(self, now))
     }
 
     /// Why it has ended, if it has.
