@@ -2,7 +2,7 @@
 //! through one connection with the same settings.
 //!
 //! ```sh
-//! cargo run --release -p distlock-sql --features sqlite --example throughput -- [SECONDS] [FOLDER]
+//! cargo run --release -p distlock-sql --features sqlite --example sqlite_cycles -- [SECONDS] [FOLDER]
 //! ```
 
 #![expect(
