@@ -8,6 +8,7 @@
 //! cargo run --release -p distlock-peers -- postgres --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- redis --workload independent --concurrency 256
 //! cargo run --release -p distlock-peers -- redis --processes 4
+//! cargo run --release -p distlock-peers -- redis --link 0.00025
 //! cargo run --release -p distlock-peers -- postgres --processes 4
 //! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
 //! cargo run --release -p distlock-peers -- zookeeper --processes 2 --tasks 16 --hold 0.001
@@ -22,6 +23,7 @@
 )]
 
 mod floor;
+mod link;
 mod memory;
 mod mysql;
 mod plain;
@@ -35,16 +37,19 @@ mod redis;
 mod rows;
 mod rslock;
 mod sqlite;
+mod target;
 mod waiting;
 mod zookeeper;
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser};
 use distlock_harness::servers::mysql::Product;
 use distlock_report::{Options, Report, Workload};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
+
+use crate::target::Target;
 
 /// Runs the bench workloads the plain way and ours, interleaved in one run.
 #[derive(Debug, Parser)]
@@ -70,6 +75,14 @@ enum Command {
         /// How many locks are held, with names of 32 bytes.
         #[arg(long, default_value_t = 1_000_000)]
         rows: u32,
+    },
+    /// The other end of `--link`.
+    #[command(hide = true)]
+    Link {
+        /// Where it leads.
+        server: SocketAddr,
+        /// How much later everything arrives, in microseconds.
+        delay: u64,
     },
     /// Takes part in `--processes`.
     #[command(hide = true)]
@@ -125,11 +138,13 @@ struct MySqlArgs {
     #[command(flatten)]
     measure: Measure,
     /// The server [default: a private MariaDB that syncs its disk].
-    #[arg(long)]
+    #[arg(long, conflicts_with = "link")]
     url: Option<String>,
     /// Starts a private MySQL instead.
     #[arg(long, conflicts_with = "url")]
     mysql: bool,
+    #[command(flatten)]
+    way: Way,
     #[command(flatten)]
     between: Between,
 }
@@ -139,8 +154,10 @@ struct PostgresArgs {
     #[command(flatten)]
     measure: Measure,
     /// The server [default: a private one that syncs its disk].
-    #[arg(long)]
+    #[arg(long, conflicts_with = "link")]
     url: Option<String>,
+    #[command(flatten)]
+    way: Way,
     #[command(flatten)]
     between: Between,
 }
@@ -150,8 +167,10 @@ struct RedisArgs {
     #[command(flatten)]
     measure: Measure,
     /// The server [default: a private redis-server without persistence].
-    #[arg(long)]
+    #[arg(long, conflicts_with = "link")]
     url: Option<String>,
+    #[command(flatten)]
+    way: Way,
     #[command(flatten)]
     between: Between,
 }
@@ -162,11 +181,13 @@ struct ZooKeeperArgs {
     measure: Measure,
     /// The ensemble, `host:port,host:port`; everybody connects to the first of them [default: three private servers, and
     /// everybody to their leader].
-    #[arg(long)]
+    #[arg(long, conflicts_with = "link")]
     servers: Option<String>,
     /// Where private servers keep their data [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
+    #[command(flatten)]
+    way: Way,
     #[command(flatten)]
     between: Between,
     /// How long each lock is kept, in seconds.
@@ -183,6 +204,14 @@ struct Between {
     /// How many tasks of each process want it.
     #[arg(long, default_value_t = 1, requires = "processes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     tasks: u32,
+}
+
+#[derive(Debug, Args)]
+struct Way {
+    /// Puts a link in front of the private server on which everything arrives so many seconds later, each way: 0.00025 is
+    /// half a millisecond there and back.
+    #[arg(long, value_parser = delay)]
+    link: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
@@ -275,39 +304,51 @@ fn main() -> anyhow::Result<()> {
             } else {
                 Product::MariaDb
             };
-            let server = mysql::Server::new(args.url, product)?;
+            let target = match args.url {
+                Some(url) => Target::given(url),
+                None => mysql::private(product, args.way.link)?,
+            };
             let measure = &args.measure;
             if let Some(crowd) = args.between.crowd(Duration::ZERO) {
-                return measure.pass_on(&server.url(), crowd);
+                return measure.pass_on(target.url(), crowd);
             }
-            let run = mysql::run(measure.workload, measure.options(), &server);
+            let run = mysql::run(measure.workload, measure.options(), target.url());
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Postgres(args) => {
-            let server = postgres::Server::new(args.url)?;
+            let target = match args.url {
+                Some(url) => Target::given(url),
+                None => postgres::private(args.way.link)?,
+            };
             let measure = &args.measure;
             if let Some(crowd) = args.between.crowd(Duration::ZERO) {
-                return measure.pass_on(&server.url(), crowd);
+                return measure.pass_on(target.url(), crowd);
             }
-            let run = postgres::run(measure.workload, measure.options(), &server);
+            let run = postgres::run(measure.workload, measure.options(), target.url());
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Redis(args) => {
-            let server = redis::Server::new(args.url)?;
+            let target = match args.url {
+                Some(url) => Target::given(url),
+                None => redis::private(args.way.link)?,
+            };
             let measure = &args.measure;
             if let Some(crowd) = args.between.crowd(Duration::ZERO) {
-                return measure.pass_on(&server.url(), crowd);
+                return measure.pass_on(target.url(), crowd);
             }
-            let run = redis::run(measure.workload, measure.options(), &server);
+            let run = redis::run(measure.workload, measure.options(), target.url());
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::ZooKeeper(args) => {
-            let ensemble = zookeeper::Ensemble::new(args.servers, args.dir)?;
+            let target = match args.servers {
+                Some(servers) => zookeeper::given(&servers),
+                None => zookeeper::private(args.dir, args.way.link)?,
+            };
             let measure = &args.measure;
             if let Some(crowd) = args.between.crowd(args.hold) {
-                return measure.pass_on(&ensemble.url()?, crowd);
+                return measure.pass_on(target.url(), crowd);
             }
-            let run = zookeeper::run(measure.workload, measure.options(), &ensemble, args.hold);
+            let run = zookeeper::run(measure.workload, measure.options(), target.url(), args.hold);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Waiting(args) => {
@@ -320,6 +361,7 @@ fn main() -> anyhow::Result<()> {
                 print!("{cost}");
             }
         }
+        Command::Link { server, delay } => link::run(server, Duration::from_micros(delay))?,
         Command::PassOn => Runtime::new()?.block_on(processes::pass_on())?,
         Command::Hold { file } => Runtime::new()?.block_on(waiting::hold(&file))?,
         Command::Rows { rows } => print!("{}", rows::run(rows)?),
@@ -329,6 +371,14 @@ fn main() -> anyhow::Result<()> {
 
 fn folder(parent: Option<&PathBuf>) -> std::io::Result<TempDir> {
     parent.map_or_else(tempfile::tempdir, tempfile::tempdir_in)
+}
+
+fn delay(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|time| (Duration::from_micros(50)..=Duration::from_secs(1)).contains(time))
+        .ok_or_else(|| "not a number of seconds from 0.00005 to 1".into())
 }
 
 fn hold(text: &str) -> Result<Duration, String> {

@@ -1,6 +1,6 @@
 //! MySQL and MariaDB: the plain ways beside ours, all against one server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::SystemClock;
 use distlock_harness::servers::mysql::{MySqlServer, Product};
@@ -11,52 +11,30 @@ use sqlx::MySqlConnection;
 use crate::{
     floor::Floor,
     plain::{Named, Rows},
+    target::Target,
 };
 
 /// As many connections as a named lock for each of many callers needs, within what a server allows.
 const MANY: u32 = 64;
 
-/// The server that everything is measured against.
-#[derive(Debug)]
-pub(crate) enum Server {
-    /// Somebody else's.
-    Given(String),
-    /// Our own, which syncs its disk.
-    Private(MySqlServer),
+/// A server of our own, which syncs its disk. `delay` is added to each way.
+pub(crate) fn private(product: Product, delay: Option<Duration>) -> anyhow::Result<Target> {
+    let server = MySqlServer::start(product)?;
+    let (address, url) = (server.address(), server.url());
+    Target::private(server, address, &url, delay)
 }
 
-impl Server {
-    pub(crate) fn new(url: Option<String>, product: Product) -> anyhow::Result<Self> {
-        Ok(match url {
-            Some(url) => Self::Given(url),
-            None => Self::Private(MySqlServer::start(product)?),
-        })
-    }
-
-    pub(crate) fn url(&self) -> String {
-        match self {
-            Self::Given(url) => url.clone(),
-            Self::Private(server) => server.url(),
-        }
-    }
-}
-
-pub(crate) async fn run(
-    workload: Workload,
-    options: Options,
-    server: &Server,
-) -> anyhow::Result<Report> {
+pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
     options.callers(workload)?;
-    let url = server.url();
-    let config = ServerConfig::from_url(&url)?;
-    let plain = Rows::<sqlx::MySql>::create(&url, config.pool_size).await?;
+    let config = ServerConfig::from_url(url)?;
+    let plain = Rows::<sqlx::MySql>::create(url, config.pool_size).await?;
     let mut arms = vec![Arm::new("mysql-plain", plain)];
     arms.push(Arm::new(
         "mysql-get-lock",
-        Named::<sqlx::MySql>::connect(&url, MANY).await?,
+        Named::<sqlx::MySql>::connect(url, MANY).await?,
     ));
     if workload.shares_one_name() {
-        let floor = Floor::<MySqlConnection>::create(&url).await?;
+        let floor = Floor::<MySqlConnection>::create(url).await?;
         arms.push(Arm::new("mysql-update", floor));
     }
     let store = MySql::open(config, Arc::new(SystemClock)).await?;

@@ -1,6 +1,6 @@
 //! Postgres: the plain ways beside ours, all against one server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::SystemClock;
 use distlock_harness::servers::postgres::PostgresServer;
@@ -11,50 +11,28 @@ use sqlx::PgConnection;
 use crate::{
     floor::Floor,
     plain::{Named, Rows},
+    target::Target,
 };
 
 /// As many connections as an advisory lock for each of many callers needs, within what a server allows.
 const MANY: u32 = 64;
 
-/// The server that everything is measured against.
-#[derive(Debug)]
-pub(crate) enum Server {
-    /// Somebody else's.
-    Given(String),
-    /// Our own, which syncs its disk.
-    Private(PostgresServer),
+/// A server of our own, which syncs its disk. `delay` is added to each way.
+pub(crate) fn private(delay: Option<Duration>) -> anyhow::Result<Target> {
+    let server = PostgresServer::with(&["fsync=on"])?;
+    let (address, url) = (server.address(), server.url());
+    Target::private(server, address, &url, delay)
 }
 
-impl Server {
-    pub(crate) fn new(url: Option<String>) -> anyhow::Result<Self> {
-        Ok(match url {
-            Some(url) => Self::Given(url),
-            None => Self::Private(PostgresServer::with(&["fsync=on"])?),
-        })
-    }
-
-    pub(crate) fn url(&self) -> String {
-        match self {
-            Self::Given(url) => url.clone(),
-            Self::Private(server) => server.url(),
-        }
-    }
-}
-
-pub(crate) async fn run(
-    workload: Workload,
-    options: Options,
-    server: &Server,
-) -> anyhow::Result<Report> {
+pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
     options.callers(workload)?;
-    let url = server.url();
-    let config = ServerConfig::from_url(&url)?;
-    let plain = Rows::<sqlx::Postgres>::create(&url, config.pool_size).await?;
+    let config = ServerConfig::from_url(url)?;
+    let plain = Rows::<sqlx::Postgres>::create(url, config.pool_size).await?;
     let mut arms = vec![Arm::new("postgres-plain", plain)];
-    let advisory = Named::<sqlx::Postgres>::connect(&url, MANY).await?;
+    let advisory = Named::<sqlx::Postgres>::connect(url, MANY).await?;
     arms.push(Arm::new("postgres-advisory", advisory));
     if workload.shares_one_name() {
-        let floor = Floor::<PgConnection>::create(&url).await?;
+        let floor = Floor::<PgConnection>::create(url).await?;
         arms.push(Arm::new("postgres-update", floor));
     }
     let store = Postgres::open(config, Arc::new(SystemClock)).await?;

@@ -167,7 +167,7 @@ async fn want(
 }
 
 async fn open(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
-    if let Some(servers) = servers(url) {
+    if let Some(servers) = zookeeper::servers(url) {
         return Ok(zookeeper::open(servers).await?.lock());
     }
     let clock = Arc::new(SystemClock);
@@ -186,11 +186,6 @@ fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or(url)
 }
 
-/// Of an ensemble.
-fn servers(url: &str) -> Option<&str> {
-    url.strip_prefix(zookeeper::SCHEME)?.strip_prefix("://")
-}
-
 /// A connection for the smallest question.
 enum Raw {
     ZooKeeper(&'static Client),
@@ -201,7 +196,7 @@ enum Raw {
 
 impl Raw {
     async fn connect(url: &str) -> anyhow::Result<Self> {
-        if let Some(servers) = servers(url) {
+        if let Some(servers) = zookeeper::servers(url) {
             return Ok(Self::ZooKeeper(zookeeper::client(servers).await?));
         }
         Ok(match Product::of(scheme(url)) {

@@ -1,57 +1,38 @@
 //! Redis: the raw commands and another library beside ours, all against one server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use distlock_core::SystemClock;
 use distlock_harness::servers::redis::RedisServer;
 use distlock_redis::{Redis, RedisConfig};
 use distlock_report::{Arm, LockerSubject, Options, Report, Subject, Workload, measure};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::{raw_redis::RawRedis, rslock::Rslock};
+use crate::{raw_redis::RawRedis, rslock::Rslock, target::Target};
 
-/// The server that everything is measured against.
-#[derive(Debug)]
-pub(crate) enum Server {
-    /// Somebody else's.
-    Given(String),
-    /// Our own, without persistence, which would cost everybody the same.
-    Private(RedisServer),
+/// A server of our own, without persistence, which would cost everybody the same. `delay` is added to each way.
+pub(crate) fn private(delay: Option<Duration>) -> anyhow::Result<Target> {
+    let server = RedisServer::with(&["appendonly no"])?;
+    let (address, url) = (server.address(), server.url());
+    Target::private(server, address, &url, delay)
 }
 
-impl Server {
-    pub(crate) fn new(url: Option<String>) -> anyhow::Result<Self> {
-        Ok(match url {
-            Some(url) => Self::Given(url),
-            None => Self::Private(RedisServer::with(&["appendonly no"])?),
-        })
-    }
-
-    pub(crate) fn url(&self) -> String {
-        match self {
-            Self::Given(url) => url.clone(),
-            Self::Private(server) => server.url(),
-        }
-    }
-}
-
-pub(crate) async fn run(
-    workload: Workload,
-    options: Options,
-    server: &Server,
-) -> anyhow::Result<Report> {
+pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
     options.callers(workload)?;
-    let url = server.url();
-    let raw = RawRedis::connect(&url).await.context("raw")?;
+    let raw = RawRedis::connect(url).await.context("raw")?;
     let mut arms = vec![];
     if workload == Workload::Handoff {
-        // What one trip to the server takes, for comparison: it has no lock in it.
-        arms.push(Arm::new("redis-ping", Ping(raw.clone())));
+        let ping = Ping {
+            server: raw.clone(),
+            turn: Arc::default(),
+        };
+        arms.push(Arm::new("redis-ping", ping));
     } else {
         arms.push(Arm::new("redis-raw", raw.clone()));
-        arms.push(Arm::new("rslock", Rslock::connect(&url)?));
+        arms.push(Arm::new("rslock", Rslock::connect(url)?));
     }
-    let store = open(&url).await?;
+    let store = open(url).await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     locker.ready().await?;
@@ -66,19 +47,25 @@ pub(crate) async fn open(url: &str) -> distlock_core::Result<Redis> {
     Redis::open(RedisConfig::from_url(url)?, Arc::new(SystemClock)).await
 }
 
-/// One trip to the server and back.
+/// One trip to the server for each turn, and no more: what passing something on by way of the server cannot be faster than.
 #[derive(Debug)]
-struct Ping(RawRedis);
+struct Ping {
+    server: RawRedis,
+    turn: Arc<Mutex<()>>,
+}
 
 impl Subject for Ping {
-    type Held = ();
+    type Held = OwnedMutexGuard<()>;
     type Error = ::redis::RedisError;
 
-    async fn acquire(&self, _name: &str) -> Result<(), ::redis::RedisError> {
-        self.0.ping().await
+    async fn acquire(&self, _name: &str) -> Result<Self::Held, ::redis::RedisError> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        self.server.ping().await?;
+        Ok(turn)
     }
 
-    async fn release(&self, (): ()) -> Result<(), ::redis::RedisError> {
+    async fn release(&self, turn: Self::Held) -> Result<(), ::redis::RedisError> {
+        drop(turn);
         Ok(())
     }
 }

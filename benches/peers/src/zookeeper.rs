@@ -5,64 +5,54 @@ use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use distlock_core::SystemClock;
-use distlock_harness::servers::zookeeper as servers;
+use distlock_harness::servers::zookeeper::{Setup, ZooKeeper as Ensemble};
 use distlock_report::{Arm, Counters, LockerSubject, Options, Report, Subject, Workload, measure};
 use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
 use zookeeper_client::{self as zk, Acls, Client, CreateMode, LockClient, LockOptions, LockPrefix};
 
-/// In front of an ensemble's servers.
-pub(crate) const SCHEME: &str = "zookeeper";
+use crate::target::Target;
 
-/// The ensemble that everything is measured against.
-#[derive(Debug)]
-pub(crate) enum Ensemble {
-    /// Somebody else's: `host:port,host:port`.
-    Given(String),
-    /// Our own three servers.
-    Private(servers::ZooKeeper),
+/// In front of an ensemble's servers.
+const SCHEME: &str = "zookeeper";
+
+/// Somebody else's ensemble, `host:port,host:port`; everything connects to the first of them.
+pub(crate) fn given(servers: &str) -> Target {
+    let first = servers.split(',').next().unwrap_or(servers);
+    Target::given(format!("{SCHEME}://{first}"))
 }
 
-impl Ensemble {
-    pub(crate) fn new(given: Option<String>, folder: Option<PathBuf>) -> anyhow::Result<Self> {
-        Ok(match given {
-            Some(servers) => Self::Given(servers),
-            None => Self::Private(servers::ZooKeeper::start_with(&servers::Setup {
-                // As fast as the virtual machine makes them; the tests' servers start faster instead.
-                optimised: true,
-                flushed: true,
-                folder,
-                ..servers::Setup::default()
-            })?),
-        })
-    }
+/// Three servers of our own. Every arm connects to their leader, because how long a write takes depends on whether its
+/// server leads. `delay` is added to each way.
+pub(crate) fn private(folder: Option<PathBuf>, delay: Option<Duration>) -> anyhow::Result<Target> {
+    let ensemble = Ensemble::start_with(&Setup {
+        // As fast as the virtual machine makes them; the tests' servers start faster instead.
+        optimised: true,
+        flushed: true,
+        folder,
+        ..Setup::default()
+    })?;
+    let leader = ensemble.address(ensemble.leader()?);
+    Target::private(ensemble, leader, &format!("{SCHEME}://{leader}"), delay)
+}
 
-    /// Where every arm connects, because how long a write takes depends on whether its server leads: to the leader, or to
-    /// the first one of somebody else's ensemble.
-    fn server(&self) -> anyhow::Result<String> {
-        Ok(match self {
-            Self::Given(servers) => servers.split(',').take(1).collect(),
-            Self::Private(ensemble) => ensemble.address(ensemble.leader()?).to_string(),
-        })
-    }
-
-    pub(crate) fn url(&self) -> anyhow::Result<String> {
-        Ok(format!("{SCHEME}://{}", self.server()?))
-    }
+/// The servers in a URL of an ensemble.
+pub(crate) fn servers(url: &str) -> Option<&str> {
+    url.strip_prefix(SCHEME)?.strip_prefix("://")
 }
 
 pub(crate) async fn run(
     workload: Workload,
     options: Options,
-    ensemble: &Ensemble,
+    url: &str,
     hold: Duration,
 ) -> anyhow::Result<Report> {
     options.callers(workload)?;
-    let server = ensemble.server()?;
+    let server = servers(url).context("the URL of an ensemble")?;
     let mut arms = Vec::new();
     if !workload.shares_one_name() {
         for listing in [true, false] {
             let plain = OneByOne {
-                client: client(&server).await?,
+                client: client(server).await?,
                 listing,
             };
             let name = if listing {
@@ -73,9 +63,9 @@ pub(crate) async fn run(
             arms.push(Arm::new(name, Holding(plain, hold)));
         }
     }
-    let recipe = Recipe(client(&server).await?);
+    let recipe = Recipe(client(server).await?);
     arms.push(Arm::new("zookeeper-client", Holding(recipe, hold)));
-    let store = open(&server).await?;
+    let store = open(server).await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     locker.ready().await?;

@@ -1,0 +1,121 @@
+//! A longer way to the server. On the loopback interface a trip takes less time than a thread needs to wake up, so what is
+//! said in trips says more about the machine than about a lock; with a known delay on the way it does not.
+//!
+//! The delay is in a process of its own, with a thread for each end of each connection, so that it takes part in nobody's
+//! runtime. Bytes keep their order and are not held up by those before them: it is a delay, not a narrow link.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
+use distlock_core::{Clock as _, Moment, SystemClock};
+
+/// A process that delays what goes to and comes from one server. It ends with this.
+#[derive(Debug)]
+pub(crate) struct Link {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Link {
+    /// A link on which everything arrives later by `delay`, each way.
+    pub(crate) fn start(server: SocketAddr, delay: Duration) -> anyhow::Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .arg("link")
+            .arg(server.to_string())
+            .arg(delay.as_micros().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting the link")?;
+        let output = process.stdout.take().context("the link's output")?;
+        let mut link = Self {
+            process,
+            address: server,
+        };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        link.address = line.trim_end().parse().context("the link's address")?;
+        Ok(link)
+    }
+
+    /// Where clients connect to.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The end of its input would end it too.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The other process: says where it listens, and serves until its input ends.
+pub(crate) fn run(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
+    println!("{}", listener.local_addr()?);
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            // Where the server cannot be reached, the client's connection is closed, which tells it.
+            let _ = client.and_then(|client| join(&client, server, delay));
+        }
+    });
+    let read = io::stdin().read_to_end(&mut Vec::new())?;
+    ensure!(read == 0, "nothing is expected here");
+    Ok(())
+}
+
+/// Both ways of one connection.
+fn join(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<()> {
+    let server = TcpStream::connect(server)?;
+    for end in [client, &server] {
+        end.set_nodelay(true)?;
+    }
+    carry(client.try_clone()?, server.try_clone()?, delay);
+    carry(server, client.try_clone()?, delay);
+    Ok(())
+}
+
+/// One way: a thread that notes when bytes came, and one that hands them on in time. Both end with the connection.
+fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let (comes, goes) = mpsc::channel::<(Moment, Vec<u8>)>();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            let due = SystemClock.now() + delay;
+            if comes.send((due, buffer[..length].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+    thread::spawn(move || {
+        for (due, bytes) in goes {
+            wait_until(due);
+            if to.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        // Whoever is at either end hears of it.
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own that has nothing else to do, and the delay is what it is for"
+)]
+fn wait_until(due: Moment) {
+    let left = due.since(SystemClock.now());
+    if !left.is_zero() {
+        thread::sleep(left);
+    }
+}
