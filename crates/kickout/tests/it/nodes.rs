@@ -1,0 +1,174 @@
+//! Nodes that die, start again, share a name or cannot renew.
+
+use std::time::Duration;
+
+use distlock_core::{ErrorKind, Expect, RecordKey, Store, Written};
+use distlock_kickout::{Code, Confirm, LoggedOut, LoginOutcome, Transition};
+
+use crate::cluster::{Cluster, eventually, soon, timers, told, uid};
+
+#[tokio::test]
+async fn a_dead_node_does_not_block_a_login() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let old = phone.key().clone();
+    n1.crash();
+    let pc = n2.admit(&anna, "pc").await;
+    assert!(!pc.old_confirmed(), "n1's lease has not ended yet");
+    assert!(pc.check().is_ok());
+    eventually("the dead node's revocation to be settled", || async {
+        cluster.record(&anna).await.unwrap().revocations.is_empty()
+            && cluster.keys("rev/").await.is_empty()
+    })
+    .await;
+    let record = cluster.record(&anna).await.unwrap();
+    assert!(record.slot_of(&old).is_none() && record.slot_of(pc.key()).is_some());
+}
+
+#[tokio::test]
+async fn strict_confirmation_ends_with_the_dead_nodes_lease() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let n2 = cluster
+        .node_with("n2", |builder| builder.confirm(Confirm::Strict))
+        .await;
+    let anna = uid("anna");
+    let _phone = n1.admit(&anna, "phone").await;
+    n1.crash();
+    let pc = soon("the strict login", n2.admit(&anna, "pc")).await;
+    assert!(pc.old_confirmed());
+}
+
+#[tokio::test]
+async fn sessions_of_a_dead_node_become_invisible_and_are_swept() {
+    let cluster = Cluster::new();
+    let (n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let ghost = phone.key().session;
+    n1.crash();
+    assert!(
+        n2.kick.route(&anna).await.unwrap().is_some(),
+        "its lease still runs"
+    );
+    let swept = n2.event(Transition::GhostSwept).await;
+    assert_eq!(swept.session, Some(ghost));
+    assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
+    let record = cluster.record(&anna).await.unwrap();
+    assert!(record.slots.is_empty());
+    assert_eq!(record.r#gen, phone.generation(), "the generation stays");
+}
+
+#[tokio::test]
+async fn a_restarted_node_is_another_incarnation() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let (old_boot, old_key) = (n1.kick.boot().unwrap(), phone.key().clone());
+    n1.crash();
+    // Waits for the predecessor's lease.
+    cluster.mesh.unsilence("n1");
+    let n1 = soon("the restart", cluster.node("n1")).await;
+    let boot = n1.kick.boot().unwrap();
+    assert!(boot > old_boot);
+    assert_eq!(
+        n1.kick.route(&anna).await.unwrap(),
+        None,
+        "its old record is void"
+    );
+    let pc = n1.admit(&anna, "pc").await;
+    assert!(pc.old_confirmed());
+    assert!(
+        cluster.mesh.kicks().is_empty(),
+        "nobody is asked about the dead"
+    );
+    assert_eq!(pc.key().boot, boot);
+    // A logout that the predecessor left in some queue changes nothing.
+    let record = cluster.record(&anna).await.unwrap();
+    assert!(record.slot_of(&old_key).is_none());
+}
+
+#[tokio::test]
+async fn a_second_node_of_the_same_name_is_refused() {
+    let cluster = Cluster::new();
+    let _n1 = cluster.node("n1").await;
+    let store = Store::new(cluster.memory.lock(), cluster.memory.records());
+    let mut timers = timers();
+    timers.node_lease = Duration::from_millis(500);
+    let error =
+        distlock_kickout::KickOut::builder(store, distlock_kickout::NodeId::new("n1").unwrap())
+            .timers(timers)
+            .start()
+            .await
+            .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(
+        error
+            .to_string()
+            .contains("a node named n1 is already running"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_renew_stops_before_others_take_it_for_dead() {
+    let cluster = Cluster::new();
+    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let boot = n1.kick.boot().unwrap();
+    n1.faults.cut();
+    let notice = told(&phone).await;
+    // At this moment the others still count it among the living.
+    let located = n2.kick.route(&anna).await.unwrap();
+    assert_eq!(notice.code, Code::NodeFenced);
+    assert!(located.is_some(), "told too late");
+    assert!(phone.check().is_err());
+    assert!(n1.kick.boot().is_none());
+    assert!(
+        matches!(n1.login(&anna, "phone").await, LoginOutcome::Denied(it) if it.code == Code::NodeFenced)
+    );
+    n1.event(Transition::NodeFenced).await;
+
+    n1.faults.heal();
+    n1.event(Transition::NodeUp).await;
+    assert!(n1.kick.boot().unwrap() > boot);
+    let again = n1.admit(&anna, "phone").await;
+    assert!(again.check().is_ok());
+    assert_eq!(phone.logout().await, LoggedOut::AlreadyGone);
+    assert_eq!(
+        n2.kick.route(&anna).await.unwrap().unwrap().key,
+        *again.key()
+    );
+}
+
+/// A newer version may write beside its lease what this one cannot read: that is not death.
+#[tokio::test]
+async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
+    let lock = locker.lock("node/n9").ttl(Duration::from_secs(60));
+    let lease = lock.meta("another version").acquire().await.unwrap();
+    let record = format!(
+        r#"{{"v":1,"gen":5,"slots":{{"main":{{"node":"n9","boot":{},"session":"00000000-0000-4000-8000-000000000001",
+        "gen":5,"device":"phone","class":"","since":0}}}}}}"#,
+        lease.token()
+    );
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/anna").unwrap();
+    let written = records.put(&key, record.as_bytes(), Expect::Absent).await;
+    assert!(matches!(written, Ok(Written::Stored(_))));
+    let error = n1.kick.route(&uid("anna")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    // It goes, and so does what it wrote.
+    let _ = lease.release().await;
+    eventually("the session to be swept", || async {
+        cluster.record(&uid("anna")).await.unwrap().slots.is_empty()
+    })
+    .await;
+    assert_eq!(n1.kick.route(&uid("anna")).await.unwrap(), None);
+}

@@ -1,0 +1,213 @@
+//! A store that is away, forgets, or holds what cannot be read.
+
+use std::time::Duration;
+
+use distlock_core::{ErrorKind, Expect, RecordKey};
+use distlock_kickout::{Code, LoggedOut, LoginOutcome, Session, Transition, UserRecord};
+
+use crate::cluster::{Cluster, eventually, login, pause, timers, told, uid};
+
+#[tokio::test]
+async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    // Written, the reply lost, and every later try without an answer.
+    n1.faults.lose_replies(1);
+    let login = n1.kick.login(login(&anna, "phone"));
+    let cut_soon = async {
+        eventually("the write", || async {
+            cluster.record(&anna).await.is_some()
+        })
+        .await;
+        n1.faults.cut();
+    };
+    let (outcome, ()) = tokio::join!(login, cut_soon);
+    n1.faults.heal();
+    // The lookup may have been faster than the cut.
+    match outcome {
+        Err(_) => {}
+        Ok(LoginOutcome::Admitted(session)) => drop(session),
+        Ok(other) => panic!("{other:?}"),
+    }
+    eventually("the record to be free of it", || async {
+        cluster.record(&anna).await.unwrap().slots.is_empty()
+    })
+    .await;
+    assert_eq!(n1.kick.sessions(), 0);
+}
+
+#[tokio::test]
+async fn a_logout_is_tried_until_the_store_is_back() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    n1.faults.cut();
+    assert_eq!(phone.logout().await, LoggedOut::Queued);
+    assert_eq!(n1.kick.sessions(), 0);
+    n1.faults.heal();
+    eventually("the delete", || async {
+        cluster.record(&anna).await.unwrap().slots.is_empty()
+    })
+    .await;
+}
+
+/// More than the queue of deletes holds: what found no place there is found in the directory.
+#[tokio::test]
+async fn more_logouts_than_can_wait_for_the_store() {
+    const MANY: usize = 4096 + 100;
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // A busy machine may take longer for this than a short lease lasts.
+    timers.node_lease = Duration::from_secs(12);
+    let n1 = cluster
+        .node_with("n1", |builder| builder.timers(timers))
+        .await;
+    let mut sessions = Vec::new();
+    for number in 0..MANY {
+        sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
+    }
+    n1.faults.cut();
+    let logouts = sessions.iter().map(Session::logout);
+    let outcomes = futures_util::future::join_all(logouts).await;
+    assert!(outcomes.iter().all(|it| *it == LoggedOut::Queued));
+    n1.faults.heal();
+    eventually("every account to be out", || async {
+        for session in &sessions {
+            let record = cluster.record(session.uid()).await.unwrap();
+            if record.sessions().next().is_some() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_the_store_forgot_is_written_again() {
+    let cluster = Cluster::new();
+    let mut n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/anna").unwrap();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    records.delete(&key, entry.version).await.unwrap();
+    let event = n1.event(Transition::Registered).await;
+    assert_eq!(event.session, Some(phone.key().session));
+    let record = cluster.record(&anna).await.unwrap();
+    assert!(record.slot_of(phone.key()).is_some());
+    assert_eq!(record.r#gen, phone.generation());
+    assert!(phone.check().is_ok());
+}
+
+/// A store that failed over may say again what had been settled long ago: that a session is in which logged out, and that one
+/// must go which went.
+#[tokio::test]
+async fn sessions_that_ended_and_came_back_to_the_directory_are_swept() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // Long enough that no node looks for kicks while this looks at the record.
+    timers.node_lease = Duration::from_secs(12);
+    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.node_with("n2", |builder| builder.timers(timers.clone()));
+    let (n1, n2) = (n1.await, n2.await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    cluster.mesh.silence("n1");
+    let pc = n2.admit(&anna, "pc").await;
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/anna").unwrap();
+    let before = records.get(&key).await.unwrap().unwrap();
+    let record = UserRecord::parse(&anna, &before.value).unwrap();
+    assert!(record.slot_of(pc.key()).is_some());
+    assert!(record.revocations.iter().any(|it| it.key == *phone.key()));
+    phone.logout().await;
+    assert_eq!(pc.logout().await, LoggedOut::Deleted);
+    let nothing = async || {
+        let record = cluster.record(&anna).await.unwrap();
+        record.slots.is_empty() && record.revocations.is_empty()
+    };
+    eventually("everybody to be out", nothing).await;
+    let now = records.get(&key).await.unwrap().unwrap();
+    let expect = Expect::Version(now.version);
+    records.put(&key, &before.value, expect).await.unwrap();
+    eventually("everybody to be out again", nothing).await;
+}
+
+#[tokio::test]
+async fn a_session_that_the_directory_no_longer_names_is_ended() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    cluster.mesh.silence("n1");
+    let pc = n2.admit(&anna, "pc").await;
+    // The hint and the revocation are lost as well; the comparison with the directory is left.
+    for key in cluster.keys("rev/").await {
+        let key = RecordKey::new(key).unwrap();
+        let records = cluster.memory.records();
+        if let Some(entry) = records.get(&key).await.unwrap() {
+            records.delete(&key, entry.version).await.unwrap();
+        }
+    }
+    assert_eq!(told(&phone).await.code, Code::Superseded);
+    assert!(pc.check().is_ok());
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_never_overwritten() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/anna").unwrap();
+    records.put(&key, b"garbage", Expect::Absent).await.unwrap();
+    let error = n1.kick.login(login(&anna, "phone")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(n1.kick.route(&anna).await.is_err());
+    pause(timers().sweep * 2).await;
+    let entry = records.get(&key).await.unwrap().unwrap();
+    assert_eq!(entry.value, b"garbage");
+    // Others are not affected.
+    assert!(n1.admit(&uid("otto"), "phone").await.check().is_ok());
+}
+
+#[tokio::test]
+async fn a_session_that_the_store_forgot_does_not_outlive_a_ban() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let key = RecordKey::new("sess/anna").unwrap();
+    let records = cluster.memory.records();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    records.delete(&key, entry.version).await.unwrap();
+    let ended = n1.kick.ban(&anna, None, Some("spam")).await.unwrap().1;
+    // The node may have written it again before the ban.
+    assert!(ended.len() <= 1);
+    let notice = told(&phone).await;
+    assert_eq!(
+        (notice.code, notice.reason.as_str()),
+        (Code::Banned, "spam")
+    );
+    assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
+}
+
+#[tokio::test]
+async fn one_record_that_cannot_be_swept_does_not_keep_others_from_it() {
+    let cluster = Cluster::new();
+    let (n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    n2.kick.ban(&uid("anna"), None, None).await.unwrap();
+    let key = RecordKey::new("ban/anna").unwrap();
+    let records = cluster.memory.records();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    let garbage = Expect::Version(entry.version);
+    records.put(&key, b"garbage", garbage).await.unwrap();
+    let _phone = n1.admit(&uid("otto"), "phone").await;
+    n1.crash();
+    let swept = n2.event(Transition::GhostSwept).await;
+    assert_eq!(swept.uid, Some(uid("otto")));
+}
