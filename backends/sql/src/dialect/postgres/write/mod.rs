@@ -105,7 +105,7 @@ impl Batch<'_> {
                 Ok((rows::column(row, 0)?, done))
             })
             .collect::<Result<_>>()
-            .map_err(Failed::corrupt)
+            .map_err(|error| Failed::corrupt(error).after(true))
     }
 
     /// Looks at the rows of the operations that were not carried out.
