@@ -119,3 +119,36 @@ fn wait_until(due: Moment) {
         thread::sleep(left);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_keep_their_order_and_arrive_no_sooner() {
+        const DELAY: Duration = Duration::from_millis(20);
+        let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (front, server) = (listen(), listen());
+        let mut client = TcpStream::connect(front.local_addr().unwrap()).unwrap();
+        let (accepted, _) = front.accept().unwrap();
+        join(&accepted, server.local_addr().unwrap(), DELAY).unwrap();
+        drop(accepted);
+        let (mut served, _) = server.accept().unwrap();
+
+        let sent: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+        let start = SystemClock.now();
+        let echo = thread::spawn(move || {
+            let mut received = vec![0; 200_000];
+            served.read_exact(&mut received).unwrap();
+            served.write_all(&received).unwrap();
+        });
+        client.write_all(&sent).unwrap();
+        let mut back = vec![0; sent.len()];
+        client.read_exact(&mut back).unwrap();
+        assert_eq!(back, sent);
+        assert!(SystemClock.now().since(start) >= 2 * DELAY);
+        echo.join().unwrap();
+        // The server's end closed the connection.
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
+}
