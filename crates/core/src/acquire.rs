@@ -42,17 +42,16 @@ pub(crate) async fn acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<Arc<Ho
     let result = wait_for(inner, &wanted, until).await;
     let meters = inner.meters();
     match &result {
-        Ok(hold) => {
+        Ok((hold, granted)) => {
             meters.acquired.increment(1);
-            meters
-                .acquire_seconds
-                .record(inner.clock().now().since(started).as_secs_f64());
+            let took = granted.since(started);
+            meters.acquire_seconds.record(took.as_secs_f64());
             tracing::debug!(lock = ?hold.name(), token = %hold.token(), "acquired");
         }
         Err(error) if error.kind() == ErrorKind::Timeout => meters.timed_out.increment(1),
         Err(_) => meters.failed.increment(1),
     }
-    result.map_err(|error| {
+    result.map(|(hold, _)| hold).map_err(|error| {
         error
             .on(inner.backend_name())
             .during("acquire")
@@ -79,7 +78,7 @@ pub(crate) async fn try_acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<At
     match result {
         Ok(Attempt::Acquired(won)) => {
             inner.meters().acquired.increment(1);
-            Ok(Attempt::Acquired(won.hold(inner, wanted.renew)))
+            Ok(Attempt::Acquired(won.hold(inner, wanted.renew).0))
         }
         Ok(Attempt::Busy(holder)) => {
             inner.meters().busy.increment(1);
@@ -95,7 +94,12 @@ pub(crate) async fn try_acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<At
     }
 }
 
-async fn wait_for(inner: &Arc<Inner>, wanted: &Wanted, until: Option<Moment>) -> Result<Arc<Hold>> {
+/// The lock, and since when it was known to be held.
+async fn wait_for(
+    inner: &Arc<Inner>,
+    wanted: &Wanted,
+    until: Option<Moment>,
+) -> Result<(Arc<Hold>, Moment)> {
     inner.check_open()?;
     let turn = match inner.queues().enter(&wanted.request) {
         Entered::First(seat) => Turn::Ask {
@@ -136,10 +140,11 @@ struct Won {
     seat: Option<Seat>,
     grant: Grant,
     sent: Moment,
+    granted: Moment,
 }
 
 impl Won {
-    fn hold(self, inner: &Arc<Inner>, renew: Renew) -> Arc<Hold> {
+    fn hold(self, inner: &Arc<Inner>, renew: Renew) -> (Arc<Hold>, Moment) {
         let seat = if inner.queues_at_the_store() {
             // The next task of this process lines up at the store while this one still holds.
             drop(self.seat);
@@ -157,7 +162,7 @@ impl Won {
             inner.meters(),
         );
         inner.adopt(&hold, &self.grant.loss);
-        hold
+        (hold, self.granted)
     }
 }
 
@@ -165,19 +170,25 @@ fn picked_up(inner: &Arc<Inner>, mut handed: Handed) -> Result<Won, Seat> {
     let Some((seat, grant, request)) = handed.claim.take() else {
         unreachable!("a hand-over is picked up once");
     };
-    match grant {
-        Some((grant, sent)) if in_time(inner, &grant, sent) => Ok(Won {
+    let Some((grant, sent)) = grant else {
+        return Err(seat);
+    };
+    match in_time(inner, &grant, sent) {
+        Some(granted) => Ok(Won {
             request,
             seat: Some(seat),
             grant,
             sent,
+            granted,
         }),
-        Some(_) | None => Err(seat),
+        None => Err(seat),
     }
 }
 
-fn in_time(inner: &Inner, grant: &Grant, sent: Moment) -> bool {
-    inner.clock().now() < sent + (grant.valid_for - margin(grant.valid_for))
+/// Now, unless the grant's deadline is over.
+fn in_time(inner: &Inner, grant: &Grant, sent: Moment) -> Option<Moment> {
+    let now = inner.clock().now();
+    (now < sent + (grant.valid_for - margin(grant.valid_for))).then_some(now)
 }
 
 enum Waiting {
@@ -219,10 +230,10 @@ impl Claim {
             Waiting::Never => Some(self.inner.clock().now()),
             Waiting::Until(until) => until,
         };
-        let may_wait = until.is_none_or(|until| until > self.inner.clock().now());
+        let may_wait = |inner: &Inner| until.is_none_or(|until| until > inner.clock().now());
         // On a store that queues, asking once and then joining the queue would only lose a place.
         let queues = self.inner.queues_at_the_store();
-        let mut join = may_wait && (queues || step_aside);
+        let mut join = (queues || step_aside) && may_wait(&self.inner);
         let mut aside = step_aside;
         let mut failures = 0;
         let mut late = false;
@@ -251,8 +262,8 @@ impl Claim {
                         let _ = self.give_back().await;
                         return Err(Inner::closed_error());
                     }
-                    if in_time(&self.inner, &grant, sent) {
-                        return Ok(Attempt::Acquired(self.won(grant, sent)));
+                    if let Some(granted) = in_time(&self.inner, &grant, sent) {
+                        return Ok(Attempt::Acquired(self.won(grant, sent, granted)));
                     }
                     // A release that may still arrive would take the lock from the same owner's next grant.
                     self.give_back().await.map_err(|error| {
@@ -421,7 +432,7 @@ impl Claim {
         Ok(())
     }
 
-    fn won(mut self, grant: Grant, sent: Moment) -> Won {
+    fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> Won {
         // Nothing is left to undo; the contender's place has become the lock.
         self.contender = None;
         self.tainted = false;
@@ -430,24 +441,26 @@ impl Claim {
             seat: self.seat.take(),
             grant,
             sent,
+            granted,
         }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        if self.in_flight.is_none() && self.contender.is_none() && !self.tainted {
+            return;
+        }
         let abandoned = Abandoned {
             request: self.request.clone(),
             in_flight: self.in_flight.take(),
             contender: self.contender.take(),
             tainted: self.tainted,
         };
-        if abandoned.in_flight.is_some() || abandoned.contender.is_some() || abandoned.tainted {
-            self.inner.meters().abandoned.increment(1);
-            self.inner
-                .keeper()
-                .run(clean_up(Arc::clone(&self.inner), abandoned));
-        }
+        self.inner.meters().abandoned.increment(1);
+        self.inner
+            .keeper()
+            .run(clean_up(Arc::clone(&self.inner), abandoned));
     }
 }
 

@@ -47,7 +47,9 @@ pub enum Ended {
 
 impl Guard {
     pub(crate) fn new(inner: &Arc<Inner>, hold: Arc<Hold>, min_hold: Duration) -> Self {
-        hold.hold_at_least(min_hold);
+        if !min_hold.is_zero() {
+            hold.hold_at_least(min_hold);
+        }
         Self {
             inner: Arc::clone(inner),
             hold,
@@ -309,12 +311,12 @@ impl Departure {
     }
 
     fn keep_for(&self) -> Option<Ttl> {
+        let min_hold = self.hold.min_hold();
+        if min_hold.is_zero() {
+            return None;
+        }
         let held = self.inner.clock().now().since(self.hold.acquired());
-        let left = self
-            .hold
-            .min_hold()
-            .checked_sub(held)
-            .filter(|left| !left.is_zero())?;
+        let left = min_hold.checked_sub(held).filter(|left| !left.is_zero())?;
         Ttl::new(left.max(self.inner.backend().capabilities().min_ttl)).ok()
     }
 }

@@ -42,7 +42,6 @@ pub(crate) struct Hold {
     owner: OwnerId,
     holder: HolderLabel,
     acquired: Moment,
-    acquired_wall: std::time::SystemTime,
     clock: Arc<dyn Clock>,
     meters: Arc<Meters>,
     state: Mutex<State>,
@@ -92,6 +91,13 @@ pub(crate) enum Due {
     Ended,
 }
 
+impl State {
+    fn stop_renewing(&mut self) {
+        self.renew_at = None;
+        self.renew = Renew::Manual;
+    }
+}
+
 impl Hold {
     pub(crate) fn new(
         request: &AcquireRequest,
@@ -112,7 +118,6 @@ impl Hold {
             owner: request.owner,
             holder: request.holder.clone(),
             acquired: sent,
-            acquired_wall: clock.wall(),
             clock: Arc::clone(clock),
             meters: Arc::clone(meters),
             state: Mutex::new(State {
@@ -180,16 +185,19 @@ impl Hold {
         state.min_hold = state.min_hold.max(time);
     }
 
-    pub(crate) fn deadline(&self) -> Moment {
-        self.state().deadline.at()
-    }
-
     pub(crate) const fn owner(&self) -> OwnerId {
         self.owner
     }
 
     pub(crate) fn lease(&self) -> Lease {
         Lease::new(self.name.clone(), self.owner, Some(self.token()))
+    }
+
+    /// What a release needs to know: the lease, the local deadline, and how long the lease is.
+    pub(crate) fn terms(&self) -> (Lease, Moment, Ttl) {
+        let state = self.state();
+        let lease = Lease::new(self.name.clone(), self.owner, Some(state.token));
+        (lease, state.deadline.at(), state.ttl)
     }
 
     pub(crate) fn fence(&self) -> Fence {
@@ -201,14 +209,16 @@ impl Hold {
     pub(crate) fn info(&self) -> HolderInfo {
         let mut info = HolderInfo::new(self.holder.as_str());
         info.token = Some(self.token());
-        info.acquired_at = Some(self.acquired_wall);
+        let held = self.clock.now().since(self.acquired);
+        info.acquired_at = self.clock.wall().checked_sub(held);
         info.expires_in = Some(self.remaining());
         info
     }
 
     /// Local, no I/O; sticky: the check itself notices a deadline that has passed.
     pub(crate) fn is_valid(&self) -> bool {
-        self.loss_now().is_none() && self.state().phase == Phase::Held
+        self.state_now()
+            .is_ok_and(|state| state.phase == Phase::Held)
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -221,20 +231,25 @@ impl Hold {
 
     /// The loss, if there is one by now.
     pub(crate) fn loss_now(&self) -> Option<LossReason> {
+        self.state_now().err()
+    }
+
+    /// Its state, unless it is lost by now.
+    fn state_now(&self) -> Result<MutexGuard<'_, State>, LossReason> {
         let state = self.state();
-        if let Phase::Lost(reason) = state.phase {
-            return Some(reason);
+        match state.phase {
+            Phase::Lost(reason) => Err(reason),
+            Phase::Held if self.clock.now() >= state.deadline.at() => {
+                let reason = if state.failing {
+                    LossReason::Unreachable
+                } else {
+                    LossReason::Expired
+                };
+                self.end(state, Phase::Lost(reason));
+                Err(reason)
+            }
+            Phase::Held | Phase::Released => Ok(state),
         }
-        if state.phase == Phase::Held && self.clock.now() >= state.deadline.at() {
-            let reason = if state.failing {
-                LossReason::Unreachable
-            } else {
-                LossReason::Expired
-            };
-            self.end(state, Phase::Lost(reason));
-            return Some(reason);
-        }
-        None
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -252,13 +267,11 @@ impl Hold {
     pub(crate) async fn ended(&self) -> Option<LossReason> {
         loop {
             let changed = self.changed.notified();
-            if let Some(reason) = self.loss_now() {
-                return Some(reason);
+            match self.state_now().map(|state| state.phase) {
+                Err(reason) => return Some(reason),
+                Ok(Phase::Released) => return None,
+                Ok(_) => changed.await,
             }
-            if self.state().phase == Phase::Released {
-                return None;
-            }
-            changed.await;
         }
     }
 
@@ -272,10 +285,7 @@ impl Hold {
 
     /// The last guard is done with it. Gives back the seat, unless it was lost before.
     pub(crate) fn finish(&self) -> Result<Option<Seat>, LossReason> {
-        if let Some(reason) = self.loss_now() {
-            return Err(reason);
-        }
-        let mut state = self.state();
+        let mut state = self.state_now()?;
         let seat = state.seat.take();
         self.end(state, Phase::Released);
         Ok(seat)
@@ -301,13 +311,13 @@ impl Hold {
 
     /// Another guard on the same hold. `false` when it has ended.
     pub(crate) fn join(&self) -> bool {
-        let joined = self.is_valid();
-        let mut state = self.state();
-        if joined && state.phase == Phase::Held && state.depth > 0 {
-            state.depth += 1;
-            return true;
+        match self.state_now() {
+            Ok(mut state) if state.phase == Phase::Held && state.depth > 0 => {
+                state.depth += 1;
+                true
+            }
+            Ok(_) | Err(_) => false,
         }
-        false
     }
 
     /// One guard less. `true` = it was the last.
@@ -323,8 +333,9 @@ impl Hold {
 
     /// The last guard is about to go: no renewal and no extension may start any more.
     pub(crate) fn leave(&self) {
-        self.stop_renewing();
-        self.state().leaving = true;
+        let mut state = self.state();
+        state.stop_renewing();
+        state.leaving = true;
     }
 
     /// Whether it may be renewed or extended. Asked with `io` locked: whoever leaves waits for that lock afterwards.
@@ -335,20 +346,15 @@ impl Hold {
 
     /// Nobody renews it in the background any more.
     pub(crate) fn stop_renewing(&self) {
-        let mut state = self.state();
-        state.renew_at = None;
-        state.renew = Renew::Manual;
+        self.state().stop_renewing();
     }
 
     /// What the keeper must do now. Marks a renewal as begun when it says so.
     pub(crate) fn due(&self) -> Due {
-        if self.loss_now().is_some() {
-            return Due::Ended;
-        }
-        let mut state = self.state();
-        if state.phase != Phase::Held {
-            return Due::Ended;
-        }
+        let mut state = match self.state_now() {
+            Ok(state) if state.phase == Phase::Held => state,
+            Ok(_) | Err(_) => return Due::Ended,
+        };
         let deadline = state.deadline.at();
         match state.renew_at {
             Some(at) if at <= self.clock.now() => {
@@ -360,25 +366,26 @@ impl Hold {
         }
     }
 
-    /// When the keeper must look at it next.
-    pub(crate) fn next_look(&self) -> Option<Moment> {
-        let state = self.state();
-        (state.phase == Phase::Held).then(|| {
-            let deadline = state.deadline.at();
-            state.renew_at.map_or(deadline, |at| at.min(deadline))
-        })
+    /// Files it for when the keeper must look at it next: that moment, and the one it was filed for before. `None` once it
+    /// has ended.
+    pub(crate) fn file_next(&self) -> Option<(Moment, Option<Moment>)> {
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return None;
+        }
+        let deadline = state.deadline.at();
+        let at = state.renew_at.map_or(deadline, |at| at.min(deadline));
+        Some((at, state.filed.replace(at)))
     }
 
-    pub(crate) fn file(&self, at: Option<Moment>) -> Option<Moment> {
-        std::mem::replace(&mut self.state().filed, at)
+    /// Takes it out of where it was filed.
+    pub(crate) fn unfile(&self) -> Option<Moment> {
+        self.state().filed.take()
     }
 
     /// A renewal or extension is about to be sent. `Err` when there is nothing left to renew.
     pub(crate) fn sending(&self, ttl: Ttl) -> Result<Moment, LossReason> {
-        if let Some(reason) = self.loss_now() {
-            return Err(reason);
-        }
-        let mut state = self.state();
+        let mut state = self.state_now()?;
         let sent = self.clock.now();
         state.deadline.sending(sent, ttl.duration());
         Ok(sent)

@@ -129,7 +129,7 @@ impl Keeper {
 
     /// Forgets a hold that has ended.
     pub(crate) fn forget(&self, hold: &Hold) {
-        if let Some(at) = hold.file(None) {
+        if let Some(at) = hold.unfile() {
             self.shared.schedule().events.remove(&(at, hold.id()));
         }
     }
@@ -199,10 +199,12 @@ impl Shared {
 
     /// Puts a hold where its next event is.
     pub(crate) fn file(&self, hold: &Arc<Hold>) {
-        let Some(at) = hold.next_look() else { return };
         let mut schedule = self.schedule();
-        if let Some(old) = hold.file(Some(at)) {
-            schedule.events.remove(&(old, hold.id()));
+        let Some((at, before)) = hold.file_next() else {
+            return;
+        };
+        if let Some(before) = before {
+            schedule.events.remove(&(before, hold.id()));
         }
         schedule.events.insert((at, hold.id()), Arc::clone(hold));
         let too_late = schedule.next_look.is_none_or(|look| at < look);
@@ -231,7 +233,7 @@ impl Shared {
                 break;
             }
             let hold = first.remove();
-            hold.file(None);
+            hold.unfile();
             due.push(hold);
         }
         due

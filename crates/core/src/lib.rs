@@ -47,6 +47,7 @@ mod duration;
 mod error;
 mod fence;
 mod guard;
+mod hash;
 mod hold;
 mod ident;
 mod keeper;

@@ -112,6 +112,11 @@ impl fmt::Debug for RecordKey {
 }
 
 fn check(what: &str, name: &str, max: usize) -> Result<()> {
+    // The usual case, without a look at each character.
+    let plain = |byte: &u8| (b' '..=b'~').contains(byte);
+    if (1..=max).contains(&name.len()) && name.as_bytes().iter().all(plain) {
+        return Ok(());
+    }
     let problem = if name.is_empty() {
         format!("{what} is empty: 1 to {max} bytes are allowed")
     } else if name.len() > max {

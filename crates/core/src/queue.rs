@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque, hash_map},
     fmt,
     future::Future,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll},
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::{
     clock::Moment,
     contract::{AcquireRequest, Grant, HolderInfo},
+    hash::AsIs,
     hold::Hold,
     name::LockName,
 };
@@ -23,9 +24,32 @@ const SHARDS: usize = 16;
 
 /// All names that tasks of this process hold or want.
 pub(crate) struct Queues {
-    shards: [Mutex<HashMap<LockName, Line>>; SHARDS],
+    shards: [Mutex<Lines>; SHARDS],
     hasher: RandomState,
 }
+
+type Lines = HashMap<Key, Line, BuildHasherDefault<AsIs>>;
+
+/// A name that was hashed once: each cycle looks its line up several times.
+#[derive(Clone)]
+struct Key {
+    hash: u64,
+    name: LockName,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.name == other.name
+    }
+}
+
+impl Eq for Key {}
 
 /// The line at one name. It exists as long as somebody has the seat.
 #[derive(Default)]
@@ -100,11 +124,11 @@ impl Queues {
 
     /// Takes the seat at a name, or lines up for it.
     pub(crate) fn enter(self: &Arc<Self>, request: &AcquireRequest) -> Entered {
-        let mut shard = self.shard(&request.name);
-        match shard.entry(request.name.clone()) {
+        let key = self.key(&request.name);
+        match self.shard(&key).entry(key.clone()) {
             hash_map::Entry::Vacant(free) => {
                 free.insert(Line::default());
-                Entered::First(Seat::new(self, &request.name))
+                Entered::First(Seat::new(self, key))
             }
             hash_map::Entry::Occupied(mut line) => {
                 let line = line.get_mut();
@@ -118,7 +142,7 @@ impl Queues {
                 });
                 Entered::Behind(Place {
                     queues: Arc::clone(self),
-                    name: request.name.clone(),
+                    key,
                     id,
                     receiver,
                 })
@@ -128,11 +152,12 @@ impl Queues {
 
     /// Takes the seat only if nobody is there; otherwise tells who is believed to hold the lock.
     pub(crate) fn try_enter(self: &Arc<Self>, name: &LockName) -> Result<Seat, Option<HolderInfo>> {
-        let mut shard = self.shard(name);
-        match shard.entry(name.clone()) {
+        let key = self.key(name);
+        let mut shard = self.shard(&key);
+        match shard.entry(key.clone()) {
             hash_map::Entry::Vacant(free) => {
                 free.insert(Line::default());
-                Ok(Seat::new(self, name))
+                Ok(Seat::new(self, key))
             }
             hash_map::Entry::Occupied(line) => {
                 let (holder, seen) = (line.get().holder.clone(), line.get().seen.clone());
@@ -148,9 +173,10 @@ impl Queues {
 
     /// Who is believed to hold the lock, from what tasks of this process know.
     pub(crate) fn believed_holder(&self, name: &LockName) -> Option<HolderInfo> {
+        let key = self.key(name);
         let (holder, seen) = {
-            let shard = self.shard(name);
-            let line = shard.get(name)?;
+            let shard = self.shard(&key);
+            let line = shard.get(&key)?;
             (line.holder.clone(), line.seen.clone())
         };
         holder
@@ -162,7 +188,8 @@ impl Queues {
 
     /// Somebody of another process was seen to hold it, by a task that has passed its seat on.
     pub(crate) fn seen(&self, name: &LockName, holder: Option<&HolderInfo>) {
-        if let Some(line) = self.shard(name).get_mut(name) {
+        let key = self.key(name);
+        if let Some(line) = self.shard(&key).get_mut(&key) {
             line.holder = None;
             line.seen = holder.cloned();
         }
@@ -183,20 +210,27 @@ impl Queues {
     }
 
     /// The next waiter at a name; when there is none, the line is removed.
-    fn pop_or_close(&self, name: &LockName) -> Option<Waiter> {
-        let mut shard = self.shard(name);
-        let line = shard.get_mut(name)?;
+    fn pop_or_close(&self, key: &Key) -> Option<Waiter> {
+        let mut shard = self.shard(key);
+        let line = shard.get_mut(key)?;
         line.run = 0;
         let waiter = line.pop();
         if waiter.is_none() {
-            shard.remove(name);
+            shard.remove(key);
         }
         waiter
     }
 
-    fn shard(&self, name: &LockName) -> MutexGuard<'_, HashMap<LockName, Line>> {
-        // The upper half of the hash: the map inside uses its own hasher, so the two do not interfere.
-        let at = usize::try_from(self.hasher.hash_one(name) >> 32).unwrap_or(0) % SHARDS;
+    fn key(&self, name: &LockName) -> Key {
+        Key {
+            hash: self.hasher.hash_one(name),
+            name: name.clone(),
+        }
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Lines> {
+        // Bits from the middle: the map inside goes by the lowest and the highest.
+        let at = usize::try_from(key.hash >> 32).unwrap_or(0) % SHARDS;
         self.shards[at]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -206,13 +240,13 @@ impl Queues {
 /// The right of one task to act at a name for the whole process. Dropping it lets the next one ask.
 pub(crate) struct Seat {
     /// `None` once the right has moved on.
-    at: Option<(Arc<Queues>, LockName)>,
+    at: Option<(Arc<Queues>, Key)>,
 }
 
 impl Seat {
-    fn new(queues: &Arc<Queues>, name: &LockName) -> Self {
+    fn new(queues: &Arc<Queues>, key: Key) -> Self {
         Self {
-            at: Some((Arc::clone(queues), name.clone())),
+            at: Some((Arc::clone(queues), key)),
         }
     }
 
@@ -256,11 +290,11 @@ impl Seat {
     }
 
     fn move_on(&mut self, step_aside: bool) {
-        let Some((queues, name)) = self.at.take() else {
+        let Some((queues, key)) = self.at.take() else {
             return;
         };
-        while let Some(waiter) = queues.pop_or_close(&name) {
-            let seat = Self::new(&queues, &name);
+        while let Some(waiter) = queues.pop_or_close(&key) {
+            let seat = Self::new(&queues, key.clone());
             match waiter.turn.send(Turn::Ask { seat, step_aside }) {
                 Ok(()) | Err(Turn::Handed(_)) => return,
                 // It gave up in the meantime; its seat is ours again.
@@ -270,8 +304,8 @@ impl Seat {
     }
 
     fn with_line<T>(&self, f: impl FnOnce(&mut Line) -> T) -> Option<T> {
-        let (queues, name) = self.at.as_ref()?;
-        queues.shard(name).get_mut(name).map(f)
+        let (queues, key) = self.at.as_ref()?;
+        queues.shard(key).get_mut(key).map(f)
     }
 }
 
@@ -318,7 +352,7 @@ impl Next {
 /// A place in the line; resolves to the turn. Dropping it leaves the line.
 pub(crate) struct Place {
     queues: Arc<Queues>,
-    name: LockName,
+    key: Key,
     id: u64,
     receiver: oneshot::Receiver<Turn>,
 }
@@ -337,7 +371,7 @@ impl Future for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(line) = self.queues.shard(&self.name).get_mut(&self.name) {
+        if let Some(line) = self.queues.shard(&self.key).get_mut(&self.key) {
             line.waiting.retain(|waiter| waiter.id != self.id);
         }
         // A turn that has arrived but was not taken is dropped with the receiver: its seat moves on, its lock lapses.

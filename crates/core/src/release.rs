@@ -57,10 +57,10 @@ pub(crate) struct LetGo {
 
 impl LetGo {
     pub(crate) fn of(hold: &Hold, seat: Option<Seat>, keep_for: Option<Ttl>) -> Self {
-        let deadline = hold.deadline();
-        let expires = deadline + margin(hold.ttl().duration());
+        let (lease, deadline, ttl) = hold.terms();
+        let expires = deadline + margin(ttl.duration());
         Self {
-            lease: hold.lease(),
+            lease,
             seat,
             deadline,
             expires,

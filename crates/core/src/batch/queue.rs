@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState},
+    hash::{BuildHasher as _, BuildHasherDefault, RandomState},
 };
 
 use tokio::sync::oneshot;
 
-use crate::error::Result;
+use crate::{error::Result, hash::AsIs};
 
 use super::{Executor, Limits};
 
@@ -95,24 +95,6 @@ pub(super) struct Claimed(Vec<u64>);
 impl Claimed {
     pub(super) fn contains(&self, key: u64) -> bool {
         self.0.contains(&key)
-    }
-}
-
-/// Hashes that need no further hashing.
-#[derive(Default)]
-struct AsIs(u64);
-
-impl Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only whole numbers are hashed")
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 
