@@ -17,31 +17,16 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     Renew,
-    Release,
-    /// As `Release`, and says whether another process waits.
+    /// Releases that say whether another process waits.
     ReleaseAndLook,
     HandOver,
-    Acquire,
-    /// As `Acquire`; the server tells when a lock that was found held changes.
+    /// Acquisitions and releases: half as many scripts and trips as if each had their own.
+    TakeAndFree,
+    /// Acquisitions; the server tells when a lock that was found held changes.
     Contend,
     Force,
     Put,
     Delete,
-}
-
-impl Kind {
-    /// As shown in errors.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Renew => "renew",
-            Self::Release | Self::ReleaseAndLook => "release",
-            Self::HandOver => "hand_over",
-            Self::Acquire | Self::Contend => "acquire",
-            Self::Force => "force_release",
-            Self::Put => "put",
-            Self::Delete => "delete",
-        }
-    }
 }
 
 /// One operation on one key.
@@ -55,9 +40,11 @@ pub(crate) struct Op {
 pub(crate) enum What {
     Renew(Lease, Renewal),
     Release(Lease),
+    /// As `Release`, and says whether another process waits.
     ReleaseAndLook(Lease),
     HandOver(Lease, AcquireRequest),
     Acquire(AcquireRequest),
+    /// As `Acquire`; the server tells when a lock that was found held changes.
     Contend(AcquireRequest),
     Force(LockName, FencingToken),
     Put(RecordKey, Vec<u8>, Expect),
@@ -81,15 +68,31 @@ impl Op {
     pub(crate) const fn kind(&self) -> Kind {
         match self.what {
             What::Renew(..) => Kind::Renew,
-            What::Release(_) => Kind::Release,
+            What::Release(_) | What::Acquire(_) => Kind::TakeAndFree,
             What::ReleaseAndLook(_) => Kind::ReleaseAndLook,
             What::HandOver(..) => Kind::HandOver,
-            What::Acquire(_) => Kind::Acquire,
             What::Contend(_) => Kind::Contend,
             What::Force(..) => Kind::Force,
             What::Put(..) => Kind::Put,
             What::Delete(..) => Kind::Delete,
         }
+    }
+
+    /// As shown in errors.
+    pub(crate) const fn operation(&self) -> &'static str {
+        match self.what {
+            What::Renew(..) => "renew",
+            What::Release(_) | What::ReleaseAndLook(_) => "release",
+            What::HandOver(..) => "hand_over",
+            What::Acquire(_) | What::Contend(_) => "acquire",
+            What::Force(..) => "force_release",
+            What::Put(..) => "put",
+            What::Delete(..) => "delete",
+        }
+    }
+
+    pub(crate) const fn is_release(&self) -> bool {
+        matches!(self.what, What::Release(_) | What::ReleaseAndLook(_))
     }
 
     pub(crate) const fn lock(&self) -> Option<&LockName> {
@@ -166,28 +169,29 @@ pub(crate) struct Heard<'a> {
 }
 
 /// A reply to one operation: tokens and versions come as texts of 16 digits, everything else as a small number.
-enum Reply {
+enum Reply<'a> {
     Number(u64),
     Code(i64),
-    Held(Vec<u8>, i64),
+    Held(&'a [u8], i64),
 }
 
 /// Reads a script's reply to one operation.
 ///
 /// # Errors
 /// For a lock or record that is not as this library writes it, and for a counter that is used up.
-pub(crate) fn answer(op: &Op, reply: Value, heard: &Heard<'_>) -> Result<Answer> {
+pub(crate) fn answer(op: &Op, reply: &Value, heard: &Heard<'_>) -> Result<Answer> {
     let reply = match reply {
         Value::BulkString(digits) => {
-            Reply::Number(value::read_number(&digits).ok_or_else(|| {
+            Reply::Number(value::read_number(digits).ok_or_else(|| {
                 corrupt(op, "the store holds something else where a token should be")
             })?)
         }
-        Value::Int(code) => Reply::Code(code),
-        other => match redis::from_redis_value::<(Vec<u8>, i64)>(other) {
-            Ok((value, left)) => Reply::Held(value, left),
-            Err(_) => return Err(no_answer()),
+        Value::Int(code) => Reply::Code(*code),
+        Value::Array(held) => match &**held {
+            [Value::BulkString(value), Value::Int(left)] => Reply::Held(value, *left),
+            _ => return Err(no_answer()),
         },
+        _ => return Err(no_answer()),
     };
     let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
         let token = token(op, number)?;
@@ -210,7 +214,7 @@ pub(crate) fn answer(op: &Op, reply: Value, heard: &Heard<'_>) -> Result<Answer>
             Answer::Acquired(Attempt::Acquired(grant(number, request)?))
         }
         (What::Acquire(request) | What::Contend(request), Reply::Held(value, left)) => {
-            let holder = value::holder(&request.name, &value, left)?;
+            let holder = value::holder(&request.name, value, left)?;
             Answer::Acquired(Attempt::Busy(Some(holder)))
         }
         (What::Renew(_, renewal), Reply::Number(number)) => Answer::Renewed(Renewed::Extended {

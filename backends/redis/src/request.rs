@@ -13,7 +13,7 @@ use crate::{
 /// The request for `ops`, which are all of this kind and in the order of their keys, so that those of one bucket are
 /// neighbours.
 pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'static Script) {
-    let script = script(kind, ops.len());
+    let script = script(kind, ops);
     let bytes = 128 + ops.iter().map(|op| op.bytes()).sum::<usize>();
     let mut command = Cmd::with_capacity(5 + ops.len() * 6, bytes);
     command.arg("EVALSHA").arg(&script.sha);
@@ -25,15 +25,14 @@ pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'sta
     };
     match kind {
         Kind::Renew => request.renewals(),
-        Kind::Release => request.releases(false),
         Kind::ReleaseAndLook => request.releases(true),
         Kind::HandOver if ops.len() == 1 => request.hand_over(),
         Kind::HandOver => request.hand_overs(),
-        Kind::Acquire | Kind::Contend if ops.len() == 1 => {
+        Kind::TakeAndFree if ops.iter().all(|op| op.is_release()) => request.releases(false),
+        Kind::TakeAndFree | Kind::Contend if ops.len() == 1 => {
             request.acquisition(kind == Kind::Contend);
         }
-        Kind::Acquire => request.acquisitions(false),
-        Kind::Contend => request.acquisitions(true),
+        Kind::TakeAndFree | Kind::Contend => request.take_and_free(kind == Kind::Contend),
         Kind::Force => request.forced(),
         Kind::Put => request.puts(),
         Kind::Delete => request.deletions(),
@@ -42,52 +41,106 @@ pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'sta
 }
 
 /// A script's answer, taken apart.
-pub(crate) enum Replies {
-    /// One reply for each operation.
-    Each(std::vec::IntoIter<Value>),
-    /// The same reply to every operation.
-    Same(Value),
+pub(crate) struct Replies {
+    /// To releases where they share a script with acquisitions.
+    freed: Option<Part>,
+    rest: Part,
 }
 
-/// Takes a script's answer apart.
-pub(crate) fn replies(kind: Kind, operations: usize, reply: Value) -> Replies {
-    match reply {
-        Value::Array(replies) if !(answers_alone(kind) && operations == 1) => {
-            Replies::Each(replies.into_iter())
+struct Part {
+    /// One for each operation; otherwise the first is for all.
+    each: bool,
+    replies: Vec<Value>,
+    at: usize,
+}
+
+impl Replies {
+    /// Takes the answer to these operations apart.
+    pub(crate) fn new(kind: Kind, ops: &[Box<Op>], reply: Value) -> Self {
+        if answers_alone(kind) && ops.len() == 1 {
+            return Self {
+                freed: None,
+                rest: Part::same(reply),
+            };
         }
-        reply => Replies::Same(reply),
+        match reply {
+            Value::Array(mut both) if is_mixed(kind, ops) => {
+                let freed = both.pop().map(Part::new);
+                let rest = Part::new(both.pop().unwrap_or(Value::Nil));
+                Self { freed, rest }
+            }
+            reply => Self {
+                freed: None,
+                rest: Part::new(reply),
+            },
+        }
+    }
+
+    /// The reply to the next operation, which is this.
+    pub(crate) fn next(&mut self, op: &Op) -> &Value {
+        match &mut self.freed {
+            Some(freed) if op.is_release() => freed.next(),
+            _ => self.rest.next(),
+        }
     }
 }
 
-impl Iterator for Replies {
-    type Item = Value;
-
-    fn next(&mut self) -> Option<Value> {
-        match self {
-            Self::Each(replies) => replies.next(),
-            Self::Same(reply) => Some(reply.clone()),
+impl Part {
+    fn new(reply: Value) -> Self {
+        match reply {
+            Value::Array(replies) => Self {
+                each: true,
+                replies,
+                at: 0,
+            },
+            reply => Self::same(reply),
         }
     }
+
+    fn same(reply: Value) -> Self {
+        Self {
+            each: false,
+            replies: vec![reply],
+            at: 0,
+        }
+    }
+
+    fn next(&mut self) -> &Value {
+        let at = self.at;
+        self.at += usize::from(self.each);
+        self.replies.get(at).unwrap_or(&Value::Nil)
+    }
+}
+
+/// Whether these are acquisitions and releases.
+pub(crate) fn is_mixed(kind: Kind, ops: &[Box<Op>]) -> bool {
+    let releases = || ops.iter().map(|op| op.is_release());
+    kind == Kind::TakeAndFree && releases().any(|it| it) && !releases().all(|it| it)
 }
 
 /// Whether there is a script of its own for one operation, which does not wrap its reply.
 const fn answers_alone(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::Acquire | Kind::Contend | Kind::HandOver | Kind::Release | Kind::ReleaseAndLook
+        Kind::TakeAndFree | Kind::Contend | Kind::HandOver | Kind::ReleaseAndLook
     )
 }
 
-fn script(kind: Kind, operations: usize) -> &'static Script {
-    let one = operations == 1;
+fn script(kind: Kind, ops: &[Box<Op>]) -> &'static Script {
+    let one = ops.len() == 1;
     match kind {
         Kind::Renew => &scripts::RENEW,
-        Kind::Release | Kind::ReleaseAndLook if one => &scripts::RELEASE_ONE,
-        Kind::Release | Kind::ReleaseAndLook => &scripts::RELEASE,
         Kind::HandOver if one => &scripts::HAND_OVER_ONE,
         Kind::HandOver => &scripts::HAND_OVER,
-        Kind::Acquire | Kind::Contend if one => &scripts::ACQUIRE_ONE,
-        Kind::Acquire | Kind::Contend => &scripts::ACQUIRE,
+        Kind::TakeAndFree | Kind::ReleaseAndLook if ops.iter().all(|op| op.is_release()) => {
+            if one {
+                &scripts::RELEASE_ONE
+            } else {
+                &scripts::RELEASE
+            }
+        }
+        Kind::TakeAndFree | Kind::Contend if one => &scripts::ACQUIRE_ONE,
+        Kind::TakeAndFree | Kind::Contend | Kind::ReleaseAndLook => &scripts::TAKE_AND_FREE,
         Kind::Force => &scripts::FORCE_RELEASE,
         Kind::Put => &scripts::PUT,
         Kind::Delete => &scripts::DELETE,
@@ -129,6 +182,11 @@ impl Request<'_> {
         if look {
             self.marks();
         }
+        self.starts();
+    }
+
+    /// What the values of locks to be freed must start with.
+    fn starts(&mut self) {
         for op in self.ops {
             if let What::Release(lease) | What::ReleaseAndLook(lease) = &op.what {
                 self.command.arg(value::start(lease));
@@ -153,18 +211,26 @@ impl Request<'_> {
     }
 
     /// Callers of one process mostly want locks on the same terms, which are then said once.
-    fn acquisitions(&mut self, mark: bool) {
-        self.find_buckets();
-        self.command
-            .arg(self.ops.len() * if mark { 2 } else { 1 } + self.buckets.len());
-        self.targets();
+    fn take_and_free(&mut self, mark: bool) {
+        let ops = self.ops;
+        let wanted = ops.iter().filter(|op| !op.is_release());
+        let count = wanted.clone().count();
+        self.buckets = wanted.clone().map(|op| op.target.bucket).collect();
+        self.buckets.dedup();
+        let marks = if mark { count } else { 0 };
+        self.command.arg(ops.len() + self.buckets.len() + marks);
+        for op in wanted.clone() {
+            self.command.arg(&op.target.key);
+        }
         self.counters();
         if mark {
             self.marks();
         }
-        let ops = self.ops;
+        for op in ops.iter().filter(|op| op.is_release()) {
+            self.command.arg(&op.target.key);
+        }
         let requests = || {
-            ops.iter().filter_map(|op| match &op.what {
+            wanted.clone().filter_map(|op| match &op.what {
                 What::Acquire(request) | What::Contend(request) => Some(request),
                 _ => None,
             })
@@ -177,14 +243,14 @@ impl Request<'_> {
             })
         };
         let shared = requests().all(same);
-        self.command.arg(self.buckets.len());
+        self.command.arg(self.buckets.len()).arg(marks);
         match first.filter(|_| shared) {
             Some(request) => self.terms(request),
             None => {
                 self.command.arg("").arg("");
             }
         }
-        let mut owners = Vec::with_capacity(ops.len() * value::OWNER);
+        let mut owners = Vec::with_capacity(count * value::OWNER);
         let mut buffer = [0; value::OWNER];
         for request in requests() {
             owners.extend_from_slice(value::owner(request.owner, &mut buffer).as_bytes());
@@ -193,6 +259,7 @@ impl Request<'_> {
         if !shared {
             requests().for_each(|request| self.terms(request));
         }
+        self.starts();
     }
 
     fn hand_over(&mut self) {

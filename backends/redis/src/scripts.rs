@@ -10,8 +10,8 @@ pub(crate) struct Script {
     pub(crate) sha: String,
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua")));
+pub(crate) static TAKE_AND_FREE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/take_and_free.lua")));
 pub(crate) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
 pub(crate) static ACQUIRE_ONE: LazyLock<Script> =

@@ -24,7 +24,7 @@ use crate::{
     history::Histories,
     names::{Names, SLOTS},
     op::{self, Answer, Kind, Op, What},
-    request,
+    request::{self, Replies},
     runs::Runs,
     topology::Router,
     verbatim::Verbatim,
@@ -127,6 +127,8 @@ impl Store {
         let mut limits = Limits::default();
         limits.bytes = 1024 * 1024;
         limits.in_flight = IN_FLIGHT;
+        // A script costs the server more than the way there costs anybody.
+        limits.ahead = true;
         let lines = (0..lines).map(|_| Batcher::new(Writer(Arc::clone(&ways)), limits));
         Ok(Arc::new(Self {
             lines: lines.collect(),
@@ -157,7 +159,7 @@ impl Store {
     ) -> impl Future<Output = Result<Answer>> + Send + use<'_> {
         let op = Box::new(Op::new(&self.ways.names, what));
         async move {
-            let operation = op.kind().name();
+            let operation = op.operation();
             let name = op.lock().cloned();
             let line = match &*self.lines {
                 [only] => only,
@@ -205,11 +207,11 @@ impl fmt::Debug for Store {
 
 impl Ways {
     /// Sends operations of one kind, in the order of their keys, and answers each.
-    async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Vec<Result<Answer>> {
-        if let (Kind::Release, [op]) = (kind, ops)
+    async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Vec<Reply<Answer>> {
+        if let (Kind::TakeAndFree, [op]) = (kind, ops)
             && let Some(answer) = self.compare_and_delete(op).await
         {
-            return vec![answer];
+            return vec![Reply::Done(answer)];
         }
         let calls = self.parts(ops).map(|part| {
             let (command, script) = request::request(&self.names, kind, part);
@@ -226,14 +228,26 @@ impl Ways {
             match heard {
                 Ok(mut heard) => {
                     let reply = heard.replies.pop().unwrap_or(Value::Nil);
-                    let mut replies = request::replies(kind, part.len(), reply);
+                    let mut replies = Replies::new(kind, part, reply);
                     let news = self.news(&heard.link);
                     answers.extend(part.iter().map(|op| {
-                        let reply = replies.next().unwrap_or(Value::Nil);
-                        self.read(op, reply, &heard.link, &news)
+                        let reply = replies.next(op);
+                        Reply::Done(self.read(op, reply, &heard.link, &news))
                     }));
                 }
-                Err(error) => answers.extend(part.iter().map(|_| Err(error.clone()))),
+                Err(error) => {
+                    // What keeps a server from granting, such as too little memory, does not keep it from freeing.
+                    let refused =
+                        matches!(error.kind(), ErrorKind::LimitExceeded | ErrorKind::Internal);
+                    let frees_alone = refused && request::is_mixed(kind, part);
+                    answers.extend(part.iter().map(|op| {
+                        if frees_alone && op.is_release() {
+                            Reply::Alone
+                        } else {
+                            Reply::Done(Err(error.clone()))
+                        }
+                    }));
+                }
             }
         }
         answers
@@ -255,7 +269,7 @@ impl Ways {
         {
             Ok(heard) if heard.replies == [Value::Int(1)] => {
                 let news = self.news(&heard.link);
-                Some(self.read(op, Value::Int(1), &heard.link, &news))
+                Some(self.read(op, &Value::Int(1), &heard.link, &news))
             }
             Ok(_) => None,
             Err(error) if error.did_not_happen() => {
@@ -284,7 +298,7 @@ impl Ways {
     }
 
     /// Reads a script's reply to one operation, and notes which history it came from.
-    fn read(&self, op: &Op, reply: Value, link: &Link, news: &News) -> Result<Answer> {
+    fn read(&self, op: &Op, reply: &Value, link: &Link, news: &News) -> Result<Answer> {
         let bucket = op.target.bucket;
         let clock = &**self.router.dialer.clock();
         let histories = &*self.histories;
@@ -341,8 +355,7 @@ impl Executor for Writer {
     }
 
     async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Result<Vec<Reply<Answer>>, Failure> {
-        let answers = self.0.run(kind, ops).await;
-        Ok(answers.into_iter().map(Reply::Done).collect())
+        Ok(self.0.run(kind, ops).await)
     }
 
     fn undo(&self, op: &Box<Op>, answer: &Answer) -> Option<Box<Op>> {
@@ -350,6 +363,6 @@ impl Executor for Writer {
     }
 
     fn outlives_caller(&self, op: &Box<Op>) -> bool {
-        matches!(op.kind(), Kind::Release | Kind::ReleaseAndLook)
+        op.is_release()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{redis, request, take};
 use distlock_core::{
     AcquireRequest, Attempt, DistLock, ErrorKind, FencingToken, Grant, HandOver, HolderLabel,
-    Lease, LossReason, Meta, ReleaseOutcome, Renewal, Renewed, Result,
+    Lease, LockName, LossReason, Meta, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
 };
 use distlock_harness::servers::redis::RedisServer;
 use futures_util::future::join_all;
@@ -247,4 +247,86 @@ async fn what_is_odd_about_one_does_not_touch_its_neighbours() {
         "not a lock"
     );
     assert_eq!(server.command(&["TYPE", &list_key]).unwrap(), "list");
+}
+
+/// Some take while others free. Of both, a part is refused.
+#[tokio::test]
+async fn those_who_take_and_those_who_free_go_together() {
+    let server = RedisServer::with(&["appendonly no"]).unwrap();
+    let store = redis(&server.url()).await.unwrap();
+    let lock = store.lock();
+    let elsewhere = |mut request: AcquireRequest| {
+        request.name = LockName::new(format!("other-{}", request.name.as_str())).unwrap();
+        request
+    };
+    let is_held = |at: usize| at.is_multiple_of(3);
+    for differ in [false, true] {
+        let held = requests(differ);
+        let wanted: Vec<_> = requests(differ).into_iter().map(elsewhere).collect();
+        let strangers = requests(differ).into_iter().map(elsewhere);
+        let strangers: Vec<_> = strangers.step_by(3).collect();
+        for answer in take_all(&*lock, &[&*held, &*strangers].concat()).await {
+            token(&answer);
+        }
+        // Every third lease is not the lock's.
+        let lease = |(at, request): (usize, &AcquireRequest)| {
+            let owner = if is_held(at) {
+                OwnerId::new()
+            } else {
+                request.owner
+            };
+            Lease::new(request.name.clone(), owner, None)
+        };
+        let leases: Vec<_> = held.iter().enumerate().map(lease).collect();
+        let before = store.commands();
+        let pairs = wanted.iter().zip(&leases);
+        let both = pairs.map(|(wanted, lease)| async {
+            tokio::join!(lock.try_acquire(wanted), lock.release(lease))
+        });
+        for (at, (taken, freed)) in join_all(both).await.iter().enumerate() {
+            match taken {
+                Ok(Attempt::Acquired(_)) => assert!(!is_held(at), "{at}"),
+                Ok(Attempt::Busy(Some(_))) => assert!(is_held(at), "{at}"),
+                other => panic!("{at}: {other:?}"),
+            }
+            let released = matches!(freed, Ok(ReleaseOutcome::Released { .. }));
+            assert_eq!(released, !is_held(at), "{at}: {freed:?}");
+        }
+        assert!(store.commands() - before < 16);
+        release_all(&*lock, &held).await;
+        release_all(&*lock, &wanted).await;
+        release_all(&*lock, &strangers).await;
+        assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_memory_grants_nothing_and_frees_all_the_same() {
+    let server = RedisServer::with(&["appendonly no"]).unwrap();
+    let lock = redis(&server.url()).await.unwrap().lock();
+    let held = requests(false);
+    take_all(&*lock, &held).await.iter().for_each(|answer| {
+        token(answer);
+    });
+    assert_eq!(
+        server
+            .command(&["CONFIG", "SET", "maxmemory", "1"])
+            .unwrap(),
+        "OK"
+    );
+    let answers = held.iter().map(|held| {
+        let mut wanted = request(&format!("other-{}", held.name.as_str()), LONG);
+        wanted.holder = held.holder.clone();
+        let lease = Lease::new(held.name.clone(), held.owner, None);
+        let lock = &lock;
+        async move { tokio::join!(lock.try_acquire(&wanted), lock.release(&lease)) }
+    });
+    for (taken, freed) in join_all(answers).await {
+        assert_eq!(taken.unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert!(
+            matches!(freed, Ok(ReleaseOutcome::Released { .. })),
+            "{freed:?}"
+        );
+    }
+    assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
 }
