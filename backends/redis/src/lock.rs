@@ -163,9 +163,7 @@ impl DistLock for RedisLock {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let store = Arc::clone(self.open()?);
-        Ok(Box::new(
-            RedisContender::join(store, request.clone()).await?,
-        ))
+        Ok(Box::new(RedisContender::join(store, request.clone())))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {

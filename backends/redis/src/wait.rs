@@ -2,7 +2,7 @@
 //!
 //! The connection's tracking makes the server remember which locks were found held, and push a message when one of them is
 //! changed or deleted; then it forgets it. So each attempt that finds the lock held arms the next wake-up in the same step,
-//! and nothing is missed in between. An expiry is pushed late on a busy server, which is why the core also asks again when
+//! and nothing is missed in between. Who waits before it has asked arms it first. An expiry is pushed late on a busy server, which is why the core also asks again when
 //! the holder's lease should be over.
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -12,7 +12,7 @@ use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
 use crate::{
     exchange::Call,
-    names::Target,
+    names::{Bucket, Target},
     op::{Answer, What},
     store::Store,
     waiters::Place,
@@ -25,24 +25,31 @@ pub(crate) struct RedisContender {
     store: Arc<Store>,
     request: AcquireRequest,
     place: Place,
+    bucket: Bucket,
+    /// Whether it has asked, or arranged to be told.
+    armed: bool,
 }
 
 impl RedisContender {
-    /// Arms the wake-up.
-    pub(crate) async fn join(store: Arc<Store>, request: AcquireRequest) -> Result<Self> {
+    pub(crate) fn join(store: Arc<Store>, request: AcquireRequest) -> Self {
         let ways = store.ways();
         let Target { key, bucket } = ways.names.lock(&request.name);
         let place = ways.waiters.join(&key);
-        let arm = Call::plain(bucket, vec![]).tracking([place.key()].into_iter());
-        ways.router
-            .ask(arm)
-            .await
-            .map_err(|error| error.during("acquire").about(&request.name))?;
-        Ok(Self {
+        Self {
             store,
             request,
             place,
-        })
+            bucket,
+            armed: false,
+        }
+    }
+
+    /// Arranges to be told when the lock changes, whether somebody has it or not.
+    async fn arm(&mut self) -> bool {
+        let look = Call::plain(self.bucket, vec![]).tracking([self.place.key()].into_iter());
+        // Whoever asks next learns what is wrong.
+        self.armed = self.store.ways().router.ask(look).await.is_ok();
+        self.armed
     }
 }
 
@@ -50,22 +57,26 @@ impl RedisContender {
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.store.check_open()?;
-        match self
-            .store
-            .submit(What::Contend(self.request.clone()))
-            .await?
-        {
+        let asked = What::Contend(self.request.clone());
+        let answer = self.store.submit(asked).await?;
+        self.armed = true;
+        match answer {
             Answer::Acquired(attempt) => Ok(attempt),
             other => Err(other.unexpected()),
         }
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let clock = self.store.clock();
+        let over = self.store.clock().sleep(at_most.min(LONGEST));
+        let woken = async {
+            if self.armed || self.arm().await {
+                self.place.woken().await;
+            }
+        };
         tokio::select! {
             biased;
-            () = self.place.woken() => {}
-            () = clock.sleep(at_most.min(LONGEST)) => {}
+            () = woken => {}
+            () = over => {}
         }
     }
 

@@ -192,11 +192,15 @@ async fn many_who_wait_first_at_the_same_time() {
         let mut tasks = JoinSet::new();
         for task in 0..16 {
             let (lock, wanted) = (Arc::clone(&lock), request(&format!("n{task}"), SOON));
-            tasks.spawn(async move { lock.contend(&wanted).await.map(drop) });
+            tasks.spawn(async move {
+                let mut contender = lock.contend(&wanted).await?;
+                contender.attempt().await
+            });
         }
-        while let Some(armed) = tasks.join_next().await {
-            armed.unwrap().unwrap();
+        while let Some(asked) = tasks.join_next().await {
+            assert!(matches!(asked.unwrap().unwrap(), Attempt::Acquired(_)));
         }
+        assert_eq!(server.command(&["FLUSHALL"]).unwrap(), "OK");
     }
 }
 
@@ -219,7 +223,9 @@ async fn a_server_that_was_busy_is_asked_again_to_remember() {
                     let ping = server.command(&["PING"]);
                     format!("{ping:?}").contains("BUSY").then_some(())
                 });
-                (busy.await, waiting.contend(&next).await)
+                let busy = busy.await;
+                let mut contender = waiting.contend(&next).await.unwrap();
+                (busy, contender.attempt().await)
             })
         });
         // First of all, or the script would never end.
@@ -227,7 +233,7 @@ async fn a_server_that_was_busy_is_asked_again_to_remember() {
         tried
     });
     busy.unwrap();
-    let refused = refused.err().unwrap();
+    let refused = refused.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     let mut contender = waiting.contend(&next).await.unwrap();
     let busy = contender.attempt().await.unwrap();
