@@ -4,11 +4,11 @@
 
 CREATE TABLE IF NOT EXISTS distributed_lock (
     lock_name    VARBINARY(255) NOT NULL,
-    holder_id    BINARY(16),                        -- NULL = free: the row stays and keeps its token
+    holder_id    BINARY(16),                        -- zeros (or NULL) = free: the row stays and keeps its token
     token        BIGINT         NOT NULL,
     acquired_at  BIGINT         NOT NULL,
     expires_at   BIGINT         NOT NULL,           -- when free: since when
-    holder       VARCHAR(128)   NOT NULL,           -- the label people see
+    holder       VARCHAR(128)   NOT NULL,           -- the label people see; when free: of whoever held it last
     meta         TEXT,
     nonce        BINARY(16),                        -- of the ticket that stands for the holder
     wanted_by    BIGINT         NOT NULL DEFAULT 0, -- a process that waits, or waited lately

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
     link::{self, Flavour},
-    statements::{NOW, WANTED, unless_held},
+    statements::{NOBODY, NOW, WANTED, unless_held},
 };
 use crate::op::Op;
 
@@ -43,7 +43,7 @@ impl Prepared {
         let release = format!(
             "UPDATE {lock} SET expires_at = {NOW}, \
              token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> ?, 2, 1)), \
-             holder_id = NULL, holder = '', meta = NULL, nonce = NULL \
+             holder_id = {NOBODY}, meta = NULL, nonce = NULL \
              WHERE lock_name = ? AND holder_id = ? AND token = ?"
         );
         let hand_over = format!(

@@ -62,9 +62,11 @@ pub(super) fn lock(row: &MySqlRow, shared: &Shared) -> Result<(LockName, Result<
 fn lock_row(row: &MySqlRow, shared: &Shared) -> Result<LockRow> {
     let owner: Option<Vec<u8>> = column(row, 1)?;
     let owner = owner
-        .map(|bytes| Uuid::from_slice(&bytes).map(OwnerId::from_uuid))
+        .map(|bytes| Uuid::from_slice(&bytes))
         .transpose()
-        .map_err(|_| corrupt("its holder's identity does not have 16 bytes"))?;
+        .map_err(|_| corrupt("its holder's identity does not have 16 bytes"))?
+        .filter(|owner| !owner.is_nil())
+        .map(OwnerId::from_uuid);
     let token = token_column(row, 2)?;
     let until: i64 = column(row, 3)?;
     let now: i64 = column(row, 9)?;

@@ -27,6 +27,10 @@ pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTA
 /// The same for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
 pub(super) const BATCH_NOW: &str = "@distlock_now";
 
+/// Who stands in a row that was freed: nobody. As long as an identity, because a row that keeps its length is changed where it
+/// is, which takes a server much less than making room for another; `NULL`, as others may have written, means the same.
+pub(super) const NOBODY: &str = "x'00000000000000000000000000000000'";
+
 /// What is added to the token that a hand-over says when another process waits: tokens are far below.
 pub(super) const WANTED: u64 = 1 << 60;
 
@@ -102,7 +106,7 @@ impl Statements {
             Op::Release(lease) => format!(
                 "UPDATE {lock} SET expires_at = {now}, \
                  token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {mark}, 2, 1)), \
-                 holder_id = NULL, holder = '', meta = NULL, nonce = NULL WHERE {}",
+                 holder_id = {NOBODY}, meta = NULL, nonce = NULL WHERE {}",
                 of(lease)
             ),
             // Says the token, and [`WANTED`] beside it when another process waits.
@@ -117,8 +121,8 @@ impl Statements {
                 of(lease)
             ),
             Op::Force(name, token) => format!(
-                "UPDATE {lock} SET holder_id = NULL, expires_at = {now}, holder = '', meta = NULL, nonce = NULL \
-                 WHERE lock_name = {} AND token = {} AND holder_id IS NOT NULL AND expires_at > {now}",
+                "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = NULL, nonce = NULL \
+                 WHERE lock_name = {} AND token = {} AND holder_id <> {NOBODY} AND expires_at > {now}",
                 hex(name.as_str().as_bytes()),
                 token.get()
             ),
@@ -151,8 +155,8 @@ impl Statements {
         let until = format!("{now} + {}", request.ttl.as_millis() * 1000);
         let holder = text(request.holder.as_str());
         let meta = opaque(request.meta.as_ref().map(Meta::as_str));
-        let free = format!("(holder_id IS NULL OR expires_at <= {now})");
-        let ours = format!("(holder_id IS NULL OR holder_id = {owner} OR expires_at <= {now})");
+        let free = free("", now);
+        let ours = format!("({free} OR holder_id = {owner})");
         format!(
             "INSERT INTO {} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
              VALUES ({}, {owner}, LAST_INSERT_ID({now}), {now}, {until}, {holder}, {meta}) \
@@ -229,7 +233,7 @@ impl Statements {
             leases,
             &format!(
                 "token = token + IF(wanted_until > {now} AND wanted_by <> {mark}, 0 * LAST_INSERT_ID(1), 0), \
-                 holder_id = NULL, expires_at = {now}, holder = '', meta = NULL, nonce = NULL"
+                 holder_id = {NOBODY}, expires_at = {now}, meta = NULL, nonce = NULL"
             ),
             "",
         )
@@ -336,7 +340,7 @@ impl Statements {
     pub(super) fn want(&self, names: &[Vec<u8>], mark: i64, micros: u128) -> String {
         format!(
             "UPDATE {} FORCE INDEX (PRIMARY) SET wanted_by = {mark}, wanted_until = {NOW} + {micros} WHERE lock_name IN ({}) \
-             AND holder_id IS NOT NULL AND (wanted_by = {mark} OR wanted_until <= {NOW})",
+             AND holder_id <> {NOBODY} AND (wanted_by = {mark} OR wanted_until <= {NOW})",
             self.lock,
             list(names.iter().map(Vec::as_slice))
         )
@@ -345,7 +349,7 @@ impl Statements {
     /// Held locks from `from` on, below `below`, but not `not`.
     pub(super) fn list(&self, range: &Range<'_>) -> String {
         format!(
-            "SELECT {} FROM {} WHERE {} AND holder_id IS NOT NULL AND expires_at > {NOW} \
+            "SELECT {} FROM {} WHERE {} AND holder_id <> {NOBODY} AND expires_at > {NOW} \
              ORDER BY lock_name LIMIT {}",
             lock_columns(),
             self.lock,
@@ -436,10 +440,10 @@ impl Statements {
 
     /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
     pub(super) fn stocktaking(&self) -> String {
-        let held = format!("holder_id IS NOT NULL AND expires_at > {NOW}");
-        let stale = format!("holder_id IS NOT NULL AND expires_at <= {NOW}");
+        let held = format!("holder_id <> {NOBODY} AND expires_at > {NOW}");
+        let stale = format!("holder_id <> {NOBODY} AND expires_at <= {NOW}");
         format!(
-            "SELECT COUNT(CASE WHEN {held} THEN 1 END), COUNT(CASE WHEN holder_id IS NULL THEN 1 END), \
+            "SELECT COUNT(CASE WHEN {held} THEN 1 END), COUNT(CASE WHEN COALESCE(holder_id, {NOBODY}) = {NOBODY} THEN 1 END), \
              COUNT(CASE WHEN {stale} THEN 1 END), MAX(CASE WHEN {stale} THEN {NOW} - expires_at END), \
              (SELECT COUNT(*) FROM {0} WHERE deleted = 0), (SELECT COUNT(*) FROM {0} WHERE deleted = 1) FROM {1}",
             self.record, self.lock
@@ -460,8 +464,8 @@ pub(super) fn unless_held(
 ) -> String {
     let new = |column: &str| flavour.new_column(column);
     let old = |column: &str| format!("{lock}.{column}");
-    let (held_by, until) = (old("holder_id"), old("expires_at"));
-    let free = format!("({held_by} IS NULL OR {until} <= {now})");
+    let held_by = old("holder_id");
+    let free = free(&format!("{lock}."), now);
     let ours = format!("({free} OR {held_by} = {})", new("holder_id"));
     let set = |column: &str, condition: &str, value: &str| {
         format!("{column} = IF({condition}, {value}, {})", old(column))
@@ -488,6 +492,13 @@ pub(super) fn unless_held(
         "{} ON DUPLICATE KEY UPDATE {}",
         flavour.new_row(),
         assignments.join(", ")
+    )
+}
+
+/// Whether nobody stands in a row, or somebody whose lease is over. `table` is what its columns are named after.
+fn free(table: &str, now: &str) -> String {
+    format!(
+        "({table}expires_at <= {now} OR {table}holder_id = {NOBODY} OR {table}holder_id IS NULL)"
     )
 }
 
