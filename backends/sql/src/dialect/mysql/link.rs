@@ -19,7 +19,7 @@ use sqlx::{
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Shared, rows};
+use super::{Shared, prepared, rows};
 use crate::{
     config::SslMode,
     error::{Access, Failed},
@@ -28,9 +28,6 @@ use crate::{
 
 /// A connection that was idle for longer is tried before it is used: firewalls and servers forget such connections.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// How many statements a connection has the server remember, at most.
-const PREPARED: usize = 4;
 
 /// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
 /// strict about what does not fit, at the server's true time, every statement a transaction of its own that sees what was
@@ -319,6 +316,13 @@ impl Open {
         answered
     }
 
+    /// Notes that the server cannot be made to remember statements.
+    pub(super) fn sends_text_only(&mut self, problem: Broken) {
+        let problem = problem.failed.into_error();
+        tracing::debug!(%problem, "statements are sent as text from now on");
+        self.prepares = false;
+    }
+
     /// Ends a transaction that a failed statement has left open. Says whether that worked.
     pub(super) async fn roll_back(&mut self, shared: &Shared) -> bool {
         self.send(shared, "rollback", "ROLLBACK".to_owned(), Access::Read)
@@ -367,8 +371,8 @@ async fn connect(shared: &Shared) -> Result<MySqlConnection> {
             SslMode::VerifyCa => MySqlSslMode::VerifyCa,
             SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
         })
-        // Two statements are prepared, and the session is set up by ourselves.
-        .statement_cache_capacity(PREPARED)
+        // None that is used again is ever given up, and the session is set up by ourselves.
+        .statement_cache_capacity(prepared::MOST)
         .pipes_as_concat(false)
         .no_engine_substitution(false)
         .timezone(None)

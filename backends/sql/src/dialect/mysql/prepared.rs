@@ -1,9 +1,9 @@
-//! What a lone operation is sent with. Reading a statement's text costs a server as much as carrying it out, so it is made
-//! to remember these: once per connection, when each is first needed.
+//! What a lone operation is sent with, and what takes many locks. Reading a statement's text costs a server as much as
+//! carrying it out, so it is made to remember these: once per connection, when each is first needed.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use distlock_core::{Lease, LockName, Meta, OwnerId, Ttl};
+use distlock_core::{AcquireRequest, Lease, LockName, Meta, OwnerId, Ttl};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
@@ -12,15 +12,26 @@ use super::{
 };
 use crate::op::Op;
 
+/// How many rows a statement that takes many has. A batch goes with the next larger one, and repeats its last row: who has
+/// just got a lock gets it again.
+const SIZES: [usize; 12] = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+
+/// The statements of one table prefix, for one product, that a connection has the server remember, at most.
+pub(super) const MOST: usize = 3 + SIZES.len();
+
 /// The statements of one table prefix, for one product.
 #[derive(Debug)]
 pub(super) struct Prepared {
+    lock: String,
+    flavour: Flavour,
     /// Name, owner, TTL in microseconds, label, meta, mark.
     acquire: SqlStr,
     /// Mark, name, owner, token.
     release: SqlStr,
     /// TTL in microseconds, mark, and owner, label and meta of the next holder; name, owner and token of the present one.
     hand_over: SqlStr,
+    /// One for each of the [`SIZES`]: name, owner, TTL in microseconds, label and meta for each row; mark.
+    acquire_all: [OnceLock<SqlStr>; SIZES.len()],
 }
 
 impl Prepared {
@@ -52,29 +63,61 @@ impl Prepared {
              holder_id = ?, holder = ?, meta = ?, nonce = NULL \
              WHERE lock_name = ? AND holder_id = ? AND token = ? AND expires_at > {NOW}"
         );
-        // Safe: all that varies in these texts is the table prefix, which holds nothing but `[a-z0-9_]`.
-        let sql = |text: String| AssertSqlSafe(Arc::<str>::from(text)).into_sql_str();
         Self {
             acquire: sql(acquire),
             release: sql(release),
             hand_over: sql(hand_over),
+            acquire_all: Default::default(),
+            lock: lock.to_owned(),
+            flavour,
         }
+    }
+
+    /// Takes many locks, sorted by name, and says the time, which is the token of each. Where one was refused, held already, or
+    /// has another token, it says 1, and the rows must be looked at. `None` for more than fit into one.
+    pub(super) fn acquire_all<'q>(
+        &self,
+        requests: &[&'q AcquireRequest],
+        mark: i64,
+    ) -> Option<link::Prepared<'q>> {
+        let at = SIZES.partition_point(|size| *size < requests.len());
+        let (size, text) = (*SIZES.get(at)?, self.acquire_all.get(at)?);
+        let text = text.get_or_init(|| sql(self.take_all(size)));
+        let last = std::iter::repeat(*requests.last()?);
+        let rows = requests.iter().copied().chain(last).take(size);
+        let query = rows.fold(sqlx::query(text.clone()), bind_request);
+        Some(query.bind(mark))
+    }
+
+    fn take_all(&self, rows: usize) -> String {
+        let Self { lock, flavour, .. } = self;
+        // What a row says of itself is what it was given before: the time is worked out once.
+        let row = |token: &str| format!("(?, ?, {NOW}, {token}, acquired_at + ?, ?, ?)");
+        let first = row("LAST_INSERT_ID(acquired_at)");
+        let others = vec![row("acquired_at"); rows - 1].join(", ");
+        let now = &flavour.new_column("acquired_at");
+        let (old, new) = (format!("{lock}.holder_id"), flavour.new_column("holder_id"));
+        // All values of a row come before what is done where there is one already.
+        let tokens = [
+            &*format!("IF({lock}.token < {now}, {now}, {lock}.token + 1 + 0 * LAST_INSERT_ID(1))"),
+            &*format!(
+                "{lock}.token + IF({old} = {new} AND {lock}.token = {now}, 0, 0 * LAST_INSERT_ID(1))"
+            ),
+        ];
+        format!(
+            "INSERT INTO {lock} (lock_name, holder_id, acquired_at, token, expires_at, holder, meta) \
+             VALUES {first}, {others}{}",
+            unless_held(lock, *flavour, now, "?", tokens)
+        )
     }
 
     /// The statement for an operation, if there is one.
     pub(super) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<link::Prepared<'q>> {
-        let owner = |owner: &'q OwnerId| owner.as_uuid().as_bytes().as_slice();
-        let name = |name: &'q LockName| name.as_str().as_bytes();
-        let micros = |ttl: Ttl| (ttl.as_millis() * 1000).cast_signed();
         let token = |lease: &Lease| Some(lease.token?.get().cast_signed());
         Some(match op {
-            Op::Acquire(request) => sqlx::query(self.acquire.clone())
-                .bind(name(&request.name))
-                .bind(owner(&request.owner))
-                .bind(micros(request.ttl))
-                .bind(request.holder.as_str())
-                .bind(request.meta.as_ref().map(Meta::as_str))
-                .bind(mark),
+            Op::Acquire(request) => {
+                bind_request(sqlx::query(self.acquire.clone()), request).bind(mark)
+            }
             Op::Release(lease) => sqlx::query(self.release.clone())
                 .bind(mark)
                 .bind(name(&lease.name))
@@ -92,4 +135,30 @@ impl Prepared {
             _ => return None,
         })
     }
+}
+
+/// Safe: all that varies in these texts is the table prefix, which holds nothing but `[a-z0-9_]`.
+fn sql(text: String) -> SqlStr {
+    AssertSqlSafe(Arc::<str>::from(text)).into_sql_str()
+}
+
+fn bind_request<'q>(query: link::Prepared<'q>, request: &'q AcquireRequest) -> link::Prepared<'q> {
+    query
+        .bind(name(&request.name))
+        .bind(owner(&request.owner))
+        .bind(micros(request.ttl))
+        .bind(request.holder.as_str())
+        .bind(request.meta.as_ref().map(Meta::as_str))
+}
+
+fn name(name: &LockName) -> &[u8] {
+    name.as_str().as_bytes()
+}
+
+fn owner(owner: &OwnerId) -> &[u8] {
+    owner.as_uuid().as_bytes()
+}
+
+fn micros(ttl: Ttl) -> i64 {
+    (ttl.as_millis() * 1000).cast_signed()
 }

@@ -15,12 +15,14 @@ use crate::{
     dialect::{
         LockRow,
         mysql::{
-            link::{Answers, Flavour},
-            look, rows,
+            link::{self, Answers, Flavour},
+            look,
+            prepared::Prepared,
+            rows,
             statements::Statements,
         },
     },
-    error::{Access, Failed},
+    error::{Access, Failed, MySqlTrouble},
     op::Op,
 };
 
@@ -88,6 +90,27 @@ impl<'a> Bulk<'a> {
         }
     }
 
+    /// The statement that the server is to remember, if there is one.
+    fn prepared(&self, prepared: &Prepared, mark: i64) -> Option<link::Prepared<'a>> {
+        match self {
+            Self::Acquire(requests) => prepared.acquire_all(requests, mark),
+            Self::Release(_) | Self::Renew(..) => None,
+        }
+    }
+
+    /// As [`Self::outcomes`], of the one statement.
+    fn outcomes_prepared(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
+        let (Self::Acquire(requests), [done]) = (self, answers.done.as_slice()) else {
+            return Err(rows::corrupt(
+                "the server answered to another statement than was sent",
+            ));
+        };
+        Ok(match done.last_insert_id() {
+            1 => None,
+            now => Some(vec![Some(now); requests.len()]),
+        })
+    }
+
     /// What came of each, where that was the same; `None` when the rows must be looked at.
     fn outcomes(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
         // How many statements it is made of, and which of them changes the rows.
@@ -132,9 +155,32 @@ impl Batch<'_> {
     ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
         let shared = self.shared;
         let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
-        let script = bulk.script(&shared.statements, shared.group.mark(), open.flavour);
-        let failed = match open.send(shared, bulk.name(), script, Access::Write).await {
-            Ok(answers) => match (bulk.outcomes(&answers), bulk) {
+        let (statements, mark) = (&shared.statements, shared.group.mark());
+        let mut answered = None;
+        if open.prepares
+            && let Some(prepared) = bulk.prepared(statements.prepared(open.flavour), mark)
+        {
+            match open.send_prepared(shared, bulk.name(), prepared).await {
+                Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
+                    open.sends_text_only(broken);
+                }
+                done => answered = Some(done),
+            }
+        }
+        let prepared = answered.is_some();
+        let answered = match answered {
+            Some(answered) => answered,
+            None => {
+                let script = bulk.script(statements, mark, open.flavour);
+                open.send(shared, bulk.name(), script, Access::Write).await
+            }
+        };
+        let outcomes = |answers: &Answers| match prepared {
+            true => bulk.outcomes_prepared(answers),
+            false => bulk.outcomes(answers),
+        };
+        let failed = match answered {
+            Ok(answers) => match (outcomes(&answers), bulk) {
                 (Ok(Some(outcomes)), _) => return Ok(Ok(outcomes)),
                 (Ok(None), Bulk::Acquire(requests)) => {
                     let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
@@ -150,7 +196,8 @@ impl Batch<'_> {
             },
             Err(mut broken) => {
                 // Of these alone, what is carried out counts at once.
-                let granted = matches!(bulk, Bulk::Acquire(_)) && broken.done > 1;
+                let before = usize::from(!prepared);
+                let granted = matches!(bulk, Bulk::Acquire(_)) && broken.done > before;
                 broken.failed = broken.failed.after(granted);
                 if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
                     self.link.disconnect();

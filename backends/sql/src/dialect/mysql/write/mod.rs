@@ -183,8 +183,7 @@ impl<'a> Batch<'a> {
                     Err(broken)
                         if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) =>
                     {
-                        tracing::debug!(problem = %broken.failed.into_error(), "statements are sent as text from now on");
-                        open.prepares = false;
+                        open.sends_text_only(broken);
                     }
                     Err(broken) => return Ok(Err(self.broken_alone(broken))),
                 }
