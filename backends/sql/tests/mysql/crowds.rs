@@ -12,7 +12,7 @@ use distlock_core::{
     AcquireRequest, Attempt, FencingToken, Grant, HolderLabel, Lease, LockName, LossReason,
     OwnerId, ReleaseOutcome, Renewal, Renewed, Ttl,
 };
-use distlock_harness::servers::mysql::Product;
+use distlock_harness::servers::mysql::{MySqlServer, Product};
 use futures_util::future::join_all;
 
 use crate::{LONG, locker, mysql, on_both, start};
@@ -20,6 +20,7 @@ use crate::{LONG, locker, mysql, on_both, start};
 on_both! {
     a_storm => storm;
     batches_of_unequals => unequals;
+    batches_of_unequals_as_text => unequals_as_text;
     grants_that_cannot_be_looked_at => unseen;
     idle_rows => reaped;
 }
@@ -58,9 +59,17 @@ async fn storm(product: Product) {
     }
 }
 
-/// One batch, of which some is granted, kept and freed, and some is not.
 async fn unequals(product: Product) {
-    let server = start(product);
+    mixed(start(product)).await;
+}
+
+/// By a server that remembers no statements.
+async fn unequals_as_text(product: Product) {
+    mixed(MySqlServer::with(product, &["max-prepared-stmt-count=0"]).unwrap()).await;
+}
+
+/// One batch, of which some is granted, kept and freed, and some is not.
+async fn mixed(server: MySqlServer) {
     let mysql = mysql(&server.url()).await.unwrap();
     let lock = mysql.lock();
     let (lock, ttl) = (&*lock, Ttl::new(LONG).unwrap());
