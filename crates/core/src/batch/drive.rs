@@ -103,6 +103,10 @@ impl<E: Executor> Slot<E> {
                     // One look sends it; the answers are handed out while the store is at it.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
                     self.distribute(batch, outcome);
+                    if shared.in_steps {
+                        // Those who were answered run first: whoever waits for each step has a thread woken for each.
+                        tokio::task::yield_now().await;
+                    }
                 }
                 match first {
                     Poll::Ready(outcome) => outcome,

@@ -105,6 +105,9 @@ pub struct Limits {
     /// operations wait as came back. The store is kept busy so, and batches become smaller: worth it where a batch costs the
     /// store more than the way there, and where those who take and those who free share one.
     pub ahead: bool,
+    /// Whether the store tells of several steps of one batch, each of which wakes whoever waits for it. A batch that went
+    /// [`ahead`](Self::ahead) is then left alone until those who were just answered have run.
+    pub in_steps: bool,
 }
 
 impl Default for Limits {
@@ -114,6 +117,7 @@ impl Default for Limits {
             bytes: 4 * 1024 * 1024,
             in_flight: 1,
             ahead: false,
+            in_steps: false,
         }
     }
 }
@@ -135,6 +139,7 @@ impl<E: Executor> Batcher<E> {
         Self(Arc::new(Shared {
             executor,
             in_flight: limits.in_flight.max(1),
+            in_steps: limits.in_steps,
             home: Handle::try_current().ok(),
             state: Mutex::new(State {
                 queue: Queue::new(limits),
@@ -201,6 +206,7 @@ impl<E: Executor> Batcher<E> {
 struct Shared<E: Executor> {
     executor: E,
     in_flight: usize,
+    in_steps: bool,
     /// Where follow-up batches run.
     home: Option<Handle>,
     // A std mutex: it is held for queue operations only, never across an await.

@@ -196,6 +196,8 @@ impl Dialect for SqliteDialect {
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         limits.ahead = true;
+        // One for each statement of a transaction.
+        limits.in_steps = true;
         limits
     }
 
