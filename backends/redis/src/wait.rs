@@ -2,8 +2,8 @@
 //!
 //! The connection's tracking makes the server remember which locks were found held, and push a message when one of them is
 //! changed or deleted; then it forgets it. So each attempt that finds the lock held arms the next wake-up in the same step,
-//! and nothing is missed in between. Who waits before it has asked arms it first. An expiry is pushed late on a busy server, which is why the core also asks again when
-//! the holder's lease should be over.
+//! and nothing is missed in between. Who waits before it has asked arms it first. An expiry is pushed late on a busy server,
+//! which is why the core also asks again when the holder's lease should be over.
 
 use std::{fmt, sync::Arc, time::Duration};
 
