@@ -149,6 +149,8 @@ impl PostgresServer {
             "shared_buffers=16MB",
             "max_connections=200",
             "jit=off",
+            // In its folder, so that a server that is killed leaves nothing behind elsewhere.
+            "dynamic_shared_memory_type=mmap",
             // What a killed client had locked is free soon.
             "client_connection_check_interval=100ms",
         ];
