@@ -19,6 +19,9 @@ use support::{Script, ScriptedLock, eventually};
 const LOCKERS: usize = 3;
 const TASKS: usize = 12;
 const ROUNDS: u32 = 12;
+/// How many must get in, which requests that hang can keep them from for a while: so long the storm goes on, but not for ever.
+const ENOUGH: u32 = 10;
+const AT_MOST: u32 = 20 * ROUNDS;
 
 /// Who was last seen to be inside, by token.
 #[derive(Default)]
@@ -60,9 +63,8 @@ async fn one_at_a_time_whatever_the_store_does() {
     }
     trouble.abort();
     calm(&store);
-    // How many it lets through depends on which requests hang, and when: a run of mostly timeouts is rare, and no mistake.
     assert!(
-        inside.entries.load(SeqCst) > 0,
+        inside.entries.load(SeqCst) > ENOUGH,
         "the storm let somebody through"
     );
     let grants = store.0.grants("a");
@@ -77,7 +79,10 @@ async fn one_at_a_time_whatever_the_store_does() {
 }
 
 async fn work(locker: Locker, inside: Arc<Inside>, mut random: fastrand::Rng) {
-    for _ in 0..ROUNDS {
+    for round in 0..AT_MOST {
+        if round >= ROUNDS && inside.entries.load(SeqCst) > ENOUGH {
+            break;
+        }
         let ttl = Duration::from_millis(random.u64(120..400));
         let acquire = locker
             .lock("a")

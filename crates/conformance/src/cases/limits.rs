@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{ErrorKind, Guard, LockName, Locker, RecordKey};
+use distlock_core::{ErrorKind, LockName, Locker, RecordKey};
 
 use crate::{
     Outcome,
@@ -114,7 +114,7 @@ async fn ttl_out_of_range_is_refused(cx: Context) -> Outcome {
 async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     for ttl in [cx.capabilities().min_ttl, DAY] {
-        let guard = granted_in_time(&locker, &cx.name("a"), ttl).await?;
+        let guard = locker.lock(cx.name("a")).ttl(ttl).acquire().await?;
         ensure!(
             cx.is_lease(guard.ttl().duration(), ttl),
             "the guard tells {:?} for {ttl:?}",
@@ -129,19 +129,6 @@ async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
         drop(guard.release().await);
     }
     Ok(())
-}
-
-/// A busy machine may take longer to answer than the smallest lease lasts, which is told and worth another try.
-async fn granted_in_time(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
-    const TRIES: u32 = 20;
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match locker.lock(name).ttl(ttl).acquire().await {
-            Err(error) if error.kind() == ErrorKind::Unavailable && tries < TRIES => {}
-            answer => return Ok(answer?),
-        }
-    }
 }
 
 async fn bad_names_are_refused(cx: Context) -> Outcome {
