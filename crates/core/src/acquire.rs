@@ -247,11 +247,6 @@ impl Claim {
                 Ok((_, None)) => {
                     // In the queue, or armed: from here on no release is missed, so now ask.
                     join = false;
-                    if queues && let Some(seat) = self.seat.take() {
-                        // The next task of this process may line up behind.
-                        let name = &self.request.name;
-                        self.lined_up = Some(self.inner.line_ups().join(name, seat));
-                    }
                     if std::mem::take(&mut aside) {
                         self.wait(STEP_ASIDE).await?;
                     }
@@ -348,13 +343,13 @@ impl Claim {
                 }
             })
         };
-        self.land(operation).await
+        self.land(operation, false).await
     }
 
     /// Joins the queue or arms the wake-up.
     async fn join(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let (inner, request) = (Arc::clone(&self.inner), self.request.clone());
-        self.land(Box::pin(async move {
+        let operation: InFlight = Box::pin(async move {
             match inner.backend().contend(&request).await {
                 Ok(contender) => Landed {
                     contender: Some(contender),
@@ -365,11 +360,18 @@ impl Claim {
                     answer: Err(error),
                 },
             }
-        }))
-        .await
+        });
+        let lines_up = self.inner.queues_at_the_store();
+        self.land(operation, lines_up).await
     }
 
-    async fn land(&mut self, operation: InFlight) -> Result<(Moment, Option<Attempt<Grant>>)> {
+    /// Waits for an operation. Where it `lines_up`, the next task of this process may line up behind as soon as this one was
+    /// sent, which the first look at it does on an open connection: the store takes both in together.
+    async fn land(
+        &mut self,
+        operation: InFlight,
+        lines_up: bool,
+    ) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let sent = self.inner.clock().now();
         // After its own TTL a grant is worthless; a store that takes longer than 5 s does not serve.
         let limit = self
@@ -380,7 +382,15 @@ impl Claim {
         let clock = Arc::clone(self.inner.clock());
         let in_flight = self.in_flight.insert(operation);
         let landed = bounded(&*clock, limit, async {
-            Ok(poll_fn(|context| in_flight.as_mut().poll(context)).await)
+            let landed = poll_fn(|context| {
+                let landed = in_flight.as_mut().poll(context);
+                if lines_up && let Some(seat) = self.seat.take() {
+                    let name = &self.request.name;
+                    self.lined_up = Some(self.inner.line_ups().join(name, seat));
+                }
+                landed
+            });
+            Ok(landed.await)
         })
         .await?;
         self.in_flight = None;
@@ -411,7 +421,7 @@ impl Claim {
                 answer,
             }
         });
-        if let Err(error) = self.land(operation).await {
+        if let Err(error) = self.land(operation, false).await {
             tracing::debug!(%error, lock = ?self.request.name, "leaving the queue failed");
             self.tainted = true;
         }

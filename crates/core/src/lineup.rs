@@ -1,7 +1,9 @@
 //! Several tasks of one process in the queue of a first-come-first-served store.
 //!
 //! With only one of them there, each hand-over inside the process would cost the round trip in which the next one lines
-//! up. With all of them there, a thousand waiting tasks would be a thousand places in the store. So a few line up ahead.
+//! up. With all of them there, a thousand waiting tasks would be a thousand places in the store. So a few line up ahead,
+//! each as soon as the one before it was sent: the store takes them in together. Only while the connection is being opened
+//! may those few come to stand in another order than they asked in.
 
 use std::{
     collections::HashMap,

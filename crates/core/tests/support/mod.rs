@@ -17,8 +17,8 @@ use std::{
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
-    FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName, LossFeed,
-    LossReason, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
+    Fairness, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName,
+    LossFeed, LossReason, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
 };
 use tokio::sync::Notify;
 
@@ -39,6 +39,7 @@ pub(crate) struct Fault {
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) acquire: Fault,
+    pub(crate) contend: Fault,
     pub(crate) renew: Fault,
     pub(crate) release: Fault,
     pub(crate) hand_over: Fault,
@@ -69,10 +70,27 @@ pub(crate) struct ScriptedLock(pub(crate) Arc<Script>);
 
 impl Script {
     pub(crate) fn open(clock: Arc<dyn Clock>) -> ScriptedLock {
+        Self::with_capabilities(clock, |_| {})
+    }
+
+    /// A store that has those who wait line up, and passes the lock on from one to the next by itself.
+    pub(crate) fn open_queueing(clock: Arc<dyn Clock>) -> ScriptedLock {
+        Self::with_capabilities(clock, |capabilities| {
+            capabilities.fairness = Fairness::Fifo;
+            capabilities.hand_over = false;
+        })
+    }
+
+    fn with_capabilities(
+        clock: Arc<dyn Clock>,
+        change: impl FnOnce(&mut Capabilities),
+    ) -> ScriptedLock {
         let mut capabilities = Capabilities::new("scripted");
         capabilities.min_ttl = Duration::from_millis(10);
+        change(&mut capabilities);
         ScriptedLock(Arc::new(Self {
             acquire: Fault::default(),
+            contend: Fault::default(),
             renew: Fault::default(),
             release: Fault::default(),
             hand_over: Fault::default(),
@@ -220,6 +238,7 @@ impl DistLock for ScriptedLock {
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        self.0.with(&self.0.contend, |_, _| ()).await?;
         Ok(Box::new(Waiter {
             lock: self.clone(),
             request: request.clone(),

@@ -1,0 +1,77 @@
+//! Tasks of one process at a store that queues: a few line up, and none of them waits for the one before it to be answered.
+
+mod support;
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use distlock_core::{Locker, ManualClock};
+use support::{Script, eventually, pause};
+use tokio::task::JoinSet;
+
+const TASKS: u32 = 5;
+/// The first and the two behind it.
+const AT_ONCE: u32 = 3;
+
+fn contenders(locker: &Locker) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let locker = locker.clone();
+        tasks.spawn(async move {
+            let guard = locker.lock("a").acquire().await.unwrap();
+            assert!(guard.release().await.is_clean());
+        });
+    }
+    tasks
+}
+
+#[tokio::test]
+async fn a_few_are_on_their_way_at_once() {
+    let clock = ManualClock::new();
+    let store = Script::open_queueing(Arc::new(clock.clone()));
+    store.0.contend.delay_ms.store(100, SeqCst);
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let mut tasks = contenders(&locker);
+    let sent = || store.0.contend.calls.load(SeqCst);
+    eventually("the first three to be on their way", || sent() == AT_ONCE).await;
+    for _ in 0..100 {
+        pause().await;
+    }
+    assert_eq!(
+        sent(),
+        AT_ONCE,
+        "nobody was answered yet, so nobody may follow"
+    );
+    store.0.contend.delay_ms.store(0, SeqCst);
+    clock.advance(Duration::from_millis(100));
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    assert_eq!(sent(), TASKS);
+    assert_eq!(store.0.grants("a"), [1, 2, 3, 4, 5]);
+    locker.close().await;
+}
+
+#[tokio::test]
+async fn those_behind_go_on_when_the_first_does_not_get_in() {
+    let store = Script::open_queueing(Arc::new(distlock_core::SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    // The first of them hangs and is given up by its caller.
+    store.0.contend.hang.store(1, SeqCst);
+    let name = locker.lock("a");
+    let given_up = tokio::spawn(async move { name.acquire().await });
+    let sent = || store.0.contend.calls.load(SeqCst);
+    eventually("the first one to hang", || sent() == 1).await;
+    let mut tasks = contenders(&locker);
+    eventually("others to follow", || sent() >= AT_ONCE).await;
+    given_up.abort();
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    assert_eq!(store.0.grants("a").len(), TASKS as usize);
+    locker.close().await;
+}
