@@ -23,7 +23,10 @@ type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
 /// The right to have one batch in flight. Whoever owns it keeps the queue moving, or gives it back.
 pub(super) struct Slot<E: Executor> {
     shared: Arc<Shared<E>>,
+    /// By the batch in flight.
     claimed: Claimed,
+    /// By the batch that came back, where another one is in flight already.
+    unanswered: Claimed,
     /// How often the task that owned it was destroyed before its end.
     fallen: u8,
     given_back: bool,
@@ -38,6 +41,7 @@ impl<E: Executor> Slot<E> {
         Self {
             shared: Arc::clone(shared),
             claimed,
+            unanswered: Claimed::default(),
             fallen,
             given_back: false,
         }
@@ -95,7 +99,7 @@ impl<E: Executor> Slot<E> {
                 self.unclaim();
                 continue;
             };
-            self.claimed = mem::take(&mut batch.claimed);
+            self.unanswered = mem::replace(&mut self.claimed, mem::take(&mut batch.claimed));
             let outcome = {
                 let mut flight = pin!(shared.executor.run(batch.kind, &batch.ops));
                 let mut first = Poll::Pending;
@@ -103,6 +107,7 @@ impl<E: Executor> Slot<E> {
                     // One look sends it; the answers are handed out while the store is at it.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
                     self.distribute(batch, outcome);
+                    self.answered();
                     if shared.in_steps {
                         // Those who were answered run first: whoever waits for each step has a thread woken for each.
                         tokio::task::yield_now().await;
@@ -130,8 +135,20 @@ impl<E: Executor> Slot<E> {
         {
             return None;
         }
-        state.queue.unclaim(&mem::take(&mut self.claimed));
-        state.queue.take(&self.shared.executor)
+        state
+            .queue
+            .take_ahead(&self.shared.executor, &mut self.claimed)
+    }
+
+    /// The answers of the batch that came back have been handed out: its keys are free for whoever asks, and what waited for
+    /// them meanwhile gets a slot, if one is free.
+    fn answered(&mut self) {
+        let unanswered = mem::take(&mut self.unanswered);
+        let mut state = self.shared.state();
+        state.queue.unclaim(&unanswered);
+        if !state.queue.is_empty() {
+            self.shared.see_to_the_queue(state, &[]);
+        }
     }
 
     /// The next batch; gives the slot back in the same step when there is none.
@@ -190,8 +207,13 @@ impl<E: Executor> Slot<E> {
     }
 
     fn unclaim(&mut self) {
-        let claimed = mem::take(&mut self.claimed);
-        self.shared.state().queue.unclaim(&claimed);
+        let (claimed, unanswered) = (
+            mem::take(&mut self.claimed),
+            mem::take(&mut self.unanswered),
+        );
+        let mut state = self.shared.state();
+        state.queue.unclaim(&claimed);
+        state.queue.unclaim(&unanswered);
     }
 }
 

@@ -284,7 +284,7 @@ impl<E: Executor> Shared<E> {
         state.leaders.extract_if(.., taken).collect()
     }
 
-    /// Something was queued: it gets a slot, if one is free.
+    /// Something waits in the queue: it gets a slot, if one is free.
     fn see_to_the_queue(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State<E>>,

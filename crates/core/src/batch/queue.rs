@@ -206,6 +206,16 @@ impl<E: Executor> Queue<E> {
         }
     }
 
+    /// The next batch before one that came `back` is answered: it may have keys of that one, because whoever asked for them
+    /// did so before. The others stay claimed until the answers have been handed out: one that nobody takes is undone, and
+    /// whoever asks from now on may be its heir.
+    pub(super) fn take_ahead(&mut self, executor: &E, back: &mut Claimed) -> Option<Batch<E>> {
+        self.unclaim(back);
+        let next = self.take(executor);
+        back.0.retain(|key| self.busy.insert(*key));
+        next
+    }
+
     /// The next batch; `None` when nothing waits whose key is not in flight.
     ///
     /// What must be undone goes first, then the urgent kind; the rest take turns, so that none waits for ever.

@@ -301,6 +301,58 @@ async fn nothing_goes_ahead_of_what_must_be_undone() {
     );
 }
 
+/// A caller that goes away after the next batch went ahead and before its own answer is handed out. Its heir asks at once,
+/// there is room in flight, and yet it comes after what is undone: otherwise it would lose what it is granted.
+#[tokio::test]
+async fn nobody_asks_for_a_key_whose_answer_is_still_to_be_handed_out() {
+    let limits = Limits {
+        ahead: true,
+        in_flight: 3,
+        ..Limits::default()
+    };
+    let batcher = Batcher::new(Script::gated(), limits);
+    let ask = |key: &str, id| -> Asking {
+        let (batcher, op) = (batcher.clone(), op(Kind::Acquire, key, id));
+        Box::pin(async move { batcher.submit(op).await })
+    };
+    // With no room left, a task sends what is asked for; afterwards the two other slots are taken anew, behind it.
+    let mut asked = [("x", 0), ("y", 0), ("z", 0)].map(|(key, id)| ask(key, id));
+    assert!(asked.iter_mut().all(|it| poll_once(it).is_none()));
+    let mut caller = ask("a", 1);
+    assert!(poll_once(&mut caller).is_none());
+    batcher.executor().let_through(1);
+    until_sent(&batcher, 4).await;
+    batcher.executor().let_through(2);
+    assert!(asked.iter_mut().all(|it| poll_once(it).is_some()));
+    let (mut room, mut other) = (ask("y", 2), ask("z", 3));
+    assert!(poll_once(&mut room).is_none() && poll_once(&mut other).is_none());
+    let next = submit(&batcher, op(Kind::Acquire, "m", 4));
+    until_queued(&batcher, 1).await;
+    let (heirs, heir) = std::sync::mpsc::channel();
+    let (mut asks, again) = (ask("a", 5), batcher.clone());
+    let happens = move || {
+        drop(caller);
+        again.executor().let_through(1);
+        assert!(matches!(poll_once(&mut room), Some(Ok(2))));
+        assert!(poll_once(&mut asks).is_none());
+        heirs.send(asks).unwrap();
+    };
+    *batcher.executor().meanwhile.lock().unwrap() = Some((4, Box::new(happens)));
+    batcher.executor().let_through(1);
+    until_sent(&batcher, 7).await;
+    batcher.executor().let_through(4);
+    next.await.unwrap().unwrap();
+    assert_eq!(heir.try_recv().unwrap().await.unwrap(), 5);
+    other.await.unwrap();
+    let sent = batcher.executor().sent();
+    let at = |kind, id| {
+        sent.iter()
+            .position(|it| it.kind == kind && it.ops[0].id == id)
+    };
+    assert!(at(Kind::Release, 1).unwrap() < at(Kind::Acquire, 5).unwrap());
+    batcher.close().await;
+}
+
 #[tokio::test]
 async fn a_grant_whose_caller_went_away_is_undone_before_anything_else() {
     let batcher = batcher(Script::gated());
@@ -601,4 +653,15 @@ async fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Out
         })
     })
     .await
+}
+
+type Asking = std::pin::Pin<Box<dyn Future<Output = Result<u32>> + Send>>;
+
+/// One poll that nobody is woken by.
+fn poll_once(asking: &mut Asking) -> Option<Result<u32>> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match asking.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(answer) => Some(answer),
+        std::task::Poll::Pending => None,
+    }
 }

@@ -45,6 +45,8 @@ pub(super) struct Sent {
     pub(super) task: Option<tokio::task::Id>,
 }
 
+pub(super) type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// A store that answers with the operation's id, keeps a record, and waits at a gate when told to.
 pub(super) struct Script {
     pub(super) sent: Mutex<Vec<Sent>>,
@@ -53,6 +55,8 @@ pub(super) struct Script {
     /// Keys that fail a whole batch, each time.
     pub(super) poisoned: BTreeSet<String>,
     pub(super) out: Mutex<Vec<String>>,
+    /// What happens while the batch with this operation is being sent.
+    pub(super) meanwhile: Mutex<Option<(u32, Meanwhile)>>,
     /// What it granted and has not taken back.
     pub(super) granted: Mutex<BTreeSet<u32>>,
 }
@@ -65,6 +69,7 @@ impl Script {
             gate: None,
             poisoned: BTreeSet::new(),
             out: Mutex::default(),
+            meanwhile: Mutex::default(),
             granted: Mutex::default(),
         }
     }
@@ -133,6 +138,11 @@ impl Executor for Script {
             ops: ops.to_vec(),
             task: tokio::task::try_id(),
         });
+        let mine = |(id, _): &mut (u32, Meanwhile)| ops.iter().any(|op| op.id == *id);
+        let meanwhile = self.meanwhile.lock().unwrap().take_if(mine);
+        if let Some((_, happens)) = meanwhile {
+            happens();
+        }
         if let Some(gate) = &self.gate {
             gate.acquire().await.unwrap().forget();
         } else {
