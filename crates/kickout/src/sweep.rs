@@ -7,6 +7,7 @@ use distlock_core::{RecordKey, Result};
 
 use crate::{
     ban::Ban,
+    directory::Hint,
     event::Transition,
     flow::Inner,
     ident::{SessionKey, Uid},
@@ -106,9 +107,14 @@ impl Inner {
             .await?;
         progress.hint = hints.last().map(|hint| hint.key.clone());
         for hint in hints {
-            if self.standing(&hint.node, hint.boot).await? == Standing::Dead {
-                self.directory.drop_hint(&hint).await?;
-            }
+            later_or_never(hint.key.as_str(), self.sweep_hint(&hint).await)?;
+        }
+        Ok(())
+    }
+
+    async fn sweep_hint(&self, hint: &Hint) -> Result<()> {
+        if self.standing(&hint.node, hint.boot).await? == Standing::Dead {
+            self.directory.drop_hint(hint).await?;
         }
         Ok(())
     }

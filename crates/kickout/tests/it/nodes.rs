@@ -164,6 +164,18 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     assert!(matches!(written, Ok(Written::Stored(_))));
     let error = n1.kick.route(&uid("anna")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
+    // Nor does it keep notes for nodes that are known to be dead from being swept.
+    let note = |node, boot| RecordKey::new(format!("rev/{node}/{boot}/anna")).unwrap();
+    let (its, of_the_dead) = (note("n9", lease.token().get()), note("nz", 1));
+    for key in [&its, &of_the_dead] {
+        let written = records.put(key, b"{}", Expect::Absent).await;
+        assert!(matches!(written, Ok(Written::Stored(_))));
+    }
+    eventually("the note behind it to be swept", || async {
+        records.get(&of_the_dead).await.unwrap().is_none()
+    })
+    .await;
+    assert!(records.get(&its).await.unwrap().is_some());
     // It goes, and so does what it wrote.
     let _ = lease.release().await;
     eventually("the session to be swept", || async {
