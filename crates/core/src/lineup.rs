@@ -2,8 +2,8 @@
 //!
 //! With only one of them there, each hand-over inside the process would cost the round trip in which the next one lines
 //! up. With all of them there, a thousand waiting tasks would be a thousand places in the store. So a few line up ahead,
-//! each as soon as the one before it was sent: the store takes them in together. Only while the connection is being opened
-//! may those few come to stand in another order than they asked in.
+//! each as soon as the one before it was sent: the store takes them in together. Where one of them has to ask twice (the
+//! connection is being opened, or the name is new), those few may come to stand in another order than they asked in.
 
 use std::{
     collections::HashMap,

@@ -42,8 +42,9 @@ pub(super) struct Open {
     pub(super) epoch: Epoch,
     /// Whether an earlier connection of this link knew another history.
     pub(super) history_changed: bool,
-    /// A transaction was begun, and how it ended was not seen: what is sent next would become a part of it.
-    pub(super) in_doubt: bool,
+    /// It is of no more use: it broke, or a transaction was begun and how that ended was not seen, so that what is sent next
+    /// would become a part of it.
+    pub(super) is_spent: bool,
     file: FileId,
 }
 
@@ -59,7 +60,7 @@ impl Link {
         // A file that was removed or replaced lives on unseen by other processes: locks in it would exclude nobody.
         let same = match &self.open {
             Some(open) => {
-                !open.in_doubt
+                !open.is_spent
                     && matches!(FileId::of(&shared.path), Ok(Some(file)) if file == open.file)
             }
             None => false,
@@ -161,7 +162,7 @@ impl Open {
             connection,
             epoch: Epoch::new(epoch),
             history_changed: false,
-            in_doubt: false,
+            is_spent: false,
             file,
         })
     }

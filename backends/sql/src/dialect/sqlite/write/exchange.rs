@@ -33,9 +33,13 @@ impl Batch<'_> {
             return Ok(answers.into_iter().map(Reply::Done).collect());
         }
         let (taken, freed) = self.take_and_free(&requests, &leases).await?;
-        // From here on something has happened: what fails now fails for its own part only.
-        let acquired = self.acquired(&requests, taken).await;
+        // From here on something has happened: what fails now fails for its own part only. What was freed is looked at
+        // first, before others take it.
         let released = self.released(&leases, freed).await;
+        let acquired = self.acquired(&requests, taken).await;
+        let is_broken = |failed: &Failed| failed.meaning.reconnect;
+        self.open.is_spent =
+            released.as_ref().is_err_and(is_broken) || acquired.as_ref().is_err_and(is_broken);
         let mut acquired = each(acquired, requests.len()).into_iter();
         let mut released = each(released, leases.len()).into_iter();
         let answers = self.ops.iter().filter_map(|op| match op {
@@ -85,7 +89,7 @@ impl Batch<'_> {
         .bind(Ids::of(leases.iter().map(|lease| &lease.owner)))
         .bind(batches::tokens(leases.iter().map(|lease| lease.token)));
         let mut ended = Vec::with_capacity(4);
-        self.open.in_doubt = true;
+        self.open.is_spent = true;
         let outcome = {
             let mut steps = self.open.connection.fetch_many(query);
             loop {
@@ -98,7 +102,7 @@ impl Batch<'_> {
             }
         };
         // Where it was begun and not committed, the connection is thrown away, and SQLite rolls back.
-        self.open.in_doubt = !ended.is_empty() && ended.len() < 4;
+        self.open.is_spent = !ended.is_empty() && ended.len() < 4;
         outcome?;
         let rows = |step: usize| {
             let rows = ended.get(step).copied().unwrap_or(0);
