@@ -54,7 +54,8 @@
 //!
 //! # Features
 //!
-//! `memory` (default), `sqlite`, `redis`, `tls`. A URL whose backend is not compiled in is answered with the `cargo add` line to run.
+//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`; `tls` for those that can speak it, and `sasl` for
+//! ZooKeeper. A URL whose backend is not compiled in is answered with the `cargo add` line to run.
 
 pub mod config;
 mod connect;

@@ -73,7 +73,11 @@ impl Context {
     pub(crate) fn target(&self, sharing: Sharing) -> Outcome<Target> {
         let target = match self.config()?.backend().cloned() {
             Some(target) => target,
-            None => own_file()?,
+            None => {
+                let target = own_file()?;
+                warn_about_another_store(&target);
+                target
+            }
         };
         if sharing == Sharing::Required && target.scheme().as_deref() == Some("memory") {
             return Err(Failure::new(
@@ -88,6 +92,17 @@ impl Context {
     /// Opens the backend.
     pub(crate) async fn open(&self, sharing: Sharing) -> Outcome<Store> {
         Ok(distlock::open(self.target(sharing)?).await?)
+    }
+}
+
+/// `run` does not tell its command which backend it uses, so this tool inside of it may mean another one.
+fn warn_about_another_store(own: &Target) {
+    if std::env::var_os("DISTLOCK_TOKEN").is_some() {
+        output::tell(format!(
+            "warning: started by the command of a `distlock run`, which does not pass its backend on, and no other is named: \
+             this is {}",
+            own.masked_url()
+        ));
     }
 }
 

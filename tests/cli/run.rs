@@ -253,3 +253,28 @@ fn without_configuration_the_users_own_file_is_used() {
     assert_eq!(finish(&mut elsewhere, "").code, 0);
     assert!(home.path("state/distlock/distlock.db").is_file());
 }
+
+#[test]
+fn a_command_that_is_this_tool_again_is_told_that_it_may_mean_another_store() {
+    let home = Home::new();
+    let tool = home
+        .bare(["run", "job", "--", "true"])
+        .get_program()
+        .to_owned();
+    let inner = [tool.to_str().unwrap(), "run", "job", "-n", "--", "true"];
+    let outer = ["run", "job", "--"].into_iter().chain(inner);
+    // The user's own file is configured nowhere, so both mean it: the inner one finds the lock held, and says where.
+    let done = finish(&mut home.bare(outer.clone()), "");
+    assert_eq!(done.code, 75, "{done:?}");
+    assert!(
+        done.stderr.contains("does not pass its backend on"),
+        "{done:?}"
+    );
+    let store = home.path("store.db");
+    let mut elsewhere = home.bare(outer);
+    elsewhere.env("DISTLOCK_BACKEND", format!("sqlite:{}", store.display()));
+    let done = finish(&mut elsewhere, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let own = home.path(".local/state/distlock/distlock.db");
+    assert!(done.stderr.contains(own.to_str().unwrap()), "{done:?}");
+}

@@ -70,7 +70,8 @@ pub(crate) struct Run {
 const EXAMPLES: &str = "\
 Environment of the command:
   DISTLOCK_NAME, DISTLOCK_TOKEN (the fencing token), DISTLOCK_HOLDER;
-  DISTLOCK_BACKEND and every other DISTLOCK_ variable is removed
+  DISTLOCK_BACKEND and every other DISTLOCK_ variable is removed: distlock inside of
+  the command needs a --backend or --config of its own
 
 Exit codes:
   the command's own; 128 + the signal's number if one ended it; 126 and 127 as in a shell;

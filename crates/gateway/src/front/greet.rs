@@ -50,7 +50,7 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
     };
     let uid = front.key.verify(&login.token).map_err(|error| {
         tracing::info!(%error, "a login was refused");
-        denied(Code::Banned, error.message())
+        refused(error.message())
     })?;
     let LoginFrame {
         device,
@@ -174,11 +174,13 @@ fn failed(code: ErrorCode, reason: &str, close: u16) -> Farewell {
     Some((frame, close, "protocol error"))
 }
 
-fn denied(code: Code, reason: &str) -> Farewell {
+/// To the client it is the same as a ban: to ask again with this token is of no use.
+fn refused(reason: &str) -> Farewell {
+    let code = Code::Banned;
     let frame = Outbound::Denied {
         code,
         reason,
         by_device: None,
     };
-    Some((frame.to_frame(), code.websocket(), code.text()))
+    Some((frame.to_frame(), code.websocket(), "the token was refused"))
 }

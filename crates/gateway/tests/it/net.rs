@@ -213,6 +213,16 @@ impl Client {
         }
     }
 
+    /// The code and the words that the connection is closed with, when nothing else comes before.
+    pub(crate) async fn close_frame(&mut self) -> Option<(u16, String)> {
+        match self.next().await {
+            Met::Close(frame) => {
+                frame.map(|frame| (u16::from(frame.code), frame.reason.to_string()))
+            }
+            _ => None,
+        }
+    }
+
     /// Leaves as a cooperative client does after `offline`.
     pub(crate) async fn leave(mut self) {
         // The server may have ended it by now.

@@ -45,7 +45,8 @@ async fn nobody_gets_in_without_a_good_token() {
             (&json!("denied"), &json!(5)),
             "{bad}"
         );
-        assert_eq!(client.rest().await.1, Some(4505));
+        let close = client.close_frame().await;
+        assert_eq!(close, Some((4505, "the token was refused".into())));
     }
     let page = net.memory.records().scan("", None, 10).await.unwrap();
     assert!(page.is_empty(), "nothing was written: {page:?}");
