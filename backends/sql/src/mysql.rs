@@ -74,6 +74,13 @@ impl MySql {
         self.store.dialect().group().statements()
     }
 
+    /// How many times statements were sent again: because the server broke them off for the sake of other transactions
+    /// (deadlock, a row that somebody else had locked for too long), or because the connection had gone.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.store.dialect().group().retries()
+    }
+
     /// Removes rows that are idle for longer than [`ServerConfig::reap_after`] now, and says how many. This also happens by
     /// itself, a few times in that period.
     ///

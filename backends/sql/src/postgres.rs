@@ -70,8 +70,8 @@ impl Postgres {
         self.store.dialect().group().statements()
     }
 
-    /// How many statements the server broke off for the sake of other transactions (deadlock, serialization failure), so that
-    /// they were sent again.
+    /// How many times statements were sent again: because the server broke them off for the sake of other transactions
+    /// (deadlock, serialization failure), or because the connection had gone.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.store.dialect().group().retries()

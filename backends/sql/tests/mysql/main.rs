@@ -5,6 +5,7 @@
 )]
 
 mod conformance;
+mod counts;
 mod crowds;
 mod failover;
 mod faults;

@@ -138,7 +138,12 @@ impl<'a> Batch<'a> {
             let late = shared.clock.now().since(started) > shared.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
                 // One statement for all does not tell which row is locked or not as it must be: statements of their own do.
-                (Some(MySqlTrouble::Locked | MySqlTrouble::NotAll), _) if bulk.is_some() => {
+                (Some(trouble @ (MySqlTrouble::Locked | MySqlTrouble::NotAll)), _)
+                    if bulk.is_some() =>
+                {
+                    if trouble == MySqlTrouble::Locked {
+                        shared.group.retried();
+                    }
                     together = false;
                 }
                 // The statement that waited is the one whose row is locked.
@@ -148,6 +153,9 @@ impl<'a> Batch<'a> {
                         return Err(broken.failed.into_failure());
                     }
                     sent.remove(at);
+                    if !sent.is_empty() {
+                        shared.group.retried();
+                    }
                 }
                 (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
                     shared.group.retried();

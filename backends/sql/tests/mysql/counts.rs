@@ -1,0 +1,218 @@
+//! What is sent, and how often: by waiters, by a lock that is passed on, and by what the server breaks off.
+
+use std::time::{Duration, Instant};
+
+use distlock_core::{
+    AcquireRequest, Attempt, DistLock, ErrorKind, Grant, HandOver, HolderLabel, Lease, LockName,
+    OwnerId, Renewal, Renewed, Result, Ttl,
+};
+use distlock_harness::servers::mysql::Product;
+use distlock_sql::MySql;
+use futures_util::future::join_all;
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
+
+use crate::{LONG, SOON, mysql, on_both, start};
+
+on_both! {
+    statements => counted;
+    statements_that_are_broken_off => broken_off;
+}
+
+/// A reaper's first turn, and the connection it may open.
+const REAPER: u64 = 10;
+
+fn request(name: &str) -> AcquireRequest {
+    AcquireRequest::new(
+        LockName::new(name).unwrap(),
+        OwnerId::new(),
+        Ttl::new(LONG).unwrap(),
+        HolderLabel::new("tester").unwrap(),
+    )
+}
+
+async fn take(lock: &dyn DistLock, request: &AcquireRequest) -> Grant {
+    match lock.try_acquire(request).await.unwrap() {
+        Attempt::Acquired(grant) => grant,
+        Attempt::Busy(holder) => panic!("{} is held by {holder:?}", request.name),
+    }
+}
+
+fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
+    Lease::new(request.name.clone(), request.owner, Some(grant.token))
+}
+
+async fn counted(product: Product) {
+    let server = start(product);
+    let mysql = mysql(&server.url()).await.unwrap();
+    passed_on(&mysql).await;
+    waited_for(&mysql, 1).await;
+    waited_for(&mysql, 50).await;
+}
+
+/// One statement each time.
+async fn passed_on(mysql: &MySql) {
+    const TIMES: u64 = 50;
+    let lock = mysql.lock();
+    let mut holder = request("passed on");
+    let mut grant = take(&*lock, &holder).await;
+    let before = mysql.statements();
+    for _ in 0..TIMES {
+        let next = request("passed on");
+        let handed = lock.hand_over(&lease(&holder, &grant), &next).await;
+        let HandOver::Done(granted) = handed.unwrap() else {
+            panic!("not handed over")
+        };
+        assert!(granted.token > grant.token);
+        (holder, grant) = (next, granted);
+    }
+    let spent = mysql.statements() - before;
+    assert!((TIMES..=TIMES + REAPER).contains(&spent), "{spent}");
+}
+
+/// As many statements as for one, however many wait: each of them for another lock.
+async fn waited_for(mysql: &MySql, waiters: u32) {
+    let lock = mysql.lock();
+    let mut contenders = Vec::new();
+    for number in 0..waiters {
+        let name = format!("{number} of {waiters}");
+        take(&*lock, &request(&name)).await;
+        let mut contender = lock.contend(&request(&name)).await.unwrap();
+        assert!(contender.attempt().await.unwrap().acquired().is_none());
+        contenders.push(contender);
+    }
+    let (before, started) = (mysql.statements(), Instant::now());
+    let waiting = contenders.into_iter().map(|mut contender| {
+        tokio::spawn(async move {
+            contender.wait(Duration::from_secs(2)).await;
+            contender.leave().await
+        })
+    });
+    for waiter in join_all(waiting).await {
+        waiter.unwrap().unwrap();
+    }
+    let spent = mysql.statements() - before;
+    // The first polls follow each other sooner; each name's row is marked as wanted in two more.
+    let budget = 20.0 * started.elapsed().as_secs_f64() + 20.0;
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let polled = spent.saturating_sub(REAPER) as f64;
+    assert!(
+        polled <= budget,
+        "{spent} for {waiters}, {budget} are enough"
+    );
+    assert!(spent >= 3, "{spent} for {waiters}: nobody polled");
+}
+
+/// A batch of which a row is locked by others, or which the server takes back, is sent again, and that is counted.
+async fn broken_off(product: Product) {
+    let server = start(product);
+    let url = format!("{}&statement_timeout=1m", server.url());
+    let mysql = mysql(&url).await.unwrap();
+    let mut operator = MySqlConnection::connect(&server.url()).await.unwrap();
+    locked(&mysql, &mut operator).await;
+    let mut observer = MySqlConnection::connect(&server.url()).await.unwrap();
+    // What the operator changes of it makes the server take back ours, which weigh less.
+    server
+        .sql(
+            "CREATE TABLE ballast (n INT PRIMARY KEY); \
+             INSERT INTO ballast WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000) \
+             SELECT n FROM s",
+        )
+        .unwrap();
+    let deadline = Instant::now() + SOON;
+    let mut round = 0;
+    // The operator may come too late.
+    while !deadlocked(&mysql, &mut operator, &mut observer, round).await {
+        assert!(Instant::now() < deadline, "no deadlock in {round} rounds");
+        round += 1;
+    }
+}
+
+/// By one who has only that row, and keeps it.
+async fn locked(mysql: &MySql, operator: &mut MySqlConnection) {
+    let leases = forty(mysql, "locked").await;
+    send(operator, "START TRANSACTION").await.unwrap();
+    send(operator, &lock_row("locked-39")).await.unwrap();
+    let before = mysql.retries();
+    let renewed = renew(mysql, &leases).await;
+    assert!(mysql.retries() > before, "without that row");
+    send(operator, "ROLLBACK").await.unwrap();
+    let (last, others) = renewed.split_last().unwrap();
+    let refused = last.as_ref().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    for renewed in others {
+        assert!(
+            matches!(renewed, Ok(Renewed::Extended { .. })),
+            "{renewed:?}"
+        );
+    }
+}
+
+/// By one who has the last row and then asks for one before. Says whether ours was the transaction that was taken back, and
+/// nobody was told.
+async fn deadlocked(
+    mysql: &MySql,
+    operator: &mut MySqlConnection,
+    observer: &mut MySqlConnection,
+    round: u32,
+) -> bool {
+    const DEADLOCKS: &str = "SELECT CAST(`count` AS SIGNED) FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'";
+    const WAITING: &str =
+        "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+    let leases = forty(mysql, &format!("round-{round}")).await;
+    send(operator, "START TRANSACTION").await.unwrap();
+    send(operator, "UPDATE ballast SET n = -n").await.unwrap();
+    let last = lock_row(&format!("round-{round}-39"));
+    send(operator, &last).await.unwrap();
+    let (deadlocks, retries) = (number(observer, DEADLOCKS).await, mysql.retries());
+    let renewing = tokio::spawn({
+        let mysql = mysql.clone();
+        async move { renew(&mysql, &leases).await }
+    });
+    while number(observer, WAITING).await == 0 && !renewing.is_finished() {
+        // The server looks again only after nobody has asked for 100 ms.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    let before = lock_row(&format!("round-{round}-20"));
+    let granted = send(operator, &before).await.is_ok();
+    let _ = send(operator, "ROLLBACK").await;
+    let renewed = renewing.await.unwrap();
+    let taken_back = granted && number(observer, DEADLOCKS).await > deadlocks;
+    if taken_back {
+        assert!(mysql.retries() > retries, "once more");
+    }
+    // A machine that stood still may have made one of them wait for too long.
+    let extended = |it: &Result<Renewed>| matches!(it, Ok(Renewed::Extended { .. }));
+    taken_back && renewed.iter().all(extended)
+}
+
+async fn forty(mysql: &MySql, set: &str) -> Vec<Lease> {
+    let lock = mysql.lock();
+    let requests = (0..40).map(|number| request(&format!("{set}-{number:02}")));
+    let requests: Vec<_> = requests.collect();
+    let grants = join_all(requests.iter().map(|it| take(&*lock, it))).await;
+    let leases = requests.iter().zip(&grants);
+    leases
+        .map(|(request, grant)| lease(request, grant))
+        .collect()
+}
+
+async fn renew(mysql: &MySql, leases: &[Lease]) -> Vec<Result<Renewed>> {
+    let (lock, renewal) = (mysql.lock(), Renewal::plain(Ttl::new(LONG).unwrap()));
+    join_all(leases.iter().map(|it| lock.renew(it, &renewal))).await
+}
+
+fn lock_row(name: &str) -> String {
+    format!("SELECT token FROM distributed_lock WHERE lock_name = '{name}' FOR UPDATE")
+}
+
+async fn send(database: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
+    let statement = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
+    statement.execute(database).await.map(drop)
+}
+
+async fn number(database: &mut MySqlConnection, statement: &'static str) -> i64 {
+    sqlx::query_scalar(statement)
+        .fetch_one(database)
+        .await
+        .unwrap()
+}
