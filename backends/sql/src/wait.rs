@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LockName, Moment, Result,
+    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, LockName, Moment, Result,
 };
 use tokio::sync::Notify;
 
@@ -22,14 +23,29 @@ use crate::{
     store::Store,
 };
 
-/// From one poll to the next: 16 a second on average, in step with no other process.
-const EVERY: std::ops::Range<u64> = 57_000..68_000;
+/// 16 polls a second on average, and 19 at most: what writes in the same file would otherwise wait for.
+#[cfg(feature = "sqlite")]
+const STEADY: Pace = Pace {
+    first: 57_000..68_000,
+    last: 57_000..68_000,
+    at_least: Duration::from_micros(52_500),
+};
 
-/// The same where the store tells of releases: only what was missed is found by polling.
-const EVERY_PUSHED: std::ops::Range<u64> = 900_000..1_100_000;
+/// Where a poll holds nobody up: more often right after something changed.
+#[cfg(feature = "mysql")]
+const ADAPTIVE: Pace = Pace {
+    first: 10_000..15_000,
+    last: 57_000..68_000,
+    at_least: Duration::from_millis(10),
+};
 
-/// No poll follows another sooner than this, also when a lease ends: 19 a second at most.
-const AT_LEAST: Duration = Duration::from_micros(52_500);
+/// Where the store tells of releases: only what was missed is found by polling.
+#[cfg(feature = "postgres")]
+const PUSHED: Pace = Pace {
+    first: 900_000..1_100_000,
+    last: 900_000..1_100_000,
+    at_least: Duration::from_micros(52_500),
+};
 
 /// After a poll that failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
@@ -48,15 +64,37 @@ pub(crate) struct Group {
     mark: i64,
     statements: AtomicU64,
     retries: AtomicU64,
+    /// Told when the next poll is due sooner than it was.
+    sooner: Notify,
     // A std mutex: held for map operations only.
     waiting: Mutex<Waiting>,
 }
 
 struct Waiting {
-    by_name: HashMap<LockName, Vec<Arc<Waiter>>>,
+    by_name: HashMap<LockName, Awaited>,
     next_poll: Option<Moment>,
-    /// In microseconds.
-    every: std::ops::Range<u64>,
+    pace: Pace,
+    /// Polls since something changed.
+    quiet: u32,
+}
+
+/// How often the store is asked. Ranges are in microseconds, and wide enough to be in step with no other process.
+#[derive(Clone, Debug)]
+struct Pace {
+    /// From one poll to the next when something has just changed.
+    first: Range<u64>,
+    /// The same when nothing has changed for a while.
+    last: Range<u64>,
+    /// No poll follows another sooner than this, also when a lease ends.
+    at_least: Duration,
+}
+
+/// A lock that somebody waits for.
+#[derive(Default)]
+struct Awaited {
+    waiters: Vec<Arc<Waiter>>,
+    /// What the last poll saw.
+    token: Option<FencingToken>,
 }
 
 /// One contender.
@@ -66,26 +104,49 @@ struct Waiter {
     asleep: AtomicBool,
 }
 
+impl Pace {
+    /// How long from one poll to the next, when so many have seen no change.
+    fn every(&self, quiet: u32) -> Range<u64> {
+        let grown = |first: u64, last: u64| first.saturating_mul(1 << quiet.min(16)).min(last);
+        grown(self.first.start, self.last.start)..grown(self.first.end, self.last.end)
+    }
+
+    fn is_adaptive(&self) -> bool {
+        self.first != self.last
+    }
+}
+
 impl Group {
-    pub(crate) fn new(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, EVERY)
+    /// For a store that is asked at a steady pace.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn steady(backend: &'static str) -> Arc<Self> {
+        Self::polled(backend, STEADY)
+    }
+
+    /// For a store that is asked more often right after something changed.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn adaptive(backend: &'static str) -> Arc<Self> {
+        Self::polled(backend, ADAPTIVE)
     }
 
     /// For a store that tells of releases.
+    #[cfg(feature = "postgres")]
     pub(crate) fn pushed(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, EVERY_PUSHED)
+        Self::polled(backend, PUSHED)
     }
 
-    fn polled(backend: &'static str, every: std::ops::Range<u64>) -> Arc<Self> {
+    fn polled(backend: &'static str, pace: Pace) -> Arc<Self> {
         Arc::new(Self {
             backend,
             mark: fastrand::i64(1..),
             statements: AtomicU64::new(0),
             retries: AtomicU64::new(0),
+            sooner: Notify::new(),
             waiting: Mutex::new(Waiting {
                 by_name: HashMap::new(),
                 next_poll: None,
-                every,
+                pace,
+                quiet: 0,
             }),
         })
     }
@@ -129,8 +190,8 @@ impl Group {
 
     /// Wakes all who wait, because any lock may have been freed.
     pub(crate) fn freed_any(&self) {
-        for waiter in self.waiting().by_name.values().flatten() {
-            waiter.signal.notify_one();
+        for awaited in self.waiting().by_name.values() {
+            awaited.wake();
         }
     }
 
@@ -138,22 +199,23 @@ impl Group {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn join(&self, name: &LockName) -> Arc<Waiter> {
+    fn join(&self, name: &LockName, now: Moment) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter {
             signal: Notify::new(),
             asleep: AtomicBool::new(false),
         });
-        self.waiting()
-            .by_name
-            .entry(name.clone())
-            .or_default()
-            .push(Arc::clone(&waiter));
+        let mut waiting = self.waiting();
+        let awaited = waiting.by_name.entry(name.clone()).or_default();
+        awaited.waiters.push(Arc::clone(&waiter));
+        if waiting.changed(now) {
+            self.sooner.notify_one();
+        }
         waiter
     }
 
     fn leave(&self, name: &LockName, waiter: &Arc<Waiter>) {
         let mut waiting = self.waiting();
-        if let Some(waiters) = waiting.by_name.get_mut(name) {
+        if let Some(Awaited { waiters, .. }) = waiting.by_name.get_mut(name) {
             waiters.retain(|other| !Arc::ptr_eq(other, waiter));
             if waiters.is_empty() {
                 waiting.by_name.remove(name);
@@ -167,7 +229,9 @@ impl Waiting {
     fn pause(&mut self, now: Moment) -> Duration {
         // A group may be shared by handles with different clocks, in tests: a time far off is another clock's.
         match self.next_poll.map(|next| next.since(now)) {
-            Some(pause) if pause <= AFTER_FAILURE.max(Duration::from_micros(self.every.end)) => {
+            Some(pause)
+                if pause <= AFTER_FAILURE.max(Duration::from_micros(self.pace.last.end)) =>
+            {
                 pause
             }
             _ => {
@@ -187,7 +251,7 @@ impl Waiting {
         let awaited = self.by_name.iter();
         Some(
             awaited
-                .filter(|(_, waiters)| waiters.iter().any(|waiter| waiter.is_asleep()))
+                .filter(|(_, awaited)| awaited.waiters.iter().any(|waiter| waiter.is_asleep()))
                 .map(|(name, _)| name.clone())
                 .collect(),
         )
@@ -202,9 +266,14 @@ impl Waiting {
     ) -> Vec<LockName> {
         let mut unmarked = Vec::new();
         let mut earliest = Duration::MAX;
+        let mut changed = false;
         for name in names {
             match rows.remove(&name) {
                 Some(Ok(row)) if row.held.is_some() => {
+                    if let Some(awaited) = self.by_name.get_mut(&name) {
+                        let before = awaited.token.replace(row.last_token);
+                        changed |= before.is_some_and(|before| before != row.last_token);
+                    }
                     earliest = earliest.min(row.free_in());
                     // The mark of another process that waits is as good: it goes before it is ours to step aside for.
                     let marked = row
@@ -215,22 +284,52 @@ impl Waiting {
                     }
                 }
                 // Free, or gone, or unreadable: its next attempt will tell.
-                _ => self.wake(&name),
+                _ => {
+                    changed = true;
+                    self.wake(&name);
+                }
             }
+        }
+        if changed {
+            self.changed(polled);
+        } else {
+            self.quiet = self.quiet.saturating_add(1);
         }
         if let Some(next) = self.next_poll {
             let expiry = polled + earliest;
-            self.next_poll = Some(next.min(expiry).max(polled + AT_LEAST));
+            self.next_poll = Some(next.min(expiry.max(polled + self.pace.at_least)));
         }
         unmarked
     }
 
+    /// Something may change again soon. Says whether the next poll is due sooner than it was.
+    fn changed(&mut self, now: Moment) -> bool {
+        if !self.pace.is_adaptive() {
+            return false;
+        }
+        self.quiet = 0;
+        let soon = now + self.every();
+        let sooner = self.next_poll.is_some_and(|next| next > soon);
+        if sooner {
+            self.next_poll = Some(soon);
+        }
+        sooner
+    }
+
     fn every(&self) -> Duration {
-        Duration::from_micros(fastrand::u64(self.every.clone()))
+        Duration::from_micros(fastrand::u64(self.pace.every(self.quiet)))
     }
 
     fn wake(&self, name: &LockName) {
-        for waiter in self.by_name.get(name).into_iter().flatten() {
+        if let Some(awaited) = self.by_name.get(name) {
+            awaited.wake();
+        }
+    }
+}
+
+impl Awaited {
+    fn wake(&self) {
+        for waiter in &self.waiters {
             waiter.signal.notify_one();
         }
     }
@@ -262,7 +361,10 @@ pub(crate) struct SqlContender<D: Dialect> {
 
 impl<D: Dialect> SqlContender<D> {
     pub(crate) fn new(store: Arc<Store<D>>, request: AcquireRequest) -> Self {
-        let waiter = store.dialect().group().join(&request.name);
+        let waiter = {
+            let dialect = store.dialect();
+            dialect.group().join(&request.name, dialect.clock().now())
+        };
         Self {
             store,
             request,
@@ -360,7 +462,10 @@ pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>) {
     let polling = Polling(&store.polling);
     loop {
         let pause = group.waiting().pause(clock.now());
-        clock.sleep(pause).await;
+        tokio::select! {
+            () = clock.sleep(pause) => {}
+            () = group.sooner.notified() => continue,
+        }
         let names = {
             let mut waiting = group.waiting();
             if store.asleep.load(Ordering::Relaxed) == 0 {
@@ -425,5 +530,40 @@ struct Polling<'a>(&'a AtomicBool);
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(feature = "mysql")]
+    fn polls_grow_rarer_until_something_changes() {
+        let spans: Vec<_> = (0..5).map(|quiet| ADAPTIVE.every(quiet)).collect();
+        assert_eq!(
+            spans,
+            [
+                10_000..15_000,
+                20_000..30_000,
+                40_000..60_000,
+                57_000..68_000,
+                57_000..68_000,
+            ]
+        );
+        for quiet in 0..100 {
+            let span = ADAPTIVE.every(quiet);
+            assert!(span.start < span.end, "{quiet}");
+            assert!(span.start >= ADAPTIVE.first.start && span.end <= ADAPTIVE.last.end);
+        }
+        assert_eq!(ADAPTIVE.every(u32::MAX), ADAPTIVE.last);
+    }
+
+    #[test]
+    #[cfg(all(feature = "sqlite", feature = "postgres"))]
+    fn a_steady_pace_stays_as_it_is() {
+        for pace in [STEADY, PUSHED] {
+            assert!((0..100).all(|quiet| pace.every(quiet) == pace.last));
+        }
     }
 }

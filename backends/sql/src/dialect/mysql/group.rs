@@ -16,7 +16,7 @@ pub(super) fn of(tables: &str) -> Arc<Group> {
     if let Some(group) = groups.get(tables).and_then(Weak::upgrade) {
         return group;
     }
-    let group = Group::new(MySqlDialect::NAME);
+    let group = Group::adaptive(MySqlDialect::NAME);
     groups.insert(tables.to_owned(), Arc::downgrade(&group));
     group
 }

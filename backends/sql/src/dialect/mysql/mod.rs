@@ -71,7 +71,7 @@ impl Shared {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            group: Group::new(MySqlDialect::NAME),
+            group: Group::adaptive(MySqlDialect::NAME),
             history: Mutex::default(),
             config,
             clock,

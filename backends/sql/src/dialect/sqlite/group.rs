@@ -18,7 +18,7 @@ pub(super) fn of(file: FileId, prefix: &str) -> Arc<Group> {
     if let Some(group) = groups.get(&key).and_then(Weak::upgrade) {
         return group;
     }
-    let group = Group::new(SqliteDialect::NAME);
+    let group = Group::steady(SqliteDialect::NAME);
     groups.insert(key, Arc::downgrade(&group));
     group
 }

@@ -68,7 +68,7 @@ impl Shared {
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
             boot: boot_id()?,
-            group: Group::new(SqliteDialect::NAME),
+            group: Group::steady(SqliteDialect::NAME),
             config,
             path,
             clock,
