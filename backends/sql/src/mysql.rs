@@ -34,7 +34,8 @@ impl MySql {
     /// [`ErrorKind::InvalidConfig`] for an option that is wrong, a database that is not there, and tables that are absent or
     /// of another version, with the command that creates or upgrades them; [`ErrorKind::AccessDenied`] when the server
     /// refuses the user, or TLS as it was asked for; [`ErrorKind::Unsupported`] for a server that is too old;
-    /// [`ErrorKind::Unavailable`] when it cannot be reached within [`ServerConfig::connect_timeout`].
+    /// [`ErrorKind::Unavailable`] when it cannot be reached within [`ServerConfig::connect_timeout`], or offers no TLS
+    /// where TLS was asked for.
     ///
     /// # Cancel safety
     /// Safe: what was created stays, and is what the next call needs.

@@ -108,6 +108,12 @@ impl Failed {
     }
 }
 
+/// Whether TLS was asked for where the server has none. The driver says it in words only.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn is_without_tls(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Tls(problem) if problem.to_string().contains("server does not support TLS"))
+}
+
 /// Whether no TLS could be agreed on. A certificate that is not accepted comes as data that is not valid; later on, what is
 /// not valid was damaged on its way.
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -3,7 +3,7 @@
 use distlock_core::ErrorKind;
 use sqlx::mysql::MySqlDatabaseError;
 
-use super::{Access, Failed, Meaning, is_of_tls};
+use super::{Access, Failed, Meaning, is_of_tls, is_without_tls};
 
 /// What sending again, or leaving something out, can cure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,11 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
         return mysql_meaning(number, unknown);
     }
     match error {
+        error if is_without_tls(error) => Meaning::of(
+            ErrorKind::Unavailable,
+            "the server offers no TLS, which `ssl-mode` demands",
+        )
+        .reconnect(),
         error if is_of_tls(error, access) => Meaning::of(
             ErrorKind::AccessDenied,
             "the server could not be spoken to through TLS as `ssl-mode` demands",

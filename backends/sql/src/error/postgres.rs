@@ -2,7 +2,7 @@
 
 use distlock_core::ErrorKind;
 
-use super::{Access, Failed, Meaning, is_of_tls};
+use super::{Access, Failed, Meaning, is_of_tls, is_without_tls};
 
 impl Failed {
     /// Reads Postgres' answer.
@@ -31,6 +31,11 @@ fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
             let code = database.code().unwrap_or_default();
             by_state(&code, unknown_if_write)
         }
+        error if is_without_tls(error) => Meaning::of(
+            Unavailable,
+            "the server offers no TLS, which `sslmode` demands",
+        )
+        .reconnect(),
         error if is_of_tls(error, access) => Meaning::of(
             AccessDenied,
             "the server could not be spoken to through TLS as `sslmode` demands",
