@@ -54,6 +54,18 @@ pub(crate) struct LockJson<'a> {
     acquired_at: Option<String>,
     expires_in_ms: Option<u64>,
     waiters: Option<u32>,
+    /// Only where the store keeps those who wait in line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    queue: Vec<WaitingJson<'a>>,
+}
+
+/// One that waits.
+#[derive(Serialize)]
+struct WaitingJson<'a> {
+    /// 1 = the next one.
+    position: usize,
+    holder: &'a str,
+    meta: Option<&'a str>,
 }
 
 impl<'a> From<&'a LockInfo> for LockJson<'a> {
@@ -69,6 +81,14 @@ impl<'a> From<&'a LockInfo> for LockJson<'a> {
             acquired_at: held.and_then(|held| held.acquired_at).and_then(rfc3339),
             expires_in_ms: held.and_then(|held| held.expires_in).map(millis),
             waiters: info.waiters,
+            queue: (1..)
+                .zip(&info.queue)
+                .map(|(position, waiting)| WaitingJson {
+                    position,
+                    holder: &waiting.holder,
+                    meta: waiting.meta.as_deref(),
+                })
+                .collect(),
         }
     }
 }

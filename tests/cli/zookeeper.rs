@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distlock_harness::{Process, eventually, free_port, servers::zookeeper::ZooKeeper};
+use distlock_harness::{Process, Signal, eventually, free_port, servers::zookeeper::ZooKeeper};
 
 use crate::support::{Finished, Home, SOON, finish};
 
@@ -30,6 +30,22 @@ fn the_demo_passes_and_a_lock_passes_on() {
     assert_eq!(shown()["holder"], "me");
     let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
     busy.failed_with(75, "me");
+    let next = [
+        "run", "job", "--holder", "next", "--wait", "10m", "--", "true",
+    ];
+    let mut next = Process::spawn(home.bare(next).env("DISTLOCK_BACKEND", &url)).unwrap();
+    eventually("in line", SOON, || shown()["waiters"] == 1).unwrap();
+    assert_eq!(
+        shown()["queue"],
+        serde_json::json!([{"position": 1, "holder": "next", "meta": null}])
+    );
+    let text = run(&home, &url, &["inspect", "job"]);
+    assert!(
+        text.stdout.contains("waits as number 1: next\n"),
+        "{text:?}"
+    );
+    next.signal(Signal::TERM).unwrap();
+    next.wait(SOON).unwrap();
     let token = shown()["token"].to_string();
     let forced = run(&home, &url, &["force-release", "job", "--token", &token]);
     assert_eq!(forced.code, 0, "{forced:?}");

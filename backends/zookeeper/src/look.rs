@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_core::{FencingToken, Forced, Lease, LockInfo, LockName, Moment, Result};
+use distlock_core::{FencingToken, Forced, HolderInfo, Lease, LockInfo, LockName, Moment, Result};
 use zookeeper_client as zk;
 
 use crate::{
@@ -10,14 +10,17 @@ use crate::{
     holder,
     names::lock_name,
     recipe,
-    sequence::in_order,
+    sequence::{Sequence, in_order},
     session::Session,
 };
 
 /// How many containers are asked for at once.
 const AT_ONCE: usize = 64;
 
-/// Who holds a lock and how many wait, as the leader knows it.
+/// How many of those who wait are named.
+const NAMED: usize = 16;
+
+/// Who holds a lock and who waits, as the leader knows it.
 pub(crate) async fn inspect(
     session: &Arc<Session>,
     name: &LockName,
@@ -34,7 +37,11 @@ pub(crate) async fn inspect(
             Err(zk::Error::NoNode) => Vec::new(),
             Err(error) => return Err(meaning(error, Access::Read)),
         };
-        if let Some(info) = first_of(session, name, &parent, children, until).await? {
+        let contenders = in_order(children);
+        if let Some(mut info) = first_of(session, name, &parent, &contenders, until).await? {
+            let waiting = contenders.iter().skip(1).take(NAMED);
+            let paths = waiting.map(|(_, child)| format!("{parent}/{child}"));
+            info.queue = holders_of(session, &paths.collect::<Vec<_>>(), until).await?;
             return Ok(info);
         }
     }
@@ -92,10 +99,15 @@ pub(crate) async fn list(
             if found.len() >= limit {
                 break;
             }
-            let info = match first_of(session, name, parent, children, until).await? {
+            let contenders = in_order(children);
+            let info = match first_of(session, name, parent, &contenders, until).await? {
                 Some(info) => info,
                 // The first has gone in between.
-                None => inspect(session, name, until).await?,
+                None => {
+                    let mut info = inspect(session, name, until).await?;
+                    info.queue.clear();
+                    info
+                }
             };
             if info.held.is_some() {
                 found.push(info);
@@ -195,10 +207,9 @@ async fn first_of(
     session: &Arc<Session>,
     name: &LockName,
     parent: &str,
-    children: Vec<String>,
+    contenders: &[(Sequence, String)],
     until: Moment,
 ) -> Result<Option<LockInfo>> {
-    let contenders = in_order(children);
     let waiters = u32::try_from(contenders.len().saturating_sub(1)).unwrap_or(u32::MAX);
     let mut info = match contenders.first() {
         None => LockInfo::free(name.clone()),
@@ -213,4 +224,28 @@ async fn first_of(
     info.waiters = Some(waiters);
     info.epoch = Some(session.epoch());
     Ok(Some(info))
+}
+
+/// Who these nodes belong to, without those that have gone in between. Nothing has been granted to them.
+async fn holders_of(
+    session: &Arc<Session>,
+    paths: &[String],
+    until: Moment,
+) -> Result<Vec<HolderInfo>> {
+    let client = session.client()?;
+    // All are on their way before the first is waited for.
+    let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
+    let mut holders = Vec::with_capacity(asked.len());
+    for asked in asked {
+        match session.answer(Access::Read, until, asked).await? {
+            Ok((data, stat)) => {
+                let mut holder = holder::read(&data, recipe::token(stat.czxid)?);
+                holder.token = None;
+                holders.push(holder);
+            }
+            Err(zk::Error::NoNode) => {}
+            Err(error) => return Err(meaning(error, Access::Read)),
+        }
+    }
+    Ok(holders)
 }

@@ -27,7 +27,8 @@ Examples:
 
 JSON fields:
   name, state (held or free), holder, meta, token, epoch, acquired_at (RFC 3339), expires_in_ms, waiters;
-  what the store cannot tell is null";
+  what the store cannot tell is null; from a store that keeps those who wait in line (ZooKeeper)
+  also queue, the first of them: position (1 = the next one), holder, meta";
 
 impl Inspect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
@@ -45,6 +46,16 @@ impl Inspect {
         }
         if let Some(meta) = info.held.as_ref().and_then(|held| held.meta.as_deref()) {
             output::line(format!("  meta: {}", meta.escape_debug()))?;
+        }
+        for (position, waiting) in (1..).zip(&info.queue) {
+            let holder = waiting.holder.escape_debug();
+            output::line(format!("  waits as number {position}: {holder}"))?;
+        }
+        let named = u32::try_from(info.queue.len()).unwrap_or(u32::MAX);
+        match info.waiters.unwrap_or(0).saturating_sub(named) {
+            0 => {}
+            others if named > 0 => output::line(format!("  and {others} more"))?,
+            others => output::line(format!("  {others} waiting"))?,
         }
         Ok(code::OK)
     }

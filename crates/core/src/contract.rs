@@ -386,6 +386,9 @@ pub struct LockInfo {
     pub epoch: Option<Epoch>,
     /// How many wait, where the store can tell.
     pub waiters: Option<u32>,
+    /// The first of those who wait, the next one first, where the store keeps them in line and one lock was asked for. What
+    /// is known of each is what is known of a holder before it has been granted anything.
+    pub queue: Vec<HolderInfo>,
 }
 
 impl LockInfo {
@@ -398,6 +401,7 @@ impl LockInfo {
             last_token: None,
             epoch: None,
             waiters: None,
+            queue: Vec::new(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Attempt, DistLock, ErrorKind, Guard, Lease, LossReason};
+use distlock_core::{Attempt, DistLock, ErrorKind, Guard, Lease, Locker, LossReason};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 
@@ -20,6 +20,7 @@ use crate::rig::{
 #[tokio::test(flavor = "multi_thread")]
 async fn crowds_cancellations_and_hands_that_interfere() {
     let ensemble = ZooKeeper::start().unwrap();
+    those_who_wait_are_shown_in_order(&ensemble).await;
     nodes_removed_by_hand(&ensemble).await;
     a_container_that_was_made_anew(&ensemble).await;
     two_crowds_alternate(&ensemble).await;
@@ -27,6 +28,49 @@ async fn crowds_cancellations_and_hands_that_interfere() {
     closing_wakes_those_behind(&ensemble).await;
     for waiters in [40, 200] {
         crowd_with_cancellations(&ensemble, waiters).await;
+    }
+}
+
+/// Everybody can see who comes next, and after whom.
+async fn those_who_wait_are_shown_in_order(ensemble: &ZooKeeper) {
+    let lockers = [
+        locker(&ensemble.servers()).await,
+        locker(&ensemble.servers()).await,
+    ];
+    let guard = hold(&lockers[0], "shown").await;
+    let shown = async |locker: &Locker| {
+        let info = locker.inspect("shown").await.expect("answers");
+        let labels = info.queue.into_iter().map(|waiting| {
+            assert_eq!(waiting.token, None, "nothing was granted to it");
+            waiting.holder
+        });
+        (info.waiters, labels.collect::<Vec<_>>())
+    };
+    assert_eq!(shown(&lockers[1]).await, (Some(0), Vec::new()));
+    let mut tasks = JoinSet::new();
+    let mut labels = Vec::new();
+    for number in 0..4_u32 {
+        let label = format!("number {number}");
+        let asks = lockers[usize::from(number % 2 == 1)].lock("shown");
+        let asks = asks.holder(label.as_str()).wait(SOON * 2);
+        tasks.spawn(async move { asks.acquire().await.map(drop) });
+        labels.push(label);
+        let all = (Some(number + 1), labels.clone());
+        eventually("shown behind the others", async || {
+            (shown(&lockers[0]).await == all).then_some(())
+        })
+        .await;
+        assert_eq!(shown(&lockers[1]).await, all);
+    }
+    let listed = lockers[0].list("shown").await.expect("answers");
+    assert_eq!((listed.len(), listed[0].waiters), (1, Some(4)));
+    assert!(listed[0].queue.is_empty(), "a list is not asked for each");
+    give_back(guard).await;
+    while let Some(ended) = within("all get it", tasks.join_next()).await {
+        ended.unwrap().unwrap();
+    }
+    for locker in lockers {
+        locker.close().await;
     }
 }
 
