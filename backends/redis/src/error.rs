@@ -37,6 +37,9 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
             .on(BACKEND);
         }
         Driver::InvalidClientConfig => format!("cannot connect to {at}"),
+        Driver::Parse | Driver::UnexpectedReturnType => {
+            format!("what answers at {at} does not speak the protocol of Redis")
+        }
         Driver::MasterNameNotFoundBySentinel => {
             format!("the sentinels ({at}) know no primary of this name that is up")
         }
@@ -120,7 +123,10 @@ struct Cause(String);
 
 impl Cause {
     fn of(error: &RedisError) -> Self {
-        Self(error.to_string())
+        // Parsers explain themselves over several lines.
+        let text = error.to_string();
+        let lines: Vec<_> = text.split_terminator('\n').map(str::trim).collect();
+        Self(lines.join(", "))
     }
 }
 

@@ -43,6 +43,7 @@ fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
     for word in words {
         assert!(error.to_string().contains(word), "{word:?}: {error}");
     }
+    assert!(!error.to_string().contains('\n'), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +112,7 @@ async fn addresses() {
         }
     });
     let error = refused(&format!("redis://:canary@{at}")).await;
-    says(&error, ErrorKind::Unavailable, &[&at]);
+    says(&error, ErrorKind::Unavailable, &[&at, "does not speak"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
