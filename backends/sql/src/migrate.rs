@@ -36,14 +36,15 @@ impl TablesStatus {
     }
 }
 
-/// What to do about tables that say they are of our version and are not as it made them.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn start_over(table_prefix: &str, migrate: &str) -> String {
+/// What to do about tables that say they are of our version and are not as it made them. `separator` stands between the
+/// statement's tables.
+pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> String {
     let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
     format!(
         "the tables are not as expected: somebody changed them by hand, or a version made them that was never released. While \
-         nothing is held, run `DROP TABLE {}` on the database and then run `{migrate}`",
-        tables.join(", ")
+         nothing is held, run `DROP TABLE {}` on the database and then run `{migrate}`. This deletes the tokens of all locks, \
+         and all records: of the kick-out flow, its bans, kept messages and generations",
+        tables.join(separator)
     )
 }
 

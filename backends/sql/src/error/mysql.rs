@@ -133,7 +133,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
         1049 => Meaning::of(InvalidConfig, "there is no such database").reconnect(),
         1054 | 1064 | 1136 | 1146 | 1356 | 1364 => Meaning::of(
             InvalidConfig,
-            "the tables are not as expected: run `distlock doctor`, or `distlock migrate`",
+            "the tables are not as expected",
         )
         .reconnect(),
         1665 => Meaning::of(

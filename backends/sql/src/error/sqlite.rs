@@ -63,10 +63,7 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
     }
     match code & 0xff {
         // SQLITE_ERROR: a statement that SQLite refuses, so a table is missing or another program's.
-        1 => Meaning::of(
-            InvalidConfig,
-            "the tables are not as expected: run `distlock doctor`, or `distlock migrate`",
-        ),
+        1 => Meaning::of(InvalidConfig, "the tables are not as expected"),
         3 | 23 => Meaning::of(AccessDenied, "access was refused"),
         5 => Meaning::of(
             Unavailable,

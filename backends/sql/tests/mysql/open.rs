@@ -30,14 +30,11 @@ async fn of_tables(product: Product) {
         "{error}"
     );
     assert_eq!(server.sql("SHOW TABLES").unwrap(), "");
-    let applied = MySql::migrate(config.clone(), Arc::new(SystemClock))
-        .await
-        .unwrap();
+    let migrate = || MySql::migrate(config.clone(), Arc::new(SystemClock));
+    let applied = migrate().await.unwrap();
     assert_eq!((applied.version, applied.migrations.len()), (0, 1));
     assert_eq!(status().await.unwrap().version, 1);
-    let again = MySql::migrate(config.clone(), Arc::new(SystemClock))
-        .await
-        .unwrap();
+    let again = migrate().await.unwrap();
     assert_eq!((again.version, again.migrations.len()), (1, 0));
 
     // Prefixes part what shares a database; the epoch names the tables.
@@ -64,7 +61,14 @@ async fn of_tables(product: Product) {
         server.address()
     );
     assert!(error.to_string().contains(&then), "{error}");
-    assert!(chain(&error).contains("expires_minute"), "{error:?}");
+    let deletes = "deletes the tokens of all locks, and all records";
+    assert!(error.to_string().contains(deletes), "{error}");
+    let cause = chain(&error);
+    assert!(cause.contains("expires_minute"), "{cause}");
+    assert!(!cause.contains("distlock doctor"), "{cause}");
+    // The command itself says no less.
+    assert_eq!(chain(&migrate().await.unwrap_err()), said(&cause));
+    assert_eq!(chain(&status().await.unwrap_err()), said(&cause));
 
     server
         .sql("UPDATE distributed_meta SET schema_version = 99")
@@ -74,6 +78,8 @@ async fn of_tables(product: Product) {
         error.to_string().contains("made by a later version"),
         "{error}"
     );
+    let cause = chain(&error);
+    assert_eq!(chain(&migrate().await.unwrap_err()), said(&cause));
     server
         .sql("UPDATE distributed_meta SET schema_version = 0")
         .unwrap();
@@ -82,6 +88,13 @@ async fn of_tables(product: Product) {
     server.sql("DROP TABLE distributed_record").unwrap();
     let error = mysql(&url).await.unwrap_err();
     assert!(error.to_string().contains("only some"), "{error}");
+    let cause = chain(&error);
+    assert_eq!(chain(&migrate().await.unwrap_err()), said(&cause));
+}
+
+/// What opening says, as migrating says it.
+fn said(opening: &str) -> String {
+    opening.replacen("open", "migrate", 1)
 }
 
 /// An error and what it comes from.

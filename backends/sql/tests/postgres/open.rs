@@ -6,15 +6,36 @@ use super::*;
 
 async fn refused(url: &str, kind: ErrorKind, says: &str) {
     let error = try_open(url).await.unwrap_err();
+    let all = chain(&error);
+    assert_eq!(error.kind(), kind, "{url}: {all}");
+    assert!(all.contains(says), "{url}: {all}");
+    assert!(!all.contains("hunter2"), "{all}");
+}
+
+/// An error and what it comes from.
+fn chain(error: &distlock_core::Error) -> String {
     let mut all = error.to_string();
-    let mut source = std::error::Error::source(&error);
+    let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         all = format!("{all}: {cause}");
         source = cause.source();
     }
-    assert_eq!(error.kind(), kind, "{url}: {all}");
-    assert!(all.contains(says), "{url}: {all}");
-    assert!(!all.contains("hunter2"), "{all}");
+    all
+}
+
+/// Opening, migrating and asking for the version say the same.
+async fn unusable(url: &str, says: &str) {
+    refused(url, ErrorKind::InvalidConfig, says).await;
+    let clock = || Arc::new(SystemClock);
+    let opened = chain(&try_open(url).await.unwrap_err());
+    for asked in [
+        Postgres::migrate(config(url), clock()).await,
+        Postgres::status(config(url), clock()).await,
+    ] {
+        let error = asked.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        assert_eq!(chain(&error), opened.replacen("open", "migrate", 1));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,21 +81,20 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     server
         .sql("ALTER TABLE distributed_lock DROP COLUMN nonce")
         .unwrap();
-    refused(
+    unusable(
         &url,
-        ErrorKind::InvalidConfig,
         "run `DROP TABLE distributed_lock, distributed_record, distributed_meta` on the database and then run \
          `distlock migrate --backend 'postgres://postgres@127.0.0.1",
     )
     .await;
-    refused(&url, ErrorKind::InvalidConfig, "nonce").await;
+    unusable(&url, "deletes the tokens of all locks, and all records").await;
+    unusable(&url, "nonce").await;
+    let version = |number| format!("UPDATE distributed_meta SET schema_version = {number}");
+    server.sql(&version(99)).unwrap();
+    unusable(&url, "made by a later version").await;
+    server.sql(&version(1)).unwrap();
     server.sql("DROP TABLE distributed_record").unwrap();
-    refused(
-        &url,
-        ErrorKind::InvalidConfig,
-        "only some of distlock's tables",
-    )
-    .await;
+    unusable(&url, "only some of distlock's tables").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

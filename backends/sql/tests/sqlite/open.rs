@@ -199,6 +199,7 @@ async fn tables_of_another_version_or_program_are_refused() {
     let error = error_of(place.config()).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("version 99"), "{error}");
+    unusable(&place, "version 99").await;
 
     place
         .sql("UPDATE distributed_meta SET schema_version = 0")
@@ -210,6 +211,54 @@ async fn tables_of_another_version_or_program_are_refused() {
     let error = error_of(place.config()).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("only some"), "{error}");
+    unusable(&place, "only some").await;
+}
+
+/// Opening, migrating and asking for the version say the same.
+async fn unusable(place: &Place, says: &str) {
+    let clock = || Arc::new(SystemClock);
+    let opened = error_of(place.config()).await.to_string();
+    assert!(opened.contains(says), "{opened}");
+    for asked in [
+        Sqlite::migrate(place.config(), clock()).await,
+        Sqlite::status(place.config(), clock()).await,
+    ] {
+        let error = asked.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        assert_eq!(error.to_string(), opened.replacen("open", "migrate", 1));
+    }
+}
+
+#[tokio::test]
+async fn tables_changed_by_hand_are_refused() {
+    let place = Place::new();
+    close(&place.open().await).await;
+    place
+        .sql("ALTER TABLE distributed_lock DROP COLUMN meta")
+        .await;
+    let drop_them = "run `DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE distributed_meta` on the database and \
+         then run `distlock migrate --backend sqlite:";
+    unusable(&place, drop_them).await;
+    unusable(&place, "deletes the tokens of all locks, and all records").await;
+    // Which helps.
+    place
+        .sql("DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE distributed_meta")
+        .await;
+    Sqlite::migrate(place.config(), Arc::new(SystemClock))
+        .await
+        .unwrap();
+    place.open().await;
+
+    let place = Place::new();
+    let foreign = SqliteConnectOptions::new()
+        .filename(&place.path)
+        .create_if_missing(true);
+    let mut foreign = foreign.connect().await.unwrap();
+    sqlx::raw_sql("CREATE TABLE distributed_lock (id INTEGER)")
+        .execute(&mut foreign)
+        .await
+        .unwrap();
+    unusable(&place, "another program's tables of the same names").await;
 }
 
 #[tokio::test]

@@ -259,14 +259,7 @@ impl Open {
                 format!("has tables of version {version}, and this program needs version {LATEST}");
             return Err(not_migrated(shared, &problem));
         }
-        if version > LATEST {
-            return Err(wrong(
-                shared,
-                format!(
-                    "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
-                ),
-            ));
-        }
+        not_later(shared, version)?;
         tables_are_whole(&mut connection, shared).await?;
         Ok(Self {
             connection,
@@ -336,9 +329,11 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
     let mut connection = connect(shared).await?;
     let (_, version) = introduce(&mut connection, shared).await?;
     let version = version.map_or(0, |(version, _)| version);
+    not_later(shared, version)?;
     if version < LATEST {
         upgrade(&mut connection, shared, version).await?;
     }
+    tables_are_whole(&mut connection, shared).await?;
     leave(connection).await;
     Ok(version)
 }
@@ -347,8 +342,13 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
 pub(super) async fn version(shared: &Shared) -> Result<i64> {
     let mut connection = connect(shared).await?;
     let (_, version) = introduce(&mut connection, shared).await?;
+    let version = version.map_or(0, |(version, _)| version);
+    not_later(shared, version)?;
+    if version == LATEST {
+        tables_are_whole(&mut connection, shared).await?;
+    }
     leave(connection).await;
-    Ok(version.map_or(0, |(version, _)| version))
+    Ok(version)
 }
 
 async fn leave(connection: MySqlConnection) {
@@ -499,6 +499,18 @@ async fn meta(connection: &mut MySqlConnection, shared: &Shared) -> Result<(i64,
     }
 }
 
+fn not_later(shared: &Shared, version: i64) -> Result<()> {
+    if version > LATEST {
+        return Err(wrong(
+            shared,
+            format!(
+                "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// Whether every column is there that is read or written.
 async fn tables_are_whole(connection: &mut MySqlConnection, shared: &Shared) -> Result<()> {
     shared.group.count("open");
@@ -506,7 +518,8 @@ async fn tables_are_whole(connection: &mut MySqlConnection, shared: &Shared) -> 
     let Err(broken) = asked else { return Ok(()) };
     let error = broken.failed.into_error();
     let says = if error.kind() == ErrorKind::InvalidConfig {
-        migrate::start_over(&shared.config.table_prefix, &migrate_command(shared))
+        let command = migrate_command(shared);
+        migrate::start_over(&shared.config.table_prefix, ", ", &command)
     } else {
         place(shared)
     };

@@ -122,20 +122,11 @@ pub(super) async fn within<T>(
 async fn open(shared: &Shared, durable: bool) -> Result<Session> {
     let opening = async {
         let mut connection = connect(shared, durable).await?;
-        match objects(&mut connection, shared).await? {
-            3 => {}
-            0 if !shared.config.migrate => {
+        if !are_there(&mut connection, shared).await? {
+            if !shared.config.migrate {
                 return Err(shared.not_migrated("the database has no tables of distlock"));
             }
-            0 => {
-                upgrade(&mut connection, shared).await?;
-            }
-            _ => {
-                return Err(shared.not_migrated(
-                    "the database has only some of distlock's tables, or another program's tables of the same names: \
-                     choose another `table_prefix`, or drop what is left of them",
-                ));
-            }
+            upgrade(&mut connection, shared).await?;
         }
         let (version, tables) = meta(&mut connection, shared).await?;
         if version < LATEST {
@@ -143,19 +134,8 @@ async fn open(shared: &Shared, durable: bool) -> Result<Session> {
                 "the tables are of version {version}, and this program needs version {LATEST}"
             )));
         }
-        if version > LATEST {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "the tables are of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
-                ),
-            ));
-        }
-        shared.group.count("open");
-        sqlx::query(shared.statements.columns.text())
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(|error| shared.unexpected_tables(Failed::postgres(error, Access::Read)))?;
+        not_later(version)?;
+        tables_are_whole(&mut connection, shared).await?;
         let epoch = epoch(&mut connection, shared, &tables).await?;
         shared.note(epoch);
         Ok(connection)
@@ -168,6 +148,8 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
     let migrating = async {
         let mut connection = connect(shared, true).await?;
         let from = upgrade(&mut connection, shared).await?;
+        not_later(from)?;
+        tables_are_whole(&mut connection, shared).await?;
         connection.close().await;
         Ok(from)
     };
@@ -178,10 +160,11 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
 pub(super) async fn version(shared: &Shared) -> Result<i64> {
     let asking = async {
         let mut connection = connect(shared, true).await?;
-        let version = match objects(&mut connection, shared).await? {
-            0 => 0,
-            _ => meta(&mut connection, shared).await?.0,
-        };
+        let version = present_version(&mut connection, shared).await?;
+        not_later(version)?;
+        if version == LATEST {
+            tables_are_whole(&mut connection, shared).await?;
+        }
         connection.close().await;
         Ok(version)
     };
@@ -295,10 +278,49 @@ async fn connect(shared: &Shared, durable: bool) -> Result<Session> {
     shared.sessions.seat(id, connection)
 }
 
-/// How many of our tables there are.
-async fn objects(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
+/// Whether our tables are there: all of them, or none.
+async fn are_there(connection: &mut PgConnection, shared: &Shared) -> Result<bool> {
     let row = one(connection, shared, shared.statements.objects.text()).await?;
-    column(&row, 0)
+    match column::<i64>(&row, 0)? {
+        0 => Ok(false),
+        3 => Ok(true),
+        _ => Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "the database has only some of distlock's tables, or another program's tables of the same names: choose another \
+             `table_prefix`, or drop what is left of them",
+        )),
+    }
+}
+
+/// 0 when there are no tables.
+async fn present_version(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
+    if are_there(connection, shared).await? {
+        Ok(meta(connection, shared).await?.0)
+    } else {
+        Ok(0)
+    }
+}
+
+fn not_later(version: i64) -> Result<()> {
+    if version > LATEST {
+        return Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the tables are of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether every column is there that is read or written.
+async fn tables_are_whole(connection: &mut PgConnection, shared: &Shared) -> Result<()> {
+    shared.group.count("open");
+    sqlx::query(shared.statements.columns.text())
+        .fetch_all(connection)
+        .await
+        .map(drop)
+        .map_err(|error| shared.unexpected_tables(Failed::postgres(error, Access::Read)))
 }
 
 /// The version of the tables, and the name of their history.
@@ -341,7 +363,7 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
             )
             .caused_by(failed.into_error());
         }
-        shared.told(failed)
+        failed.into_error()
     };
     // Whether this is dropped half-way or fails: the connection is thrown away, and the server rolls back.
     shared.group.count("open");
@@ -354,10 +376,7 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
         .await
         .map_err(failed)?;
     // Another process may have done it while we waited.
-    let version = match objects(connection, shared).await? {
-        0 => 0,
-        _ => meta(connection, shared).await?.0,
-    };
+    let version = present_version(connection, shared).await?;
     for migration in TablesStatus::at(version, &migrate::POSTGRES).migrations {
         shared.group.count("open");
         let script = shared.statements.script(migration.sql);

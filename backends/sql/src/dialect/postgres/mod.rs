@@ -101,18 +101,18 @@ impl Shared {
         history.changed
     }
 
-    /// The error as people see it: what is wrong with the tables comes with the command that helps.
+    /// The error as people see it: what is wrong with the tables comes with what helps.
     fn told(&self, failed: Failed) -> Error {
-        // What another connection may find otherwise is not in the tables.
-        let tables = !failed.meaning.reconnect;
+        // What another connection may find otherwise is not in the tables; and a value that does not fit is in a column that
+        // the doctor knows.
+        let (tables, value) = (!failed.meaning.reconnect, failed.meaning.one_row);
+        if tables && !value {
+            return self.unexpected_tables(failed);
+        }
         let error = failed.into_error();
         if error.kind() == ErrorKind::InvalidConfig && tables {
-            let command = self.migrate_command();
-            return Error::new(
-                ErrorKind::InvalidConfig,
-                format!("{}: run `{command}`, or `distlock doctor`", error.message()),
-            )
-            .caused_by(error);
+            let says = format!("{}: run `distlock doctor`", error.message());
+            return Error::new(ErrorKind::InvalidConfig, says).caused_by(error);
         }
         error
     }
@@ -133,7 +133,8 @@ impl Shared {
         if error.kind() != ErrorKind::InvalidConfig {
             return error;
         }
-        let advice = migrate::start_over(&self.config.table_prefix, &self.migrate_command());
+        let command = self.migrate_command();
+        let advice = migrate::start_over(&self.config.table_prefix, ", ", &command);
         Error::new(ErrorKind::InvalidConfig, advice).caused_by(error)
     }
 

@@ -125,22 +125,13 @@ impl Open {
             .map_err(|error| file::wrong(&shared.path, "cannot be used").caused_by(error))?
             .ok_or_else(gone)?;
         let mut connection = connect(shared).await?;
-        let objects: (i64, i64) =
-            query(&mut connection, shared, shared.statements.objects.text()).await?;
-        match objects {
-            (_, 3) => {}
-            (_, 0) if !shared.config.migrate => {
+        match found(&mut connection, shared).await? {
+            Found::Ours => {}
+            _ if !shared.config.migrate => {
                 return Err(not_migrated(shared, "has no tables of distlock").into());
             }
-            (others, 0) => create(&mut connection, shared, others == 0).await?,
-            _ => {
-                return Err(file::wrong(
-                    &shared.path,
-                    "has only some of distlock's tables, or another program's tables of the same names: choose another \
-                     file or a `table_prefix`",
-                )
-                .into());
-            }
+            Found::Nothing => create(&mut connection, shared, true).await?,
+            Found::Others => create(&mut connection, shared, false).await?,
         }
         let (version, epoch): (i64, String) =
             query(&mut connection, shared, shared.statements.meta.text()).await?;
@@ -149,15 +140,7 @@ impl Open {
                 format!("has tables of version {version}, and this program needs version {LATEST}");
             return Err(not_migrated(shared, &problem).into());
         }
-        if version > LATEST {
-            return Err(file::wrong(
-                &shared.path,
-                format!(
-                    "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
-                ),
-            )
-            .into());
-        }
+        check(&mut connection, shared, version).await?;
         Ok(Self {
             connection,
             epoch: Epoch::new(epoch),
@@ -175,9 +158,11 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
         let _created = Open::new(shared).await?;
     } else if version < LATEST {
         let mut connection = connect(shared).await.map_err(SetUp::into_error)?;
-        upgrade(&mut connection, shared)
-            .await
-            .map_err(SetUp::into_error)?;
+        let upgraded = async {
+            upgrade(&mut connection, shared).await?;
+            check(&mut connection, shared, LATEST).await
+        };
+        upgraded.await.map_err(SetUp::into_error)?;
     }
     Ok(version)
 }
@@ -191,16 +176,73 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
     }
     let read = async {
         let mut connection = connect(shared).await?;
-        let objects: (i64, i64) =
-            query(&mut connection, shared, shared.statements.objects.text()).await?;
-        if objects.1 == 0 {
-            return Ok(0);
+        let version = present_version(&mut connection, shared).await?;
+        if version >= LATEST {
+            check(&mut connection, shared, version).await?;
         }
-        let meta: (i64, String) =
-            query(&mut connection, shared, shared.statements.meta.text()).await?;
-        Ok(meta.0)
+        Ok(version)
     };
     read.await.map_err(SetUp::into_error)
+}
+
+/// What is in a file.
+enum Found {
+    Nothing,
+    /// Nothing of ours.
+    Others,
+    Ours,
+}
+
+async fn found(connection: &mut SqliteConnection, shared: &Shared) -> Result<Found, SetUp> {
+    match query(connection, shared, shared.statements.objects.text()).await? {
+        (0, 0) => Ok(Found::Nothing),
+        (_, 0) => Ok(Found::Others),
+        (_, 3) => Ok(Found::Ours),
+        (_, _) => Err(file::wrong(
+            &shared.path,
+            "has only some of distlock's tables, or another program's tables of the same names: choose another file or a \
+             `table_prefix`",
+        )
+        .into()),
+    }
+}
+
+/// 0 when there are no tables.
+async fn present_version(connection: &mut SqliteConnection, shared: &Shared) -> Result<i64, SetUp> {
+    match found(connection, shared).await? {
+        Found::Nothing | Found::Others => Ok(0),
+        Found::Ours => {
+            let meta: (i64, String) =
+                query(connection, shared, shared.statements.meta.text()).await?;
+            Ok(meta.0)
+        }
+    }
+}
+
+/// Whether tables of this version are what this program works with, with every column that is read or written.
+async fn check(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+    version: i64,
+) -> Result<(), SetUp> {
+    if version > LATEST {
+        return Err(file::wrong(
+            &shared.path,
+            format!(
+                "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
+            ),
+        )
+        .into());
+    }
+    let whole = run(connection, shared, shared.statements.columns.text()).await;
+    whole.map_err(|problem| match problem {
+        SetUp::Wrong(error) if error.kind() == ErrorKind::InvalidConfig => {
+            let prefix = &shared.config.table_prefix;
+            let advice = migrate::start_over(prefix, "; DROP TABLE ", &migrate_command(shared));
+            file::wrong(&shared.path, advice).caused_by(error).into()
+        }
+        other => other,
+    })
 }
 
 /// Opens a connection with the settings that the promises rest on.
@@ -246,15 +288,7 @@ pub(super) async fn upgrade(
     // Whether this is dropped half-way or fails: the connection is thrown away, and SQLite rolls back.
     run(connection, shared, "BEGIN IMMEDIATE").await?;
     // Another process may have done it while we waited.
-    let objects: (i64, i64) = query(connection, shared, shared.statements.objects.text()).await?;
-    let version = match objects {
-        (_, 0) => 0,
-        _ => {
-            let meta: (i64, String) =
-                query(connection, shared, shared.statements.meta.text()).await?;
-            meta.0
-        }
-    };
+    let version = present_version(connection, shared).await?;
     for migration in TablesStatus::at(version, &migrate::SQLITE).migrations {
         run(connection, shared, shared.statements.script(migration.sql)).await?;
     }
@@ -335,9 +369,11 @@ fn named(error: Error, path: &Path) -> Error {
 fn not_migrated(shared: &Shared, problem: &str) -> Error {
     file::wrong(
         &shared.path,
-        format!(
-            "{problem}: run `distlock migrate --backend {}`",
-            quoted(&shared.config.url())
-        ),
+        format!("{problem}: run `{}`", migrate_command(shared)),
     )
+}
+
+fn migrate_command(shared: &Shared) -> String {
+    let url = quoted(&shared.config.url());
+    format!("distlock migrate --backend {url}")
 }
