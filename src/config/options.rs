@@ -27,6 +27,17 @@ pub enum Origin {
     Setting(&'static str),
 }
 
+impl Origin {
+    /// A message with this place before it, where the place is not the program or the URL that its author is looking at.
+    #[must_use]
+    pub fn locate(&self, message: impl fmt::Display) -> String {
+        match self {
+            Self::Code | Self::Url => message.to_string(),
+            Self::File { .. } | Self::Setting(_) => format!("{self}: {message}"),
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -54,10 +65,7 @@ impl Given {
     /// An error about this option, with the place where the option was written.
     #[must_use]
     pub fn blame(&self, error: &Error) -> Error {
-        match &self.origin {
-            Origin::File { .. } => Error::new(error.kind(), format!("{}: {error}", self.origin)),
-            _ => error.clone(),
-        }
+        Error::new(error.kind(), self.origin.locate(error))
     }
 
     /// An [`ErrorKind::InvalidConfig`] that points at this option. The value is shown unless it is a secret.
@@ -68,17 +76,13 @@ impl Given {
         } else {
             &self.value
         };
-        let at = match &self.origin {
-            Origin::File { .. } => format!("{}: ", self.origin),
-            _ => String::new(),
-        };
         Error::new(
             ErrorKind::InvalidConfig,
-            format!(
-                "{at}option `{}` = \"{}\": {problem}",
+            self.origin.locate(format_args!(
+                "option `{}` = \"{}\": {problem}",
                 self.key,
                 shown.escape_debug()
-            ),
+            )),
         )
     }
 }
@@ -108,12 +112,14 @@ impl Options {
     /// [`ErrorKind::InvalidConfig`] when it is there already.
     pub fn add(&mut self, key: String, value: String, origin: Origin) -> Result<()> {
         if let Some(earlier) = self.given.iter().find(|given| given.key == key) {
+            let places = if earlier.origin == origin {
+                format!("in {origin}")
+            } else {
+                format!("in {} and in {origin}", earlier.origin)
+            };
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                format!(
-                    "option `{key}` is given twice: in {} and in {origin}",
-                    earlier.origin
-                ),
+                format!("option `{key}` is given twice: {places}"),
             ));
         }
         self.given.push(Given { key, value, origin });
@@ -156,17 +162,15 @@ impl Options {
             return Ok(());
         };
         self.known.sort_unstable();
-        let at = match &unknown.origin {
-            Origin::File { .. } => format!("{}: ", unknown.origin),
-            _ => String::new(),
-        };
+        // Some belong to every backend, and to some backends besides.
+        self.known.dedup();
         Err(Error::new(
             ErrorKind::InvalidConfig,
-            format!(
-                "{at}unknown option `{}` for {backend}: {}",
+            unknown.origin.locate(format_args!(
+                "unknown option `{}` for {backend}: {}",
                 unknown.key.escape_debug(),
                 hint(&unknown.key, &self.known)
-            ),
+            )),
         ))
     }
 }

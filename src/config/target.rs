@@ -139,8 +139,12 @@ impl Target {
         let rest = &self.url[scheme.len() + 1..];
         let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut options = Options::default();
+        let in_url = match &self.origin {
+            Origin::Code => Origin::Url,
+            written => written.clone(),
+        };
         for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            options.add(key.into_owned(), value.into_owned(), Origin::Url)?;
+            options.add(key.into_owned(), value.into_owned(), in_url.clone())?;
         }
         for (key, value, origin) in &self.options {
             options.add(key.clone(), value.clone(), origin.clone())?;
@@ -165,10 +169,7 @@ impl Target {
 
     /// A message that points at where the URL was written.
     pub(crate) fn located(&self, message: String) -> String {
-        match &self.origin {
-            Origin::Code | Origin::Url => message,
-            origin @ (Origin::File { .. } | Origin::Setting(_)) => format!("{origin}: {message}"),
-        }
+        self.origin.locate(message)
     }
 }
 

@@ -203,6 +203,10 @@ fn urls_with_an_unknown_scheme_or_option() {
             &sqlite("banana=1"),
             "unknown option `banana` for sqlite: known are busy_timeout",
         ),
+        (
+            "redis://h?banana=1",
+            "unknown option `banana` for redis: known are ca, cert, connect_timeout, db,",
+        ),
         (&sqlite("reap_after=1"), "reap_after"),
         (&sqlite("migrate=maybe"), "migrate"),
         (&sqlite("migrate=true&migrate=true"), "given twice"),
@@ -215,10 +219,13 @@ fn urls_with_an_unknown_scheme_or_option() {
         let by_flag = finish(&mut home.bare(["--backend", url, "list"]), "");
         by_flag.failed_with(78, says);
         assert!(!by_flag.stderr.contains("hunter2"), "{by_flag:?}");
+        assert!(by_flag.stderr.contains("--backend"), "{by_flag:?}");
         if !url.is_empty() {
             let by_variable = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", url), "");
             by_variable.failed_with(78, says);
             assert!(!by_variable.stderr.contains("hunter2"), "{by_variable:?}");
+            let named = by_variable.stderr.contains("DISTLOCK_BACKEND");
+            assert!(named, "{by_variable:?}");
         }
     }
     assert_eq!(home.files(), [""; 0], "nothing was created");
@@ -265,6 +272,21 @@ fn configuration_mistakes_are_told_with_file_line_and_key() {
             "[backend]\nurl = \"sqlite:x.db\"\nreap_after = \"1\"",
             ":3:1:",
             "`reap_after`",
+        ),
+        (
+            "[backend]\nurl = \"sqlite:x.db?banana=1\"",
+            ":2:7:",
+            "unknown option `banana` for sqlite",
+        ),
+        (
+            "[backend]\nurl = \"sqlite:x.db?connect_timeout=5\"",
+            ":2:7:",
+            "`connect_timeout` = \"5\"",
+        ),
+        (
+            "[backend]\nurl = \"redis://h?db=1&banana=1\"",
+            ":2:7:",
+            "unknown option `banana` for redis",
         ),
         (
             "[backend]\nurl = \"sqllite:x.db\"",
