@@ -1,6 +1,10 @@
 //! Which backend a command talks to, and with which configuration.
 
-use std::{os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
 use distlock::{
     Store, Target,
@@ -175,11 +179,39 @@ fn own_file() -> Outcome<Target> {
             )
         })?;
     let folder = state.join("distlock");
-    std::fs::create_dir_all(&folder).map_err(|error| {
-        Failure::new(
-            code::UNAVAILABLE,
-            format!("cannot create {}: {error}", folder.display()),
-        )
-    })?;
+    std::fs::create_dir_all(&folder).map_err(|error| no_folder(&folder, &error))?;
     Ok(Target::sqlite(folder.join("distlock.db")))
+}
+
+/// With the code that a SQLite file of this name in `--backend` would end with.
+fn no_folder(folder: &Path, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::PermissionDenied => code::DENIED,
+        _ => code::CONFIG,
+    };
+    Failure::new(
+        code,
+        format!(
+            "cannot create {}, where the default store lives: {error}: name another store with --backend or DISTLOCK_BACKEND",
+            folder.display()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_store_that_cannot_be_made_is_the_users_affair() {
+        for (kind, code) in [
+            (io::ErrorKind::PermissionDenied, 77),
+            (io::ErrorKind::NotADirectory, 78),
+            (io::ErrorKind::ReadOnlyFilesystem, 78),
+        ] {
+            let failure = no_folder(Path::new("/x/distlock"), &kind.into());
+            assert_eq!(failure.code, code, "{kind}");
+            assert!(failure.to_string().contains("--backend"), "{failure}");
+        }
+    }
 }

@@ -252,6 +252,9 @@ fn without_configuration_the_users_own_file_is_used() {
     elsewhere.env("XDG_STATE_HOME", home.path("state"));
     assert_eq!(finish(&mut elsewhere, "").code, 0);
     assert!(home.path("state/distlock/distlock.db").is_file());
+    let file = home.write("file", "");
+    let mut nowhere = home.bare(["run", "job", "--", "true"]);
+    finish(nowhere.env("XDG_STATE_HOME", file), "").failed_with(78, "with --backend");
 }
 
 #[test]
