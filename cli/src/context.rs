@@ -4,6 +4,7 @@ use std::{
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use distlock::{
@@ -21,6 +22,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Context {
     global: Global,
+    /// Read once, so that every part of a command sees the same and a warning comes once.
+    config: OnceLock<Config>,
 }
 
 /// What a command needs of its backend.
@@ -35,7 +38,10 @@ pub(crate) enum Sharing {
 impl Context {
     pub(crate) fn new(global: Global) -> Self {
         warn_about_unknown_variables();
-        Self { global }
+        Self {
+            global,
+            config: OnceLock::new(),
+        }
     }
 
     pub(crate) fn json(&self) -> bool {
@@ -43,7 +49,10 @@ impl Context {
     }
 
     /// The file that `--config` or `DISTLOCK_CONFIG` names, overridden by `DISTLOCK_BACKEND`, overridden by `--backend`.
-    pub(crate) fn config(&self) -> Outcome<Config> {
+    pub(crate) fn config(&self) -> Outcome<&Config> {
+        if let Some(config) = self.config.get() {
+            return Ok(config);
+        }
         let mut config = Config::layered(self.global.config.as_deref())?;
         warn_about_readers(&config);
         if let Some(url) = self.global.backend.last() {
@@ -56,7 +65,7 @@ impl Context {
             }
             config.set_backend(target);
         }
-        Ok(config)
+        Ok(self.config.get_or_init(|| config))
     }
 
     /// Whether the backend was named on the command line.

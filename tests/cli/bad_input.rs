@@ -396,6 +396,15 @@ fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
         );
         assert!(!done.stderr.contains("hunter2"), "{done:?}");
     }
+    // Once, also by a command that looks at it twice.
+    let text = "[gateway]\nnode = \"n1\"\ntoken_key = \"a key that is long enough for HS256\"";
+    let file = home.write("distlock.toml", text);
+    std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    let node = ["gateway", "run", "--backend", "nothing:", "--config"];
+    let done = finish(home.bare(node).arg(file), "");
+    done.failed_with(78, "unknown backend scheme");
+    let warnings = done.stderr.matches("others can read it").count();
+    assert_eq!(warnings, 1, "{done:?}");
 }
 
 #[test]
