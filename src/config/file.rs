@@ -194,6 +194,18 @@ impl Config {
             .map(|document| Some(document.gateway))
             .map_err(|error| source.bad_value(&error))
     }
+
+    /// Where the `[gateway]` table gives this key its value; `None` when it does not.
+    #[must_use]
+    pub fn gateway_origin(&self, key: &str) -> Option<Origin> {
+        let source = self.source.as_ref().filter(|source| source.has_gateway)?;
+        let document = DeTable::parse(&source.text).ok()?;
+        let mut tables = document.get_ref().iter();
+        let (_, table) = tables.find(|(name, _)| name.get_ref() == "gateway")?;
+        let mut keys = table.get_ref().as_table()?.iter();
+        let (_, value) = keys.find(|(name, _)| name.get_ref() == key)?;
+        Some(source.origin(value.span().start))
+    }
 }
 
 impl Source {
@@ -379,6 +391,13 @@ mod tests {
         assert_eq!(
             config("[gateway]\nnode = \"n1\"").unwrap().unwrap().node,
             "n1"
+        );
+        let placed = Config::parse("[gateway]\nnode = \"n1\"", "d.toml").unwrap();
+        let place = |key| placed.gateway_origin(key).map(|it| it.to_string());
+        assert_eq!(place("node").as_deref(), Some("d.toml:2:8"));
+        assert_eq!(
+            (place("listen"), Config::empty().gateway_origin("node")),
+            (None, None)
         );
         let unknown = config("[gateway]\nnode = \"n1\"\n  nod = 1")
             .unwrap_err()

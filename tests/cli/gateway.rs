@@ -205,6 +205,41 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
     run(&["--grace", "5"], KEY).failed_with(78, "grace");
     run(&["--node-lease", "25h"], KEY).failed_with(78, "node_lease");
     run(&["--tcp-listen", "nowhere"], KEY).failed_with(78, "tcp_listen");
+    let said = |args: &[&str], config: &str, place: &str| {
+        let file = home.write("distlock.toml", config);
+        let line = [&NODE, args, &["--config", file.to_str().unwrap()]].concat();
+        let mut command = home.distlock(line);
+        command.env("DISTLOCK_GATEWAY_MAX_FRAME", "1");
+        let done = finish(&mut command, "");
+        done.failed_with(78, "gateway.");
+        assert!(done.stderr.contains(place), "{place:?} is not in {done:?}");
+        assert!(!done.stderr.contains("hunter2"), "{done:?}");
+    };
+    let table = |line: &str| format!("[gateway]\ntoken_key = \"{KEY}\"\n{line}\n");
+    for (line, key) in [
+        (
+            "node_lease = \"1ms\"",
+            "distlock.toml:3:14: gateway.node_lease is 1ms",
+        ),
+        (
+            "tcp_listen = \"x\"",
+            "distlock.toml:3:14: gateway.tcp_listen is \"x\"",
+        ),
+        (
+            "admin_token = \"hunter2\"",
+            "distlock.toml:3:15: gateway.admin_token is 7",
+        ),
+        ("", " DISTLOCK_GATEWAY_MAX_FRAME: gateway.max_frame is 1"),
+    ] {
+        said(&[], &table(line), key);
+    }
+    let short = "[gateway]\n  token_key = \"hunter2\"";
+    said(&[], short, "distlock.toml:2:15: gateway.token_key is 7");
+    said(
+        &["--grace", "1ms"],
+        &table("grace = \"2ms\""),
+        " --grace: gateway.grace is 1ms",
+    );
     run(&["--policy", "triple"], KEY).failed_with(78, "policy");
     run(&["--token-key", "hunter2"], KEY).failed_with(64, "--token-key");
     run(&["--frobnicate", "1"], KEY).failed_with(64, "--frobnicate");
@@ -218,7 +253,7 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
     mint(&[]).failed_with(64, "--uid");
     mint(&["--uid", ""]).failed_with(64, "uid is empty");
     mint(&["--uid", "alice", "--ttl", "25h"]).failed_with(64, "token ttl");
-    assert_eq!(home.files(), [""; 0], "nothing was created");
+    assert_eq!(home.files(), ["distlock.toml"], "nothing was created");
 }
 
 #[test]

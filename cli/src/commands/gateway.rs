@@ -2,7 +2,8 @@
 
 use std::{io::Read as _, time::Duration};
 
-use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand};
+use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, parser::ValueSource};
+use distlock::{Error, config::Config};
 use distlock_gateway::{GatewayConfig, Uid, mint};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -100,11 +101,12 @@ Examples:
 
 impl Node {
     async fn execute(self: Box<Self>, context: &Context) -> Outcome {
-        let mut config = configured(context)?;
-        for (key, value) in &self.settings.given {
-            config.set(key, value)?;
+        let mut settings = settings(context)?;
+        for (key, value, place) in &self.settings.given {
+            settings.set(key, value, place)?;
         }
-        config.validate()?;
+        let config = settings.config.clone();
+        config.validate().map_err(|error| settings.blame(error))?;
         warn_about_unknown_variables();
         let files = limits::raise_open_files();
         if usize::try_from(files).is_ok_and(|files| files < config.max_connections) {
@@ -139,7 +141,9 @@ impl Node {
         }
         let starting = Box::pin(async {
             let store = distlock::open(target).await?;
-            let gateway = distlock_gateway::Gateway::start(config, store.clone()).await?;
+            let gateway = distlock_gateway::Gateway::start(config, store.clone())
+                .await
+                .map_err(|error| settings.blame(error))?;
             Outcome::Ok((store, gateway))
         });
         let (store, gateway) = tokio::select! {
@@ -176,7 +180,8 @@ impl Node {
 
 impl Token {
     fn execute(self, context: &Context) -> Outcome {
-        let key = configured(context)?.key()?;
+        let settings = settings(context)?;
+        let key = settings.config.key().map_err(|it| settings.blame(it))?;
         let token = mint(&key, &Uid::new(&self.uid)?, self.ttl)?;
         if context.json() {
             output::json(
@@ -189,17 +194,60 @@ impl Token {
     }
 }
 
+/// The settings so far, and where they were given.
+struct Placed<'a> {
+    config: GatewayConfig,
+    file: &'a Config,
+    /// What replaced the file's: keys, and the flag or variable.
+    replaced: Vec<(&'static str, String)>,
+}
+
+impl Placed<'_> {
+    fn set(&mut self, key: &'static str, value: &str, place: &str) -> Outcome<()> {
+        self.replaced.push((key, place.to_owned()));
+        let done = self.config.set(key, value);
+        Ok(done.map_err(|error| self.blame(error))?)
+    }
+
+    /// The error with the place of the key that it is about.
+    fn blame(&self, error: Error) -> Error {
+        let Some(key) = GatewayConfig::key_of(&error) else {
+            return error;
+        };
+        let mut replaced = self.replaced.iter().rev();
+        let place = match replaced.find(|(replaced, _)| *replaced == key) {
+            Some((_, place)) => place.clone(),
+            None => match self.file.gateway_origin(key) {
+                Some(origin) => origin.to_string(),
+                None => return error,
+            },
+        };
+        Error::new(error.kind(), format!("{place}: {error}"))
+    }
+}
+
 /// The `[gateway]` table with the secrets of the environment.
-pub(crate) fn configured(context: &Context) -> Outcome<GatewayConfig> {
-    let mut config: GatewayConfig = context.config()?.gateway()?.unwrap_or_default();
+fn settings(context: &Context) -> Outcome<Placed<'_>> {
+    let file = context.config()?;
+    let mut settings = Placed {
+        config: file.gateway()?.unwrap_or_default(),
+        file,
+        replaced: Vec::new(),
+    };
     for key in SECRETS {
-        if let Ok(value) = std::env::var(variable(key))
+        let variable = variable(key);
+        if let Ok(value) = std::env::var(&variable)
             && !value.is_empty()
         {
-            config.set(key, &value)?;
+            settings.set(key, &value, &variable)?;
         }
     }
-    Ok(config)
+    Ok(settings)
+}
+
+/// The `[gateway]` table with the secrets of the environment.
+pub(crate) fn configured(context: &Context) -> Outcome<GatewayConfig> {
+    Ok(settings(context)?.config)
 }
 
 /// The bearer token of the admin HTTP, from the environment or the configuration file.
@@ -252,7 +300,8 @@ fn variable(key: &str) -> String {
 /// One flag and one variable per key of the `[gateway]` table, as the gateway itself lists them.
 #[derive(Debug, Default)]
 struct Settings {
-    given: Vec<(&'static str, String)>,
+    /// Key, value, and the flag or variable.
+    given: Vec<(&'static str, String, String)>,
 }
 
 impl Args for Settings {
@@ -291,7 +340,11 @@ impl FromArgMatches for Settings {
             .filter(|(key, _)| !SECRETS.contains(key))
             .filter_map(|(key, _)| {
                 let value = matches.get_one::<String>(key)?;
-                Some((*key, value.clone()))
+                let place = match matches.value_source(key) {
+                    Some(ValueSource::EnvVariable) => variable(key),
+                    _ => format!("--{}", key.replace('_', "-")),
+                };
+                Some((*key, value.clone(), place))
             })
             .collect();
         Ok(())

@@ -336,6 +336,15 @@ impl GatewayConfig {
         Ok(())
     }
 
+    /// The key that an error is about, if it is about one: of [`set`](Self::set), [`validate`](Self::validate), or
+    /// [`Gateway::start`](crate::Gateway::start). Whoever knows where that key was written can say so.
+    #[must_use]
+    pub fn key_of(error: &Error) -> Option<&'static str> {
+        let (key, _) = error.message().strip_prefix(PREFIX)?.split_once(' ')?;
+        let mut keys = Self::KEYS.iter().map(|(known, _)| *known);
+        keys.find(|known| *known == key)
+    }
+
     /// The signing key.
     ///
     /// # Errors
@@ -456,6 +465,9 @@ fn address(key: &str, value: &str) -> Result<()> {
     }
 }
 
+/// What every error about a key begins with, directly before the key.
+const PREFIX: &str = "gateway.";
+
 pub(crate) fn invalid(key: &str, problem: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, format!("gateway.{key} {problem}"))
+    Error::new(ErrorKind::InvalidConfig, format!("{PREFIX}{key} {problem}"))
 }

@@ -128,6 +128,7 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
         config.set(key, value).unwrap();
         let error = config.validate().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert_eq!(GatewayConfig::key_of(&error), Some(key), "{error}");
         let text = error.to_string();
         assert!(
             text.contains(&format!("gateway.{key}")) && text.contains(says),
