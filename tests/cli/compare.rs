@@ -33,6 +33,11 @@ fn writes_all_forms_of_the_report() {
     let done = finish(&mut command, "");
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(done.stdout, "out/report.html\n");
+    // Nothing else can be broken here, so nothing else is said to be.
+    let broken = |line: &&str| line.contains("breaking: ");
+    let broken: Vec<_> = done.stderr.lines().filter(broken).collect();
+    assert_eq!(broken.len(), 1, "{done:?}");
+    assert!(broken[0].contains("breaking: holder-killed"), "{done:?}");
     let out = home.path("out");
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("SQLite") && !page.contains("<script"));
@@ -65,6 +70,16 @@ fn writes_all_forms_of_the_report() {
                 .is_file()
         );
     }
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let home = Home::new();
+    home.write("file", "");
+    let compare = |args: &[&str]| finish(home.bare(["compare"]).args(args), "");
+    compare(&["--render", "nope"]).failed_with(64, "cannot read nope: No such file");
+    let spawn = ["--spawn", "memory", "--out", "file"];
+    compare(&spawn).failed_with(64, "cannot make the folder file: File exists");
 }
 
 #[test]
@@ -123,6 +138,8 @@ fn a_store_that_dies_half_way_leaves_no_number() {
         "{}",
         running.output()
     );
+    // One of them is somebody's, and the other ends with its holder.
+    assert!(!running.output().contains("breaking: "));
     let out = home.path("out");
     let report = report(&out);
     let stopped = report["stores"][0]["stopped"].as_str().unwrap();

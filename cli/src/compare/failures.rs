@@ -31,23 +31,26 @@ impl Run {
     /// Plays every scenario on every store that is ours, all stores at once: they wait for most of the time.
     pub(super) async fn failures(&mut self) -> Outcome<()> {
         for kind in ScenarioKind::ALL {
-            self.progress.part(&format!("breaking: {}", kind.key()));
-            let kept = &self.kept;
-            let playing = self
+            let stage: Vec<_> = self
                 .stores
                 .iter_mut()
                 .filter(|store| store.ours && store.alive() && possible(kind, store))
-                .map(|store| async move {
-                    let name = format!("failure.{}.{}.json", kind.key(), store.key());
-                    if let Some(scenario) = kept.load::<Scenario>(&name) {
-                        return Ok(scenario);
-                    }
-                    let scenario = Box::pin(play(kind, store)).await;
-                    if scenario.failed.is_none() {
-                        kept.save(&name, &scenario)?;
-                    }
-                    Ok::<_, std::io::Error>(scenario)
-                });
+                .collect();
+            if !stage.is_empty() {
+                self.progress.part(&format!("breaking: {}", kind.key()));
+            }
+            let kept = &self.kept;
+            let playing = stage.into_iter().map(|store| async move {
+                let name = format!("failure.{}.{}.json", kind.key(), store.key());
+                if let Some(scenario) = kept.load::<Scenario>(&name) {
+                    return Ok(scenario);
+                }
+                let scenario = Box::pin(play(kind, store)).await;
+                if scenario.failed.is_none() {
+                    kept.save(&name, &scenario)?;
+                }
+                Ok::<_, std::io::Error>(scenario)
+            });
             let played = futures_util::future::try_join_all(playing).await?;
             self.scenarios.extend(played);
             self.progress.step();

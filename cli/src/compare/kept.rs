@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::plan::Plan;
+use super::{make_folder, plan::Plan, write_file};
 use crate::exit::{Failure, Outcome, code};
 
 /// The folder of raw samples.
@@ -53,7 +53,7 @@ impl Kept {
             }
             None => {}
         }
-        fs::create_dir_all(&kept.folder)?;
+        make_folder(&kept.folder)?;
         kept.save(HEADER, &header)?;
         Ok(kept)
     }
@@ -76,7 +76,7 @@ impl Kept {
     /// Writes a file in one step, so that none is ever half there.
     pub(super) fn save<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
         let unfinished = self.folder.join(format!("{name}.unfinished"));
-        fs::write(&unfinished, serde_json::to_vec(value)?)?;
+        write_file(&unfinished, serde_json::to_vec(value)?)?;
         fs::rename(unfinished, self.folder.join(name))
     }
 }

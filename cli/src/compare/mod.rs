@@ -28,7 +28,7 @@ mod waiting;
 mod wire;
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -76,6 +76,7 @@ struct Run {
 pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
     // Before this run is what keeps the machine busy.
     let (machine, busy) = (machine::machine(), machine::too_busy());
+    make_folder(&wanted.out)?;
     let folder = tempfile::Builder::new()
         .prefix("distlock-compare-")
         .tempdir()?;
@@ -85,7 +86,6 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
     let progress = Progress::new();
     progress.part("starting and opening the stores");
     let stores = gather(&wanted, folder.path()).await?;
-    fs::create_dir_all(&wanted.out)?;
     let about_stores = stores
         .iter()
         .map(|it| (it.key().to_owned(), it.facts.server.clone()))
@@ -192,28 +192,49 @@ fn about(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> A
 
 /// Makes the pages again from a report's data.
 pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<()> {
-    let data = fs::read(json)?;
+    let data = fs::read(json)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", json.display())))?;
     let comparison: Comparison = serde_json::from_slice(&data).map_err(|error| {
         Failure::usage(format!(
             "{} is not the report.json of a comparison: {error}",
             json.display()
         ))
     })?;
-    fs::create_dir_all(out)?;
+    make_folder(out)?;
     Ok(write(out, &comparison)?)
 }
 
+/// The folder for the report, before anything else is done.
+fn make_folder(out: &Path) -> Outcome<()> {
+    fs::create_dir_all(out).map_err(|error| {
+        Failure::usage(format!(
+            "cannot make the folder {}: {error}: choose another --out",
+            out.display()
+        ))
+    })
+}
+
+/// Writes a file whole, and names it when that fails.
+fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    fs::write(path, content).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot write {}: {error}", path.display()),
+        )
+    })
+}
+
 /// The three forms of the report.
-fn write(out: &Path, comparison: &Comparison) -> std::io::Result<()> {
+fn write(out: &Path, comparison: &Comparison) -> io::Result<()> {
     let mut json = serde_json::to_vec_pretty(comparison)?;
     json.push(b'\n');
     // What is rendered is what the file says, to the last digit.
     let comparison: &Comparison = &serde_json::from_slice(&json)?;
-    fs::write(out.join("report.json"), json)?;
-    fs::write(out.join("report.html"), render::html(comparison))?;
-    fs::write(out.join("report.md"), render::markdown(comparison))?;
-    fs::write(
-        out.join("throughput.svg"),
+    write_file(&out.join("report.json"), json)?;
+    write_file(&out.join("report.html"), render::html(comparison))?;
+    write_file(&out.join("report.md"), render::markdown(comparison))?;
+    write_file(
+        &out.join("throughput.svg"),
         render::throughput_svg(comparison),
     )
 }
