@@ -276,11 +276,21 @@ fn completions_and_manual_are_generated() {
             "{done:?}"
         );
     }
+    let page = home.run(["man", "run"]).stdout;
+    for part in [
+        "\n.SH SYNOPSIS\n\\fBdistlock run\\fR [OPTIONS] <NAME> \\-\\- <CMD>...\n",
+        "\n.SH \"EXIT CODES\"\n",
+        "\n.SH \"EXAMPLES\"\n  distlock run nightly",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in {page}");
+    }
     home.run(["man", "rnu"])
         .failed_with(64, "did you mean run?");
     std::fs::create_dir(home.path("man1")).unwrap();
     assert_eq!(home.run(["man", "--dir", "man1"]).code, 0);
     assert!(home.path("man1/distlock-force-release.1").is_file());
+    let written = std::fs::read_to_string(home.path("man1/distlock-run.1")).unwrap();
+    assert_eq!(written, page);
     assert!(home.path("man1/distlock-gateway-token.1").is_file());
     assert!(!home.path("man1/distlock-help.1").exists());
 }

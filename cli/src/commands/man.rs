@@ -1,6 +1,9 @@
 //! `distlock man`: the manual.
 
-use std::path::PathBuf;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 
@@ -33,14 +36,61 @@ fn without_help(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_help)
 }
 
+/// The synopsis as `--help` prints it: the one that is made otherwise leaves out what must stand between arguments.
+fn with_usage(mut command: clap::Command) -> clap::Command {
+    let usage = command.render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").trim().to_owned();
+    command.override_usage(usage).mut_subcommands(with_usage)
+}
+
+fn page(command: &clap::Command) -> io::Result<String> {
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
+    Ok(with_headings(&String::from_utf8_lossy(&text)))
+}
+
+/// What stands below the options gets the headings that it has in `--help`.
+fn with_headings(page: &str) -> String {
+    const BELOW: &str = "\n.SH EXTRA\n";
+    let Some((above, below)) = page.split_once(BELOW) else {
+        return page.to_owned();
+    };
+    let mut text = above.to_owned();
+    let mut ours = true;
+    for (at, line) in below.lines().enumerate() {
+        ours &= !line.starts_with(".SH ");
+        let heading = line
+            .strip_suffix(':')
+            .filter(|line| ours && line.starts_with(char::is_alphabetic));
+        text.push('\n');
+        match heading {
+            Some(heading) => text.push_str(&format!(".SH \"{}\"", heading.to_uppercase())),
+            None if at == 0 => text.push_str(&format!(".SH NOTES\n{line}")),
+            None => text.push_str(line),
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// The pages of a command and of all below it.
+fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
+    for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        write_pages(below, folder)?;
+    }
+    let name = clap_mangen::Man::new(command.clone()).get_filename();
+    fs::write(folder.join(name), page(command)?)
+}
+
 impl Man {
     pub(crate) fn execute(self, mut tool: clap::Command) -> Outcome {
         // Those of `help` would only say what the others say.
         tool = without_help(tool);
         // Gives every command its full name and the global flags.
         tool.build();
+        tool = with_usage(tool);
         if let Some(folder) = self.dir {
-            clap_mangen::generate_to(tool, &folder).map_err(|error| {
+            write_pages(&tool, &folder).map_err(|error| {
                 Failure::new(
                     code::UNAVAILABLE,
                     format!("cannot write to {}: {error}", folder.display()),
@@ -48,10 +98,10 @@ impl Man {
             })?;
             return Ok(code::OK);
         }
-        let mut page = &tool;
+        let mut command = &tool;
         for word in &self.command {
-            page = page.find_subcommand(word).ok_or_else(|| {
-                let known = page.get_subcommands().map(clap::Command::get_name);
+            command = command.find_subcommand(word).ok_or_else(|| {
+                let known = command.get_subcommands().map(clap::Command::get_name);
                 let near = distlock::config::nearest(word, known)
                     .map(|near| format!(": did you mean {near}?"))
                     .unwrap_or_default();
@@ -61,9 +111,7 @@ impl Man {
                 ))
             })?;
         }
-        let mut text = Vec::new();
-        clap_mangen::Man::new(page.clone()).render(&mut text)?;
-        output::bytes(&text)?;
+        output::bytes(page(command)?.as_bytes())?;
         Ok(code::OK)
     }
 }
