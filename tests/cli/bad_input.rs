@@ -98,6 +98,7 @@ fn ttls_that_are_none_or_out_of_range() {
         ("1.5s", "unknown unit"),
         ("", "is empty"),
         ("five", "whole numbers with units"),
+        ("-5s", "whole numbers with units"),
         ("99999999999999999999s", "too large"),
         ("18446744073709551615h", "too large"),
     ] {
@@ -126,6 +127,10 @@ fn waits_and_other_values_that_are_none() {
             "has no unit",
         ),
         (vec!["run", "job", "--wait", "soon", "--", "true"], "soon"),
+        (
+            vec!["run", "job", "--wait", "-1s", "--", "true"],
+            "whole numbers with units",
+        ),
         (
             vec!["run", "job", "-n", "--wait", "1s", "--", "true"],
             "cannot be used with",
@@ -156,6 +161,10 @@ fn waits_and_other_values_that_are_none() {
         ),
         (
             vec!["force-release", "job", "--token", "x"],
+            "a token is a whole number",
+        ),
+        (
+            vec!["force-release", "job", "--token", "-1"],
             "a token is a whole number",
         ),
     ] {

@@ -23,10 +23,16 @@ pub(crate) struct Acquire {
     #[arg(value_name = "NAME")]
     name: OsString,
     /// How long the lock lasts without a renewal
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     ttl: Duration,
     /// How long to wait while it is busy; 0 tries once
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::wait)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = values::wait,
+        allow_hyphen_values = true,
+    )]
     wait: Duration,
     /// Label that others see [default: user@host:pid]
     #[arg(long, value_name = "LABEL")]

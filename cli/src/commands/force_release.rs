@@ -23,7 +23,7 @@ pub(crate) struct ForceRelease {
     #[arg(value_name = "NAME")]
     name: OsString,
     /// The token that `distlock inspect` showed
-    #[arg(long, value_name = "N", value_parser = values::token)]
+    #[arg(long, value_name = "N", value_parser = values::token, allow_hyphen_values = true)]
     token: FencingToken,
 }
 

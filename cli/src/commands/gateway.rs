@@ -90,7 +90,13 @@ struct Token {
     #[arg(long, value_name = "UID")]
     uid: String,
     /// How long the token is valid, up to 24h
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = values::duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1h",
+        value_parser = values::duration,
+        allow_hyphen_values = true,
+    )]
     ttl: Duration,
 }
 

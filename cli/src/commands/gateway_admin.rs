@@ -89,7 +89,7 @@ pub(crate) struct Ban {
     #[arg(value_name = "UID")]
     uid: String,
     /// How long; without end unless given
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     ttl: Option<Duration>,
     /// What the client is told
     #[arg(long, value_name = "TEXT")]

@@ -21,7 +21,7 @@ use crate::{
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Renew {
     /// How long the lock lasts from now [default: the TTL it was acquired with]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     ttl: Option<Duration>,
 }
 

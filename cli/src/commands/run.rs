@@ -39,10 +39,16 @@ pub(crate) struct Run {
     #[arg(value_name = "NAME")]
     name: OsString,
     /// How long the lock outlives this process if it dies; renewed at a third of it
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = values::duration,
+        allow_hyphen_values = true,
+    )]
     ttl: Duration,
     /// How long to wait while the lock is busy; 0 tries once [default: for ever]
-    #[arg(long, value_name = "DURATION", value_parser = values::wait)]
+    #[arg(long, value_name = "DURATION", value_parser = values::wait, allow_hyphen_values = true)]
     wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
     #[arg(short = 'n', long, conflicts_with = "wait")]
@@ -57,10 +63,17 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TEXT")]
     meta: Option<String>,
     /// Keep the lock at least this long, also when the command ends sooner
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "0s",
+        hide_default_value = true,
+        value_parser = values::duration,
+        allow_hyphen_values = true,
+    )]
     min_hold: Duration,
     /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter of the TTL]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
