@@ -1,0 +1,171 @@
+//! What an operator sees of a locker: its metrics and its spans, as docs/metrics.md lists them.
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Locker, SystemClock};
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
+use support::{Script, eventually};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber,
+};
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// Every metric by its name and labels. Counters and histograms count; a gauge is kept as the bits of its number.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+
+impl Seen {
+    fn slot(&self, key: &Key) -> Arc<AtomicU64> {
+        let labels: Vec<_> = key
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()))
+            .collect();
+        let name = format!("{} {}", key.name(), labels.join(" "));
+        self.0.lock().unwrap().entry(name).or_default().clone()
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        let all = self.0.lock().unwrap();
+        all.get(name).map_or(0, |slot| slot.load(SeqCst))
+    }
+
+    fn gauge(&self, name: &str) -> f64 {
+        f64::from_bits(self.count(name))
+    }
+}
+
+struct Samples(Arc<AtomicU64>);
+
+impl HistogramFn for Samples {
+    fn record(&self, value: f64) {
+        assert!((0.0..60.0).contains(&value), "{value} s");
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Recorder for Seen {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.slot(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.slot(key))
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Samples(self.slot(key))))
+    }
+}
+
+/// Every span with its fields.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<String>>>);
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 += &format!(" {field}={value:?}");
+    }
+}
+
+impl Subscriber for Spans {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_span() && metadata.name().starts_with("distlock.")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut fields = Fields(span.metadata().name().to_owned());
+        span.record(&mut fields);
+        let mut all = self.0.lock().unwrap();
+        all.push(fields.0);
+        Id::from_u64(all.len() as u64)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+// One test in this file: a process has one recorder.
+#[tokio::test]
+async fn a_locker_counts_what_it_does_and_names_its_spans() {
+    let (seen, spans) = (Seen::default(), Spans::default());
+    metrics::set_global_recorder(seen.clone()).unwrap();
+    let _watched = subscriber::set_default(spans.clone());
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    let total = |operation: &str, result: &str| {
+        seen.count(&format!(
+            "distlock_{operation}_total backend=scripted result={result}"
+        ))
+    };
+    let held = || seen.gauge("distlock_held backend=scripted");
+
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    assert_eq!((total("acquire", "acquired"), held()), (1, 1.0));
+    assert_eq!(seen.count("distlock_acquire_seconds backend=scripted"), 1);
+    let busy = locker.lock("a").try_acquire().await.unwrap();
+    assert!(busy.acquired().is_none());
+    assert_eq!(total("acquire", "busy"), 1);
+    let short = Duration::from_millis(10);
+    let late = locker.lock("a").wait(short).acquire().await;
+    assert!(late.is_err());
+    assert_eq!(total("acquire", "timeout"), 1);
+
+    guard.extend(TTL).await.unwrap();
+    assert_eq!(total("renew", "renewed"), 1);
+    store.0.renew.refuse.store(1, SeqCst);
+    assert!(guard.extend(TTL).await.is_err());
+    assert_eq!(total("renew", "failed"), 1);
+    assert!(guard.release().await.is_clean());
+    assert_eq!((total("release", "clean"), held()), (1, 0.0));
+
+    let guard = locker.lock("b").ttl(TTL).acquire().await.unwrap();
+    store.0.delete("b");
+    assert!(guard.extend(TTL).await.is_err());
+    assert_eq!(
+        seen.count("distlock_lost_total backend=scripted reason=removed"),
+        1
+    );
+    assert_eq!(held(), 0.0);
+
+    drop(locker.lock("c").ttl(TTL).acquire().await.unwrap());
+    eventually("released in the background", || !store.0.is_held("c")).await;
+    assert_eq!((total("release", "background"), held()), (1, 0.0));
+    locker.close().await;
+
+    let spans = spans.0.lock().unwrap();
+    assert_eq!(
+        *spans,
+        [
+            "distlock.acquire lock=a backend=\"scripted\"",
+            "distlock.acquire lock=a backend=\"scripted\"",
+            "distlock.release lock=a backend=\"scripted\"",
+            "distlock.acquire lock=b backend=\"scripted\"",
+            "distlock.acquire lock=c backend=\"scripted\"",
+        ]
+    );
+}
