@@ -475,11 +475,11 @@ DELETE FROM distributed_record l
 
 const META: &str = "SELECT schema_version, epoch FROM distributed_meta WHERE id = 1";
 
-/// How many of our tables there are.
+/// How many of our tables there are, all as of one moment: `to_regclass` would look each name up by itself, and find a part of
+/// what another process is just committing.
 const OBJECTS: &str = "
-SELECT count(*) FROM unnest(ARRAY[to_regclass('distributed_lock'), to_regclass('distributed_record'),
-                                  to_regclass('distributed_meta')]) AS t (name)
- WHERE name IS NOT NULL";
+SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
 
 /// Refused unless every column is there.
 const COLUMNS: &str = "
