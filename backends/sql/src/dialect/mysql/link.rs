@@ -29,6 +29,9 @@ use crate::{
 /// A connection that was idle for longer is tried before it is used: firewalls and servers forget such connections.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// How long opening waits for other processes that make the tables at the same moment.
+const SETTING_UP: Duration = Duration::from_secs(3);
+
 /// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
 /// strict about what does not fit, at the server's true time, every statement a transaction of its own that sees what was
 /// committed before it, and not waiting for long for what others have locked. And made to look rows up by their key, many
@@ -423,7 +426,7 @@ async fn introduce(connection: &mut MySqlConnection, shared: &Shared) -> Result<
     let _ = write!(script, "; {}; {VARIABLES}", shared.statements.objects());
     let found = run(connection, shared, script).await?;
     let mut rows_found = found.rows.iter();
-    let objects: i64 = match rows_found.next() {
+    let mut objects: i64 = match rows_found.next() {
         Some(row) => rows::column(row, 0)?,
         None => 0,
     };
@@ -432,18 +435,37 @@ async fn introduce(connection: &mut MySqlConnection, shared: &Shared) -> Result<
         variables.insert(rows::string(row, 0)?, rows::string(row, 1)?);
     }
     let variables = Variables::of(&variables)?;
-    let version = match objects {
-        0 => None,
-        3 => Some(meta(connection, shared).await?),
-        _ => {
-            return Err(wrong(
-                shared,
-                "has only some of distlock's tables, or another program's tables of the same names: choose another \
-                 database or a `table_prefix`",
-            ));
+    let deadline = shared.clock.now() + SETTING_UP;
+    let version = loop {
+        match present(connection, shared, objects).await {
+            // Another process may be making them: here, one table comes after the other.
+            Err(error)
+                if error.kind() == ErrorKind::InvalidConfig && shared.clock.now() < deadline =>
+            {
+                shared.clock.sleep(SETTING_UP / 100).await;
+                let found = run(connection, shared, shared.statements.objects()).await?;
+                objects = match found.rows.first() {
+                    Some(row) => rows::column(row, 0)?,
+                    None => 0,
+                };
+            }
+            present => break present?,
         }
     };
     Ok((variables, version))
+}
+
+/// The tables, of which so many are there: all of them, or none.
+async fn present(connection: &mut MySqlConnection, shared: &Shared, objects: i64) -> Result<Meta> {
+    match objects {
+        0 => Ok(None),
+        3 => meta(connection, shared).await.map(Some),
+        _ => Err(wrong(
+            shared,
+            "has only some of distlock's tables, or another program's tables of the same names: choose another database \
+             or a `table_prefix`",
+        )),
+    }
 }
 
 impl Variables {
