@@ -48,6 +48,15 @@ pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> 
     )
 }
 
+/// What is wrong with tables of a later version than this program's; `None` when they are not.
+pub(crate) fn too_late(version: i64) -> Option<String> {
+    (version > LATEST).then(|| {
+        format!(
+            "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
+        )
+    })
+}
+
 /// Every dialect has the same steps, with the same numbers and names; only their texts differ.
 const fn steps(first: &'static str) -> [Migration; 1] {
     [Migration {

@@ -533,7 +533,10 @@ impl Drop for Polling<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(
+    test,
+    any(feature = "mysql", all(feature = "sqlite", feature = "postgres"))
+))]
 mod tests {
     use super::*;
 

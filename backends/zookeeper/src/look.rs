@@ -26,6 +26,16 @@ pub(crate) async fn inspect(
     name: &LockName,
     until: Moment,
 ) -> Result<LockInfo> {
+    look(session, name, NAMED, until).await
+}
+
+/// As [`inspect`], naming at most so many of those who wait.
+async fn look(
+    session: &Arc<Session>,
+    name: &LockName,
+    named: usize,
+    until: Moment,
+) -> Result<LockInfo> {
     let parent = session.layout().container(name);
     loop {
         session.connected(until).await?;
@@ -39,7 +49,7 @@ pub(crate) async fn inspect(
         };
         let contenders = in_order(children);
         if let Some(mut info) = first_of(session, name, &parent, &contenders, until).await? {
-            let waiting = contenders.iter().skip(1).take(NAMED);
+            let waiting = contenders.iter().skip(1).take(named);
             let paths = waiting.map(|(_, child)| format!("{parent}/{child}"));
             info.queue = holders_of(session, &paths.collect::<Vec<_>>(), until).await?;
             return Ok(info);
@@ -103,11 +113,7 @@ pub(crate) async fn list(
             let info = match first_of(session, name, parent, &contenders, until).await? {
                 Some(info) => info,
                 // The first has gone in between.
-                None => {
-                    let mut info = inspect(session, name, until).await?;
-                    info.queue.clear();
-                    info
-                }
+                None => look(session, name, 0, until).await?,
             };
             if info.held.is_some() {
                 found.push(info);

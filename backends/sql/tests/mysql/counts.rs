@@ -2,16 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::{
-    AcquireRequest, Attempt, DistLock, ErrorKind, Grant, HandOver, HolderLabel, Lease, LockName,
-    OwnerId, Renewal, Renewed, Result, Ttl,
-};
+use distlock_core::{AcquireRequest, ErrorKind, Lease, Renewal, Renewed, Result, Ttl};
 use distlock_harness::servers::mysql::Product;
 use distlock_sql::MySql;
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 
-use crate::{LONG, SOON, mysql, on_both, start};
+use crate::{
+    LONG, SOON,
+    common::{self, lease, passes_on_in_one_statement, take},
+    mysql, on_both, start,
+};
 
 on_both! {
     statements => counted;
@@ -22,51 +23,15 @@ on_both! {
 const REAPER: u64 = 10;
 
 fn request(name: &str) -> AcquireRequest {
-    AcquireRequest::new(
-        LockName::new(name).unwrap(),
-        OwnerId::new(),
-        Ttl::new(LONG).unwrap(),
-        HolderLabel::new("tester").unwrap(),
-    )
-}
-
-async fn take(lock: &dyn DistLock, request: &AcquireRequest) -> Grant {
-    match lock.try_acquire(request).await.unwrap() {
-        Attempt::Acquired(grant) => grant,
-        Attempt::Busy(holder) => panic!("{} is held by {holder:?}", request.name),
-    }
-}
-
-fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
-    Lease::new(request.name.clone(), request.owner, Some(grant.token))
+    common::request(name, LONG)
 }
 
 async fn counted(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
-    passed_on(&mysql).await;
+    passes_on_in_one_statement(&*mysql.lock(), REAPER, || mysql.statements()).await;
     waited_for(&mysql, 1).await;
     waited_for(&mysql, 50).await;
-}
-
-/// One statement each time.
-async fn passed_on(mysql: &MySql) {
-    const TIMES: u64 = 50;
-    let lock = mysql.lock();
-    let mut holder = request("passed on");
-    let mut grant = take(&*lock, &holder).await;
-    let before = mysql.statements();
-    for _ in 0..TIMES {
-        let next = request("passed on");
-        let handed = lock.hand_over(&lease(&holder, &grant), &next).await;
-        let HandOver::Done(granted) = handed.unwrap() else {
-            panic!("not handed over")
-        };
-        assert!(granted.token > grant.token);
-        (holder, grant) = (next, granted);
-    }
-    let spent = mysql.statements() - before;
-    assert!((TIMES..=TIMES + REAPER).contains(&spent), "{spent}");
 }
 
 /// As many statements as for one, however many wait: each of them for another lock.

@@ -4,6 +4,8 @@
     reason = "a real server lives in real time"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod conformance;
 mod counts;
 mod crowds;

@@ -5,6 +5,8 @@
     reason = "a real server lives in real time"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod conformance;
 mod failover;
 mod faults;
@@ -18,10 +20,8 @@ mod waiting;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use distlock_core::{
-    AcquireRequest, Attempt, DistLock, Grant, Guard, HolderLabel, Lease, LockName, Locker, OwnerId,
-    Result, SystemClock, Ttl,
-};
+use common::{lease, passes_on_in_one_statement, request, take};
+use distlock_core::{Guard, Locker, OwnerId, Result, SystemClock};
 use distlock_harness::servers::postgres::PostgresServer;
 use distlock_sql::{Postgres, ServerConfig};
 
@@ -52,26 +52,6 @@ async fn locker(url: &str) -> Locker {
 
 async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     locker.lock(name).ttl(ttl).acquire().await.unwrap()
-}
-
-fn request(name: &str, ttl: Duration) -> AcquireRequest {
-    AcquireRequest::new(
-        LockName::new(name).unwrap(),
-        OwnerId::new(),
-        Ttl::new(ttl).unwrap(),
-        HolderLabel::new("test").unwrap(),
-    )
-}
-
-async fn take(lock: &dyn DistLock, request: &AcquireRequest) -> Grant {
-    match lock.try_acquire(request).await.unwrap() {
-        Attempt::Acquired(grant) => grant,
-        Attempt::Busy(holder) => panic!("{} is held by {holder:?}", request.name),
-    }
-}
-
-fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
-    Lease::new(request.name.clone(), request.owner, Some(grant.token))
 }
 
 /// Waits for `future`, and fails with `what` when it takes too long.

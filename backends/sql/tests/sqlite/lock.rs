@@ -355,6 +355,7 @@ async fn a_lock_passes_on_in_one_step() {
     ));
     assert_eq!(take(&lock, &second).await.token, next.token);
     assert_eq!(lock.release(&lease(&second, &next)).await.unwrap(), FREED);
+    passes_on_in_one_statement(&*lock, 10, || store.statements()).await;
 }
 
 #[tokio::test]

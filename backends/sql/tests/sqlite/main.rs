@@ -5,6 +5,8 @@
     reason = "the tests wait for real processes and files"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod fence;
 mod histories;
 mod lock;
@@ -19,9 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{lease, passes_on_in_one_statement};
 use distlock_core::{
-    AcquireRequest, Attempt, Clock, DistLock, Grant, HolderInfo, HolderLabel, Lease, LockName,
-    ManualClock, OwnerId, SystemClock, Ttl,
+    AcquireRequest, Attempt, Clock, DistLock, Grant, HolderInfo, Lease, LockName, ManualClock,
+    OwnerId, SystemClock, Ttl,
 };
 use distlock_sql::{Sqlite, SqliteConfig};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -83,23 +86,11 @@ fn name(text: &str) -> LockName {
 }
 
 fn request(text: &str) -> AcquireRequest {
-    AcquireRequest::new(
-        name(text),
-        OwnerId::new(),
-        Ttl::from_millis(10_000).unwrap(),
-        HolderLabel::new("tester").unwrap(),
-    )
-}
-
-fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
-    Lease::new(request.name.clone(), request.owner, Some(grant.token))
+    common::request(text, Duration::from_secs(10))
 }
 
 async fn take(lock: &Arc<dyn DistLock>, request: &AcquireRequest) -> Grant {
-    match lock.try_acquire(request).await.unwrap() {
-        Attempt::Acquired(grant) => grant,
-        Attempt::Busy(holder) => panic!("held by {holder:?}"),
-    }
+    common::take(&**lock, request).await
 }
 
 async fn refused(lock: &Arc<dyn DistLock>, request: &AcquireRequest) -> HolderInfo {

@@ -522,15 +522,7 @@ async fn meta(connection: &mut MySqlConnection, shared: &Shared) -> Result<(i64,
 }
 
 fn not_later(shared: &Shared, version: i64) -> Result<()> {
-    if version > LATEST {
-        return Err(wrong(
-            shared,
-            format!(
-                "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
-            ),
-        ));
-    }
-    Ok(())
+    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(shared, problem)))
 }
 
 /// Whether every column is there that is read or written.

@@ -302,15 +302,8 @@ async fn present_version(connection: &mut PgConnection, shared: &Shared) -> Resu
 }
 
 fn not_later(version: i64) -> Result<()> {
-    if version > LATEST {
-        return Err(Error::new(
-            ErrorKind::InvalidConfig,
-            format!(
-                "the tables are of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
-            ),
-        ));
-    }
-    Ok(())
+    let wrong = |problem| Error::new(ErrorKind::InvalidConfig, format!("the database {problem}"));
+    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
 /// Whether every column is there that is read or written.

@@ -225,14 +225,8 @@ async fn check(
     shared: &Shared,
     version: i64,
 ) -> Result<(), SetUp> {
-    if version > LATEST {
-        return Err(file::wrong(
-            &shared.path,
-            format!(
-                "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
-            ),
-        )
-        .into());
+    if let Some(problem) = migrate::too_late(version) {
+        return Err(file::wrong(&shared.path, problem).into());
     }
     let whole = run(connection, shared, shared.statements.columns.text()).await;
     whole.map_err(|problem| match problem {

@@ -1,0 +1,132 @@
+//! Batches that go out before those who wait for the one before are answered.
+
+use super::*;
+
+type Asking = std::pin::Pin<Box<dyn Future<Output = Result<u32>> + Send>>;
+
+/// One poll that nobody is woken by.
+fn poll_once(asking: &mut Asking) -> Option<Result<u32>> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match asking.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(answer) => Some(answer),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
+async fn the_next_batch_goes_out_before_the_answers_where_the_executor_wants_that() {
+    for ahead in [false, true] {
+        let limits = Limits {
+            ahead,
+            ..Limits::default()
+        };
+        let batcher = Batcher::new(Script::gated(), limits);
+        let first = submit(&batcher, op(Kind::Acquire, "x", 0));
+        until_sent(&batcher, 1).await;
+        let second = tokio::spawn({
+            let batcher = batcher.clone();
+            async move {
+                batcher.submit(op(Kind::Acquire, "a", 1)).await.unwrap();
+                batcher.executor().sent().len()
+            }
+        });
+        until_queued(&batcher, 1).await;
+        batcher.executor().let_through(1);
+        until_sent(&batcher, 2).await;
+        let third = submit(&batcher, op(Kind::Acquire, "b", 2));
+        until_queued(&batcher, 1).await;
+        batcher.executor().let_through(1);
+        let sent_when_answered = second.await.unwrap();
+        assert_eq!(sent_when_answered, if ahead { 3 } else { 2 });
+        batcher.executor().let_through(1);
+        first.await.unwrap().unwrap();
+        third.await.unwrap().unwrap();
+        batcher.close().await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_goes_ahead_of_what_must_be_undone() {
+    let limits = Limits {
+        ahead: true,
+        ..Limits::default()
+    };
+    let batcher = Batcher::new(Script::gated(), limits);
+    let first = submit(&batcher, op(Kind::Acquire, "x", 0));
+    until_sent(&batcher, 1).await;
+    let second = submit(&batcher, op(Kind::Acquire, "a", 1));
+    until_queued(&batcher, 1).await;
+    batcher.executor().let_through(1);
+    until_sent(&batcher, 2).await;
+    let again = submit(&batcher, op(Kind::Acquire, "a", 2));
+    until_queued(&batcher, 1).await;
+    second.abort();
+    assert!(second.await.unwrap_err().is_cancelled());
+    batcher.executor().let_through(3);
+    first.await.unwrap().unwrap();
+    again.await.unwrap().unwrap();
+    let sent = batcher.executor().sent();
+    let sent: Vec<_> = sent.iter().map(|it| (it.kind, it.ops[0].id)).collect();
+    let undone = (Kind::Release, 1);
+    assert_eq!(
+        sent,
+        [
+            (Kind::Acquire, 0),
+            (Kind::Acquire, 1),
+            undone,
+            (Kind::Acquire, 2)
+        ]
+    );
+}
+
+/// A caller that goes away after the next batch went ahead and before its own answer is handed out. Its heir asks at once,
+/// there is room in flight, and yet it comes after what is undone: otherwise it would lose what it is granted.
+#[tokio::test]
+async fn nobody_asks_for_a_key_whose_answer_is_still_to_be_handed_out() {
+    let limits = Limits {
+        ahead: true,
+        in_flight: 3,
+        ..Limits::default()
+    };
+    let batcher = Batcher::new(Script::gated(), limits);
+    let ask = |key: &str, id| -> Asking {
+        let (batcher, op) = (batcher.clone(), op(Kind::Acquire, key, id));
+        Box::pin(async move { batcher.submit(op).await })
+    };
+    // With no room left, a task sends what is asked for; afterwards the two other slots are taken anew, behind it.
+    let mut asked = [("x", 0), ("y", 0), ("z", 0)].map(|(key, id)| ask(key, id));
+    assert!(asked.iter_mut().all(|it| poll_once(it).is_none()));
+    let mut caller = ask("a", 1);
+    assert!(poll_once(&mut caller).is_none());
+    batcher.executor().let_through(1);
+    until_sent(&batcher, 4).await;
+    batcher.executor().let_through(2);
+    assert!(asked.iter_mut().all(|it| poll_once(it).is_some()));
+    let (mut room, mut other) = (ask("y", 2), ask("z", 3));
+    assert!(poll_once(&mut room).is_none() && poll_once(&mut other).is_none());
+    let next = submit(&batcher, op(Kind::Acquire, "m", 4));
+    until_queued(&batcher, 1).await;
+    let (heirs, heir) = std::sync::mpsc::channel();
+    let (mut asks, again) = (ask("a", 5), batcher.clone());
+    let happens = move || {
+        drop(caller);
+        again.executor().let_through(1);
+        assert!(matches!(poll_once(&mut room), Some(Ok(2))));
+        assert!(poll_once(&mut asks).is_none());
+        heirs.send(asks).unwrap();
+    };
+    *batcher.executor().meanwhile.lock().unwrap() = Some((4, Box::new(happens)));
+    batcher.executor().let_through(1);
+    until_sent(&batcher, 7).await;
+    batcher.executor().let_through(4);
+    next.await.unwrap().unwrap();
+    assert_eq!(heir.try_recv().unwrap().await.unwrap(), 5);
+    other.await.unwrap();
+    let sent = batcher.executor().sent();
+    let at = |kind, id| {
+        sent.iter()
+            .position(|it| it.kind == kind && it.ops[0].id == id)
+    };
+    assert!(at(Kind::Release, 1).unwrap() < at(Kind::Acquire, 5).unwrap());
+    batcher.close().await;
+}
