@@ -24,7 +24,12 @@ const MAX_ANSWER: u64 = 64 * 1024 * 1024;
 #[derive(Args, Debug)]
 pub(crate) struct AdminAddress {
     /// The node's admin HTTP [default: admin_listen of the configuration, http://127.0.0.1:7432]
-    #[arg(long, value_name = "URL", env = "DISTLOCK_GATEWAY_ADMIN")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "DISTLOCK_GATEWAY_ADMIN",
+        hide_env_values = true
+    )]
     admin: Option<String>,
 }
 
@@ -40,17 +45,22 @@ impl AdminHttp {
         let authority = match &address.admin {
             None => config.admin_listen.clone(),
             Some(url) => {
-                let refused = |why: &str| Failure::usage(format!("--admin is {url:?}: {why}"));
+                // It is not shown: a password may stand anywhere in it.
+                let refused = |why: &str| {
+                    Failure::usage(format!(
+                        "--admin (or DISTLOCK_GATEWAY_ADMIN) {why}: write http://HOST:PORT and nothing else"
+                    ))
+                };
                 let authority = url
                     .strip_prefix("http://")
-                    .ok_or_else(|| refused("http://HOST:PORT is needed"))?
+                    .ok_or_else(|| refused("does not start with http://"))?
                     .trim_end_matches('/');
+                if authority.contains(['/', '@', '?', '#']) {
+                    return Err(refused("holds more than an address"));
+                }
                 match authority.rsplit_once(':') {
                     Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {}
-                    _ => return Err(refused("http://HOST:PORT is needed")),
-                }
-                if authority.contains(['/', '@', '?', '#']) {
-                    return Err(refused("http://HOST:PORT and nothing else is needed"));
+                    _ => return Err(refused("names no host and port")),
                 }
                 authority.to_owned()
             }

@@ -2,13 +2,17 @@
 
 use std::{io::Write as _, path::PathBuf};
 
-use clap::{CommandFactory as _, Parser, Subcommand, error::ErrorKind};
+use clap::{
+    CommandFactory as _, Parser, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::{
     commands,
     context::Context,
     exit::{Failure, Outcome, code},
     logging::{self, LogFormat},
+    output,
 };
 
 /// One distributed lock, many stores.
@@ -40,8 +44,8 @@ Backends:
   $XDG_STATE_HOME/distlock/distlock.db (~/.local/state/distlock/distlock.db).
 
 Exit codes:
-  0 done   1 a verdict failed   64 bad usage, name or TTL   69 backend unavailable   70 bug
-  75 busy or timed out   76 lock lost   77 access denied   78 bad configuration
+  0 done   1 a verdict failed   64 bad usage, name or TTL   69 backend (or output) unavailable
+  70 bug   75 busy or timed out   76 lock lost   77 access denied   78 bad configuration
 
 Environment:
   DISTLOCK_BACKEND, DISTLOCK_CONFIG   as --backend and --config
@@ -174,19 +178,40 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
 fn answer(error: &clap::Error) -> Outcome {
     let text = error.render();
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        write!(std::io::stderr().lock(), "{text}")?;
+        let _ = write!(std::io::stderr().lock(), "{text}");
         return Ok(code::USAGE);
     }
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        write!(std::io::stdout().lock(), "{text}")?;
+        output::bytes(text.to_string().as_bytes())?;
         return Ok(code::OK);
     }
     let text = text.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
+    if let Some(near) = near_command(error) {
+        let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+        let said = format!("{first}: did you mean '{near}'?\n{rest}");
+        return Err(Failure::usage(without_secrets(said.trim_end())));
+    }
     Err(Failure::usage(without_secrets(text.trim_end())))
+}
+
+/// The command that was likely meant by a word that is none, where clap knows no answer: it does not count swapped letters
+/// as near.
+fn near_command(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::InvalidSubcommand
+        || error.get(ContextKind::SuggestedSubcommand).is_some()
+    {
+        return None;
+    }
+    let ContextValue::String(given) = error.get(ContextKind::InvalidSubcommand)? else {
+        return None;
+    };
+    let tool = Cli::command();
+    let known = tool.get_subcommands().map(clap::Command::get_name);
+    distlock::config::nearest(given, known).map(str::to_owned)
 }
 
 /// Clap quotes arguments it does not understand, and one may be a URL with a password.

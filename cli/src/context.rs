@@ -133,6 +133,10 @@ fn warn_about_unknown_variables() {
     ];
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
+        if name == "DISTLOCK_LOG_FORMAT" {
+            output::tell("warning: DISTLOCK_LOG_FORMAT means nothing here: use --log-format");
+            continue;
+        }
         if !name.starts_with("DISTLOCK_")
             || name.starts_with("DISTLOCK_GATEWAY_")
             || KNOWN.contains(&name.as_ref())
@@ -184,7 +188,7 @@ fn own_file() -> Outcome<Target> {
         .ok_or_else(|| {
             Failure::new(
                 code::CONFIG,
-                "no backend is configured and HOME is not set: name one with --backend or DISTLOCK_BACKEND",
+                "no backend is configured and HOME is not set to an absolute path: name one with --backend or DISTLOCK_BACKEND",
             )
         })?;
     let folder = state.join("distlock");

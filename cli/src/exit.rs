@@ -12,7 +12,7 @@ pub(crate) mod code {
     pub(crate) const FAILED: u8 = 1;
     /// Bad usage, name or TTL.
     pub(crate) const USAGE: u8 = 64;
-    /// The backend is not available.
+    /// The backend is not available, or what the results are written to.
     pub(crate) const UNAVAILABLE: u8 = 69;
     /// A bug.
     pub(crate) const BUG: u8 = 70;
@@ -50,6 +50,18 @@ impl Failure {
         }
     }
 
+    /// A result that could not be printed.
+    pub(crate) fn output(error: &io::Error) -> Self {
+        // Whoever read our output went away: nothing is left to say, and nobody to say it to.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::new(code::OK, "");
+        }
+        Self::new(
+            code::UNAVAILABLE,
+            format!("cannot write to standard output: {error}"),
+        )
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(code::USAGE, message)
     }
@@ -69,10 +81,6 @@ impl From<distlock::Error> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        // Whoever read our output went away: nothing is left to say, and nobody to say it to.
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::new(code::OK, "");
-        }
         Self::new(code::UNAVAILABLE, error.to_string())
     }
 }

@@ -9,14 +9,11 @@ use std::{
 use distlock::{HolderInfo, LockInfo};
 use serde::Serialize;
 
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 
 /// Writes one line of result.
 pub(crate) fn line(text: impl fmt::Display) -> Outcome<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
-    out.flush()?;
-    Ok(())
+    bytes(format!("{text}\n").as_bytes())
 }
 
 /// Writes one line of result as JSON.
@@ -27,9 +24,9 @@ pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
 /// Writes a result that brings its own line ends.
 pub(crate) fn bytes(text: &[u8]) -> Outcome<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text)?;
-    out.flush()?;
-    Ok(())
+    out.write_all(text)
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::output(&error))
 }
 
 /// Tells the user about progress. A standard error that cannot be written to must not end the command.

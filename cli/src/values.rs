@@ -2,9 +2,9 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, time::Duration};
 
-use distlock::{FencingToken, LockName};
+use distlock::{FencingToken, HolderLabel, LockName};
 
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 
 /// For clap: `5s`, `500ms`, `1m30s`, `2h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -25,6 +25,29 @@ pub(crate) fn token(text: &str) -> Result<FencingToken, String> {
         .parse()
         .map_err(|_| "a token is a whole number below 2^53".to_owned())?;
     FencingToken::new(number).map_err(|error| error.message().to_owned())
+}
+
+/// For clap: an exit code.
+pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
+    text.parse()
+        .map_err(|_| "an exit code is a whole number from 0 to 255".to_owned())
+}
+
+/// For clap: so many a second.
+pub(crate) fn rate(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| "a rate is a whole number, so many a second".to_owned())
+}
+
+/// For clap: a session of the gateway.
+pub(crate) fn session(text: &str) -> Result<uuid::Uuid, String> {
+    uuid::Uuid::try_parse(text)
+        .map_err(|_| "a session is a UUID, as `distlock gateway lookup` shows it".to_owned())
+}
+
+/// What `--holder` says.
+pub(crate) fn holder(label: &str) -> Outcome<HolderLabel> {
+    HolderLabel::new(label).map_err(|error| Failure::usage(format!("--holder: {error}")))
 }
 
 /// A lock name; a command line can carry bytes that are not UTF-8.

@@ -137,6 +137,15 @@ fn waits_and_other_values_that_are_none() {
         ),
         (vec!["run", "job", "-E", "256", "--", "true"], "256"),
         (
+            vec!["run", "job", "-E", "abc", "--", "true"],
+            "a whole number from 0 to 255",
+        ),
+        (
+            vec!["run", "job", "--holder", "a\tb", "--", "true"],
+            "--holder: ",
+        ),
+        (vec!["rnu", "job"], "did you mean 'run'?"),
+        (
             vec!["run", "job", "--kill-after", "20s", "--", "true"],
             "more than half of the TTL",
         ),

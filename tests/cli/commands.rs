@@ -286,13 +286,13 @@ fn completions_and_manual_are_generated() {
     }
     home.run(["man", "rnu"])
         .failed_with(64, "did you mean run?");
-    std::fs::create_dir(home.path("man1")).unwrap();
-    assert_eq!(home.run(["man", "--dir", "man1"]).code, 0);
-    assert!(home.path("man1/distlock-force-release.1").is_file());
-    let written = std::fs::read_to_string(home.path("man1/distlock-run.1")).unwrap();
+    assert_eq!(home.run(["man", "--dir", "share/man1"]).code, 0);
+    let at = |name: &str| home.path("share/man1").join(name);
+    assert!(at("distlock-force-release.1").is_file());
+    let written = std::fs::read_to_string(at("distlock-run.1")).unwrap();
     assert_eq!(written, page);
-    assert!(home.path("man1/distlock-gateway-token.1").is_file());
-    assert!(!home.path("man1/distlock-help.1").exists());
+    assert!(at("distlock-gateway-token.1").is_file());
+    assert!(!at("distlock-help.1").exists());
 }
 
 #[test]
@@ -321,5 +321,19 @@ fn a_lock_expires_by_itself_when_its_ticket_is_not_renewed() {
     .unwrap();
     for command in ["renew", "release"] {
         finish(&mut home.distlock([command]), &ticket).failed_with(76, "ticket");
+    }
+}
+
+#[test]
+fn a_name_cannot_disturb_the_terminal() {
+    let home = Home::new();
+    let name = "pay\u{202e}lla";
+    assert_eq!(home.run(["acquire", name, "--ttl", "1m"]).code, 0);
+    for line in [vec!["list"], vec!["inspect", name]] {
+        let shown = home.run(&line);
+        assert!(shown.stdout.contains("pay\\u{202e}lla"), "{shown:?}");
+        assert!(!shown.stdout.contains('\u{202e}'), "{shown:?}");
+        let json = home.run([line, vec!["--json"]].concat());
+        assert_eq!(json.json()["name"], name);
     }
 }

@@ -212,3 +212,43 @@ fn a_reader_that_went_away_is_no_failure() {
     let done = finish(&mut shell, "");
     assert_eq!(done.stderr, "", "{done:?}");
 }
+
+#[test]
+fn a_result_that_cannot_be_written_is_told() {
+    let home = Home::new();
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    for line in [
+        vec!["inspect", "job"],
+        vec!["man"],
+        vec!["--version"],
+        vec!["completions", "bash"],
+    ] {
+        let done = home.distlock(line).stdout(full()).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(69), "{said}");
+        assert!(said.contains("cannot write to standard output: "), "{said}");
+    }
+}
+
+#[test]
+fn a_ticket_that_nobody_got_is_no_success() {
+    let home = Home::new();
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let full = std::fs::File::create("/dev/full").unwrap();
+    for (stdout, says) in [
+        (closed.into(), "nobody reads standard output"),
+        (
+            std::process::Stdio::from(full),
+            "cannot write to standard output",
+        ),
+    ] {
+        let mut acquire = home.distlock(["acquire", "job", "--ttl", "1m"]);
+        let done = acquire.stdout(stdout).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(69), "{said}");
+        assert!(said.contains(says), "{said}");
+        assert!(said.contains("the lock was released again"), "{said}");
+        assert_eq!(home.inspect("job")["state"], "free");
+    }
+}

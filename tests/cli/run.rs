@@ -75,6 +75,54 @@ fn signals_reach_the_command_and_its_code_is_kept() {
 }
 
 #[test]
+fn a_stopped_command_can_be_ended() {
+    let home = Home::new();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let mut run = home.hold("job", &[], "echo shell $$; kill -STOP $$; exit 3");
+        let shell = id(&run, "shell");
+        eventually("the command is stopped", SOON, || {
+            state_of(shell) == Some('T')
+        })
+        .unwrap();
+        run.signal(signal).unwrap();
+        let ended = run.wait(SOON).unwrap();
+        assert_eq!(ended.code(), Some(code), "{}", run.output());
+        assert_eq!(home.inspect("job")["state"], "free");
+    }
+}
+
+#[test]
+fn what_was_ignored_from_the_start_stays_ignored() {
+    let home = Home::new();
+    let go = home.path("go");
+    // As nohup does, and a script's shell with what it starts in the background.
+    let ignoring = "trap '' HUP INT QUIT; exec \"$@\"";
+    let script = format!(
+        "for s in HUP INT QUIT; do kill -$s $$; done; echo ready; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
+        go.display()
+    );
+    let tool = home.distlock(["run", "job", "--", "sh", "-c", &script]);
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", ignoring, "sh"])
+        .arg(tool.get_program())
+        .args(tool.get_args());
+    for (name, value) in tool.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut run = Process::spawn(&mut command).unwrap();
+    run.wait_for_line(SOON, |line| line == "ready").unwrap();
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
+        run.signal(signal).unwrap();
+    }
+    std::fs::write(go, "").unwrap();
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(7), "{}", run.output());
+}
+
+#[test]
 fn a_signal_while_waiting_ends_the_wait_and_leaves_nothing() {
     let home = Home::new();
     let _holder = home.hold("job", &["--holder", "the holder"], "sleep 60");

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     context::{Context, Sharing},
-    exit::{Outcome, code},
+    exit::{Failure, Outcome, code},
     output::{self, millis},
     values,
 };
@@ -60,7 +60,7 @@ impl Acquire {
         let locker = store.locker();
         let mut request = locker.lock(&name).ttl(self.ttl).wait(self.wait);
         if let Some(holder) = self.holder {
-            request = request.holder(holder);
+            request = request.holder(values::holder(&holder)?.as_str());
         }
         if let Some(meta) = self.meta {
             request = request.meta(meta);
@@ -80,10 +80,20 @@ impl Acquire {
             output::line(&ticket)
         };
         if let Err(failure) = printed {
-            // Nobody will ever know the ticket.
-            let _ = locker.release_ticket(&ticket).await;
+            // Nobody will ever know the ticket, so this is no success even where a closed pipe otherwise is.
+            let after = match locker.release_ticket(&ticket).await {
+                Ok(_) => "was released again",
+                Err(_) => "ends by itself after its TTL",
+            };
             store.close().await;
-            return Err(failure);
+            let why = match failure.to_string() {
+                why if why.is_empty() => "nobody reads standard output".to_owned(),
+                why => why,
+            };
+            return Err(Failure::new(
+                code::UNAVAILABLE,
+                format!("{why}: nobody has the ticket, and the lock {after}"),
+            ));
         }
         store.close().await;
         Ok(code::OK)

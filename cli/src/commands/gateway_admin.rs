@@ -1,6 +1,6 @@
 //! `distlock gateway kick|lookup|ban|drain|nodes`: what an administrator asks of a running node, over its admin HTTP.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     admin::{AdminAddress, AdminHttp, encoded},
     context::Context,
-    exit::{Outcome, code},
+    exit::{Failure, Outcome, code},
     output, values,
 };
 
@@ -38,8 +38,8 @@ struct KickTarget {
     #[arg(long, value_name = "UID")]
     uid: Option<String>,
     /// One session
-    #[arg(long, value_name = "UUID")]
-    session: Option<String>,
+    #[arg(long, value_name = "UUID", value_parser = values::session)]
+    session: Option<uuid::Uuid>,
     /// Every session of a class of devices
     #[arg(long, value_name = "CLASS")]
     class: Option<String>,
@@ -114,7 +114,7 @@ pub(crate) struct Drain {
     #[command(flatten)]
     admin: AdminAddress,
     /// Sessions per second
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::rate)]
     rate: u32,
     /// Take logins again
     #[arg(long, conflicts_with = "rate")]
@@ -155,7 +155,7 @@ impl Kick {
         let mut body = json!({"dry_run": self.dry_run});
         for (member, value) in [
             ("uid", uid),
-            ("session", session),
+            ("session", session.map(|session| session.to_string())),
             ("class", class),
             ("node", on_node),
             ("reason", self.reason),
@@ -169,10 +169,13 @@ impl Kick {
         }
         let answer = admin.ask("POST", "/v1/kick", Some(&body)).await?;
         let kicked = list(&answer, "kicked");
+        let would_kick = list(&answer, "would_kick");
         if context.json() {
             output::json(&answer)?;
+        } else if kicked.is_empty() && would_kick.is_empty() {
+            output::line("no session matches")?;
         } else if self.dry_run {
-            for session in list(&answer, "would_kick") {
+            for session in would_kick {
                 output::line(format_args!("{} would end", session_line(session)))?;
             }
         } else {
@@ -195,6 +198,10 @@ impl Kick {
 
 impl Lookup {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        if self.uid.is_empty() {
+            // It would be another address of the node.
+            return Err(Failure::usage("uid is empty"));
+        }
         let admin = AdminHttp::new(context, &self.admin)?;
         let path = format!("/v1/users/{}", encoded(&self.uid));
         let answer = admin.ask("GET", &path, None).await?;
@@ -207,7 +214,14 @@ impl Lookup {
         if let Some(ban) = record["ban"].as_object() {
             let reason = ban.get("reason").and_then(Value::as_str);
             let reason = reason.unwrap_or("no reason given").escape_debug();
-            output::line(format_args!("{uid} is banned: {reason}"))?;
+            let until = ban
+                .get("until_ms")
+                .and_then(Value::as_u64)
+                .and_then(|until| {
+                    output::rfc3339(UNIX_EPOCH.checked_add(Duration::from_millis(until))?)
+                })
+                .map_or_else(String::new, |until| format!(" (until {until})"));
+            output::line(format_args!("{uid} is banned: {reason}{until}"))?;
         }
         let sessions = record["slots"].as_object();
         if sessions.is_none_or(serde_json::Map::is_empty) {
@@ -259,7 +273,8 @@ impl Ban {
             output::json(&answer)?;
         } else {
             let ended = list(&answer, "kicked").len();
-            output::line(format_args!("{uid} is banned, {ended} sessions ended"))?;
+            let sessions = if ended == 1 { "session" } else { "sessions" };
+            output::line(format_args!("{uid} is banned, {ended} {sessions} ended"))?;
         }
         Ok(code::OK)
     }

@@ -40,9 +40,11 @@ impl Inspect {
             output::json(&LockJson::from(&info))?;
             return Ok(code::OK);
         }
+        // As it is, a name may turn the line around or hide a part of it.
+        let shown = name.as_str().escape_debug();
         match &info.held {
-            Some(held) => output::line(format!("{name}: {}", holder_line(held)))?,
-            None => output::line(format!("{name}: free"))?,
+            Some(held) => output::line(format!("{shown}: {}", holder_line(held)))?,
+            None => output::line(format!("{shown}: free"))?,
         }
         if let Some(meta) = info.held.as_ref().and_then(|held| held.meta.as_deref()) {
             output::line(format!("  meta: {}", meta.escape_debug()))?;

@@ -54,7 +54,7 @@ impl List {
                 let held = info.held.as_ref();
                 let unknown = || "-".to_owned();
                 table.add_row([
-                    info.name.to_string(),
+                    info.name.as_str().escape_debug().to_string(),
                     held.map_or_else(unknown, |held| held.holder.escape_debug().to_string()),
                     held.and_then(|held| held.token)
                         .map_or_else(unknown, |token| token.to_string()),

@@ -90,7 +90,8 @@ impl Man {
         tool.build();
         tool = with_usage(tool);
         if let Some(folder) = self.dir {
-            write_pages(&tool, &folder).map_err(|error| {
+            let written = fs::create_dir_all(&folder).and_then(|()| write_pages(&tool, &folder));
+            written.map_err(|error| {
                 Failure::new(
                     code::UNAVAILABLE,
                     format!("cannot write to {}: {error}", folder.display()),

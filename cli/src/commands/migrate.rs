@@ -33,6 +33,7 @@ impl Migrate {
             }))?;
         } else {
             let at = target.masked_url();
+            let at = at.trim_end_matches(':');
             output::line(match migrated.version {
                 None => format!("{at}: this backend has no tables"),
                 Some(version) if migrated.applied.is_empty() => {

@@ -28,7 +28,8 @@ use supervise::{End, Supervision};
 /// Run a command while holding a lock.
 ///
 /// The lock is renewed while the command runs and released when the command and everything in its process group has
-/// ended. What is left running in the group when the command ends is terminated. TERM, INT and HUP are passed on.
+/// ended. What is left running in the group when the command ends is terminated. TERM, INT, HUP, QUIT, USR1 and USR2 are
+/// passed on, except those that were ignored from the start, as under nohup.
 ///
 /// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and KILL no later than
 /// when it does; the exit code is then 76.
@@ -54,7 +55,13 @@ pub(crate) struct Run {
     #[arg(short = 'n', long, conflicts_with = "wait")]
     no_wait: bool,
     /// Exit code when the lock is busy
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::BUSY)]
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "CODE",
+        default_value_t = code::BUSY,
+        value_parser = values::exit_code,
+    )]
     busy_exit_code: u8,
     /// Label that others see [default: user@host:pid]
     #[arg(long, value_name = "LABEL")]
@@ -114,7 +121,7 @@ impl Run {
         };
         let locker = store.locker();
         let holder = match &self.holder {
-            Some(holder) => HolderLabel::new(holder)?,
+            Some(holder) => values::holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
         let taken = tokio::select! {

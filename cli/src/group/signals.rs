@@ -1,6 +1,6 @@
 //! Signals that are sent to this process and meant for the command it runs.
 
-use std::{io, pin::Pin, task::Poll};
+use std::{fs, io, pin::Pin, task::Poll};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -37,10 +37,14 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
+    /// Starts catching. A signal that was ignored when this process started stays ignored, here and in the command:
+    /// `nohup` ignores HUP on purpose, and a shell INT and QUIT of what a script starts in the background.
     pub(crate) fn catch() -> io::Result<Self> {
         let catch = |arrived, kind: SignalKind| Ok((arrived, signal(kind)?));
+        let ignored = Ignored::now();
         let mut streams = PASSED_ON
             .iter()
+            .filter(|signal| !ignored.has(**signal))
             .map(|&passed| {
                 catch(
                     Arrived::ForCommand(passed),
@@ -48,8 +52,10 @@ impl Signals {
                 )
             })
             .collect::<io::Result<Vec<_>>>()?;
-        let pause = SignalKind::from_raw(Signal::TSTP.as_raw());
-        streams.push(catch(Arrived::Pause, pause)?);
+        if !ignored.has(Signal::TSTP) {
+            let pause = SignalKind::from_raw(Signal::TSTP.as_raw());
+            streams.push(catch(Arrived::Pause, pause)?);
+        }
         let continued = SignalKind::from_raw(Signal::CONT.as_raw());
         streams.push(catch(Arrived::Continued, continued)?);
         streams.push(catch(Arrived::Child, SignalKind::child())?);
@@ -82,5 +88,47 @@ impl Signals {
                 Arrived::Continued | Arrived::Child => {}
             }
         }
+    }
+}
+
+/// The signals that this process ignores; the bit of signal n is n - 1.
+#[derive(Clone, Copy, Debug)]
+struct Ignored(u64);
+
+impl Ignored {
+    /// As the system tells; where it does not, none.
+    fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self::told_by(&status)
+    }
+
+    fn told_by(status: &str) -> Self {
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        Self(mask.unwrap_or(0))
+    }
+
+    fn has(self, signal: Signal) -> bool {
+        u32::try_from(signal.as_raw() - 1)
+            .ok()
+            .and_then(|bit| self.0.checked_shr(bit))
+            .is_some_and(|rest| rest & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_what_the_system_tells() {
+        // HUP (1), INT (2) and PIPE (13).
+        let ignored = Ignored::told_by("Name:\tx\nSigBlk:\tffff\nSigIgn:\t0000000000001003\n");
+        let told = |signal| ignored.has(signal);
+        assert!(told(Signal::HUP) && told(Signal::INT) && told(Signal::PIPE));
+        assert!(!told(Signal::QUIT) && !told(Signal::TERM) && !told(Signal::TSTP));
+        assert!(!Ignored::told_by("").has(Signal::HUP));
     }
 }

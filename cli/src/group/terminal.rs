@@ -10,9 +10,12 @@
 
 use std::{io, os::fd::AsFd as _, thread};
 
-use nix::sys::signal::{SigSet, Signal as NixSignal};
+use nix::{
+    sys::signal::{SigSet, Signal as NixSignal},
+    unistd::getpgrp,
+};
 use rustix::{
-    process::{Pid, Signal, getpgrp, getpid, kill_current_process_group, kill_process},
+    process::{Pid, Signal, getpid, kill_current_process_group, kill_process},
     termios::{tcgetpgrp, tcsetpgrp},
 };
 
@@ -21,7 +24,8 @@ use super::ProcessGroup;
 /// The terminal on standard input, if there is one.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    ours: Pid,
+    /// Our group. `None` when it belongs to an outer process namespace: then the terminal is never ours to give.
+    ours: Option<Pid>,
     given: bool,
     /// The command is stopped until we are in the foreground and can give it the terminal.
     wanted: bool,
@@ -30,7 +34,8 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn new() -> Self {
         Self {
-            ours: getpgrp(),
+            // Another way to ask insists on a number above 0, which the first process of a namespace need not have.
+            ours: Pid::from_raw(getpgrp().as_raw()),
             given: false,
             wanted: false,
         }
@@ -56,7 +61,7 @@ impl Terminal {
 
     /// Gives the terminal to a command that was stopped for want of it, if it is ours to give now.
     pub(crate) fn offer_again(&mut self, group: &ProcessGroup) {
-        if self.wanted && (self.given || foreground().is_ok_and(|owner| owner == self.ours)) {
+        if self.wanted && (self.given || self.is_ours()) {
             self.wanted = false;
             self.give_to(group.id());
             group.signal(Signal::CONT);
@@ -65,7 +70,7 @@ impl Terminal {
 
     /// After a pause: gives the terminal back to the command if it had it and we are in the foreground again.
     pub(crate) fn resumed(&mut self, had_it: bool, group: &ProcessGroup) {
-        if had_it && foreground().is_ok_and(|owner| owner == self.ours) {
+        if had_it && self.is_ours() {
             self.give_to(group.id());
         }
     }
@@ -77,9 +82,15 @@ impl Terminal {
 
     /// Takes back what was given.
     pub(crate) fn take_back(&mut self) {
-        if std::mem::take(&mut self.given) {
-            set_foreground(self.ours);
+        if std::mem::take(&mut self.given)
+            && let Some(ours) = self.ours
+        {
+            set_foreground(ours);
         }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.ours.is_some() && foreground().ok() == self.ours
     }
 
     fn give_to(&mut self, group: Pid) {

@@ -103,7 +103,7 @@ impl<'a> Supervision<'a> {
                     () = &mut grace => break,
                     () = self.alarm(alarm) => self.check_lease(group).await,
                     arrived = signals.next() => if let Arrived::ForCommand(signal) = arrived {
-                        group.signal(signal);
+                        pass_on(signal, group);
                     },
                 }
                 if self.killed {
@@ -122,7 +122,7 @@ impl<'a> Supervision<'a> {
 
     async fn arrived(&mut self, arrived: Arrived, group: &ProcessGroup) {
         match arrived {
-            Arrived::ForCommand(signal) => group.signal(signal),
+            Arrived::ForCommand(signal) => pass_on(signal, group),
             Arrived::Continued => self.terminal.offer_again(group),
             Arrived::Child => {
                 if let Some(by) = group.leader_stopped()
@@ -198,5 +198,14 @@ impl<'a> Supervision<'a> {
             self.guard.name(),
             self.guard.lost().await
         ));
+    }
+}
+
+/// Passes a signal on. A stopped process gets no signal before it continues, so one that means "end" wakes it as well:
+/// otherwise nothing but KILL would end a command that is stopped, and its lock would be renewed for ever.
+fn pass_on(signal: Signal, group: &ProcessGroup) {
+    group.signal(signal);
+    if [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal) {
+        group.signal(Signal::CONT);
     }
 }
