@@ -77,6 +77,14 @@ impl Failed {
         }
     }
 
+    /// Another answer than the statement has: the connection may be an answer behind.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn out_of_step(error: Error) -> Self {
+        let mut failed = Self::corrupt(error);
+        failed.meaning.reconnect = true;
+        failed
+    }
+
     /// The same when an earlier statement of the batch has done a part already.
     pub(crate) fn after(mut self, partly_done: bool) -> Self {
         if partly_done {

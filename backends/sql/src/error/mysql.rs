@@ -40,6 +40,17 @@ impl Failed {
         }
     }
 
+    /// It was not sent, because the connection was left in the middle of an answer.
+    pub(crate) fn mysql_not_sent() -> Self {
+        let source = std::io::Error::from(std::io::ErrorKind::NotConnected);
+        Self::mysql(sqlx::Error::Io(source), Access::Read)
+    }
+
+    /// Whether the server said so itself, and not the driver.
+    pub(crate) fn is_of_mysql(&self) -> bool {
+        mysql_number(&self.source).is_some()
+    }
+
     pub(crate) fn mysql_trouble(&self) -> Option<MySqlTrouble> {
         match mysql_number(&self.source)? {
             // Deadlock; changed since it was read; not certified by the cluster comes as the first as well.

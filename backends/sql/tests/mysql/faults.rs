@@ -1,14 +1,25 @@
 //! What happens to holders and waiters when the server, or the way to it, breaks.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
 
-use distlock_core::{ErrorKind, LossReason, Released};
+use distlock_core::{
+    Attempt, Clock, ErrorKind, Expect, Guard, LossReason, Moment, RecordKey, Released, Sleep,
+    SystemClock, Written,
+};
 use distlock_harness::{
     Direction, FaultProxy, Signal, eventually_async,
     servers::mysql::{MySqlServer, Product},
 };
 
-use crate::{LONG, SOON, hold, locker, on_both, start, within};
+use distlock_sql::{MySql, ServerConfig};
+
+use crate::{LONG, SOON, common::request, hold, locker, on_both, start, within};
 
 on_both! {
     a_crash_keeps_locks_and_tokens => a_crash;
@@ -19,6 +30,8 @@ on_both! {
     killed_sessions => killed;
     a_server_set_read_only => read_only;
     a_row_held_by_an_operator => an_operator;
+    rows_held_by_an_operator => many_rows;
+    a_read_that_was_given_up => given_up;
 }
 
 const TTL: Duration = Duration::from_secs(3);
@@ -238,4 +251,108 @@ async fn an_operator(product: Product) {
     for guard in guards {
         assert!(guard.release().await.is_clean());
     }
+}
+
+/// Whoever holds one of the rows is not heard; all others live on, however many rows there are and however short their
+/// leases.
+async fn many_rows(product: Product) {
+    let server = start(product);
+    let locker = locker(&server.url()).await;
+    for (held, ttl) in [(10, Duration::from_secs(10)), (1, TTL)] {
+        let mut guards: Vec<Guard> = Vec::new();
+        for number in 0..100 {
+            guards.push(hold(&locker, &format!("lock-{number:02}"), ttl).await);
+        }
+        let unlucky: Vec<_> = guards.drain(45..45 + held).collect();
+        let names: Vec<_> = unlucky
+            .iter()
+            .map(|it| format!("'{}'", it.name()))
+            .collect();
+        let operator = server
+            .hold_open(&format!(
+                "START TRANSACTION; SELECT token FROM distributed_lock WHERE lock_name IN ({}) FOR UPDATE",
+                names.join(", ")
+            ))
+            .unwrap();
+        for guard in &unlucky {
+            let reason = within(SOON, "who waits is told", guard.lost()).await;
+            assert_eq!(reason, LossReason::Unreachable);
+        }
+        tokio::time::sleep(ttl).await;
+        for guard in guards {
+            assert!(guard.is_valid(), "{:?} of {ttl:?} was lost", guard.name());
+            assert!(guard.release().await.is_clean());
+        }
+        drop(operator);
+        for guard in unlucky {
+            let again = within(
+                SOON,
+                "free again",
+                locker.lock(guard.name().as_str()).acquire(),
+            );
+            assert!(again.await.unwrap().release().await.is_clean());
+        }
+    }
+}
+
+/// A clock on which connections have been idle for long.
+#[derive(Debug, Default)]
+struct Idle(AtomicU64);
+
+impl Clock for Idle {
+    fn now(&self) -> Moment {
+        SystemClock.now() + Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        SystemClock.sleep(time)
+    }
+}
+
+/// Its answer comes later, and must not be taken for the answer to what is sent next.
+async fn given_up(product: Product) {
+    let server = start(product);
+    let other = locker(&server.url()).await;
+    let held = hold(&other, "held", LONG).await;
+    let idle = Arc::new(Idle::default());
+    let config = ServerConfig::from_url(&format!("{}&pool_size=1", server.url())).unwrap();
+    let mysql = MySql::open(config, Arc::<Idle>::clone(&idle))
+        .await
+        .unwrap();
+    let (lock, records) = (mysql.lock(), mysql.records());
+    let key = RecordKey::new("k").unwrap();
+    for value in 0..3 {
+        // Before it is used again, the connection is tried.
+        idle.0.fetch_add(60, Ordering::Relaxed);
+        server.signal(Signal::STOP).unwrap();
+        // The first may come before all threads stand still.
+        eventually_async("it is given up", SOON, || async {
+            idle.0.fetch_add(60, Ordering::Relaxed);
+            let read = records.get(&key);
+            let read = tokio::time::timeout(Duration::from_millis(300), read).await;
+            read.is_err().then_some(())
+        })
+        .await
+        .unwrap();
+        server.signal(Signal::CONT).unwrap();
+        let expect = match records.get(&key).await.unwrap() {
+            Some(entry) => Expect::Version(entry.version),
+            None => Expect::Absent,
+        };
+        let written = records.put(&key, &[value], expect).await.unwrap();
+        assert!(matches!(written, Written::Stored(_)), "{written:?}");
+        let refused = lock.try_acquire(&request("held", LONG)).await.unwrap();
+        assert!(matches!(refused, Attempt::Busy(_)), "{refused:?}");
+        let granted = lock
+            .try_acquire(&request(&format!("free-{value}"), LONG))
+            .await;
+        assert!(matches!(granted.unwrap(), Attempt::Acquired(_)));
+        let entry = records.get(&key).await.unwrap().unwrap();
+        assert_eq!(entry.value, [value]);
+    }
+    assert!(held.release().await.is_clean());
 }

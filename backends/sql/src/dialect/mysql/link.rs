@@ -9,17 +9,17 @@ use std::{
 };
 
 use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
-use futures_util::TryStreamExt as _;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, Either, Executor as _, MySql,
-    MySqlConnection,
-    mysql::{MySqlArguments, MySqlConnectOptions, MySqlQueryResult, MySqlRow, MySqlSslMode},
-    query::Query,
+    ConnectOptions as _,
+    mysql::{MySqlConnectOptions, MySqlSslMode},
 };
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Shared, prepared, rows};
+use super::{
+    Shared, prepared, rows,
+    wire::{Answers, Broken, Prepared, Wire},
+};
 use crate::{
     config::SslMode,
     error::{Access, Failed},
@@ -69,9 +69,6 @@ impl Flavour {
     }
 }
 
-/// A statement that the server is to remember, with its values.
-pub(super) type Prepared<'q> = Query<'q, MySql, MySqlArguments>;
-
 /// A few connections that are lent out one by one.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -92,11 +89,13 @@ pub(super) struct Lent<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Link {
     open: Option<Open>,
+    /// Whether a connection of this loan was of no more use.
+    broke: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Open {
-    connection: MySqlConnection,
+    wire: Wire,
     pub(super) flavour: Flavour,
     /// Product and version, as people know them.
     pub(super) server: String,
@@ -106,28 +105,6 @@ pub(crate) struct Open {
     /// Whether the server is asked to remember statements.
     pub(super) prepares: bool,
     used: Moment,
-}
-
-/// What came back: the statements' results in order, and all rows.
-#[derive(Debug, Default)]
-pub(crate) struct Answers {
-    pub(crate) done: Vec<MySqlQueryResult>,
-    pub(crate) rows: Vec<MySqlRow>,
-}
-
-/// Why it did not all come back.
-#[derive(Debug)]
-pub(crate) struct Broken {
-    pub(crate) failed: Failed,
-    /// How many statements were carried out before.
-    pub(crate) done: usize,
-}
-
-impl Answers {
-    /// How many rows were changed.
-    pub(super) fn changed(&self) -> u64 {
-        self.done.iter().map(MySqlQueryResult::rows_affected).sum()
-    }
 }
 
 impl Links {
@@ -185,11 +162,14 @@ impl DerefMut for Lent<'_> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        let link = std::mem::take(&mut self.link);
-        if link.open.is_none() {
+        let mut link = std::mem::take(&mut self.link);
+        if std::mem::take(&mut link.broke) {
             // The others were opened on the same server, which may have gone.
             self.links.idle().clear();
-        } else if !self.links.permits.is_closed() {
+        }
+        // What was left in the middle of an answer would take the rest of it for the answer to what is sent next.
+        let good = link.open.as_ref().is_some_and(|open| !open.wire.is_spent());
+        if good && !self.links.permits.is_closed() {
             self.links.idle().push(link);
         }
     }
@@ -198,11 +178,11 @@ impl Drop for Lent<'_> {
 impl Link {
     /// The connection.
     pub(super) async fn ready(&mut self, shared: &Shared) -> Result<&mut Open> {
-        if let Some(open) = &mut self.open
-            && shared.clock.now().since(open.used) > IDLE
-            && !open.is_alive(shared).await
-        {
-            self.open = None;
+        if let Some(open) = &mut self.open {
+            let idle = shared.clock.now().since(open.used) > IDLE;
+            if open.wire.is_spent() || (idle && !open.wire.answers(shared).await) {
+                self.disconnect();
+            }
         }
         if self.open.is_none() {
             let open = Open::new(shared).await?;
@@ -218,20 +198,20 @@ impl Link {
     /// Notes a failure: a connection that is of no more use is replaced before the next operation.
     pub(super) fn failed(&mut self, failed: Failed) -> Failed {
         if failed.meaning.reconnect {
-            self.open = None;
+            self.disconnect();
         }
         failed
     }
 
     /// Forgets the connection: the next operation opens another.
     pub(super) fn disconnect(&mut self) {
-        self.open = None;
+        self.broke |= self.open.take().is_some();
     }
 
     async fn close(self, shared: &Shared) {
         if let Some(open) = self.open {
             tokio::select! {
-                closed = open.connection.close() => {
+                closed = open.wire.close() => {
                     if let Err(error) = closed {
                         tracing::debug!(%error, "a connection did not close cleanly");
                     }
@@ -244,15 +224,15 @@ impl Link {
 
 impl Open {
     async fn new(shared: &Shared) -> Result<Self> {
-        let mut connection = connect(shared).await?;
-        let (variables, version) = introduce(&mut connection, shared).await?;
+        let mut wire = connect(shared).await?;
+        let (variables, version) = introduce(&mut wire, shared).await?;
         let version = match version {
             None if !shared.config.migrate => {
                 return Err(not_migrated(shared, "has no tables of distlock"));
             }
             None => {
-                upgrade(&mut connection, shared, 0).await?;
-                meta(&mut connection, shared).await?
+                upgrade(&mut wire, shared, 0).await?;
+                meta(&mut wire, shared).await?
             }
             Some(found) => found,
         };
@@ -263,9 +243,9 @@ impl Open {
             return Err(not_migrated(shared, &problem));
         }
         not_later(shared, version)?;
-        tables_are_whole(&mut connection, shared).await?;
+        tables_are_whole(&mut wire, shared).await?;
         Ok(Self {
-            connection,
+            wire,
             flavour: variables.flavour,
             server: variables.server,
             epoch: Epoch::new(match variables.identity {
@@ -278,13 +258,6 @@ impl Open {
         })
     }
 
-    async fn is_alive(&mut self, shared: &Shared) -> bool {
-        tokio::select! {
-            alive = self.connection.ping() => alive.is_ok(),
-            () = shared.clock.sleep(shared.config.statement_timeout) => false,
-        }
-    }
-
     /// Sends statements, in one round trip, and reads what comes back.
     pub(crate) async fn send(
         &mut self,
@@ -294,7 +267,7 @@ impl Open {
         access: Access,
     ) -> Result<Answers, Broken> {
         shared.group.count(operation);
-        let answered = exchange(&mut self.connection, shared, statements, access).await;
+        let answered = self.wire.exchange(shared, statements, access).await;
         self.used = shared.clock.now();
         answered
     }
@@ -307,7 +280,7 @@ impl Open {
         statement: Prepared<'_>,
     ) -> Result<Answers, Broken> {
         shared.group.count(operation);
-        let answered = read(&mut self.connection, shared, statement, Access::Write).await;
+        let answered = self.wire.read(shared, statement, Access::Write).await;
         self.used = shared.clock.now();
         answered
     }
@@ -329,38 +302,38 @@ impl Open {
 
 /// Brings the tables up to date and says from which version it went.
 pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
-    let mut connection = connect(shared).await?;
-    let (_, version) = introduce(&mut connection, shared).await?;
+    let mut wire = connect(shared).await?;
+    let (_, version) = introduce(&mut wire, shared).await?;
     let version = version.map_or(0, |(version, _)| version);
     not_later(shared, version)?;
     if version < LATEST {
-        upgrade(&mut connection, shared, version).await?;
+        upgrade(&mut wire, shared, version).await?;
     }
-    tables_are_whole(&mut connection, shared).await?;
-    leave(connection).await;
+    tables_are_whole(&mut wire, shared).await?;
+    leave(wire).await;
     Ok(version)
 }
 
 /// The version of the tables; 0 when there are none. Changes nothing.
 pub(super) async fn version(shared: &Shared) -> Result<i64> {
-    let mut connection = connect(shared).await?;
-    let (_, version) = introduce(&mut connection, shared).await?;
+    let mut wire = connect(shared).await?;
+    let (_, version) = introduce(&mut wire, shared).await?;
     let version = version.map_or(0, |(version, _)| version);
     not_later(shared, version)?;
     if version == LATEST {
-        tables_are_whole(&mut connection, shared).await?;
+        tables_are_whole(&mut wire, shared).await?;
     }
-    leave(connection).await;
+    leave(wire).await;
     Ok(version)
 }
 
-async fn leave(connection: MySqlConnection) {
-    if let Err(error) = connection.close().await {
+async fn leave(wire: Wire) {
+    if let Err(error) = wire.close().await {
         tracing::debug!(%error, "a connection did not close cleanly");
     }
 }
 
-async fn connect(shared: &Shared) -> Result<MySqlConnection> {
+async fn connect(shared: &Shared) -> Result<Wire> {
     let config = &shared.config;
     let mut options = MySqlConnectOptions::new()
         .host(&config.host)
@@ -403,7 +376,7 @@ async fn connect(shared: &Shared) -> Result<MySqlConnection> {
             ));
         }
     };
-    connected.map_err(|error| {
+    connected.map(Wire::new).map_err(|error| {
         let error = Failed::mysql(error, Access::Read).into_error();
         Error::new(error.kind(), place(shared)).caused_by(error)
     })
@@ -421,10 +394,10 @@ struct Variables {
 type Meta = Option<(i64, String)>;
 
 /// Sets the session up, and asks who is there and what is there.
-async fn introduce(connection: &mut MySqlConnection, shared: &Shared) -> Result<(Variables, Meta)> {
+async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Meta)> {
     let mut script = SESSION.to_owned();
     let _ = write!(script, "; {}; {VARIABLES}", shared.statements.objects());
-    let found = run(connection, shared, script).await?;
+    let found = run(wire, shared, script).await?;
     let mut rows_found = found.rows.iter();
     let mut objects: i64 = match rows_found.next() {
         Some(row) => rows::column(row, 0)?,
@@ -437,13 +410,13 @@ async fn introduce(connection: &mut MySqlConnection, shared: &Shared) -> Result<
     let variables = Variables::of(&variables)?;
     let deadline = shared.clock.now() + SETTING_UP;
     let version = loop {
-        match present(connection, shared, objects).await {
+        match present(wire, shared, objects).await {
             // Another process may be making them: here, one table comes after the other.
             Err(error)
                 if error.kind() == ErrorKind::InvalidConfig && shared.clock.now() < deadline =>
             {
                 shared.clock.sleep(SETTING_UP / 100).await;
-                let found = run(connection, shared, shared.statements.objects()).await?;
+                let found = run(wire, shared, shared.statements.objects()).await?;
                 objects = match found.rows.first() {
                     Some(row) => rows::column(row, 0)?,
                     None => 0,
@@ -456,10 +429,10 @@ async fn introduce(connection: &mut MySqlConnection, shared: &Shared) -> Result<
 }
 
 /// The tables, of which so many are there: all of them, or none.
-async fn present(connection: &mut MySqlConnection, shared: &Shared, objects: i64) -> Result<Meta> {
+async fn present(wire: &mut Wire, shared: &Shared, objects: i64) -> Result<Meta> {
     match objects {
         0 => Ok(None),
-        3 => meta(connection, shared).await.map(Some),
+        3 => meta(wire, shared).await.map(Some),
         _ => Err(wrong(
             shared,
             "has only some of distlock's tables, or another program's tables of the same names: choose another database \
@@ -510,8 +483,8 @@ impl Variables {
     }
 }
 
-async fn meta(connection: &mut MySqlConnection, shared: &Shared) -> Result<(i64, String)> {
-    let found = run(connection, shared, shared.statements.meta()).await?;
+async fn meta(wire: &mut Wire, shared: &Shared) -> Result<(i64, String)> {
+    let found = run(wire, shared, shared.statements.meta()).await?;
     match found.rows.first() {
         Some(row) => Ok((rows::column(row, 0)?, rows::string(row, 1)?)),
         None => Err(not_migrated(
@@ -526,9 +499,11 @@ fn not_later(shared: &Shared, version: i64) -> Result<()> {
 }
 
 /// Whether every column is there that is read or written.
-async fn tables_are_whole(connection: &mut MySqlConnection, shared: &Shared) -> Result<()> {
+async fn tables_are_whole(wire: &mut Wire, shared: &Shared) -> Result<()> {
     shared.group.count("open");
-    let asked = exchange(connection, shared, shared.statements.whole(), Access::Read).await;
+    let asked = wire
+        .exchange(shared, shared.statements.whole(), Access::Read)
+        .await;
     let Err(broken) = asked else { return Ok(()) };
     let error = broken.failed.into_error();
     let says = if error.kind() == ErrorKind::InvalidConfig {
@@ -542,63 +517,21 @@ async fn tables_are_whole(connection: &mut MySqlConnection, shared: &Shared) -> 
 
 /// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
 /// transaction of its own, and others may do the same at the same time.
-async fn upgrade(connection: &mut MySqlConnection, shared: &Shared, version: i64) -> Result<()> {
+async fn upgrade(wire: &mut Wire, shared: &Shared, version: i64) -> Result<()> {
     for migration in TablesStatus::at(version, &migrate::MYSQL).migrations {
-        run(connection, shared, shared.statements.script(migration.sql)).await?;
+        run(wire, shared, shared.statements.script(migration.sql)).await?;
     }
     Ok(())
 }
 
-async fn run(connection: &mut MySqlConnection, shared: &Shared, script: String) -> Result<Answers> {
+async fn run(wire: &mut Wire, shared: &Shared, script: String) -> Result<Answers> {
     shared.group.count("open");
-    exchange(connection, shared, script, Access::Read)
+    wire.exchange(shared, script, Access::Read)
         .await
         .map_err(|broken| {
             let error = broken.failed.into_error();
             Error::new(error.kind(), place(shared)).caused_by(error)
         })
-}
-
-async fn exchange(
-    connection: &mut MySqlConnection,
-    shared: &Shared,
-    statements: String,
-    access: Access,
-) -> Result<Answers, Broken> {
-    // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
-    // `[a-z0-9_]`.
-    let statements = sqlx::raw_sql(AssertSqlSafe(statements));
-    read(connection, shared, statements, access).await
-}
-
-async fn read<'q>(
-    connection: &mut MySqlConnection,
-    shared: &Shared,
-    statements: impl sqlx::Execute<'q, MySql> + 'q,
-    access: Access,
-) -> Result<Answers, Broken> {
-    let mut answers = Answers::default();
-    let reading = async {
-        let mut stream = connection.fetch_many(statements);
-        while let Some(part) = stream.try_next().await? {
-            match part {
-                Either::Left(done) => answers.done.push(done),
-                Either::Right(row) => answers.rows.push(row),
-            }
-        }
-        Ok(())
-    };
-    let outcome = tokio::select! {
-        read = reading => read.map_err(|error| Failed::mysql(error, access)),
-        () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::mysql_timed_out(access)),
-    };
-    match outcome {
-        Ok(()) => Ok(answers),
-        Err(failed) => Err(Broken {
-            failed,
-            done: answers.done.len(),
-        }),
-    }
 }
 
 /// Which database it is about, without user and password.

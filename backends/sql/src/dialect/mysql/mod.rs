@@ -6,6 +6,7 @@ mod literals;
 mod prepared;
 pub(crate) mod rows;
 mod statements;
+mod wire;
 mod write;
 
 use std::{
@@ -20,7 +21,7 @@ use distlock_core::{
     batch::{Failure, Limits, Reply},
 };
 
-pub(crate) use self::link::{Answers, Open};
+pub(crate) use self::{link::Open, wire::Answers};
 use self::{
     link::{Link, Links},
     statements::{Range, Statements},

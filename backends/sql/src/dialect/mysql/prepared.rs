@@ -7,8 +7,9 @@ use distlock_core::{AcquireRequest, Lease, LockName, Meta, OwnerId, Ttl};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
-    link::{self, Flavour},
+    link::Flavour,
     statements::{NOBODY, NOW, WANTED, unless_held},
+    wire,
 };
 use crate::op::Op;
 
@@ -79,7 +80,7 @@ impl Prepared {
         &self,
         requests: &[&'q AcquireRequest],
         mark: i64,
-    ) -> Option<link::Prepared<'q>> {
+    ) -> Option<wire::Prepared<'q>> {
         let at = SIZES.partition_point(|size| *size < requests.len());
         let (size, text) = (*SIZES.get(at)?, self.acquire_all.get(at)?);
         let text = text.get_or_init(|| sql(self.take_all(size)));
@@ -112,7 +113,7 @@ impl Prepared {
     }
 
     /// The statement for an operation, if there is one.
-    pub(super) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<link::Prepared<'q>> {
+    pub(super) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<wire::Prepared<'q>> {
         let token = |lease: &Lease| Some(lease.token?.get().cast_signed());
         Some(match op {
             Op::Acquire(request) => {
@@ -142,7 +143,7 @@ fn sql(text: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(text)).into_sql_str()
 }
 
-fn bind_request<'q>(query: link::Prepared<'q>, request: &'q AcquireRequest) -> link::Prepared<'q> {
+fn bind_request<'q>(query: wire::Prepared<'q>, request: &'q AcquireRequest) -> wire::Prepared<'q> {
     query
         .bind(name(&request.name))
         .bind(owner(&request.owner))

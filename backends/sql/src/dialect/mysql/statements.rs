@@ -236,15 +236,18 @@ impl Statements {
                  holder_id = {NOBODY}, expires_at = {now}, meta = NULL, nonce = NULL"
             ),
             "",
+            true,
         )
     }
 
-    /// Renews the leases, all of which have tokens; or none of them, where one is over or not its owner's any more.
-    pub(super) fn renew_all(&self, leases: &[&Lease], ttl: Ttl) -> String {
+    /// Renews the leases, all of which have tokens; or none of them, where one is over or not its owner's any more. Unless it
+    /// `waits`, it fails at once where somebody else has locked one.
+    pub(super) fn renew_all(&self, leases: &[&Lease], ttl: Ttl, waits: bool) -> String {
         self.change_all(
             leases,
             &format!("expires_at = {BATCH_NOW} + {}", ttl.as_millis() * 1000),
             &format!(" AND expires_at > {BATCH_NOW}"),
+            waits,
         )
     }
 
@@ -252,12 +255,21 @@ impl Statements {
     /// committed.
     ///
     /// [`MySqlTrouble::NotAll`]: crate::error::MySqlTrouble::NotAll
-    fn change_all(&self, leases: &[&Lease], set: &str, condition: &str) -> String {
+    fn change_all(&self, leases: &[&Lease], set: &str, condition: &str, waits: bool) -> String {
         let lock = &self.lock;
         let mut sql = String::with_capacity(600 + leases.len() * 200);
+        let _ = write!(sql, "{SET_BATCH_NOW}; START TRANSACTION; ");
+        if !waits {
+            let names = leases.iter().map(|lease| lease.name.as_str().as_bytes());
+            let _ = write!(
+                sql,
+                "SELECT COUNT(lock_name) FROM {lock} FORCE INDEX (PRIMARY) WHERE lock_name IN ({}) FOR UPDATE NOWAIT; ",
+                list(names)
+            );
+        }
         let _ = write!(
             sql,
-            "{SET_BATCH_NOW}; START TRANSACTION; UPDATE {lock} FORCE INDEX (PRIMARY) SET {set} WHERE lock_name IN ("
+            "UPDATE {lock} FORCE INDEX (PRIMARY) SET {set} WHERE lock_name IN ("
         );
         for (at, lease) in leases.iter().enumerate() {
             if at > 0 {
@@ -313,6 +325,14 @@ impl Statements {
             self.lock,
             list(names.map(|name| name.as_str().as_bytes()))
         )
+    }
+
+    /// Which of the rows are there, and which of them nobody has locked: 0 or 1, and the key.
+    pub(super) fn there_and_unlocked(&self, table: Reaped, keys: &[&[u8]]) -> String {
+        let (name, column) = self.table(table);
+        let keys = list(keys.iter().copied());
+        let rows = format!("{column} FROM {name} FORCE INDEX (PRIMARY) WHERE {column} IN ({keys})");
+        format!("SELECT 0, {rows}; SELECT 1, {rows} FOR UPDATE SKIP LOCKED")
     }
 
     /// Those of the rows that nobody has locked.

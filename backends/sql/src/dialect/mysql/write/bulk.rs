@@ -1,7 +1,7 @@
 //! Batches of the frequent kinds, with one statement for all rows: a server carries it out in a fraction of the time that it
 //! takes for as many statements. It tells whether all went as it nearly always does; the rows are read only when not.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use distlock_core::{
     AcquireRequest, FencingToken, Lease, LockName, Result, TicketStep, Ttl, batch::Failure,
@@ -15,16 +15,21 @@ use crate::{
     dialect::{
         LockRow,
         mysql::{
-            link::{self, Answers, Flavour},
+            link::Flavour,
             look,
             prepared::Prepared,
             rows,
             statements::Statements,
+            wire::{self, Answers},
         },
     },
     error::{Access, Failed, MySqlTrouble},
     op::Op,
 };
+
+/// A lease of at least this long outlives what a server lets a statement wait for a locked row, which for some is twice as
+/// long as they were told, and one more round. Shorter ones are not waited for.
+const WAITS: Duration = Duration::from_secs(8);
 
 /// What can be said in one statement.
 pub(super) enum Bulk<'a> {
@@ -81,17 +86,25 @@ impl<'a> Bulk<'a> {
         }
     }
 
+    /// Whether it waits for a row that somebody else has locked.
+    fn waits(&self) -> bool {
+        match self {
+            Self::Renew(_, ttl) => ttl.duration() >= WAITS,
+            Self::Acquire(_) | Self::Release(_) => true,
+        }
+    }
+
     /// Its statements.
     fn script(&self, statements: &Statements, mark: i64, flavour: Flavour) -> String {
         match self {
             Self::Acquire(requests) => statements.acquire_all(requests, mark, flavour),
             Self::Release(leases) => statements.release_all(leases, mark),
-            Self::Renew(leases, ttl) => statements.renew_all(leases, *ttl),
+            Self::Renew(leases, ttl) => statements.renew_all(leases, *ttl, self.waits()),
         }
     }
 
     /// The statement that the server is to remember, if there is one.
-    fn prepared(&self, prepared: &Prepared, mark: i64) -> Option<link::Prepared<'a>> {
+    fn prepared(&self, prepared: &Prepared, mark: i64) -> Option<wire::Prepared<'a>> {
         match self {
             Self::Acquire(requests) => prepared.acquire_all(requests, mark),
             Self::Release(_) | Self::Renew(..) => None,
@@ -116,7 +129,8 @@ impl<'a> Bulk<'a> {
         // How many statements it is made of, and which of them changes the rows.
         let (all, change) = match self {
             Self::Acquire(_) => (3, 1),
-            Self::Release(_) | Self::Renew(..) => (5, 2),
+            Self::Release(_) | Self::Renew(..) if self.waits() => (5, 2),
+            Self::Release(_) | Self::Renew(..) => (6, 3),
         };
         let change = answers.done.get(change);
         let (Some(change), true) = (change, answers.done.len() == all) else {
@@ -190,9 +204,9 @@ impl Batch<'_> {
                     }
                 }
                 (Ok(None), _) => {
-                    Failed::corrupt(rows::corrupt("the server gave no answer")).after(true)
+                    Failed::out_of_step(rows::corrupt("the server gave no answer")).after(true)
                 }
-                (Err(corrupt), _) => Failed::corrupt(corrupt).after(true),
+                (Err(corrupt), _) => Failed::out_of_step(corrupt).after(true),
             },
             Err(mut broken) => {
                 // Of these alone, what is carried out counts at once.

@@ -8,7 +8,7 @@ mod release;
 mod renew;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -22,12 +22,13 @@ use sqlx::mysql::MySqlQueryResult;
 use self::bulk::Bulk;
 use super::{
     Shared,
-    link::{Broken, Link},
+    link::Link,
     look, rows,
     statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
+    wire::Broken,
 };
 use crate::{
-    dialect::LockRow,
+    dialect::{LockRow, Reaped},
     error::{Access, Failed, MySqlTrouble},
     op::{Answer, Op},
 };
@@ -38,9 +39,20 @@ const ATTEMPTS: u32 = 12;
 /// How long a row that somebody else had locked is taken to be locked still.
 const STUCK_FOR: Duration = Duration::from_secs(60);
 
-/// Rows that others have locked for longer than a statement waits, and since when that was last seen.
+/// A row that somebody else had locked when it was looked at may be free after this.
+const A_MOMENT: Duration = Duration::from_millis(20);
+
+/// Rows that others have locked.
 #[derive(Debug, Default)]
-pub(super) struct Stuck(Mutex<HashMap<String, Moment>>);
+pub(super) struct Stuck(Mutex<HashMap<String, Seen>>);
+
+/// How a row was last seen to be locked.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: Moment,
+    /// For longer than a statement waits, or more than once.
+    surely: bool,
+}
 
 /// One batch on its way.
 pub(super) struct Batch<'a> {
@@ -63,22 +75,30 @@ struct Refusals {
 
 impl Stuck {
     fn forget_before(&self, now: Moment) {
-        self.rows().retain(|_, seen| now.since(*seen) < STUCK_FOR);
+        self.rows().retain(|_, seen| now.since(seen.at) < STUCK_FOR);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rows().is_empty()
     }
 
     fn contains(&self, op: &Op) -> bool {
         self.rows().contains_key(op.key())
     }
 
-    fn note(&self, op: &Op, now: Moment) {
-        self.rows().insert(op.key().to_owned(), now);
+    fn surely_contains(&self, op: &Op) -> bool {
+        self.rows().get(op.key()).is_some_and(|seen| seen.surely)
+    }
+
+    fn note(&self, op: &Op, at: Moment, surely: bool) {
+        self.rows().insert(op.key().to_owned(), Seen { at, surely });
     }
 
     fn forget(&self, op: &Op) {
         self.rows().remove(op.key());
     }
 
-    fn rows(&self) -> MutexGuard<'_, HashMap<String, Moment>> {
+    fn rows(&self) -> MutexGuard<'_, HashMap<String, Seen>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -114,6 +134,10 @@ impl<'a> Batch<'a> {
         let mut sent: Vec<usize> = (0..ops.len())
             .filter(|at| lone || !self.stuck.contains(&ops[*at]))
             .collect();
+        // One row was found locked, so that others may be, and a lease may not be long enough to wait for each.
+        if !lone && !self.stuck.is_empty() && matches!(ops, [Op::Renew(..), ..]) {
+            self.leave_out_locked(&mut sent).await;
+        }
         let (mut attempt, mut together) = (0, true);
         while !sent.is_empty() {
             let batch: Vec<_> = sent.iter().map(|at| &ops[*at]).collect();
@@ -137,22 +161,22 @@ impl<'a> Batch<'a> {
             attempt += 1;
             let late = shared.clock.now().since(started) > shared.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
-                // One statement for all does not tell which row is locked or not as it must be: statements of their own do.
-                (Some(trouble @ (MySqlTrouble::Locked | MySqlTrouble::NotAll)), _)
-                    if bulk.is_some() =>
-                {
-                    if trouble == MySqlTrouble::Locked {
-                        shared.group.retried();
-                    }
-                    together = false;
+                // One statement for all does not tell which row is locked: all that are must be left out at once, because each
+                // further one would be waited for.
+                (Some(MySqlTrouble::Locked), _) if bulk.is_some() => {
+                    shared.group.retried();
+                    together = self.leave_out_locked(&mut sent).await;
                 }
+                // Nor which row is not as it must be: statements of their own do.
+                (Some(MySqlTrouble::NotAll), _) if bulk.is_some() => together = false,
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
-                    self.stuck.note(batch[at], shared.clock.now());
+                    self.stuck.note(batch[at], shared.clock.now(), true);
                     if lone {
                         return Err(broken.failed.into_failure());
                     }
                     sent.remove(at);
+                    self.leave_out_locked(&mut sent).await;
                     if !sent.is_empty() {
                         shared.group.retried();
                     }
@@ -175,6 +199,52 @@ impl<'a> Batch<'a> {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Asks which of the operations' rows others have locked, without waiting for any, and leaves those out. Says whether there
+    /// were some.
+    async fn leave_out_locked(&mut self, sent: &mut Vec<usize>) -> bool {
+        let (ops, shared, stuck) = (self.ops, self.shared, self.stuck);
+        let table = match ops.first().and_then(Op::lock) {
+            Some(_) => Reaped::Locks,
+            None => Reaped::Records,
+        };
+        let keys: Vec<_> = sent.iter().map(|at| ops[*at].key().as_bytes()).collect();
+        if keys.is_empty() {
+            return false;
+        }
+        let asked = shared.statements.there_and_unlocked(table, &keys);
+        // Whatever is wrong with the connection shows when the operations are sent.
+        let Ok(open) = self.link.ready(shared).await else {
+            return false;
+        };
+        let rows = match open.send(shared, "probe", asked, Access::Read).await {
+            Ok(answers) => answers.rows,
+            Err(broken) => {
+                self.link.failed(broken.failed);
+                return false;
+            }
+        };
+        let (mut locked, mut unlocked) = (HashSet::new(), HashSet::new());
+        for row in &rows {
+            let found = rows::column::<i64>(row, 0).and_then(|it| Ok((it, rows::column(row, 1)?)));
+            let _: bool = match found {
+                Ok((0, key)) => locked.insert(key),
+                Ok((_, key)) => unlocked.insert(key),
+                Err(_) => false,
+            };
+        }
+        locked.retain(|key: &Vec<u8>| !unlocked.contains(key));
+        let now = shared.clock.now();
+        sent.retain(|at| {
+            let op = &ops[*at];
+            let is_locked = locked.contains(op.key().as_bytes());
+            if is_locked && !stuck.surely_contains(op) {
+                stuck.note(op, now, false);
+            }
+            !is_locked
+        });
+        !locked.is_empty()
     }
 
     /// One transaction.
@@ -218,7 +288,7 @@ impl<'a> Batch<'a> {
                 return Ok(Ok(outcomes(ops, &answers.done)));
             }
             Ok(answers) => Broken {
-                failed: Failed::corrupt(rows::corrupt(
+                failed: Failed::out_of_step(rows::corrupt(
                     "the server answered to another number of statements than were sent",
                 ))
                 .after(true),
@@ -254,18 +324,23 @@ impl<'a> Batch<'a> {
         let Ok(open) = self.link.ready(shared).await else {
             return Ok(());
         };
-        let statement = shared.statements.probe(op);
-        match open.send(shared, "probe", statement, Access::Read).await {
-            Ok(_) => {
+        let mut surely = self.stuck.surely_contains(op);
+        loop {
+            let statement = shared.statements.probe(op);
+            let probed = open.send(shared, "probe", statement, Access::Read).await;
+            let Err(broken) = probed else {
                 self.stuck.forget(op);
-                Ok(())
-            }
-            Err(broken) => {
-                if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
-                    self.stuck.note(op, shared.clock.now());
+                return Ok(());
+            };
+            if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
+                if !surely {
+                    surely = true;
+                    shared.clock.sleep(A_MOMENT).await;
+                    continue;
                 }
-                Err(self.link.failed(broken.failed))
+                self.stuck.note(op, shared.clock.now(), true);
             }
+            return Err(self.link.failed(broken.failed));
         }
     }
 

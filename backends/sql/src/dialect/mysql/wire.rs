@@ -1,0 +1,131 @@
+//! What goes over one connection, and whether all of it came back.
+
+use distlock_core::Result;
+use futures_util::TryStreamExt as _;
+use sqlx::{
+    AssertSqlSafe, Connection as _, Either, Executor as _, MySql, MySqlConnection,
+    mysql::{MySqlArguments, MySqlQueryResult, MySqlRow},
+    query::Query,
+};
+
+use super::Shared;
+use crate::error::{Access, Failed};
+
+/// A statement that the server is to remember, with its values.
+pub(super) type Prepared<'q> = Query<'q, MySql, MySqlArguments>;
+
+/// A connection. The driver's may not be left in the middle of an answer, as it is when a caller stops to wait: what is sent
+/// next would be told the rest of it. So what is under way is noted, and such a connection carries nothing any more.
+#[derive(Debug)]
+pub(super) struct Wire {
+    connection: MySqlConnection,
+    /// Something was sent, and its answer was not read to its end.
+    unread: bool,
+}
+
+/// What came back: the statements' results in order, and all rows.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    pub(crate) done: Vec<MySqlQueryResult>,
+    pub(crate) rows: Vec<MySqlRow>,
+}
+
+/// Why it did not all come back.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) failed: Failed,
+    /// How many statements were carried out before.
+    pub(crate) done: usize,
+}
+
+impl Answers {
+    /// How many rows were changed.
+    pub(super) fn changed(&self) -> u64 {
+        self.done.iter().map(MySqlQueryResult::rows_affected).sum()
+    }
+}
+
+impl Wire {
+    pub(super) const fn new(connection: MySqlConnection) -> Self {
+        Self {
+            connection,
+            unread: false,
+        }
+    }
+
+    /// Whether it is of no more use.
+    pub(super) const fn is_spent(&self) -> bool {
+        self.unread
+    }
+
+    /// Whether the server is still there.
+    pub(super) async fn answers(&mut self, shared: &Shared) -> bool {
+        if self.unread {
+            return false;
+        }
+        self.unread = true;
+        let answers = tokio::select! {
+            pong = self.connection.ping() => pong.is_ok(),
+            () = shared.clock.sleep(shared.config.statement_timeout) => false,
+        };
+        self.unread = !answers;
+        answers
+    }
+
+    /// Sends statements, in one round trip, and reads what comes back.
+    pub(super) async fn exchange(
+        &mut self,
+        shared: &Shared,
+        statements: String,
+        access: Access,
+    ) -> Result<Answers, Broken> {
+        // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
+        // `[a-z0-9_]`.
+        let statements = sqlx::raw_sql(AssertSqlSafe(statements));
+        self.read(shared, statements, access).await
+    }
+
+    /// The same for anything that can be sent.
+    pub(super) async fn read<'q>(
+        &mut self,
+        shared: &Shared,
+        statements: impl sqlx::Execute<'q, MySql> + 'q,
+        access: Access,
+    ) -> Result<Answers, Broken> {
+        let mut answers = Answers::default();
+        if self.unread {
+            return Err(Broken {
+                failed: Failed::mysql_not_sent(),
+                done: 0,
+            });
+        }
+        self.unread = true;
+        let reading = async {
+            let mut stream = self.connection.fetch_many(statements);
+            while let Some(part) = stream.try_next().await? {
+                match part {
+                    Either::Left(done) => answers.done.push(done),
+                    Either::Right(row) => answers.rows.push(row),
+                }
+            }
+            Ok(())
+        };
+        let outcome = tokio::select! {
+            read = reading => read.map_err(|error| Failed::mysql(error, access)),
+            () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::mysql_timed_out(access)),
+        };
+        // The server's own error is the end of its answer.
+        self.unread = matches!(&outcome, Err(failed) if !failed.is_of_mysql());
+        match outcome {
+            Ok(()) => Ok(answers),
+            Err(failed) => Err(Broken {
+                failed,
+                done: answers.done.len(),
+            }),
+        }
+    }
+
+    pub(super) async fn close(self) -> Result<(), sqlx::Error> {
+        self.connection.close().await
+    }
+}
