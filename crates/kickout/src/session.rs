@@ -107,6 +107,13 @@ impl Session {
         self.live.check()
     }
 
+    /// Whether the session may send and receive at this moment, as [`check`](Self::check) tells it, without that anybody counts
+    /// as heard: for what this side does on its own.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.live.check().is_ok()
+    }
+
     /// Waits until the session must go, and says why. It never ends otherwise.
     ///
     /// # Cancel safety

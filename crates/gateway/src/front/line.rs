@@ -54,13 +54,22 @@ pub(crate) struct LineListener {
     login_timeout: Duration,
 }
 
-/// A connection. Until somebody logs in over it, reading fails after the time to log in is over, so that a client that says
-/// nothing, or says it a byte a minute, holds no place for ever.
+/// A connection. Until somebody logs in over it, waiting for the client fails after the time to log in is over, whether for
+/// something to read or for room to write: a client that says nothing, or says it a byte a minute, or does not read what it is
+/// answered, holds no place for ever.
 pub(crate) struct Line {
     stream: TcpStream,
     end: Arc<End>,
-    deadline: Option<Sleep>,
+    deadline: Deadline,
     _place: OwnedSemaphorePermit,
+}
+
+/// The time to log in.
+enum Deadline {
+    Runs(Sleep),
+    Over,
+    /// Somebody logged in.
+    Met,
 }
 
 /// What the session's task decides about its connection.
@@ -118,7 +127,7 @@ impl LineListener {
                     pending: Mutex::new(Some(pending)),
                     ..End::default()
                 }),
-                deadline: Some(self.clock.sleep(self.login_timeout)),
+                deadline: Deadline::Runs(self.clock.sleep(self.login_timeout)),
                 _place: place,
             };
             return (line, peer);
@@ -153,6 +162,27 @@ impl Line {
             end: Arc::clone(&self.end),
             peer,
         }
+    }
+
+    /// An answer of the stream's, unless it is to wait and the time to log in is over.
+    fn in_time<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        answer: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if answer.is_ready() {
+            return answer;
+        }
+        if self.end.logged_in.load(Ordering::Acquire) {
+            self.deadline = Deadline::Met;
+        }
+        match &mut self.deadline {
+            Deadline::Met => return Poll::Pending,
+            Deadline::Runs(sleep) => ready!(sleep.as_mut().poll(context)),
+            Deadline::Over => {}
+        }
+        self.deadline = Deadline::Over;
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -189,19 +219,8 @@ impl AsyncRead for Line {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if let Poll::Ready(result) = Pin::new(&mut this.stream).poll_read(context, buffer) {
-            return Poll::Ready(result);
-        }
-        if let Some(deadline) = &mut this.deadline {
-            if this.end.logged_in.load(Ordering::Acquire) {
-                this.deadline = None;
-                return Poll::Pending;
-            }
-            ready!(deadline.as_mut().poll(context));
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Poll::Pending
+        let answer = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.in_time(context, answer)
     }
 }
 
@@ -211,14 +230,17 @@ impl AsyncWrite for Line {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let answer = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.in_time(context, answer)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let answer = Pin::new(&mut self.stream).poll_flush(context);
+        self.in_time(context, answer)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let answer = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.in_time(context, answer)
     }
 }

@@ -123,6 +123,10 @@ async fn write<W: FrameWriter>(
                 }
             },
             Some(reply) = replies.recv() => {
+                // A kept message: what the session may not get any more waits for the next one.
+                if reply.receipt.is_some() && !session.is_active() {
+                    continue;
+                }
                 let written = writer.send(&reply.frame).await;
                 if let (Ok(()), Some(receipt)) = (&written, reply.receipt) {
                     let _ = receipt.send(());

@@ -104,7 +104,7 @@ pub(super) async fn hand_out_kept(
         let mut receipts = Vec::with_capacity(kept.len());
         for message in &kept {
             let (reply, written) = Reply::with_receipt(message_frame(message));
-            if session.check().is_err() || replies.send(reply).await.is_err() {
+            if !session.is_active() || replies.send(reply).await.is_err() {
                 break;
             }
             receipts.push(written);
@@ -132,13 +132,16 @@ mod tests {
 
     use async_trait::async_trait;
     use distlock_core::Store;
-    use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId};
+    use distlock_kickout::{Class, Code, Device, KickOut, Login, LoginOutcome, NodeId};
     use distlock_memory::Memory;
     use tokio::{
         sync::{Mutex, Notify, watch},
         time::timeout,
     };
-    use tokio_util::{sync::CancellationToken, task::TaskTracker};
+    use tokio_util::{
+        sync::CancellationToken,
+        task::{AbortOnDropHandle, TaskTracker},
+    };
 
     use super::{super::FrameWriter, super::frames::Frame, super::outbox::Outbox, *};
     use crate::{inbox::RecordsInbox, token::TokenKey};
@@ -208,6 +211,42 @@ mod tests {
         writing.abort();
         timeout(LONG, handing_out).await.unwrap().unwrap();
         assert_eq!(inbox.claim(&anna).await.unwrap(), messages[3..]);
+    }
+
+    #[tokio::test]
+    async fn what_waits_when_the_session_ends_is_kept() {
+        let memory = Memory::default();
+        let store = Store::new(memory.lock(), memory.records());
+        let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
+        let kick = kick.start().await.unwrap();
+        let anna = Uid::new("anna").unwrap();
+        let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
+        let messages: Vec<_> = (0..10).map(message).collect();
+        for message in &messages {
+            inbox.keep(&anna, message).await.unwrap();
+        }
+        let session = Arc::new(admitted(&kick, &anna).await);
+        let (frames, read) = watch::channel(0);
+        let (outbox, writing) = Outbox::open(Reads { most: 99, frames }, Arc::clone(&session));
+        let replies = outbox.replies();
+        let free = replies.capacity();
+        let handing_out = tokio::spawn(hand_out_kept(
+            Arc::clone(&inbox),
+            Arc::clone(&session),
+            outbox.replies(),
+        ));
+        let all_wait = async {
+            while replies.capacity() > free - messages.len() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LONG, all_wait).await.unwrap();
+        session.end(Code::Superseded);
+        // The last word is not there yet.
+        let _writing = AbortOnDropHandle::new(tokio::spawn(writing));
+        timeout(LONG, handing_out).await.unwrap().unwrap();
+        assert_eq!(*read.borrow(), 0);
+        assert_eq!(inbox.claim(&anna).await.unwrap(), messages);
     }
 
     #[test]

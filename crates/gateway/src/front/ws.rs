@@ -29,6 +29,11 @@ use super::{
 /// keeps it for as long as the connection lasts: its own default, 128 KiB, is most of what an idle session weighs.
 const READ_BUFFER: usize = 2048;
 
+/// What may wait to be written: the library's own threshold for writing, 128 KiB, and the longest frame. Answers to pings wait
+/// here while their client reads nothing, and by the library's default without a bound. When it is full, an answer to a ping
+/// takes the place of the one before, and the next frame fails and ends the connection.
+const WRITE_BUFFER: usize = 256 * 1024;
+
 /// Serves WebSocket clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
 pub(crate) async fn serve_websocket(
     front: Front,
@@ -54,6 +59,7 @@ async fn upgrade(
         .max_message_size(front.max_frame)
         .max_frame_size(front.max_frame)
         .read_buffer_size(READ_BUFFER)
+        .max_write_buffer_size(WRITE_BUFFER)
         .on_upgrade(move |socket| connections.track_future(converse(front, socket, line)))
 }
 

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use distlock_core::Store;
 use distlock_report::CountingStore;
+use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::json;
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpSocket, TcpStream},
+};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{Net, login};
+use crate::net::{Net, eventually, login, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_ask_nothing_of_the_store() {
@@ -48,4 +52,83 @@ async fn strangers_ask_nothing_of_the_store() {
     client.send(&login("anna", "phone")).await;
     assert_eq!(client.frame().await["type"], "login_ok");
     assert!(counting.calls() > before);
+}
+
+/// A client's frame, masked with zeroes: the opcode, and at least 126 bytes or a control frame's 125 at most.
+fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).unwrap();
+    let mut frame = vec![0x80 | opcode];
+    if length < 126 {
+        frame.push(0x80 | length.to_be_bytes()[1]);
+    } else {
+        frame.push(0x80 | 126);
+        frame.extend(length.to_be_bytes());
+    }
+    frame.extend([0; 4]);
+    frame.extend(payload);
+    frame
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_to_pings_that_nobody_reads_are_not_kept() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.heartbeat = Duration::from_secs(600);
+        })
+        .await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 * 1024).unwrap();
+    let stream = socket.connect(n1.listen).await.unwrap();
+    let url = format!("ws://{}/ws", n1.listen);
+    let (mut anna, _) = tokio_tungstenite::client_async(url, stream).await.unwrap();
+    let text = Message::text(login("anna", "phone").to_string());
+    anna.send(text).await.unwrap();
+    soon("login_ok", anna.next()).await.unwrap().unwrap();
+    let mut anna = anna.into_inner();
+    // Far more than a socket holds.
+    let pings = frame(9, &[b'p'; 125]).repeat(1000);
+    for _ in 0..160 {
+        let written = anna.write_all(&pings);
+        soon("the pings to be read", written).await.unwrap();
+    }
+    // Its answer is longer than one to a ping: it finds no room.
+    let send = json!({"type": "send", "to": "otto", "body": 1, "id": "x".repeat(128)});
+    let last = frame(1, send.to_string().as_bytes());
+    anna.write_all(&last).await.unwrap();
+    eventually("its end", || async { n1.kick.sessions() == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_that_does_not_read_holds_no_place() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.max_pending = 1;
+            // What a slow login may take.
+            config.login_timeout = Duration::from_millis(500);
+            config.lock_wait = Duration::from_secs(1);
+            config.profile_timeout = Duration::from_millis(500);
+            config.kick_budget = Duration::from_millis(500);
+        })
+        .await;
+    let mut stranger = TcpStream::connect(n1.listen).await.unwrap();
+    let (gone, _) = tokio::sync::watch::channel(false);
+    let told = gone.clone();
+    let flood = tokio::spawn(async move {
+        let requests = b"GET /ws HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1000);
+        while stranger.write_all(&requests).await.is_ok() {}
+        told.send_replace(true);
+    });
+    eventually("the stranger's end", || async { *gone.borrow() }).await;
+    flood.await.unwrap();
+    eventually("a login", || async {
+        let url = format!("ws://{}/ws", n1.listen);
+        let Ok((mut anna, _)) = tokio_tungstenite::connect_async(url).await else {
+            return false;
+        };
+        let text = Message::text(login("anna", "phone").to_string());
+        anna.send(text).await.is_ok() && matches!(anna.next().await, Some(Ok(Message::Text(_))))
+    })
+    .await;
 }
