@@ -71,6 +71,14 @@ struct Inbox {
     claimed: usize,
 }
 
+/// What a look at an inbox leads to.
+enum Step<T> {
+    /// This is to be written, and answered when it was.
+    Write(T),
+    /// There is nothing to write.
+    Answer(T),
+}
+
 const fn is_zero(number: &usize) -> bool {
     *number == 0
 }
@@ -107,29 +115,29 @@ impl RecordsInbox {
         })
     }
 
-    /// Changes the inbox on top of what was read. `change` answers `None` when there is nothing to do; it is asked again when
-    /// the reply of a write was lost, and sees then whether it was done.
-    async fn update<T: Default>(
+    /// Changes the inbox on top of what was read. `change` is asked anew in every round, and told whether a write of an earlier
+    /// one may have been done, its reply being lost.
+    async fn update<T: Send>(
         &self,
         uid: &Uid,
-        mut change: impl FnMut(&mut Inbox) -> Option<T> + Send,
+        mut change: impl FnMut(&mut Inbox, bool) -> Step<T> + Send,
     ) -> Result<T> {
-        let mut done = T::default();
+        let mut unknown = false;
         for _ in 0..ROUNDS {
             let (key, version, mut inbox) = self.read(uid).await?;
-            let Some(changed) = change(&mut inbox) else {
-                return Ok(done);
+            let done = match change(&mut inbox, unknown) {
+                Step::Write(done) => done,
+                Step::Answer(answer) => return Ok(answer),
             };
-            done = changed;
             let value = serde_json::to_vec(&inbox).map_err(|error| {
                 Error::new(ErrorKind::Internal, "inbox cannot be written").caused_by(error)
             })?;
             let expect = version.map_or(Expect::Absent, Expect::Version);
             match self.records.put(&key, &value, expect).await {
                 Ok(Written::Stored(_)) => return Ok(done),
-                Ok(Written::Conflict) => done = T::default(),
+                Ok(Written::Conflict) => {}
                 // Looked up in the next round.
-                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
                 Err(error) => return Err(error),
             }
         }
@@ -143,10 +151,10 @@ impl RecordsInbox {
 #[async_trait]
 impl OfflineStore for RecordsInbox {
     async fn keep(&self, uid: &Uid, message: &Message) -> Result<()> {
-        let mut written = false;
-        self.update(uid, |inbox| {
-            if std::mem::replace(&mut written, true) && inbox.messages.last() == Some(message) {
-                return None;
+        self.update(uid, |inbox, unknown| {
+            // Others may have been kept behind it since.
+            if unknown && inbox.messages.contains(message) {
+                return Step::Answer(());
             }
             inbox.messages.push(message.clone());
             let (mut bytes, mut stored) = (0, 0);
@@ -165,41 +173,51 @@ impl OfflineStore for RecordsInbox {
             let over = inbox.messages.len() - fit;
             inbox.messages.drain(..over);
             inbox.claimed = inbox.claimed.saturating_sub(over);
-            Some(())
+            Step::Write(())
         })
         .await
     }
 
     async fn claim(&self, uid: &Uid) -> Result<Vec<Message>> {
-        let mut all = Vec::new();
-        self.update(uid, |inbox| {
-            all.clone_from(&inbox.messages);
-            let unclaimed = inbox.claimed < inbox.messages.len();
-            inbox.claimed = inbox.messages.len();
-            unclaimed.then_some(())
+        self.update(uid, |inbox, _| {
+            let all = inbox.messages.clone();
+            if inbox.claimed == all.len() {
+                return Step::Answer(all);
+            }
+            inbox.claimed = all.len();
+            Step::Write(all)
         })
-        .await?;
-        Ok(all)
+        .await
     }
 
     async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<()> {
-        self.update(uid, |inbox| {
+        self.update(uid, |inbox, _| {
             let before = inbox.messages.len();
             for message in messages {
                 if let Some(at) = inbox.messages.iter().position(|kept| kept == message) {
                     inbox.remove(at);
                 }
             }
-            (inbox.messages.len() < before).then_some(())
+            if inbox.messages.len() < before {
+                Step::Write(())
+            } else {
+                Step::Answer(())
+            }
         })
         .await
     }
 
     async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool> {
-        self.update(uid, |inbox| {
-            let at = inbox.messages.iter().rposition(|kept| kept == message);
-            inbox.remove(at.filter(|at| *at >= inbox.claimed)?);
-            Some(true)
+        self.update(uid, |inbox, unknown| {
+            match inbox.messages.iter().rposition(|kept| kept == message) {
+                Some(at) if at >= inbox.claimed => {
+                    inbox.remove(at);
+                    Step::Write(true)
+                }
+                Some(_) => Step::Answer(false),
+                // It is this call that has taken it, or a session that has handed it out already: rather twice than never.
+                None => Step::Answer(unknown),
+            }
         })
         .await
     }
@@ -207,6 +225,9 @@ impl OfflineStore for RecordsInbox {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use distlock_core::{Deleted, Entry};
     use distlock_memory::Memory;
 
     use super::*;
@@ -247,6 +268,99 @@ mod tests {
         // A claim is about messages that were there, not about equal ones that come later.
         inbox.keep(&anna, &one).await.unwrap();
         assert!(inbox.withdraw(&anna, &one).await.unwrap());
+    }
+
+    /// Loses the answer to the next write, and the write with it unless it is to be kept; something else comes in between.
+    #[derive(Debug)]
+    struct Lossy {
+        records: Arc<dyn Records>,
+        loses: Mutex<Option<Between>>,
+    }
+
+    #[derive(Clone, Debug)]
+    enum Between {
+        /// The write is lost, and a session claims what is kept.
+        Claims,
+        /// The write is done, and another message is kept.
+        Keeps(Message),
+    }
+
+    #[async_trait]
+    impl Records for Lossy {
+        fn backend(&self) -> &'static str {
+            self.records.backend()
+        }
+
+        fn tells_ages(&self) -> bool {
+            self.records.tells_ages()
+        }
+
+        async fn reopen(&self) -> Result<Arc<dyn Records>> {
+            self.records.reopen().await
+        }
+
+        async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+            self.records.get(key).await
+        }
+
+        async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+            self.records.get_many(keys).await
+        }
+
+        async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+            let between = self.loses.lock().unwrap().take();
+            let anna = Uid::new("anna").unwrap();
+            let others = RecordsInbox::new(Arc::clone(&self.records));
+            match between {
+                None => return self.records.put(key, value, expect).await,
+                Some(Between::Claims) => drop(others.claim(&anna).await?),
+                Some(Between::Keeps(message)) => {
+                    self.records.put(key, value, expect).await?;
+                    others.keep(&anna, &message).await?;
+                }
+            }
+            Err(Error::new(ErrorKind::OutcomeUnknown, "no answer"))
+        }
+
+        async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+            self.records.delete(key, expect).await
+        }
+
+        async fn scan(
+            &self,
+            prefix: &str,
+            after: Option<&RecordKey>,
+            limit: u32,
+        ) -> Result<Vec<(RecordKey, Entry)>> {
+            self.records.scan(prefix, after, limit).await
+        }
+
+        async fn close(&self) {
+            self.records.close().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lost_answer_is_looked_up() {
+        let records = Arc::new(Lossy {
+            records: Memory::default().records(),
+            loses: Mutex::default(),
+        });
+        let inbox = RecordsInbox::new(Arc::clone(&records) as Arc<dyn Records>);
+        let loses = |between| *records.loses.lock().unwrap() = Some(between);
+        let anna = Uid::new("anna").unwrap();
+        let [one, two, three] = ["one", "two", "three"].map(message);
+        inbox.keep(&anna, &one).await.unwrap();
+        loses(Between::Claims);
+        assert!(!inbox.withdraw(&anna, &one).await.unwrap(), "it is claimed");
+        loses(Between::Keeps(three.clone()));
+        inbox.keep(&anna, &two).await.unwrap();
+        let all = [one, two.clone(), three];
+        assert_eq!(inbox.claim(&anna).await.unwrap(), all, "none comes twice");
+        inbox.forget(&anna, &all).await.unwrap();
+        inbox.keep(&anna, &two).await.unwrap();
+        loses(Between::Keeps(message("four")));
+        assert!(inbox.withdraw(&anna, &two).await.unwrap(), "it was taken");
     }
 
     #[tokio::test]
