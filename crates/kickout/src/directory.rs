@@ -58,7 +58,7 @@ pub(crate) struct Hint {
     pub(crate) node: NodeId,
     /// Time since it was written, where the store can tell.
     pub(crate) age: Option<Duration>,
-    version: Version,
+    pub(crate) version: Version,
 }
 
 impl Directory {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use distlock_core::{Moment, RecordKey, Result};
+use distlock_core::{Moment, RecordKey, Result, Version};
 use uuid::Uuid;
 
 use crate::{
@@ -20,13 +20,16 @@ const HINT_PAGE: u32 = 256;
 const COMPARED: usize = 1024;
 const COMPARE_PAGE: usize = 128;
 
+/// Notes without a revocation, and since when: the login that wrote one may be about to write the record. A note that was
+/// written again is another one.
+type Idle = HashMap<(RecordKey, Version), Moment>;
+
 /// What the rounds remember.
 #[derive(Debug, Default)]
 struct Memory {
     /// Where the comparison goes on.
     cursor: Option<SessionId>,
-    /// Notes without a revocation, and since when: the login that wrote one may be about to write the record.
-    idle: HashMap<RecordKey, Moment>,
+    idle: Idle,
     /// The last round failed: the store was away.
     store_was_away: bool,
 }
@@ -64,7 +67,7 @@ impl Inner {
     }
 
     async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
-        let mut idle = HashMap::new();
+        let mut idle = Idle::new();
         let mut after = None;
         loop {
             let page = self
@@ -87,8 +90,8 @@ impl Inner {
         &self,
         hint: &Hint,
         own: &Incarnation,
-        idle_before: &HashMap<RecordKey, Moment>,
-        idle: &mut HashMap<RecordKey, Moment>,
+        idle_before: &Idle,
+        idle: &mut Idle,
     ) -> Result<()> {
         // The note alone decides nothing: the record does.
         let record = match self.directory.read(&hint.uid).await {
@@ -115,11 +118,12 @@ impl Inner {
             // Written before its record, so a record without a revocation may only be a moment away. A login that takes
             // longer than this has lost its lock.
             let now = self.clock.now();
-            let since = idle_before.get(&hint.key).copied().unwrap_or(now);
+            let this = (hint.key.clone(), hint.version);
+            let since = idle_before.get(&this).copied().unwrap_or(now);
             if now.since(since) > self.timers.lock_ttl * 2 {
                 self.directory.drop_hint(hint).await?;
             } else {
-                idle.insert(hint.key.clone(), since);
+                idle.insert(this, since);
             }
         } else {
             self.settle(&hint.uid, &gone).await?;
@@ -248,5 +252,51 @@ impl Inner {
             metrics::counter!("distlock_duplicates_detected_total").increment(1);
             tracing::error!(uid = %live.uid, "two sessions are active in one slot");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use distlock_core::Store;
+    use distlock_memory::Memory as MemoryStore;
+
+    use super::*;
+    use crate::{
+        Timers,
+        flow::KickOut,
+        ident::{NodeId, Uid},
+    };
+
+    #[tokio::test]
+    async fn a_note_that_was_written_again_is_a_new_one() {
+        let memory = MemoryStore::default();
+        let store = Store::new(memory.lock(), memory.records());
+        // Its own rounds are far away.
+        let long = Duration::from_secs(3600);
+        let timers = Timers {
+            lock_ttl: Duration::from_millis(50),
+            node_lease: long,
+            sweep: long,
+            ..Timers::default()
+        };
+        let builder = KickOut::builder(store, NodeId::new("n1").unwrap()).timers(timers.clone());
+        let kick = builder.start().await.unwrap();
+        let inner = &kick.inner;
+        let own = inner.own.now().unwrap();
+        let anna = Uid::new("anna").unwrap();
+        let mut rounds = Memory::default();
+        for _ in 0..3 {
+            let noted = inner.directory.leave_hint(&inner.node, own.boot, &anna);
+            noted.await.unwrap();
+            inner.read_hints(&own, &mut rounds).await.unwrap();
+            let hints = inner.directory.all_hints(None, 10).await.unwrap();
+            assert_eq!(hints.len(), 1, "its login may be about to write the record");
+            inner.clock.sleep(timers.lock_ttl * 3).await;
+        }
+        inner.read_hints(&own, &mut rounds).await.unwrap();
+        let hints = inner.directory.all_hints(None, 10).await.unwrap();
+        assert!(hints.is_empty(), "{hints:?}");
     }
 }
