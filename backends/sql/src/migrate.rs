@@ -48,6 +48,10 @@ pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> 
     )
 }
 
+/// What is wrong where an opened store finds no tables any more. Making others would let a second holder in.
+pub(crate) const GONE: &str = "has no tables of distlock any more: they were dropped or moved while they were in use, or it is \
+     another one now; open it anew once that is mended";
+
 /// What is wrong with tables of a later version than this program's; `None` when they are not.
 pub(crate) fn too_late(version: i64) -> Option<String> {
     (version > LATEST).then(|| {

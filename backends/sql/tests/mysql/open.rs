@@ -7,11 +7,12 @@ use distlock_harness::servers::mysql::{MySqlServer, Product};
 use distlock_sql::{MySql, ServerConfig};
 use futures_util::future::join_all;
 
-use crate::{LONG, hold, locker, mysql, on_both, start};
+use crate::{LONG, common::request, hold, locker, mysql, on_both, start};
 
 on_both! {
     tables => of_tables;
     refusals => refused;
+    tables_that_vanish => vanished;
     a_schema_changed_by_hand => changed;
     transport => tls;
 }
@@ -111,6 +112,23 @@ fn chain(error: &distlock_core::Error) -> String {
         source = cause.source();
     }
     all
+}
+
+/// Whoever has them open makes no others: that would let a second holder in.
+async fn vanished(product: Product) {
+    let server = start(product);
+    let mysql = mysql(&server.url()).await.unwrap();
+    let lock = mysql.lock();
+    server
+        .sql("DROP TABLE distributed_lock, distributed_record, distributed_meta")
+        .unwrap();
+    let error = distlock_harness::eventually_async("told", crate::SOON, || async {
+        let told = lock.try_acquire(&request("a", LONG)).await;
+        told.err()
+            .filter(|it| chain(it).contains("has no tables of distlock any more"))
+    });
+    assert_eq!(error.await.unwrap().kind(), ErrorKind::InvalidConfig);
+    assert_eq!(server.sql("SHOW TABLES").unwrap(), "");
 }
 
 async fn refused(product: Product) {

@@ -213,6 +213,48 @@ async fn a_row_that_an_operator_keeps_locked_delays_only_itself() {
     .unwrap();
 }
 
+/// Whoever holds one of the rows is not heard; all others live on, however many rows there are and however short their
+/// leases.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_an_operator_keeps_locked_delay_nobody_else() {
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    for (held, ttl) in [(10, Duration::from_secs(10)), (1, TTL)] {
+        let mut guards = Vec::new();
+        for number in 0..100 {
+            guards.push(hold(&locker, &format!("lock-{number:02}"), ttl).await);
+        }
+        let unlucky: Vec<_> = guards.drain(45..45 + held).collect();
+        let names: Vec<_> = unlucky
+            .iter()
+            .map(|it| format!("'{}'", it.name()))
+            .collect();
+        let operator = server
+            .hold_open(&format!(
+                "SELECT 1 FROM distributed_lock WHERE lock_name IN ({}) FOR UPDATE",
+                names.join(", ")
+            ))
+            .unwrap();
+        for guard in &unlucky {
+            let reason = within(SOON, "who waits is told", guard.lost()).await;
+            assert_eq!(reason, LossReason::Unreachable);
+        }
+        tokio::time::sleep(ttl).await;
+        for guard in guards {
+            assert!(guard.is_valid(), "{:?} of {ttl:?} was lost", guard.name());
+            assert!(guard.release().await.is_clean());
+        }
+        drop(operator);
+        for guard in unlucky {
+            let name = guard.name().as_str();
+            let again = eventually_async("free again", SOON, || async {
+                locker.lock(name).ttl(ttl).acquire().await.ok()
+            });
+            assert!(again.await.unwrap().release().await.is_clean());
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_becomes_read_only_is_unavailable_until_it_is_not() {
     let server = PostgresServer::start().unwrap();

@@ -1,6 +1,7 @@
 //! Opening: what is created, and what is said when something is wrong.
 
-use distlock_core::{ErrorKind, Verdict};
+use distlock_core::{Attempt, ErrorKind, Verdict};
+use distlock_harness::eventually_async;
 
 use super::*;
 
@@ -188,4 +189,43 @@ async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
     // By a session that has not seen the old column.
     let health = open(&server.url()).await.lock().health().await.unwrap();
     assert_eq!(verdict(&health, "names"), Some(Verdict::Fail), "{health:?}");
+}
+
+/// A schema that comes to stand before the one with the tables hides them from nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_found_along_the_search_path() {
+    let server = PostgresServer::start().unwrap();
+    let holder = open(&server.url()).await;
+    let held = request("held", LONG);
+    take(&*holder.lock(), &held).await;
+    server.sql("CREATE SCHEMA postgres").unwrap();
+    let drop_all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'distlock'";
+    server.sql_in("postgres", drop_all).unwrap();
+    let is_held = |opened: Postgres| async move {
+        let lock = opened.lock();
+        let refused = eventually_async("it answers", SOON, || async {
+            lock.try_acquire(&request("held", LONG)).await.ok()
+        });
+        let refused = refused.await.unwrap();
+        assert!(matches!(refused, Attempt::Busy(_)), "{refused:?}");
+    };
+    is_held(open(&server.url()).await).await;
+    is_held(holder.clone()).await;
+    let made = "SELECT count(*) FROM pg_tables WHERE schemaname = 'postgres'";
+    assert_eq!(server.sql(made).unwrap(), "0");
+
+    // Nor does whoever has them open make others when they have gone, here or there.
+    server
+        .sql("ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public")
+        .unwrap();
+    server.sql_in("postgres", drop_all).unwrap();
+    let lock = holder.lock();
+    let error = eventually_async("told", SOON, || async {
+        let told = lock.try_acquire(&request("held", LONG)).await;
+        told.err()
+            .filter(|it| it.kind() == ErrorKind::InvalidConfig)
+    });
+    let error = chain(&error.await.unwrap());
+    assert!(error.contains("any more"), "{error}");
+    assert_eq!(server.sql(made).unwrap(), "0");
 }

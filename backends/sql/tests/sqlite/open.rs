@@ -283,13 +283,20 @@ async fn a_replaced_file_is_another_history() {
     for suffix in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{suffix}", place.path.display())).unwrap();
     }
+    // None is made by whoever had it open: it would let a second holder in.
     let renewal = Renewal::plain(first.ttl);
+    let gone = lock.renew(&lease(&first, &grant), &renewal).await;
+    assert_eq!(gone.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    let gone = lock.try_acquire(&request("b")).await;
+    assert_eq!(gone.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    assert!(!place.path.exists());
+    let other = place.open().await;
     let renewed = lock.renew(&lease(&first, &grant), &renewal).await.unwrap();
     assert!(
         matches!(renewed, Renewed::NotHeld(LossReason::HistoryChanged)),
         "{renewed:?}"
     );
-    let other = take(&place.open().await.lock(), &request("a")).await;
+    let other = take(&other.lock(), &request("a")).await;
     assert_ne!(other.epoch, grant.epoch);
     assert!(other.token > grant.token);
     // Both handles are on the same file again.

@@ -227,6 +227,7 @@ impl Open {
         let mut wire = connect(shared).await?;
         let (variables, version) = introduce(&mut wire, shared).await?;
         let version = match version {
+            None if shared.was_opened() => return Err(wrong(shared, migrate::GONE)),
             None if !shared.config.migrate => {
                 return Err(not_migrated(shared, "has no tables of distlock"));
             }

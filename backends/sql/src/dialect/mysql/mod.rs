@@ -86,6 +86,12 @@ impl Shared {
         history.changed |= before.is_some_and(|before| before != *epoch);
     }
 
+    /// Whether there was a connection before.
+    fn was_opened(&self) -> bool {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.epoch.is_some()
+    }
+
     /// Whether earlier connections knew another history.
     fn history_changed(&self) -> bool {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);

@@ -121,8 +121,14 @@ pub(super) async fn within<T>(
 /// A connection to tables that are as they must be.
 async fn open(shared: &Shared, durable: bool) -> Result<Session> {
     let opening = async {
-        let mut connection = connect(shared, durable).await?;
+        let (mut connection, schema) = connect(shared, durable).await?;
         if !are_there(&mut connection, shared).await? {
+            if shared.schema.get().is_some() {
+                return Err(Error::new(
+                    ErrorKind::InvalidConfig,
+                    format!("the schema {schema:?} {}", migrate::GONE),
+                ));
+            }
             if !shared.config.migrate {
                 return Err(shared.not_migrated("the database has no tables of distlock"));
             }
@@ -138,6 +144,15 @@ async fn open(shared: &Shared, durable: bool) -> Result<Session> {
         tables_are_whole(&mut connection, shared).await?;
         let epoch = epoch(&mut connection, shared, &tables).await?;
         shared.note(epoch);
+        let known = shared.schema.get_or_init(|| schema.clone());
+        if *known != schema {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "the tables are in the schema {known:?}, and there are some in {schema:?} now"
+                ),
+            ));
+        }
         Ok(connection)
     };
     bounded(shared, opening).await
@@ -146,7 +161,7 @@ async fn open(shared: &Shared, durable: bool) -> Result<Session> {
 /// Brings the tables up to date and says from which version it went.
 pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
     let migrating = async {
-        let mut connection = connect(shared, true).await?;
+        let (mut connection, _) = connect(shared, true).await?;
         let from = upgrade(&mut connection, shared).await?;
         not_later(from)?;
         tables_are_whole(&mut connection, shared).await?;
@@ -159,7 +174,7 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
 /// The version of the tables; 0 when there are none. Changes nothing.
 pub(super) async fn version(shared: &Shared) -> Result<i64> {
     let asking = async {
-        let mut connection = connect(shared, true).await?;
+        let (mut connection, _) = connect(shared, true).await?;
         let version = present_version(&mut connection, shared).await?;
         not_later(version)?;
         if version == LATEST {
@@ -219,8 +234,8 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
     options.disable_statement_logging()
 }
 
-/// A connection whose session is set up.
-async fn connect(shared: &Shared, durable: bool) -> Result<Session> {
+/// A connection whose session is set up, and the schema that it works in.
+async fn connect(shared: &Shared, durable: bool) -> Result<(Session, String)> {
     shared.group.count("open");
     let failed = |error| shared.told(Failed::postgres(error, Access::Read));
     let mut connection = options(&shared.config).connect().await.map_err(failed)?;
@@ -237,27 +252,30 @@ async fn connect(shared: &Shared, durable: bool) -> Result<Session> {
          SET enable_seqscan = off;
          SET jit = off;
          SET plan_cache_mode = force_generic_plan;
-         SELECT current_schema() IS NOT NULL, pg_is_in_recovery(), current_setting('server_encoding'),
+         SELECT s.schema::text, pg_is_in_recovery(), current_setting('server_encoding'),
                 set_config('synchronous_commit', CASE WHEN {} THEN 'off'
                            WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
                            ELSE current_setting('synchronous_commit') END, false),
-                set_config('search_path', coalesce(quote_ident(current_schema()) || ', pg_temp', ''), false),
+                set_config('search_path', coalesce(quote_ident(s.schema) || ', pg_temp', ''), false),
                 pg_backend_pid(),
-                (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_get_activity(pg_backend_pid()))",
+                (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_get_activity(pg_backend_pid()))
+           FROM (SELECT {} AS schema OFFSET 0) s",
         ROW_LOCK.as_millis(),
         !durable,
+        shared.statements.schema(shared.schema.get().map(String::as_str)),
     );
     shared.group.count("open");
     let answer = sqlx::raw_sql(AssertSqlSafe(set_up))
         .fetch_one(&mut connection)
         .await
         .map_err(failed)?;
-    if !column::<bool>(&answer, 0)? {
-        return Err(Error::new(
+    let schema: Option<String> = column(&answer, 0)?;
+    let schema = schema.ok_or_else(|| {
+        Error::new(
             ErrorKind::InvalidConfig,
             "the user's search_path names no schema that it may use",
-        ));
-    }
+        )
+    })?;
     if column(&answer, 1)? {
         return Err(Error::new(
             ErrorKind::Unavailable,
@@ -275,7 +293,7 @@ async fn connect(shared: &Shared, durable: bool) -> Result<Session> {
     }
     let started: Option<i64> = column(&answer, 6)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
-    shared.sessions.seat(id, connection)
+    Ok((shared.sessions.seat(id, connection)?, schema))
 }
 
 /// Whether our tables are there: all of them, or none.

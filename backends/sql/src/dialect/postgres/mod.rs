@@ -12,7 +12,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) group: Arc<Group>,
     statements: Statements,
     sessions: session::Sessions,
+    /// Where the tables were found, or made, by the first connection: all others look there and nowhere else.
+    schema: OnceLock<String>,
     // A std mutex: held to look and to swap only.
     history: Mutex<History>,
 }
@@ -78,6 +80,7 @@ impl Shared {
             statements: Statements::new(&config.table_prefix),
             group: Group::pushed(PostgresDialect::NAME),
             sessions: session::Sessions::default(),
+            schema: OnceLock::new(),
             history: Mutex::default(),
             config,
             clock,

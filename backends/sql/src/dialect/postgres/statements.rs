@@ -8,7 +8,7 @@
 //! What a condition says about the time is asked again after a row was waited for: `clock_timestamp()` is the time of asking,
 //! and at READ COMMITTED a changed row is looked at again.
 
-use std::sync::Arc;
+use std::{fmt::Write as _, sync::Arc};
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
@@ -115,6 +115,22 @@ impl Statements {
     /// A migration's text for these tables.
     pub(super) fn script(&self, text: &str) -> String {
         prefixed(text, &self.prefix)
+    }
+
+    /// The schema that the tables are in: this one, or the first along the `search_path` that has one of them. Where none has,
+    /// they are made in the first that there is.
+    pub(super) fn schema(&self, known: Option<&str>) -> String {
+        match known {
+            // As bytes, because what a quote means is a setting.
+            Some(known) => {
+                let hex = known.bytes().fold(String::new(), |mut hex, byte| {
+                    let _ = write!(hex, "{byte:02x}");
+                    hex
+                });
+                format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+            }
+            None => prefixed(SCHEMA, &self.prefix),
+        }
     }
 
     /// Where releases are told.
@@ -474,6 +490,12 @@ DELETE FROM distributed_record l
    AND l.written_at <= clock_timestamp() - $2 * interval '1 microsecond'";
 
 const META: &str = "SELECT schema_version, epoch FROM distributed_meta WHERE id = 1";
+
+const SCHEMA: &str = "
+coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+           WHERE n.nspname = ANY (current_schemas(false))
+             AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')
+           ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1), current_schema())";
 
 /// How many of our tables there are, all as of one moment: `to_regclass` would look each name up by itself, and find a part of
 /// what another process is just committing.

@@ -1,6 +1,6 @@
 //! One connection, opened when it is first needed, and again when the file was replaced or the connection broke.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::atomic::Ordering, time::Duration};
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use sqlx::{
@@ -99,7 +99,13 @@ impl Link {
 
 impl Open {
     async fn new(shared: &Shared) -> Result<Self> {
-        let (config, path) = (shared.config.clone(), shared.path.clone());
+        let (mut config, path) = (shared.config.clone(), shared.path.clone());
+        if shared.was_opened() {
+            if let Ok(None) = FileId::of(&path) {
+                return Err(file::wrong(&path, "was removed while it was in use"));
+            }
+            config.migrate = false;
+        }
         tokio::task::spawn_blocking(move || file::prepare(&config, &path))
             .await
             .map_err(|error| {
@@ -114,7 +120,10 @@ impl Open {
                 }
                 Err(SetUp::Busy(failed)) => return Err(failed.into_error()),
                 Err(SetUp::Wrong(error)) => return Err(error),
-                Ok(open) => return Ok(open),
+                Ok(open) => {
+                    shared.was_opened.store(true, Ordering::Release);
+                    return Ok(open);
+                }
             }
         }
     }
@@ -127,6 +136,7 @@ impl Open {
         let mut connection = connect(shared).await?;
         match found(&mut connection, shared).await? {
             Found::Ours => {}
+            _ if shared.was_opened() => return Err(file::wrong(&shared.path, migrate::GONE).into()),
             _ if !shared.config.migrate => {
                 return Err(not_migrated(shared, "has no tables of distlock").into());
             }

@@ -8,7 +8,16 @@ mod rows;
 mod statements;
 mod write;
 
-use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, Error, ErrorKind, ExpiryClock, FencingToken, Health,
@@ -53,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) group: Arc<Group>,
     boot: [u8; 16],
     statements: Statements,
+    /// Whether there was a connection before.
+    was_opened: AtomicBool,
 }
 
 /// The two clocks, in microseconds.
@@ -69,10 +80,15 @@ impl Shared {
             statements: Statements::new(&config.table_prefix),
             boot: boot_id()?,
             group: Group::steady(SqliteDialect::NAME),
+            was_opened: AtomicBool::new(false),
             config,
             path,
             clock,
         })
+    }
+
+    fn was_opened(&self) -> bool {
+        self.was_opened.load(Ordering::Acquire)
     }
 
     fn now(&self) -> Now {
