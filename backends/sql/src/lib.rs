@@ -52,6 +52,7 @@ mod dialect;
 mod doctor;
 mod error;
 pub mod fence;
+mod helper;
 mod lock;
 mod migrate;
 #[cfg(feature = "mysql")]

@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::{
     dialect::Dialect,
+    helper::Helper,
     op::{Answer, Kind, Op},
     reaper, wait,
 };
@@ -25,8 +26,8 @@ pub(crate) struct Store<D: Dialect> {
     batcher: Batcher<Writer<D>>,
     /// Waiters of this handle that sleep. Changed under the group's mutex only.
     pub(crate) asleep: AtomicUsize,
-    pub(crate) polling: AtomicBool,
-    pub(crate) listening: AtomicBool,
+    pub(crate) poller: Helper,
+    pub(crate) listener: Helper,
     /// Parts that are still open: locks and records.
     parts: AtomicUsize,
     // A std mutex: held to look and to swap only.
@@ -44,8 +45,8 @@ impl<D: Dialect> Store<D> {
         Arc::new(Self {
             batcher: Batcher::new(Writer(dialect), limits),
             asleep: AtomicUsize::new(0),
-            polling: AtomicBool::new(false),
-            listening: AtomicBool::new(false),
+            poller: Helper::default(),
+            listener: Helper::default(),
             parts: AtomicUsize::new(parts),
             helpers: Mutex::default(),
         })
@@ -70,19 +71,18 @@ impl<D: Dialect> Store<D> {
 
     /// Sees to it that somebody polls for those who wait with this handle.
     pub(crate) fn poll(self: &Arc<Self>) {
-        if self.polling.swap(true, Ordering::AcqRel) {
-            return;
+        if let Some(turn) = self.poller.take(self.dialect().clock().now()) {
+            let task = wait::poll(Arc::clone(self), turn);
+            self.keep(tokio::spawn(task).abort_handle());
         }
-        self.keep(tokio::spawn(wait::poll(Arc::clone(self))).abort_handle());
     }
 
     /// Sees to it that somebody hears what the store tells.
     pub(crate) fn listen(self: &Arc<Self>) {
-        if self.listening.swap(true, Ordering::AcqRel) {
-            return;
+        if let Some(turn) = self.listener.take(self.dialect().clock().now()) {
+            let task = wait::listen(Arc::downgrade(self), turn);
+            self.keep(tokio::spawn(task).abort_handle());
         }
-        let task = wait::listen(Arc::downgrade(self));
-        self.keep(tokio::spawn(task).abort_handle());
     }
 
     /// Starts removing idle rows now and then.

@@ -14,11 +14,13 @@ use std::{
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, LockName, Moment, Result,
+    Sleep,
 };
 use tokio::sync::Notify;
 
 use crate::{
     dialect::{Dialect, LockRow},
+    helper::Helper,
     op::{Answer, Op},
     store::Store,
 };
@@ -53,6 +55,15 @@ const AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// How long a held row is marked as wanted, and how little may be left before the mark is renewed: one write in 4 s.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 pub(crate) const RENEW_WANTED: Duration = Duration::from_secs(1);
+
+/// How often a waiter looks whether somebody still polls and listens for it.
+const SEE_TO_IT: Duration = Duration::from_secs(1);
+
+/// How long a poller may be about one poll before it is taken to be gone with its runtime.
+const ASKING: Duration = Duration::from_secs(10);
+
+/// How often a listener says that it is there.
+const STILL_LISTENING: Duration = Duration::from_secs(5);
 
 /// Longest sleep of one wait. Waking without a reason is allowed; a duration near the largest one overflows clocks.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -407,16 +418,22 @@ impl<D: Dialect> Contender for SqlContender<D> {
 
     async fn wait(&mut self, at_most: Duration) {
         let _asleep = Asleep::new(&self.store, &self.waiter);
-        self.store.poll();
-        if D::PUSHES {
-            self.store.listen();
-        }
         let clock = self.store.dialect().clock();
-        let left = self.expiry.map(|expiry| expiry.since(clock.now()));
-        let at_most = left.map_or(at_most, |left| at_most.min(left));
-        tokio::select! {
-            () = self.waiter.signal.notified() => {}
-            () = clock.sleep(at_most.min(LONGEST)) => {}
+        let until = clock.now() + at_most.min(LONGEST);
+        let until = self.expiry.map_or(until, |expiry| until.min(expiry));
+        loop {
+            self.store.poll();
+            if D::PUSHES {
+                self.store.listen();
+            }
+            let left = until.since(clock.now());
+            tokio::select! {
+                () = self.waiter.signal.notified() => return,
+                () = clock.sleep(left.min(SEE_TO_IT)) => {}
+            }
+            if left <= SEE_TO_IT {
+                return;
+            }
         }
     }
 
@@ -456,12 +473,15 @@ impl<D: Dialect> Drop for Asleep<'_, D> {
 }
 
 /// Asks the store for all names that anybody in this process waits for, until nobody waits with this handle any more.
-pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>) {
+pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
     let (clock, group) = (dialect.clock(), dialect.group());
-    let polling = Polling(&store.polling);
+    let place = Place(&store.poller, turn);
     loop {
         let pause = group.waiting().pause(clock.now());
+        if !store.poller.is_mine(turn, clock.now() + pause) {
+            return;
+        }
         tokio::select! {
             () = clock.sleep(pause) => {}
             () = group.sooner.notified() => continue,
@@ -470,7 +490,7 @@ pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>) {
             let mut waiting = group.waiting();
             if store.asleep.load(Ordering::Relaxed) == 0 {
                 // Under the mutex, so that whoever falls asleep next sees that nobody polls.
-                drop(polling);
+                drop(place);
                 return;
             }
             match waiting.claim(clock.now()) {
@@ -479,6 +499,7 @@ pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>) {
             }
         };
         let polled = clock.now();
+        store.poller.is_mine(turn, polled + ASKING);
         match dialect.look(&names).await {
             Ok(rows) => {
                 let rows = rows.into_iter().collect();
@@ -498,38 +519,57 @@ pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>) {
 }
 
 /// Lets the store tell of releases, for as long as the handle is there.
-pub(crate) async fn listen<D: Dialect>(store: Weak<Store<D>>) {
-    let _listening = Listening(Weak::clone(&store));
+pub(crate) async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
+    let _place = Listening(Weak::clone(&store), turn);
     // The handle is not kept alive meanwhile.
-    while let Some(told) = store.upgrade().map(|store| store.dialect().listen()) {
-        told.await;
-        let Some(pause) = store
-            .upgrade()
-            .map(|store| store.dialect().clock().sleep(AFTER_FAILURE))
-        else {
+    while let Some(mut told) = store.upgrade().map(|store| store.dialect().listen()) {
+        let mut lost = false;
+        while !lost {
+            let Some(pause) = still_listening(&store, turn, STILL_LISTENING) else {
+                return;
+            };
+            lost = tokio::select! {
+                () = &mut told => true,
+                () = pause => false,
+            };
+        }
+        drop(told);
+        let Some(pause) = still_listening(&store, turn, AFTER_FAILURE) else {
             return;
         };
         pause.await;
     }
 }
 
+/// A pause, after which the listener is heard of again. `None` when it is not needed any more.
+fn still_listening<D: Dialect>(
+    store: &Weak<Store<D>>,
+    turn: u64,
+    pause: Duration,
+) -> Option<Sleep> {
+    let store = store.upgrade()?;
+    let clock = store.dialect().clock();
+    let mine = store.listener.is_mine(turn, clock.now() + pause);
+    mine.then(|| clock.sleep(pause))
+}
+
 /// Notes that nobody listens any more, also when the runtime is shut down.
-struct Listening<D: Dialect>(Weak<Store<D>>);
+struct Listening<D: Dialect>(Weak<Store<D>>, u64);
 
 impl<D: Dialect> Drop for Listening<D> {
     fn drop(&mut self) {
         if let Some(store) = self.0.upgrade() {
-            store.listening.store(false, Ordering::Release);
+            store.listener.leave(self.1);
         }
     }
 }
 
 /// Notes the end of a poller, also when its runtime is shut down.
-struct Polling<'a>(&'a AtomicBool);
+struct Place<'a>(&'a Helper, u64);
 
-impl Drop for Polling<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.leave(self.1);
     }
 }
 

@@ -195,3 +195,35 @@ fn a_poller_whose_runtime_went_away_is_replaced() {
         assert!(next.unwrap().unwrap().token > grant.token);
     });
 }
+
+/// It may be driven again, or never.
+#[test]
+fn a_poller_whose_runtime_stands_still_is_replaced() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (still, here) = (runtime(), runtime());
+    let place = Place::new();
+    let lock = still.block_on(async {
+        let lock = place.open().await.lock();
+        take(&lock, &common::request("a", Duration::from_secs(300))).await;
+        let mut contender = lock.contend(&request("a")).await.unwrap();
+        contender.wait(Duration::from_millis(10)).await;
+        lock
+    });
+    here.block_on(async {
+        let mut contender = lock.contend(&request("a")).await.unwrap();
+        assert!(contender.attempt().await.unwrap().acquired().is_none());
+        place
+            .sql("UPDATE distributed_lock SET holder_id = NULL")
+            .await;
+        let woken = contender.wait(Duration::from_secs(250));
+        let woken = tokio::time::timeout(Duration::from_secs(60), woken).await;
+        woken.expect("somebody polls");
+        assert!(contender.attempt().await.unwrap().acquired().is_some());
+    });
+    drop(still);
+}
