@@ -13,6 +13,7 @@ on_both! {
     tables => of_tables;
     refusals => refused;
     tables_that_vanish => vanished;
+    tables_that_were_not_finished => unfinished;
     a_schema_changed_by_hand => changed;
     transport => tls;
 }
@@ -112,6 +113,48 @@ fn chain(error: &distlock_core::Error) -> String {
         source = cause.source();
     }
     all
+}
+
+/// Whoever made them was stopped in between: what is missing is made.
+async fn unfinished(product: Product) {
+    let server = start(product);
+    let script = MySql::status(
+        ServerConfig::from_url(&server.url()).unwrap(),
+        Arc::new(SystemClock),
+    );
+    let script = script.await.unwrap().migrations[0].sql;
+    let statements: Vec<_> = script.split_inclusive(";\n").collect();
+    assert_eq!(statements.len(), 4);
+    let finished = (1..statements.len()).map(|done| {
+        let prefix = format!("after_{done}_");
+        let url = format!("{}&table_prefix={prefix}", server.url());
+        let begun = statements[..done].concat();
+        server
+            .sql(&begun.replace("distributed_", &format!("{prefix}distributed_")))
+            .unwrap();
+        async move {
+            let config = ServerConfig::from_url(&url).unwrap();
+            let migrated = MySql::migrate(config.clone(), Arc::new(SystemClock)).await;
+            assert_eq!(migrated.unwrap().version, 0, "{prefix}");
+            let status = MySql::status(config, Arc::new(SystemClock)).await;
+            assert_eq!(status.unwrap().version, 1, "{prefix}");
+            let guard = hold(&locker(&url).await, "a", LONG).await;
+            assert!(guard.release().await.is_clean());
+        }
+    });
+    join_all(finished).await;
+    // Another program's table of the same name is left as it is, and alone.
+    server
+        .sql("CREATE TABLE other_distributed_meta (name TEXT)")
+        .unwrap();
+    let url = format!("{}&table_prefix=other_", server.url());
+    let config = ServerConfig::from_url(&url).unwrap();
+    let error = MySql::migrate(config, Arc::new(SystemClock)).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(chain(&error).contains("another program's"), "{error}");
+    let others = server.sql("SHOW TABLES LIKE 'other%'").unwrap();
+    assert_eq!(others, "other_distributed_meta");
 }
 
 /// Whoever has them open makes no others: that would let a second holder in.

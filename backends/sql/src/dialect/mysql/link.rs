@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     Shared, prepared, rows,
+    statements::Statements,
     wire::{Answers, Broken, Prepared, Wire},
 };
 use crate::{
@@ -227,15 +228,19 @@ impl Open {
         let mut wire = connect(shared).await?;
         let (variables, version) = introduce(&mut wire, shared).await?;
         let version = match version {
-            None if shared.was_opened() => return Err(wrong(shared, migrate::GONE)),
-            None if !shared.config.migrate => {
+            Found::Whole(version, tables) => (version, tables),
+            Found::Partly(problem) => return Err(not_migrated(shared, problem)),
+            Found::Nothing if shared.was_opened() => return Err(wrong(shared, migrate::GONE)),
+            Found::Nothing if !shared.config.migrate => {
                 return Err(not_migrated(shared, "has no tables of distlock"));
             }
-            None => {
+            Found::Nothing => {
                 upgrade(&mut wire, shared, 0).await?;
-                meta(&mut wire, shared).await?
+                match meta(&mut wire, shared).await? {
+                    Some(meta) => meta,
+                    None => return Err(not_migrated(shared, UNFINISHED)),
+                }
             }
-            Some(found) => found,
         };
         let (version, tables) = version;
         if version < LATEST {
@@ -304,8 +309,16 @@ impl Open {
 /// Brings the tables up to date and says from which version it went.
 pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
     let mut wire = connect(shared).await?;
-    let (_, version) = introduce(&mut wire, shared).await?;
-    let version = version.map_or(0, |(version, _)| version);
+    let (_, found) = introduce(&mut wire, shared).await?;
+    let version = match found {
+        Found::Whole(version, _) => version,
+        Found::Nothing => 0,
+        // As when whoever made them was stopped: here, one table comes after the other.
+        Found::Partly(problem) => {
+            parts_are_ours(&mut wire, shared, problem).await?;
+            0
+        }
+    };
     not_later(shared, version)?;
     if version < LATEST {
         upgrade(&mut wire, shared, version).await?;
@@ -318,8 +331,12 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
 /// The version of the tables; 0 when there are none. Changes nothing.
 pub(super) async fn version(shared: &Shared) -> Result<i64> {
     let mut wire = connect(shared).await?;
-    let (_, version) = introduce(&mut wire, shared).await?;
-    let version = version.map_or(0, |(version, _)| version);
+    let (_, found) = introduce(&mut wire, shared).await?;
+    let version = match found {
+        Found::Whole(version, _) => version,
+        Found::Nothing => 0,
+        Found::Partly(problem) => return Err(not_migrated(shared, problem)),
+    };
     not_later(shared, version)?;
     if version == LATEST {
         tables_are_whole(&mut wire, shared).await?;
@@ -391,11 +408,22 @@ struct Variables {
     identity: Option<String>,
 }
 
-/// The tables' version, and what names them; `None` when there are none.
-type Meta = Option<(i64, String)>;
+/// Which of our tables are there.
+enum Found {
+    Nothing,
+    /// Not all of them, or not what is in them from the beginning: what is wrong.
+    Partly(&'static str),
+    /// All of them: their version, and what names them.
+    Whole(i64, String),
+}
+
+const UNFINISHED: &str = "has tables of distlock that were not finished";
+
+const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the same names. For the latter, \
+     choose another database or a `table_prefix`; to make what is missing";
 
 /// Sets the session up, and asks who is there and what is there.
-async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Meta)> {
+async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Found)> {
     let mut script = SESSION.to_owned();
     let _ = write!(script, "; {}; {VARIABLES}", shared.statements.objects());
     let found = run(wire, shared, script).await?;
@@ -410,12 +438,10 @@ async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Meta)
     }
     let variables = Variables::of(&variables)?;
     let deadline = shared.clock.now() + SETTING_UP;
-    let version = loop {
-        match present(wire, shared, objects).await {
+    let found = loop {
+        match present(wire, shared, objects).await? {
             // Another process may be making them: here, one table comes after the other.
-            Err(error)
-                if error.kind() == ErrorKind::InvalidConfig && shared.clock.now() < deadline =>
-            {
+            Found::Partly(_) if shared.clock.now() < deadline => {
                 shared.clock.sleep(SETTING_UP / 100).await;
                 let found = run(wire, shared, shared.statements.objects()).await?;
                 objects = match found.rows.first() {
@@ -423,23 +449,22 @@ async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Meta)
                     None => 0,
                 };
             }
-            present => break present?,
+            found => break found,
         }
     };
-    Ok((variables, version))
+    Ok((variables, found))
 }
 
-/// The tables, of which so many are there: all of them, or none.
-async fn present(wire: &mut Wire, shared: &Shared, objects: i64) -> Result<Meta> {
-    match objects {
-        0 => Ok(None),
-        3 => meta(wire, shared).await.map(Some),
-        _ => Err(wrong(
-            shared,
-            "has only some of distlock's tables, or another program's tables of the same names: choose another database \
-             or a `table_prefix`",
-        )),
-    }
+/// What is there, where so many tables are.
+async fn present(wire: &mut Wire, shared: &Shared, objects: i64) -> Result<Found> {
+    Ok(match objects {
+        0 => Found::Nothing,
+        3 => match meta(wire, shared).await? {
+            Some((version, tables)) => Found::Whole(version, tables),
+            None => Found::Partly(UNFINISHED),
+        },
+        _ => Found::Partly(ONLY_SOME),
+    })
 }
 
 impl Variables {
@@ -484,15 +509,31 @@ impl Variables {
     }
 }
 
-async fn meta(wire: &mut Wire, shared: &Shared) -> Result<(i64, String)> {
+/// The tables' version, and what names them; `None` when that was not written yet.
+async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>> {
     let found = run(wire, shared, shared.statements.meta()).await?;
-    match found.rows.first() {
-        Some(row) => Ok((rows::column(row, 0)?, rows::string(row, 1)?)),
-        None => Err(not_migrated(
-            shared,
-            "has tables of distlock that were not finished",
-        )),
+    let row = found.rows.first();
+    row.map(|row| Ok((rows::column(row, 0)?, rows::string(row, 1)?)))
+        .transpose()
+}
+
+/// Whether those of our tables that are there have our columns: others are another program's, and are left alone.
+async fn parts_are_ours(wire: &mut Wire, shared: &Shared, problem: &'static str) -> Result<()> {
+    for (table, whole) in shared.statements.each_whole() {
+        let there = run(wire, shared, Statements::is_there(table)).await?;
+        if there.rows.is_empty() {
+            continue;
+        }
+        run(wire, shared, whole).await.map_err(|error| {
+            let problem = if error.kind() == ErrorKind::InvalidConfig {
+                not_migrated(shared, problem)
+            } else {
+                Error::new(error.kind(), place(shared))
+            };
+            problem.caused_by(error)
+        })?;
     }
+    Ok(())
 }
 
 fn not_later(shared: &Shared, version: i64) -> Result<()> {

@@ -429,12 +429,32 @@ impl Statements {
 
     /// Reads nothing, from every column.
     pub(super) fn whole(&self) -> String {
+        let [lock, record, meta] = self.each_whole().map(|(_, whole)| whole);
+        format!("{lock}; {record}; {meta}")
+    }
+
+    /// The same for each table, with its name.
+    pub(super) fn each_whole(&self) -> [(&str, String); 3] {
+        let whole =
+            |table, columns: &str| (table, format!("SELECT {columns} FROM {table} LIMIT 0"));
+        [
+            whole(
+                self.lock.as_str(),
+                "lock_name, holder_id, token, acquired_at, expires_at, holder, meta, nonce, wanted_by, wanted_until, \
+                 expires_minute",
+            ),
+            whole(
+                self.record.as_str(),
+                "record_key, version, value, deleted, written_at",
+            ),
+            whole(self.meta.as_str(), "schema_version, epoch, reaped_at"),
+        ]
+    }
+
+    /// A row if there is such a table.
+    pub(super) fn is_there(table: &str) -> String {
         format!(
-            "SELECT l.lock_name, l.holder_id, l.token, l.acquired_at, l.expires_at, l.holder, l.meta, l.nonce, \
-             l.wanted_by, l.wanted_until, l.expires_minute, \
-             r.record_key, r.version, r.value, r.deleted, r.written_at, m.reaped_at \
-             FROM {} l, {} r, {} m LIMIT 0",
-            self.lock, self.record, self.meta
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{table}'"
         )
     }
 
