@@ -1,4 +1,4 @@
-//! Waiting in the queue: woken when the one just ahead goes, and by nobody else.
+//! Waiting in the queue: woken when the one just ahead lets go, and by nobody else.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,6 +34,13 @@ struct Ahead {
     child: String,
     /// When it is one of this session.
     ours: Option<Arc<Node>>,
+}
+
+impl Ahead {
+    /// It is of this session and has let go.
+    fn is_out(&self) -> bool {
+        self.ours.as_ref().is_some_and(|node| node.is_out())
+    }
 }
 
 /// What tells that the one just ahead has gone.
@@ -98,13 +105,16 @@ impl Queued {
                 (None, Status::Waiting | Status::Held) => {
                     return Ok((Arc::clone(&place.session), Arc::clone(&place.node)));
                 }
-                (None, Status::Gone(LossReason::Removed) | Status::Leaving) => {
+                (None, Status::Gone(LossReason::Removed)) => {
                     self.place = None;
                     return Err(recipe::out_of_line());
                 }
+                // The session has ended, or a grant that came too late was given back.
                 _ => self.place = None,
             }
         }
+        // Who was ahead of the old place tells nothing about the new one.
+        self.ahead.clear();
         self.fresh = false;
         self.wake = None;
         let session = self.ensemble.session(until).await?;
@@ -117,14 +127,13 @@ impl Queued {
 
     /// Whether everybody ahead is of this session and has let go.
     fn is_our_turn(&self) -> bool {
-        self.ahead
-            .iter()
-            .all(|ahead| ahead.ours.as_ref().is_some_and(|node| node.is_out()))
+        self.ahead.iter().all(Ahead::is_out)
     }
 
-    /// Arms the wake-up. `false` when the one just ahead has gone in the meantime.
+    /// Arms the wake-up, for the last one ahead that has not let go: one that has may still be there for a while, and nothing
+    /// more is to be heard of it. `false` when that one has gone in the meantime, or there is none.
     async fn arm(&mut self, session: &Arc<Session>, parent: &str, until: Moment) -> Result<bool> {
-        let Some(just_ahead) = self.ahead.last() else {
+        let Some(just_ahead) = self.ahead.iter().rfind(|ahead| !ahead.is_out()) else {
             return Ok(false);
         };
         if let Some(node) = &just_ahead.ours {
@@ -151,10 +160,7 @@ impl Queued {
     }
 
     async fn holder(&self, session: &Session, parent: &str, until: Moment) -> Option<HolderInfo> {
-        let first = self
-            .ahead
-            .iter()
-            .find(|ahead| !ahead.ours.as_ref().is_some_and(|node| node.is_out()))?;
+        let first = self.ahead.iter().find(|ahead| !ahead.is_out())?;
         match &first.ours {
             Some(node) => Some(node.holder.clone()),
             None => holder_at(session, parent, &first.child, until).await,

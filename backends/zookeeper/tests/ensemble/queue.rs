@@ -26,6 +26,7 @@ async fn crowds_cancellations_and_hands_that_interfere() {
     two_crowds_alternate(&ensemble).await;
     renewals_are_shared(&ensemble).await;
     closing_wakes_those_behind(&ensemble).await;
+    a_grant_that_came_too_late(&ensemble).await;
     for waiters in [40, 200] {
         crowd_with_cancellations(&ensemble, waiters).await;
     }
@@ -236,6 +237,29 @@ async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
     );
     give_back(next).await;
     theirs.close().await;
+}
+
+/// A grant that nobody can use any more is given back, and its contender asks again.
+async fn a_grant_that_came_too_late(ensemble: &ZooKeeper) {
+    let store = open(&ensemble.servers()).await;
+    let lock = store.lock();
+    let request = request("late", Duration::from_secs(60));
+    let mut contender = lock.contend(&request).await.unwrap();
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let attempt = within("an answer", contender.attempt()).await.unwrap();
+        let Attempt::Acquired(grant) = attempt else {
+            panic!("nobody else is there: {attempt:?}");
+        };
+        tokens.push(grant.token);
+        let lease = Lease::new(request.name.clone(), request.owner, None);
+        lock.release(&lease).await.unwrap();
+    }
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    contender.leave().await.unwrap();
+    let client = stranger(&ensemble.servers()).await;
+    assert_eq!(contenders(&client, "late").await, Vec::<String>::new());
+    lock.close().await;
 }
 
 /// Many wait, some of them give up at any time: all others get the lock, one after the other.
