@@ -65,7 +65,14 @@ pub(crate) async fn serve_admin(
         .route("/healthz", get(health))
         .merge(guarded)
         .with_state(admin)
-        .merge(page::routes(page));
+        .merge(page::routes(page))
+        .fallback(|| async { refused(StatusCode::NOT_FOUND, "there is nothing here") })
+        .method_not_allowed_fallback(|| async {
+            refused(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "another method is needed here",
+            )
+        });
     let service = routes.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service)
         .with_graceful_shutdown(stop.cancelled_owned())
@@ -85,6 +92,10 @@ async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> 
         }
     }
     next.run(request).await
+}
+
+fn refused(code: StatusCode, why: &str) -> Failed {
+    Failed::Http(code, why.to_owned())
 }
 
 #[derive(Serialize)]

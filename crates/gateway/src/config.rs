@@ -1,6 +1,6 @@
 //! The `[gateway]` table: every key, its default and its limits, checked once before anything is bound.
 
-use std::{fmt, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
 use distlock_kickout::{Admission, Confirm, NodeId, OnExceed, PolicyName, RouteMode, Timers};
@@ -280,6 +280,22 @@ impl GatewayConfig {
                 address(key, value)?;
             }
         }
+        // Names are looked up when they are bound, and looked at then.
+        if let Ok(address) = self.admin_listen.parse() {
+            self.check_admin(address)?;
+        }
+        if let Ok(address) = self.peer_listen.parse() {
+            self.check_peer(address)?;
+        }
+        if let Some(advertised) = &self.peer_advertise
+            && let Ok(address) = advertised.parse::<SocketAddr>()
+            && address.ip().is_unspecified()
+        {
+            return Err(invalid(
+                "peer_advertise",
+                &format!("is {address}, which other nodes cannot reach"),
+            ));
+        }
         self.key()?;
         if let Some(url) = &self.profile_url {
             profiles::address(url)?;
@@ -334,6 +350,28 @@ impl GatewayConfig {
             }
         }
         Ok(())
+    }
+
+    /// Without a token, administrators are served on loopback alone.
+    pub(crate) fn check_admin(&self, listen: SocketAddr) -> Result<()> {
+        if listen.ip().is_loopback() || self.admin_token.is_some() {
+            return Ok(());
+        }
+        Err(invalid(
+            "admin_token",
+            &format!("is not set, and admin_listen {listen} is not a loopback address"),
+        ))
+    }
+
+    /// Other nodes need an address of this one.
+    pub(crate) fn check_peer(&self, listen: SocketAddr) -> Result<()> {
+        if !listen.ip().is_unspecified() || self.peer_advertise.is_some() {
+            return Ok(());
+        }
+        Err(invalid(
+            "peer_advertise",
+            &format!("is not set, and other nodes cannot reach peer_listen {listen}"),
+        ))
     }
 
     /// The key that an error is about, if it is about one: of [`set`](Self::set), [`validate`](Self::validate), or

@@ -100,31 +100,17 @@ impl Gateway {
         };
         let peer = bind("peer_listen", &config.peer_listen).await?;
         let admin = bind("admin_listen", &config.admin_listen).await?;
-        if !admin.1.ip().is_loopback() && config.admin_token.is_none() {
-            return Err(invalid(
-                "admin_token",
-                &format!(
-                    "is not set, and admin_listen {} is not a loopback address",
-                    admin.1
-                ),
-            ));
-        }
+        config.check_admin(admin.1)?;
         let node = NodeId::new(&config.node)?;
         let clock = store.locker().clock();
         let timers = config.timers();
         let peers = GrpcPeers::new(node.clone(), key.clone(), timers.peer_deadline);
         let advertise = match &config.peer_advertise {
             Some(address) => address.clone(),
-            None if peer.1.ip().is_unspecified() => {
-                return Err(invalid(
-                    "peer_advertise",
-                    &format!(
-                        "is not set, and other nodes cannot reach peer_listen {}",
-                        peer.1
-                    ),
-                ));
+            None => {
+                config.check_peer(peer.1)?;
+                peer.1.to_string()
             }
-            None => peer.1.to_string(),
         };
         let mut kick = KickOut::builder(store.clone(), node.clone())
             .advertise(advertise)

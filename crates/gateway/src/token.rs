@@ -177,6 +177,14 @@ impl fmt::Debug for TokenKey {
     }
 }
 
+/// A text that only who knows the secret can make, and that does not tell it; another one for every purpose.
+pub(crate) fn derived(secret: &str, purpose: &str) -> Option<String> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).ok()?;
+    mac.update(purpose.as_bytes());
+    let bytes = mac.finalize().into_bytes();
+    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Compares two secrets in a time that does not tell where they differ.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     let digest = |secret: &[u8]| {

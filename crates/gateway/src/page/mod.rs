@@ -2,7 +2,8 @@
 //!
 //! Rendered here; a little script swaps in the changing part, follows the takeovers and plays the two devices. Nothing is
 //! loaded from elsewhere. It is guarded as the rest of the admin HTTP is; because a browser cannot be told to send a bearer
-//! token, it may show the token in a cookie that only this listener gets.
+//! token, it may show a pass instead, in a cookie. A browser sends that to every port of the host, so it is not the token but
+//! made from it, and opens nothing but this page.
 
 mod render;
 mod state;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Secret,
-    token::{TokenKey, mint},
+    token::{TokenKey, derived, mint},
 };
 use state::Snapshot;
 use takeovers::Takeovers;
@@ -40,6 +41,7 @@ use takeovers::Takeovers;
 const PLAYGROUND: &str = "playground-";
 const PLAY_TIME: Duration = Duration::from_secs(3600);
 const COOKIE: &str = "distlock_admin";
+const PASS: &str = "distlock admin page";
 /// Nothing from elsewhere, no inline script; the playground's sockets go to the nodes, whose addresses are not known here.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self' ws: wss:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -101,7 +103,12 @@ fn shows(headers: &HeaderMap, token: &Secret) -> bool {
     let mut cookies = text(header::COOKIE).unwrap_or_default().split("; ");
     let cookie = cookies.find_map(|pair| pair.strip_prefix(COOKIE)?.strip_prefix('='));
     bearer.is_some_and(|given| token.matches(given))
-        || cookie.is_some_and(|given| token.matches(given))
+        || cookie.is_some_and(|given| pass(token).is_some_and(|pass| pass.matches(given)))
+}
+
+/// What the cookie holds; the same on all nodes that have the same token.
+fn pass(token: &Secret) -> Option<Secret> {
+    derived(token.expose(), PASS).map(Secret::new)
 }
 
 const HTML: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
@@ -183,19 +190,17 @@ struct SignIn {
     token: String,
 }
 
-/// Exchanges the admin token for the cookie.
+/// Exchanges the admin token for the pass.
 async fn sign_in(State(page): State<Page>, Json(body): Json<SignIn>) -> Response {
-    // What cannot be in a cookie as it is would be cut short there.
-    let plain = body
-        .token
-        .bytes()
-        .all(|byte| byte.is_ascii_graphic() && byte != b';');
-    match &page.token {
-        Some(token) if plain && token.matches(&body.token) => {
-            let cookie = format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict", body.token);
+    let Some(token) = &page.token else {
+        return StatusCode::NO_CONTENT.into_response();
+    };
+    match pass(token) {
+        Some(pass) if token.matches(&body.token) => {
+            let pass = pass.expose();
+            let cookie = format!("{COOKIE}={pass}; Path=/; HttpOnly; SameSite=Strict");
             ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response()
         }
-        Some(_) => StatusCode::UNAUTHORIZED.into_response(),
-        None => StatusCode::NO_CONTENT.into_response(),
+        _ => StatusCode::UNAUTHORIZED.into_response(),
     }
 }

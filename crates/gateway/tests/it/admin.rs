@@ -71,7 +71,11 @@ async fn shows_health_metrics_and_accounts_and_ends_sessions() {
         assert!((400..500).contains(&status), "{status} for {bad}");
         assert!(parsed(&body)["error"].is_string(), "{body}");
     }
-    assert_eq!(n1.admin("GET /v1/nothing", "").await.0, 404);
+    for (request, expected) in [("GET /v1/nothing", 404), ("GET /v1/kick", 405)] {
+        let (status, body) = n1.admin(request, "").await;
+        assert_eq!(status, expected, "{request}");
+        assert!(body.contains(r#""error":"#), "{request}: {body}");
+    }
 }
 
 #[tokio::test]

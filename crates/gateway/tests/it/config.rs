@@ -91,6 +91,7 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
         ("node", "", "is not set"),
         ("listen", "nowhere", "is \"nowhere\": host:port is needed"),
         ("peer_advertise", "host:", "host:port is needed"),
+        ("peer_advertise", "0.0.0.0:1", "other nodes cannot reach"),
         (
             "token_key",
             "short",
@@ -161,6 +162,8 @@ async fn what_others_could_reach_needs_a_token_or_a_name() {
     ] {
         let mut config = config("n1");
         config.set(key, value).unwrap();
+        // Known before anything is bound.
+        assert_eq!(config.validate().is_err(), says.ends_with("is not set"));
         let error = Gateway::start(config, store()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains(says), "{error}");
