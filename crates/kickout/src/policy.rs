@@ -146,7 +146,7 @@ impl Policy {
         self.limit() == 1 && (self.on_exceed != OnExceed::Deny || intent == Intent::Takeover)
     }
 
-    /// The sessions that a newcomer of this class competes with; `None` when there is room for it.
+    /// The sessions that a newcomer of this class competes with, whether or not there is room for it.
     pub(crate) fn rivals<'a>(
         &self,
         record: &'a UserRecord,

@@ -1,7 +1,7 @@
 //! The beginning of a connection: one login, or a word why not.
 
 use distlock_core::ErrorKind;
-use distlock_kickout::{Code, Login, LoginOutcome, Session};
+use distlock_kickout::{Code, Login, LoginOutcome, Session, Uid};
 
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
@@ -9,27 +9,57 @@ use super::{
     machine::{POLICY_VIOLATION, close_code, within},
 };
 
-/// What a connection is told that ends before it had a session: a frame and a close code.
-pub(super) type Farewell = Option<(Frame, u16, &'static str)>;
+/// What a connection is told that ends before it had a session.
+pub(super) struct Farewell {
+    pub(super) frame: Frame,
+    pub(super) code: u16,
+    pub(super) reason: &'static str,
+    /// It showed a good token: it gets the time that a session's client gets to read it.
+    pub(super) known: bool,
+}
 
 /// Reads the login and logs in. Until then nothing is asked of the store, and everything is bounded in time.
 pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
     front: &Front,
     reader: &mut R,
     writer: &mut W,
-) -> Result<Session, Farewell> {
+) -> Result<Session, Option<Farewell>> {
+    let login = first_login(front, reader, writer).await?;
+    let uid = front.key.verify(&login.token).map_err(|error| {
+        tracing::info!(%error, "a login was refused");
+        refused(error.message())
+    })?;
+    let admitted = Box::pin(admit(front, reader, writer, uid, login)).await;
+    admitted.map_err(|farewell| {
+        let known = true;
+        farewell.map(|farewell| Farewell { known, ..farewell })
+    })
+}
+
+async fn first_login<R: FrameReader, W: FrameWriter>(
+    front: &Front,
+    reader: &mut R,
+    writer: &mut W,
+) -> Result<LoginFrame, Option<Farewell>> {
     let until = front.clock.now() + front.login_timeout;
-    let login = loop {
-        let left = until.since(front.clock.now());
-        let Some(incoming) = within(front, left, reader.next()).await else {
-            return Err(failed(
+    loop {
+        let too_slow = || {
+            failed(
                 ErrorCode::TooSlow,
                 "no login within the time",
                 POLICY_VIOLATION,
-            ));
+            )
+        };
+        let left = until.since(front.clock.now());
+        // Also for a client that always has something to say.
+        if left.is_zero() {
+            return Err(too_slow());
+        }
+        let Some(incoming) = within(front, left, reader.next()).await else {
+            return Err(too_slow());
         };
         match understood(incoming)? {
-            Some(Inbound::Login(login)) => break login,
+            Some(Inbound::Login(login)) => return Ok(login),
             Some(Inbound::Ping {}) => {
                 let left = until.since(front.clock.now());
                 let pong = Outbound::Pong.to_frame();
@@ -47,11 +77,17 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
             }
             None => {}
         }
-    };
-    let uid = front.key.verify(&login.token).map_err(|error| {
-        tracing::info!(%error, "a login was refused");
-        refused(error.message())
-    })?;
+    }
+}
+
+/// Logs in an account that showed a good token.
+async fn admit<R: FrameReader, W: FrameWriter>(
+    front: &Front,
+    reader: &mut R,
+    writer: &mut W,
+    uid: Uid,
+    login: LoginFrame,
+) -> Result<Session, Option<Farewell>> {
     let LoginFrame {
         device,
         class,
@@ -90,7 +126,7 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
         Ok(LoginOutcome::Busy { retry_after }) => {
             let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
             let frame = Outbound::Busy { retry_after_ms }.to_frame();
-            return Err(Some((frame, Code::Busy.websocket(), "busy")));
+            return Err(farewell(frame, Code::Busy.websocket(), "busy"));
         }
         Ok(LoginOutcome::Denied(refusal)) => {
             let frame = Outbound::Denied {
@@ -98,11 +134,8 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
                 reason: &refusal.reason,
                 by_device: refusal.by_device.as_ref(),
             };
-            return Err(Some((
-                frame.to_frame(),
-                refusal.code.websocket(),
-                refusal.code.text(),
-            )));
+            let code = refusal.code;
+            return Err(farewell(frame.to_frame(), code.websocket(), code.text()));
         }
         Ok(LoginOutcome::Superseded(by)) => {
             let frame = Outbound::Superseded {
@@ -110,7 +143,7 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
                 r#gen: by.r#gen,
             };
             let code = Code::Superseded;
-            return Err(Some((frame.to_frame(), code.websocket(), code.text())));
+            return Err(farewell(frame.to_frame(), code.websocket(), code.text()));
         }
         Err(error) if error.kind() == ErrorKind::InvalidArgument => {
             return Err(failed(
@@ -152,7 +185,7 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
 }
 
 /// A frame, or `None` for a mere sign of life.
-fn understood(incoming: Incoming) -> Result<Option<Inbound>, Farewell> {
+fn understood(incoming: Incoming) -> Result<Option<Inbound>, Option<Farewell>> {
     match incoming {
         Incoming::Alive => Ok(None),
         Incoming::Closing | Incoming::Gone => Err(None),
@@ -169,18 +202,27 @@ fn understood(incoming: Incoming) -> Result<Option<Inbound>, Farewell> {
     }
 }
 
-fn failed(code: ErrorCode, reason: &str, close: u16) -> Farewell {
+fn farewell(frame: Frame, code: u16, reason: &'static str) -> Option<Farewell> {
+    Some(Farewell {
+        frame,
+        code,
+        reason,
+        known: false,
+    })
+}
+
+fn failed(code: ErrorCode, reason: &str, close: u16) -> Option<Farewell> {
     let frame = Outbound::Error { code, reason }.to_frame();
-    Some((frame, close, "protocol error"))
+    farewell(frame, close, "protocol error")
 }
 
 /// To the client it is the same as a ban: to ask again with this token is of no use.
-fn refused(reason: &str) -> Farewell {
+fn refused(reason: &str) -> Option<Farewell> {
     let code = Code::Banned;
     let frame = Outbound::Denied {
         code,
         reason,
         by_device: None,
     };
-    Some((frame.to_frame(), code.websocket(), "the token was refused"))
+    farewell(frame.to_frame(), code.websocket(), "the token was refused")
 }

@@ -59,15 +59,22 @@ async fn converse<R: FrameReader, W: FrameWriter>(
         Ok(session) => session,
         Err(farewell) => {
             line.abort_on_drop();
-            if let Some((frame, code, reason)) = farewell {
+            if let Some(farewell) = farewell {
                 let words = async {
-                    if writer.send(&frame).await.is_ok() && writer.close(code, reason).await.is_ok()
+                    if writer.send(&farewell.frame).await.is_ok()
+                        && writer.close(farewell.code, farewell.reason).await.is_ok()
                     {
                         // The client's own closing, if it comes at once.
                         while !matches!(reader.next().await, Incoming::Gone) {}
                     }
                 };
-                within(&front, LAST_WORDS, words).await;
+                // A reset throws away what is on its way.
+                let patience = if farewell.known {
+                    front.grace
+                } else {
+                    LAST_WORDS
+                };
+                within(&front, patience, words).await;
             }
             return;
         }
