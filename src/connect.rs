@@ -337,7 +337,7 @@ mod server {
             }
         })?;
         // The backend knows better what went wrong than a clock that ran out.
-        config.connect_timeout = parts.connect_timeout * 9 / 10;
+        config.connect_timeout = super::shorter(parts.connect_timeout);
         Ok(config)
     }
 }
@@ -352,7 +352,7 @@ mod redis {
     pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
         let mut config = config(target, &mut parts)?;
         // The backend knows better what went wrong than a clock that ran out.
-        config.connect_timeout = parts.connect_timeout * 9 / 10;
+        config.connect_timeout = super::shorter(parts.connect_timeout);
         let redis = Redis::open(config, parts.clock.clone()).await?;
         Ok(Store::with_clock(
             redis.lock(),
@@ -479,6 +479,12 @@ fn migrated(from: &distlock_sql::TablesStatus) -> Migrated {
 
 fn unsupported(target: &Target, message: String) -> Error {
     Error::new(ErrorKind::Unsupported, target.located(message))
+}
+
+/// For a backend that gives up by itself and says more than the limit around it would. Not less than backends allow.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+fn shorter(limit: Duration) -> Duration {
+    (limit * 9 / 10).max(*Target::CONNECT_TIMEOUTS.start())
 }
 
 /// Bounds the whole of connecting, whatever step of it hangs.

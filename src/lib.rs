@@ -36,6 +36,9 @@
 //! | `memory:` | tasks of one process | `memory` (default) |
 //! | `sqlite:PATH` | processes of one host | `sqlite` |
 //! | `redis://HOST`, `rediss://`, `redis+sentinel://H1,H2,H3/PRIMARY`, `redis+cluster://H1,H2` | anybody who can connect | `redis` (with TLS: `redis`, `tls`) |
+//! | `mysql://USER@HOST/DATABASE`, `mariadb://` | anybody who can connect | `mysql` (with TLS: `mysql`, `tls`) |
+//! | `postgres://USER@HOST/DATABASE` | anybody who can connect | `postgres` (with TLS: `postgres`, `tls`) |
+//! | `zookeeper://HOST,HOST/ROOT` | anybody who can connect | `zookeeper` (with TLS: `tls`, with SASL: `sasl` as well) |
 //!
 //! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]` table in `distlock.toml`;
 //! an unknown one is an error that names it.

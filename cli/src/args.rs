@@ -218,8 +218,11 @@ fn near_command(error: &clap::Error) -> Option<String> {
 fn without_secrets(text: &str) -> String {
     text.split_inclusive(char::is_whitespace)
         .map(|word| {
-            if word.contains("://") || word.contains('?') {
-                distlock::config::mask(word)
+            if word.contains("//") || word.contains(['?', '@']) {
+                // What stands around a quoted argument is no part of it.
+                let bare =
+                    word.trim_end_matches(|c: char| c.is_whitespace() || "'\"`,.;)".contains(c));
+                distlock::config::mask(bare) + &word[bare.len()..]
             } else {
                 word.to_owned()
             }

@@ -1,6 +1,6 @@
 //! The options of one backend: named values, each of which knows where it was written.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result};
 
@@ -136,11 +136,21 @@ impl Options {
     /// Takes a duration out.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it is none.
-    pub fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
-        self.take(key)
-            .map(|given| parse_duration(&given.value).map_err(|error| given.wrong(error.message())))
-            .transpose()
+    /// [`ErrorKind::InvalidConfig`] when it is none, or outside of the range.
+    pub fn take_duration(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+    ) -> Result<Option<Duration>> {
+        let Some(given) = self.take(key) else {
+            return Ok(None);
+        };
+        let time = parse_duration(&given.value).map_err(|error| given.wrong(error.message()))?;
+        if !range.contains(&time) {
+            let (least, most) = range.into_inner();
+            return Err(given.wrong(format_args!("it is outside {least:?} to {most:?}")));
+        }
+        Ok(Some(time))
     }
 
     /// Takes everything that is left.

@@ -13,6 +13,9 @@ pub fn mask(url: &str) -> String {
         Some(at) => (&url[..at], Some(&url[at + 1..])),
         None => (url, None),
     };
+    if let Some(shown) = without_what_is_no_host(head) {
+        return shown;
+    }
     let mut shown = mask_userinfo(head);
     if let Some(query) = query {
         shown.push('?');
@@ -36,9 +39,48 @@ pub(super) fn is_secret(key: &str) -> bool {
         .any(|word| key.contains(word))
 }
 
+/// Whether this can be what stands before the path: hosts, each with a number for a port or without one. Otherwise it may be
+/// a password that holds a sign with a meaning in URLs, or has no `@` behind it.
+pub(super) fn names_hosts(authority: &str) -> bool {
+    authority.split(',').all(|host| {
+        let (host, port) = match host.strip_prefix('[') {
+            Some(bracketed) => match bracketed.split_once(']') {
+                Some((host, "")) => (host, None),
+                Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or("?"))),
+                None => return false,
+            },
+            None => match host.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (host, None),
+            },
+        };
+        let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        !host.contains(['#', '\\']) && port.is_none_or(is_number)
+    })
+}
+
+/// Hides all that follows where no user is given and what should be the hosts is something else.
+fn without_what_is_no_host(head: &str) -> Option<String> {
+    let start = head.find("://")? + 3;
+    let rest = &head[start..];
+    let authority = rest.split('/').next().unwrap_or(rest);
+    if rest.contains('@') || names_hosts(authority) {
+        return None;
+    }
+    let sign = authority.find([':', '#', '\\', '[']).unwrap_or(0);
+    Some(format!("{}***", &head[..=start + sign]))
+}
+
 fn mask_userinfo(head: &str) -> String {
-    let Some(start) = head.find("://").map(|at| at + 3) else {
-        return head.to_owned();
+    let is_path = head
+        .get(..7)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
+    let start = match (head.find("://"), head.find("//")) {
+        (Some(at), _) => at + 3,
+        (None, _) if is_path => return head.to_owned(),
+        // A colon was forgotten.
+        (None, Some(at)) => at + 2,
+        (None, None) => 0,
     };
     let Some(at) = head[start..].rfind('@').map(|at| start + at) else {
         return head.to_owned();
@@ -75,6 +117,18 @@ mod tests {
                 "sqlite:/tmp/x@y:z.db?secret=***",
             ),
             ("memory:", "memory:"),
+            (
+                "redis+cluster://h1:1,[::1]:2,h3/x",
+                "redis+cluster://h1:1,[::1]:2,h3/x",
+            ),
+            // Mistyped.
+            ("redis//u:hunter2@h", "redis//u:***@h"),
+            ("redis:/u:hunter2@h", "redis:***@h"),
+            ("u:hunter2@h", "u:***@h"),
+            ("redis://u:hunter2:6379", "redis://u:***"),
+            ("redis://u:hunt?er=2", "redis://u:***"),
+            ("redis://h#hunter2", "redis://h#***"),
+            ("redis://[hunter2", "redis://[***"),
             ("", ""),
         ] {
             assert_eq!(mask(url), shown);

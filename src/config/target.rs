@@ -1,13 +1,13 @@
 //! Which store to open, and how.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
 
 use super::{
     file::Config,
     options::{Options, Origin},
-    secret::mask,
+    secret::{mask, names_hosts},
 };
 
 /// A backend URL with its options: what [`open`](crate::open) and [`connect`](crate::connect) take.
@@ -72,7 +72,11 @@ impl Target {
         self
     }
 
-    /// How long to wait for the store; the option `connect_timeout` says the same.
+    /// The least and the most that `connect_timeout` may be.
+    pub(crate) const CONNECT_TIMEOUTS: RangeInclusive<Duration> =
+        Duration::from_millis(100)..=Duration::from_secs(60);
+
+    /// How long to wait for the store, 100 ms to 60 s; the option `connect_timeout` says the same.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
@@ -138,6 +142,7 @@ impl Target {
         };
         let rest = &self.url[scheme.len() + 1..];
         let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
+        self.check_address(body, query)?;
         let mut options = Options::default();
         let in_url = match &self.origin {
             Origin::Code => Origin::Url,
@@ -149,7 +154,15 @@ impl Target {
         for (key, value, origin) in &self.options {
             options.add(key.clone(), value.clone(), origin.clone())?;
         }
-        let named = options.take_duration("connect_timeout")?;
+        let named = options.take_duration("connect_timeout", Self::CONNECT_TIMEOUTS)?;
+        if let Some(timeout) = self
+            .connect_timeout
+            .filter(|timeout| !Self::CONNECT_TIMEOUTS.contains(timeout))
+        {
+            return Err(self.wrong(format!(
+                "connect_timeout of {timeout:?} is outside 100 ms to 60 s"
+            )));
+        }
         Ok(Parts {
             scheme,
             body: body.to_owned(),
@@ -160,6 +173,29 @@ impl Target {
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
             clock: self.clock.clone(),
         })
+    }
+
+    /// Refuses what a password that is not escaped, or has no `@` behind it, would make of the URL: the rest of it would be
+    /// taken for a host, a port or an option and be shown as that.
+    fn check_address(&self, body: &str, query: &str) -> Result<()> {
+        const ESCAPES: &str = "in a user or a password, `/`, `?`, `#`, `@` and `%` are written %2F, %3F, %23, %40 and %25";
+        let Some(rest) = body.strip_prefix("//") else {
+            return Ok(());
+        };
+        if query.contains('@') {
+            return Err(self.wrong(format!(
+                "the URL has an `@` after its `?` (it is not shown, as it may hold a password): {ESCAPES}, and `@` in the \
+                 value of an option is %40"
+            )));
+        }
+        let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
+        if names_hosts(address.split('/').next().unwrap_or(address)) {
+            return Ok(());
+        }
+        Err(self.wrong(format!(
+            "what the URL has in place of a host is no host, host:port or [IPv6]:port (it is not shown, as it may hold a \
+             password): a user and a password end with `@`, as in redis://user:password@host:6379; {ESCAPES}"
+        )))
     }
 
     /// An [`ErrorKind::InvalidConfig`] that points at where the URL was written.
@@ -294,6 +330,23 @@ mod tests {
             error.to_string().contains("`migrate` is given twice"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_time_to_connect_has_the_same_bounds_everywhere() {
+        let error = |target: Target| target.parts().unwrap_err().to_string();
+        for time in ["0s", "99ms", "61s"] {
+            let said = error(Target::new(format!("memory:?connect_timeout={time}")));
+            assert!(said.contains("outside 100ms to 60s"), "{said}");
+            assert!(
+                said.contains(&format!("`connect_timeout` = \"{time}\"")),
+                "{said}"
+            );
+        }
+        let said = error(Target::new("memory:").connect_timeout(Duration::ZERO));
+        assert!(said.contains("outside 100 ms to 60 s"), "{said}");
+        let parts = Target::new("memory:?connect_timeout=60s").parts().unwrap();
+        assert_eq!(parts.connect_timeout, Duration::from_secs(60));
     }
 
     #[test]

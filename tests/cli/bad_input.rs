@@ -495,3 +495,76 @@ fn stable(lock: &Value) -> Value {
     lock["expires_in_ms"] = Value::Null;
     lock
 }
+
+/// What a forgotten colon or `@`, or a password that is not escaped, makes of a URL.
+#[test]
+fn a_password_in_a_mistyped_url_is_never_shown() {
+    let home = Home::new();
+    for (url, says) in [
+        ("postgres//u:canary@h/x", "has no scheme"),
+        ("redis//u:canary@h", "has no scheme"),
+        ("//u:canary@h", "has no scheme"),
+        ("u:canary@h", "unknown backend scheme"),
+        ("postgres:/u:canary@h/x", "not a URL of a server"),
+        ("redis:/u:canary@h", "`//`"),
+        ("redis://u:ab?canary@127.0.0.1:1", "an `@` after its `?`"),
+        ("redis://u:ab?c=canary@127.0.0.1:1", "%3F"),
+        ("redis+sentinel://u:ab?canary@127.0.0.1:1/m", "%3F"),
+        ("postgres://u:ab?canary@127.0.0.1:1/x", "%3F"),
+        ("mysql://u:ab?canary@127.0.0.1:1/x", "%3F"),
+        ("zookeeper://u:ab?canary@127.0.0.1:1/x", "%3F"),
+        ("redis://u:ab?canary", "end with `@`"),
+        ("redis://u:ab/canary", "end with `@`"),
+        ("redis://u:canaryhost:6379", "end with `@`"),
+        ("redis+cluster://u:canaryhost:6379,h2", "end with `@`"),
+        ("postgres://u:canaryhost:5432/x", "end with `@`"),
+        ("mysql://u:canaryhost/x", "end with `@`"),
+        ("zookeeper://u:canaryhost:2181/x", "end with `@`"),
+        ("redis://h#canary", "no host, host:port"),
+        ("redis://[canary", "no host, host:port"),
+        ("redis://h/canary", "number of a database"),
+        ("redis+cluster://h/canary", "database 0 only"),
+        ("zookeeper://h1,canary!/x", "no server"),
+    ] {
+        let file = home.write("distlock.toml", &format!("[backend]\nurl = \"{url}\""));
+        let file = file.to_str().unwrap();
+        let by_flag = finish(&mut home.bare(["--backend", url, "list"]), "");
+        let by_variable = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", url), "");
+        let by_file = finish(&mut home.bare(["list", "--config", file]), "");
+        for (done, place) in [
+            (by_flag, "--backend: "),
+            (by_variable, "DISTLOCK_BACKEND: "),
+            (by_file, "distlock.toml:2:7: "),
+        ] {
+            done.failed_with(78, says);
+            assert!(done.stderr.contains(place), "{done:?}");
+            assert!(!done.stderr.contains("canary"), "{done:?}");
+        }
+        // As a word that the command line does not know.
+        if url.contains("u:") {
+            let misplaced = finish(&mut home.bare([url, "list"]), "");
+            misplaced.failed_with(64, "");
+            assert!(!misplaced.stderr.contains("canary"), "{misplaced:?}");
+        }
+    }
+}
+
+#[test]
+fn the_time_to_connect_is_checked_alike_for_every_store() {
+    let home = Home::new();
+    for url in [
+        "sqlite:x.db",
+        "redis://h",
+        "postgres://h/x",
+        "zookeeper://h/x",
+    ] {
+        let text = format!("[backend]\nurl = \"{url}\"\nconnect_timeout = \"0s\"");
+        let file = home.write("distlock.toml", &text);
+        let done = finish(
+            &mut home.bare(["list", "--config", file.to_str().unwrap()]),
+            "",
+        );
+        done.failed_with(78, "outside 100ms to 60s");
+        assert!(done.stderr.contains("distlock.toml:3:1: "), "{done:?}");
+    }
+}

@@ -76,7 +76,7 @@ mod waiters;
 
 use std::sync::Arc;
 
-use distlock_core::{Clock, DistLock, Error, ErrorKind, Records, Result};
+use distlock_core::{Clock, DistLock, Records, Result};
 
 use crate::{error::BACKEND, lock::RedisLock, records::RedisRecords, store::Store};
 
@@ -96,8 +96,9 @@ impl Redis {
     /// Connects to every primary.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for options, files, credentials or a database that cannot be right, and for a URL that
-    /// names the wrong kind of server; [`ErrorKind::Unavailable`] when a primary cannot be reached or cannot serve now.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database that cannot be right, and for a URL that names the wrong
+    /// kind of server; [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for credentials that are missing, refused or permit too little;
+    /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) when a primary cannot be reached or cannot serve now.
     ///
     /// # Cancel safety
     /// Safe: connections that were made are closed.
@@ -106,7 +107,7 @@ impl Redis {
         // The driver's ways to connect are large; whoever opens a store need not carry them.
         let store = Box::pin(Store::open(config, clock, 2))
             .await
-            .map_err(|error| at_open(error).on(BACKEND).during("open"))?;
+            .map_err(|error| error.on(BACKEND).during("open"))?;
         let capabilities = lock::capabilities(store.survives_restart());
         Ok(Self {
             lock: Arc::new(RedisLock::new(Arc::clone(&store), capabilities)),
@@ -132,12 +133,4 @@ impl Redis {
     pub fn commands(&self) -> u64 {
         self.store.ways().router.dialer.tally().sent()
     }
-}
-
-/// Credentials that were never accepted are a wrong configuration, not a matter of the server's state.
-fn at_open(error: Error) -> Error {
-    if error.kind() == ErrorKind::AccessDenied {
-        return Error::new(ErrorKind::InvalidConfig, error.message());
-    }
-    error
 }

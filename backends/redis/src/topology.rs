@@ -128,7 +128,7 @@ impl Router {
     /// Connects everywhere for the first time. It is tried once: whoever opens a store learns at once what is wrong.
     ///
     /// # Errors
-    /// Whatever keeps a server from serving; credentials that are refused are a wrong configuration here.
+    /// Whatever keeps a server from serving.
     pub(crate) async fn open(&self) -> Result<Vec<Arc<Link>>> {
         let opened = match &self.shape {
             Shape::Cluster(cluster) => {

@@ -59,10 +59,10 @@ async fn credentials() {
         ("limited:canary@", "does not permit"),
     ] {
         let error = refused(&format!("redis://{user}{at}")).await;
-        says(&error, ErrorKind::InvalidConfig, &[word, &at]);
+        says(&error, ErrorKind::AccessDenied, &[word, &at]);
     }
     let option = refused(&format!("redis://{at}?password=canary")).await;
-    says(&option, ErrorKind::InvalidConfig, &[&at]);
+    says(&option, ErrorKind::AccessDenied, &[&at]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

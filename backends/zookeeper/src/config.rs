@@ -191,8 +191,8 @@ impl ZooKeeperConfig {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] that names the option.
     pub fn check(&self) -> Result<()> {
-        for server in &self.servers {
-            check_server(server)?;
+        for (number, server) in (1..).zip(&self.servers) {
+            check_server(number, server)?;
         }
         if self.servers.is_empty() {
             return Err(invalid("no server is named"));
@@ -260,7 +260,7 @@ fn with_port(server: &str) -> String {
     }
 }
 
-fn check_server(server: &str) -> Result<()> {
+fn check_server(number: usize, server: &str) -> Result<()> {
     let well_formed = server.rsplit_once(':').is_some_and(|(host, port)| {
         let bare = host
             .strip_prefix('[')
@@ -279,8 +279,9 @@ fn check_server(server: &str) -> Result<()> {
     if well_formed {
         return Ok(());
     }
+    // It is not shown: it may be a password without its `@`.
     Err(invalid(format!(
-        "{server:?} is no server: write `host:port`, and commas between several"
+        "what the URL has as number {number} of the servers is no server: write `host:port`, and commas between several"
     )))
 }
 
@@ -429,7 +430,7 @@ mod tests {
             ("//", vec![], "no server"),
             ("//h1:0", vec![], "no server"),
             ("//h1,,h2", vec![], "no server"),
-            ("//h1:port", vec![], "no server"),
+            ("//h1,u:hunter2", vec![], "number 2 of the servers"),
             ("h1", vec![], "zookeeper://host"),
             ("//hunter2@h1", vec![], "no password"),
             ("//h1", vec![("session_timeout", "10")], "has no unit"),

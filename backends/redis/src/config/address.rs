@@ -76,12 +76,20 @@ impl Address {
     }
 
     fn endpoints(&self, default_port: u16) -> Result<Vec<Endpoint>> {
-        self.hosts
-            .split(',')
-            .map(|host| {
-                Endpoint::parse(host, default_port).ok_or_else(|| {
-                    invalid(format!("{host:?} is no host, host:port or [IPv6]:port"))
-                })
+        // What is wrong is not shown: it may be a password without its `@`.
+        let refused = |number: usize| {
+            invalid(format!(
+                "what the URL has as host number {number} is no host, host:port or [IPv6]:port"
+            ))
+        };
+        (1..)
+            .zip(self.hosts.split(','))
+            .map(|(number, host)| {
+                let bare = !host.starts_with('[');
+                if host.contains('#') || bare && host.matches(':').count() > 1 {
+                    return Err(refused(number));
+                }
+                Endpoint::parse(host, default_port).ok_or_else(|| refused(number))
             })
             .collect()
     }
@@ -92,9 +100,9 @@ impl Address {
         }
         match self.path.parse() {
             Ok(number) => Ok(Some(number)),
+            // Not shown: it may be a part of a password.
             Err(_) => Err(invalid(format!(
-                "\"/{}\": {rule}",
-                self.path.escape_debug()
+                "what follows the `/` behind the host is no database: {rule}"
             ))),
         }
     }

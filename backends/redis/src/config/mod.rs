@@ -256,7 +256,7 @@ impl RedisConfig {
         if self.tls.is_some() && !cfg!(feature = "tls") {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "TLS is not compiled in: run `cargo add distlock --features redis,tls`",
+                "TLS is not compiled in: run `cargo add distlock --features redis,tls`, or build the command with `--features tls`",
             )
             .on(BACKEND));
         }
@@ -409,6 +409,10 @@ mod tests {
             ("redis://", "is no host"),
             ("redis://a:0", "is no host"),
             ("redis://a:99999", "is no host"),
+            ("redis://u:hunter2:6379", "is no host"),
+            ("redis://a#hunter2", "is no host"),
+            ("redis://a,b:hunter2", "host number 2 is no host"),
+            ("redis://a/hunter2", "number of a database"),
             ("redis://a,b", "redis+sentinel://"),
             ("redis://a/x", "number of a database"),
             ("redis://a/99999", "number of a database"),
@@ -431,6 +435,7 @@ mod tests {
             let error = RedisConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
             assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(!error.to_string().contains("hunter2"), "{url}: {error}");
         }
     }
 

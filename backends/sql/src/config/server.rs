@@ -141,11 +141,12 @@ impl ServerConfig {
         let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = if let Some(rest) = address.strip_prefix('[') {
             let (host, rest) = rest.split_once(']').ok_or_else(|| {
-                invalid(format!("the address {address:?} has no closing bracket"))
+                // Not shown, like the port below: it may be a password without its `@`.
+                invalid("the host has no closing bracket")
             })?;
             (host, rest.strip_prefix(':'))
         } else {
-            match address.rsplit_once(':') {
+            match address.split_once(':') {
                 Some((host, port)) => (host, Some(port)),
                 None => (address, None),
             }
@@ -153,7 +154,8 @@ impl ServerConfig {
         self.host = decoded(host)?;
         if let Some(port) = port {
             let number = port.parse().ok().filter(|port| *port != 0);
-            self.port = number.ok_or_else(|| invalid(format!("{port:?} is no TCP port")))?;
+            self.port = number
+                .ok_or_else(|| invalid("what follows the host and its `:` is no TCP port"))?;
         }
         self.database = decoded(database)?;
         Ok(())
@@ -220,7 +222,7 @@ impl ServerConfig {
             return Err(invalid(format!("the URL names no host, as in {example}")));
         }
         if self.host.contains(char::is_whitespace) {
-            return Err(invalid(format!("{:?} is no host", self.host)));
+            return Err(invalid("what the URL has as its host is none"));
         }
         if self.database.is_empty() {
             return Err(invalid(format!(
@@ -418,7 +420,10 @@ mod tests {
             ("postgres://h", "names no database"),
             ("postgres://h:0/d", "no TCP port"),
             ("postgres://h:70000/d", "no TCP port"),
-            ("postgres://[::1/d", "closing bracket"),
+            ("postgres://[hunter2/d", "closing bracket"),
+            ("postgres://u:hunter2/d", "no TCP port"),
+            ("postgres://u:hunter2:5432/d", "no TCP port"),
+            ("postgres://hunter2 x/d", "as its host"),
             ("postgres://h/d?pool_size=0", "`pool_size`"),
             ("postgres://h/d?pool_size=many", "`pool_size`"),
             ("postgres://h/d?statement_timeout=1h", "`statement_timeout`"),
@@ -443,6 +448,7 @@ mod tests {
             let error = ServerConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
             assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(!error.to_string().contains("hunter2"), "{url}: {error}");
         }
     }
 
