@@ -11,16 +11,20 @@ use std::{
 };
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use redis::{Script, Value};
 
 use crate::{
     config::Endpoint,
     connection::Dialer,
     error::BACKEND,
+    lasting::Lasting,
     names::{Bucket, SLOTS},
     node::Node,
 };
+
+/// How long a server that was asked for the map may be silent before the next is asked as well.
+const NEXT: Duration = Duration::from_millis(100);
 
 /// How long to wait for primaries that nobody has asked for yet.
 const LOOK: Duration = Duration::from_millis(300);
@@ -35,7 +39,7 @@ pub(crate) struct Cluster {
     /// Set when the map was found to be wrong.
     stale: AtomicBool,
     /// One asks for the map, the others wait for it.
-    asking: tokio::sync::Mutex<()>,
+    asking: tokio::sync::Mutex<Option<Lasting<Map>>>,
     /// What the last epoch was made of, and that epoch.
     epoch: Mutex<Option<(Vec<Option<Epoch>>, Epoch)>>,
 }
@@ -45,6 +49,30 @@ pub(crate) struct Cluster {
 pub(crate) struct Map {
     of_bucket: Vec<Option<Arc<Node>>>,
     pub(crate) primaries: Vec<Arc<Node>>,
+}
+
+/// The map is being asked for: a doubt that comes meanwhile stays, and so does the one that led to it if nothing comes of it.
+struct Unsettled<'a> {
+    stale: &'a AtomicBool,
+    settled: bool,
+}
+
+impl<'a> Unsettled<'a> {
+    fn begin(stale: &'a AtomicBool) -> Self {
+        stale.store(false, Ordering::Release);
+        Self {
+            stale,
+            settled: false,
+        }
+    }
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.stale.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl Cluster {
@@ -68,7 +96,11 @@ impl Cluster {
     ///
     /// # Errors
     /// When no server can be asked, or none serves the bucket.
-    pub(crate) async fn node(&self, dialer: &Dialer, bucket: Bucket) -> Result<Arc<Node>> {
+    pub(crate) async fn node(
+        self: &Arc<Self>,
+        dialer: &Arc<Dialer>,
+        bucket: Bucket,
+    ) -> Result<Arc<Node>> {
         let map = self.map(dialer).await?;
         map.of_bucket[bucket.index()].clone().ok_or_else(|| {
             self.doubt();
@@ -93,7 +125,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When no server can be asked.
-    pub(crate) async fn map(&self, dialer: &Dialer) -> Result<Arc<Map>> {
+    pub(crate) async fn map(self: &Arc<Self>, dialer: &Arc<Dialer>) -> Result<Arc<Map>> {
         let fresh = || {
             let map = lock(&self.map).clone();
             map.filter(|_| !self.stale.load(Ordering::Acquire))
@@ -101,29 +133,27 @@ impl Cluster {
         if let Some(map) = fresh() {
             return Ok(map);
         }
-        let _only = self.asking.lock().await;
+        let mut asking = self.asking.lock().await;
         if let Some(map) = fresh() {
             return Ok(map);
         }
-        self.stale.store(false, Ordering::Release);
-        let asked = self.ask(dialer).await;
-        match asked {
-            Ok(map) => {
-                let map = Arc::new(map);
-                // The cluster's epoch is made of those of all primaries, so it takes a look at each.
-                let links = map.primaries.iter().map(|node| node.connect(dialer));
-                tokio::select! {
-                    _ = join_all(links) => {}
-                    () = dialer.clock().sleep(LOOK) => {}
-                }
-                *lock(&self.map) = Some(Arc::clone(&map));
-                Ok(map)
-            }
-            Err(error) => {
-                self.stale.store(true, Ordering::Release);
-                Err(error)
-            }
+        let mut unsettled = Unsettled::begin(&self.stale);
+        let ask = || {
+            let (cluster, dialer) = (Arc::clone(self), Arc::clone(dialer));
+            async move { cluster.ask(&dialer).await }
+        };
+        let clock = &**dialer.clock();
+        let asked = Lasting::outcome(&mut asking, clock, dialer.longest(), ask).await;
+        let map = Arc::new(asked?);
+        // The cluster's epoch is made of those of all primaries, so it takes a look at each.
+        let links = map.primaries.iter().map(|node| node.connect(dialer));
+        tokio::select! {
+            _ = join_all(links) => {}
+            () = clock.sleep(LOOK) => {}
         }
+        *lock(&self.map) = Some(Arc::clone(&map));
+        unsettled.settled = true;
+        Ok(map)
     }
 
     /// The cluster's history: another one as soon as one of its primaries has another one.
@@ -162,8 +192,8 @@ impl Cluster {
         }
     }
 
-    /// Asks one server after the other, those first that are connected.
-    async fn ask(&self, dialer: &Dialer) -> Result<Map> {
+    /// Asks the servers, those first that are connected. One that is silent keeps nobody from asking the next.
+    async fn ask(&self, dialer: &Arc<Dialer>) -> Result<Map> {
         let mut known: Vec<_> = lock(&self.nodes).values().cloned().collect();
         for seed in &self.seeds {
             let node = self.node_at(seed);
@@ -172,12 +202,23 @@ impl Cluster {
             }
         }
         known.sort_by_key(|node| node.live().is_none());
+        let mut known = known.into_iter();
+        let mut asked = FuturesUnordered::new();
         let mut last = None;
-        for node in known {
-            match self.ask_one(dialer, &node).await {
-                Ok(map) => return Ok(map),
-                Err(error) if error.kind() == ErrorKind::InvalidConfig => return Err(error),
-                Err(error) => last = Some(error),
+        loop {
+            if let Some(node) = known.next() {
+                asked.push(async move { self.ask_one(dialer, &node).await });
+            }
+            let answer = tokio::select! {
+                biased;
+                answer = asked.next() => answer,
+                () = dialer.clock().sleep(NEXT), if known.len() > 0 => continue,
+            };
+            match answer {
+                Some(Ok(map)) => return Ok(map),
+                Some(Err(error)) if error.kind() == ErrorKind::InvalidConfig => return Err(error),
+                Some(Err(error)) => last = Some(error),
+                None => break,
             }
         }
         Err(last.unwrap_or_else(|| {
@@ -189,7 +230,7 @@ impl Cluster {
         }))
     }
 
-    async fn ask_one(&self, dialer: &Dialer, node: &Arc<Node>) -> Result<Map> {
+    async fn ask_one(&self, dialer: &Arc<Dialer>, node: &Arc<Node>) -> Result<Map> {
         let slots = match node.live() {
             Some(link) => {
                 let mut question = redis::cmd("CLUSTER");

@@ -41,6 +41,7 @@ pub(crate) struct Link {
     /// Set when the server refused to compare and delete: it has the command, and this user may not use it.
     must_not_compare: AtomicBool,
     tally: Arc<Tally>,
+    waiters: Arc<Waiters>,
 }
 
 /// How many commands were sent.
@@ -151,6 +152,13 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The server forgets what it was to tell through it, and the driver says nothing of a connection that we let go.
+        self.waiters.wake_all();
+    }
+}
+
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
@@ -205,6 +213,11 @@ impl Dialer {
     /// One try to connect is given up after this, a little before whoever waits for it gives up and knows less.
     pub(crate) fn patience(&self) -> Duration {
         self.config.connect_timeout * 4 / 5
+    }
+
+    /// No try to connect takes longer, asking the sentinels included.
+    pub(crate) fn longest(&self) -> Duration {
+        self.patience() * 2
     }
 
     /// Connects to a primary and asks what it is.
@@ -262,6 +275,7 @@ impl Dialer {
             tracking: AtomicBool::new(false),
             must_not_compare: AtomicBool::new(false),
             tally: Arc::clone(&self.tally),
+            waiters: Arc::clone(&self.waiters),
         })
     }
 

@@ -56,6 +56,7 @@ mod doctor;
 mod error;
 mod exchange;
 mod history;
+mod lasting;
 mod lock;
 mod names;
 mod node;

@@ -10,6 +10,7 @@ use distlock_core::{Epoch, Result};
 use crate::{
     config::Endpoint,
     connection::{Dialer, Link},
+    lasting::Lasting,
 };
 
 /// A place a connection leads to.
@@ -21,7 +22,7 @@ pub(crate) struct Node {
     /// Its history, as it was when it was last connected.
     known: Mutex<Option<Epoch>>,
     /// One dials, the others wait for what comes of it.
-    dialing: tokio::sync::Mutex<()>,
+    dialing: tokio::sync::Mutex<Option<Lasting<Link>>>,
 }
 
 impl Node {
@@ -43,24 +44,36 @@ impl Node {
     }
 
     /// The connection, made if there is none that works.
-    pub(crate) async fn connect(&self, dialer: &Dialer) -> Result<Arc<Link>> {
-        self.link(async {
-            let client = dialer.client(&self.endpoint)?;
-            dialer.dial(&client, &self.endpoint.to_string()).await
+    pub(crate) async fn connect(&self, dialer: &Arc<Dialer>) -> Result<Arc<Link>> {
+        self.link(dialer, || {
+            let (dialer, endpoint) = (Arc::clone(dialer), self.endpoint.clone());
+            async move {
+                let client = dialer.client(&endpoint)?;
+                dialer.dial(&client, &endpoint.to_string()).await
+            }
         })
         .await
     }
 
     /// The connection; `dial` makes one if there is none that works.
-    pub(crate) async fn link(&self, dial: impl Future<Output = Result<Link>>) -> Result<Arc<Link>> {
+    pub(crate) async fn link<F>(
+        &self,
+        dialer: &Dialer,
+        dial: impl FnOnce() -> F,
+    ) -> Result<Arc<Link>>
+    where
+        F: Future<Output = Result<Link>> + Send + 'static,
+    {
         if let Some(link) = self.live() {
             return Ok(link);
         }
-        let _only = self.dialing.lock().await;
+        let mut dialing = self.dialing.lock().await;
         if let Some(link) = self.live() {
             return Ok(link);
         }
-        let link = Arc::new(dial.await?);
+        let link =
+            Lasting::outcome(&mut dialing, &**dialer.clock(), dialer.longest(), dial).await?;
+        let link = Arc::new(link);
         *lock(&self.known) = Some(link.epoch().clone());
         *self.slot() = Some(Arc::clone(&link));
         Ok(link)

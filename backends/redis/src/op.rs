@@ -107,6 +107,17 @@ impl Op {
         }
     }
 
+    /// The token in a reply that grants it a lock.
+    pub(crate) fn granted(&self, reply: &Value) -> Option<u64> {
+        match (&self.what, reply) {
+            (
+                What::Acquire(_) | What::Contend(_) | What::HandOver(..),
+                Value::BulkString(token),
+            ) => value::read_number(token),
+            _ => None,
+        }
+    }
+
     /// About how many bytes it adds to a request.
     pub(crate) fn bytes(&self) -> usize {
         let more = match &self.what {

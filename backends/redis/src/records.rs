@@ -68,7 +68,7 @@ impl RedisRecords {
             let mut replies = replies.into_iter();
             let time = replies.next().unwrap_or(Value::Nil);
             let (seconds, micros) = redis::from_redis_value::<(u64, u64)>(time).unwrap_or_default();
-            let now = seconds * 1_000_000 + micros;
+            let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
             for (key, reply) in keys.iter().zip(replies) {
                 entries.push(match reply {
                     Value::BulkString(found) => Some(value::entry(key, &found, now)?),

@@ -68,7 +68,7 @@ impl Server {
             return Err(error::of_reply(refusal, address));
         }
         let time = redis::from_redis_value::<(u64, u64)>(time)
-            .map(|(seconds, micros)| seconds * 1_000_000 + micros)
+            .map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros))
             .map_err(|_| {
                 Error::new(
                     ErrorKind::Unavailable,

@@ -302,7 +302,11 @@ impl Ways {
         let bucket = op.target.bucket;
         let clock = &**self.router.dialer.clock();
         let histories = &*self.histories;
-        histories.served(bucket, news.history, || link.server_micros(clock));
+        histories.served(bucket, news.history, || {
+            let now = link.server_micros(clock);
+            // What this very answer grants is of the new history, and was granted before it was read.
+            op.granted(reply).map_or(now, |token| now.min(token))
+        });
         let reason = |lease: &Lease, seen| histories.reason(bucket, lease, seen);
         let heard = op::Heard {
             epoch: &news.epoch,

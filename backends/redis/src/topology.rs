@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long an operation waits for a connection that broke: longer than a restart of a server takes, shorter than anybody
-/// waits for an answer.
+/// waits for an answer. The try to connect itself may take longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The first pause between two tries to connect.
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// The way to every primary, of one handle.
 pub(crate) struct Router {
-    pub(crate) dialer: Dialer,
+    pub(crate) dialer: Arc<Dialer>,
     shape: Shape,
 }
 
@@ -35,10 +35,10 @@ enum Shape {
     Single(Arc<Node>),
     Sentinel {
         // A tokio mutex: the driver's client asks the sentinels in place.
-        sentinels: tokio::sync::Mutex<SentinelClient>,
+        sentinels: Arc<tokio::sync::Mutex<SentinelClient>>,
         primary: Arc<Node>,
     },
-    Cluster(Cluster),
+    Cluster(Arc<Cluster>),
 }
 
 impl Router {
@@ -46,13 +46,18 @@ impl Router {
         let shape = match &dialer.config().topology {
             Topology::Single(endpoint) => Shape::Single(Arc::new(Node::new(endpoint.clone()))),
             Topology::Sentinel { sentinels, primary } => Shape::Sentinel {
-                sentinels: tokio::sync::Mutex::new(dialer.sentinels(sentinels, primary)?),
+                sentinels: Arc::new(tokio::sync::Mutex::new(
+                    dialer.sentinels(sentinels, primary)?,
+                )),
                 // Known by its name; where it is changes.
                 primary: Arc::new(Node::new(Endpoint::new(primary, 0))),
             },
-            Topology::Cluster(seeds) => Shape::Cluster(Cluster::new(seeds.clone())),
+            Topology::Cluster(seeds) => Shape::Cluster(Arc::new(Cluster::new(seeds.clone()))),
         };
-        Ok(Self { dialer, shape })
+        Ok(Self {
+            dialer: Arc::new(dialer),
+            shape,
+        })
     }
 
     /// Whether keys of different buckets may not share a request.
@@ -188,7 +193,8 @@ impl Router {
         match &self.shape {
             Shape::Single(node) => node.connect(&self.dialer).await,
             Shape::Sentinel { sentinels, primary } => {
-                primary.link(self.dial_primary(sentinels)).await
+                let dial = || dial_primary(Arc::clone(&self.dialer), Arc::clone(sentinels));
+                primary.link(&self.dialer, dial).await
             }
             Shape::Cluster(cluster) => {
                 let node = cluster.node(&self.dialer, bucket).await?;
@@ -199,27 +205,8 @@ impl Router {
         }
     }
 
-    async fn dial_primary(&self, sentinels: &tokio::sync::Mutex<SentinelClient>) -> Result<Link> {
-        let limit = self.dialer.patience();
-        let asking = async { sentinels.lock().await.async_get_client().await };
-        let names = self.dialer.config().topology.to_string();
-        let client = tokio::select! {
-            biased;
-            client = asking => client.map_err(|error| error::of_connecting(&error, &names))?,
-            () = self.dialer.clock().sleep(limit) => {
-                return Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("{names}: no sentinel answered within {limit:?}"),
-                )
-                .on(BACKEND));
-            }
-        };
-        let address = client.get_connection_info().addr().to_string();
-        let client = self.dialer.adopt(&client)?;
-        self.dialer.dial(&client, &address).await
-    }
-
-    /// Tries until it works, time is over, or it is clear that trying does not help.
+    /// Tries until it works, time is over, or it is clear that trying does not help. What is under way when time is over
+    /// goes on, for whoever comes next.
     async fn patiently<T, F: Future<Output = Result<T>>>(
         &self,
         mut attempt: impl FnMut() -> F,
@@ -237,7 +224,12 @@ impl Router {
                     Err(error) if !error.is_retryable() => return Err(error),
                     Err(error) => last = Some(error),
                 },
-                () = clock.sleep(left) => {}
+                () = clock.sleep(left) => {
+                    // It may be silent because others serve in its place by now.
+                    if let Shape::Cluster(cluster) = &self.shape {
+                        cluster.doubt();
+                    }
+                }
             }
             let left = until.since(clock.now());
             if left.is_zero() {
@@ -264,6 +256,29 @@ impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Router({})", self.dialer.config().topology)
     }
+}
+
+async fn dial_primary(
+    dialer: Arc<Dialer>,
+    sentinels: Arc<tokio::sync::Mutex<SentinelClient>>,
+) -> Result<Link> {
+    let limit = dialer.patience();
+    let asking = async { sentinels.lock().await.async_get_client().await };
+    let names = dialer.config().topology.to_string();
+    let client = tokio::select! {
+        biased;
+        client = asking => client.map_err(|error| error::of_connecting(&error, &names))?,
+        () = dialer.clock().sleep(limit) => {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("{names}: no sentinel answered within {limit:?}"),
+            )
+            .on(BACKEND));
+        }
+    };
+    let address = client.get_connection_info().addr().to_string();
+    let client = dialer.adopt(&client)?;
+    dialer.dial(&client, &address).await
 }
 
 fn invalid(message: String) -> Error {

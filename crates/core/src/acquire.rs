@@ -141,6 +141,9 @@ struct Won {
     grant: Grant,
     sent: Moment,
     granted: Moment,
+    /// Whether an earlier request of the same owner was never answered: should it arrive late, it sets the lease to its own
+    /// length, which may be shorter by then.
+    tainted: bool,
 }
 
 impl Won {
@@ -161,6 +164,9 @@ impl Won {
             inner.clock(),
             inner.meters(),
         );
+        if self.tainted {
+            hold.may_be_cut_to(self.request.ttl);
+        }
         inner.adopt(&hold, &self.grant.loss);
         (hold, self.granted)
     }
@@ -180,6 +186,7 @@ fn picked_up(inner: &Arc<Inner>, mut handed: Handed) -> Result<Won, Seat> {
             grant,
             sent,
             granted,
+            tainted: false,
         }),
         None => Err(seat),
     }
@@ -445,13 +452,13 @@ impl Claim {
     fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> Won {
         // Nothing is left to undo; the contender's place has become the lock.
         self.contender = None;
-        self.tainted = false;
         Won {
             request: self.request.clone(),
             seat: self.seat.take(),
             grant,
             sent,
             granted,
+            tainted: std::mem::take(&mut self.tainted),
         }
     }
 }
@@ -521,9 +528,21 @@ fn quoted(name: &str) -> String {
         .all(|b| b.is_ascii_alphanumeric() || b"_-./:@".contains(&b))
     {
         name.to_owned()
+    } else if name.chars().any(|c| !is_shown(c)) {
+        // What cannot be seen, or turns the line around, is written as its number.
+        let shown = name.chars().map(|c| match c {
+            '\'' | '\\' => format!("\\{c}"),
+            c if is_shown(c) => c.to_string(),
+            c => format!("\\U{:08x}", u32::from(c)),
+        });
+        format!("$'{}'", shown.collect::<String>())
     } else {
         format!("'{}'", name.replace('\'', r"'\''"))
     }
+}
+
+fn is_shown(c: char) -> bool {
+    matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1
 }
 
 #[cfg(test)]
@@ -532,6 +551,8 @@ mod tests {
 
     #[test]
     fn names_are_quoted_for_a_shell() {
+        assert_eq!(quoted("a\u{202e}b'c"), r"$'a\U0000202eb\'c'");
+        assert_eq!(quoted("é"), "'é'");
         assert_eq!(quoted("order:42"), "order:42");
         assert_eq!(quoted("it's"), r"'it'\''s'");
     }

@@ -11,8 +11,9 @@ use crate::{clock::Moment, ttl::margin};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Moment,
-    /// The shortest TTL among renewals whose outcome was never learned. Such a request may still reach the store late and
-    /// cut a longer lease short, so no later confirmation is believed beyond it.
+    /// The shortest TTL among requests of this owner (renewals, and attempts before the one that was granted) whose outcome
+    /// was never learned. Such a request may still reach the store late and cut a longer lease short, so no later
+    /// confirmation is believed beyond it.
     cap: Option<Duration>,
 }
 

@@ -102,9 +102,9 @@ impl Guard {
     /// [`Guard::is_valid`] as a result, for `?`.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason.
+    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once it has ended otherwise.
     pub fn check(&self) -> Result<()> {
-        self.hold.check()
+        self.hold.check_held()
     }
 
     /// Resolves when the lock is lost, at the latest 250 ms of running time after its deadline. Never resolves for a lock
@@ -134,6 +134,9 @@ impl Guard {
     /// # Errors
     /// [`ErrorKind::Lost`]; [`ErrorKind::InvalidArgument`] for a TTL out of range; failures of the store, after which the
     /// lock is still held until its deadline.
+    ///
+    /// After a request for this lock that was never answered, no extension is believed for longer than that one asked for: it
+    /// may still reach the store and cut the lease. [`Guard::remaining`] says what is believed.
     ///
     /// # Cancel safety
     /// The extension may or may not happen when the future is dropped; the deadline accounts for both.
@@ -212,19 +215,19 @@ impl Guard {
     /// # Cancel safety
     /// When the future is dropped, the lock is released in the background.
     pub async fn into_ticket(self) -> Result<Ticket> {
-        if self.hold.depth() > 1 {
+        if !self.hold.leave_alone() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "nested guards still share this lock",
             )
             .about(self.name()));
         }
-        let leaving = self.departure();
-        leaving.join_renewal().await;
-        let ticket = ticket::issue(&self.inner, &self.hold).await;
-        let mut leaving = leaving;
         let mut guard = self;
+        // From here on the departure sees to its end, and it alone.
         guard.live = false;
+        let mut leaving = guard.departure();
+        leaving.join_renewal().await;
+        let ticket = ticket::issue(&guard.inner, &guard.hold).await;
         if ticket.is_ok() {
             drop(leaving.finish());
             leaving.stage = Stage::Gone;
@@ -384,12 +387,7 @@ impl LockWatch {
     /// # Errors
     /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once it is released.
     pub fn check(&self) -> Result<()> {
-        self.hold.check()?;
-        if self.hold.is_valid() {
-            Ok(())
-        } else {
-            Err(Error::new(ErrorKind::NotHeld, "the lock was released").about(self.name()))
-        }
+        self.hold.check_held()
     }
 
     /// Resolves when the lock has ended, one way or the other.

@@ -145,6 +145,11 @@ impl Hold {
         hold
     }
 
+    /// A request of its owner that was never answered may still arrive, and set the lease to this.
+    pub(crate) fn may_be_cut_to(&self, ttl: Ttl) {
+        self.state().deadline.unknown(ttl.duration());
+    }
+
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
@@ -259,6 +264,16 @@ impl Hold {
         }
     }
 
+    /// As [`Hold::check`]; having been released is an error as well.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.check()?;
+        if self.is_valid() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::NotHeld, "the lock was released").about(&self.name))
+        }
+    }
+
     pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
         Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}")).about(&self.name)
     }
@@ -309,10 +324,10 @@ impl Hold {
         drop(seat);
     }
 
-    /// Another guard on the same hold. `false` when it has ended.
+    /// Another guard on the same hold. `false` when it has ended, or is about to.
     pub(crate) fn join(&self) -> bool {
         match self.state_now() {
-            Ok(mut state) if state.phase == Phase::Held && state.depth > 0 => {
+            Ok(mut state) if state.phase == Phase::Held && state.depth > 0 && !state.leaving => {
                 state.depth += 1;
                 true
             }
@@ -327,15 +342,22 @@ impl Hold {
         state.depth == 0
     }
 
-    pub(crate) fn depth(&self) -> u32 {
-        self.state().depth
-    }
-
-    /// The last guard is about to go: no renewal and no extension may start any more.
+    /// The last guard is about to go: no renewal, no extension and no further guard may start any more.
     pub(crate) fn leave(&self) {
         let mut state = self.state();
         state.stop_renewing();
         state.leaving = true;
+    }
+
+    /// As [`Hold::leave`], unless other guards share it.
+    pub(crate) fn leave_alone(&self) -> bool {
+        let mut state = self.state();
+        if state.depth > 1 {
+            return false;
+        }
+        state.stop_renewing();
+        state.leaving = true;
+        true
     }
 
     /// Whether it may be renewed or extended. Asked with `io` locked: whoever leaves waits for that lock afterwards.

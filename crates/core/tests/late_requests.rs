@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind,
     FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, Locker, LossFeed,
-    LossReason, LossSender, ManualClock, ReleaseOutcome, Renewal, Renewed, Result, SystemClock,
+    LossReason, LossSender, ManualClock, ReleaseOutcome, Renew, Renewal, Renewed, Result, Scope,
+    SystemClock,
 };
 use support::{Script, ScriptedLock, eventually, pause};
 use tokio::sync::{Semaphore, oneshot};
@@ -27,6 +28,8 @@ struct Network {
     /// The next release is answered with "unknown" and arrives when `arrive` is given a permit.
     keep_release: Arc<AtomicBool>,
     arrive: Arc<Semaphore>,
+    /// As `keep_release`, the next attempt.
+    keep_acquire: Arc<AtomicBool>,
     /// While set, a renewal of the lock "block" blocks its thread.
     block: Arc<AtomicBool>,
     blocking: Arc<AtomicBool>,
@@ -48,6 +51,7 @@ impl Network {
             capabilities,
             keep_release: Arc::default(),
             arrive: Arc::new(Semaphore::new(0)),
+            keep_acquire: Arc::default(),
             block: Arc::default(),
             blocking: Arc::default(),
             keep_hand_over: Arc::default(),
@@ -55,6 +59,10 @@ impl Network {
             feeds: None,
         }
     }
+}
+
+fn kept() -> Error {
+    Error::new(ErrorKind::OutcomeUnknown, "kept on its way by the test")
 }
 
 #[async_trait]
@@ -71,6 +79,15 @@ impl DistLock for Network {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        if self.keep_acquire.swap(false, SeqCst) {
+            let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
+            let request = request.clone();
+            tokio::spawn(async move {
+                arrive.acquire().await.unwrap().forget();
+                store.try_acquire(&request).await
+            });
+            return Err(kept());
+        }
         let attempt = self.store.try_acquire(request).await?;
         Ok(attempt.map(|mut grant| {
             if let Some(feeds) = &self.feeds {
@@ -106,10 +123,7 @@ impl DistLock for Network {
                 arrive.acquire().await.unwrap().forget();
                 store.release(&lease).await
             });
-            return Err(Error::new(
-                ErrorKind::OutcomeUnknown,
-                "kept on its way by the test",
-            ));
+            return Err(kept());
         }
         self.store.release(lease).await
     }
@@ -201,6 +215,79 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
         !mine.is_ok_and(|mine| mine.is_valid()),
         "two guards are valid at once"
     );
+}
+
+/// A store that finds the owner's own lock sets its lease to what the request asks for.
+#[tokio::test]
+async fn an_attempt_that_arrives_after_an_extension_cuts_what_the_guard_believes_as_well() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let open =
+        |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
+    let locker = open(Arc::new(network.clone()));
+    network.keep_acquire.store(true, SeqCst);
+    let acquiring = tokio::spawn(
+        locker
+            .lock("a")
+            .ttl(Duration::from_secs(2))
+            .renew(Renew::Manual)
+            .acquire(),
+    );
+    while !acquiring.is_finished() {
+        clock.advance(Duration::from_millis(10));
+        pause().await;
+    }
+    let mine = acquiring.await.unwrap().unwrap();
+    mine.extend(Duration::from_secs(60)).await.unwrap();
+    let calls = store.0.acquire.calls.load(SeqCst);
+    network.arrive.add_permits(1);
+    eventually("the first attempt arrives", || {
+        store.0.acquire.calls.load(SeqCst) > calls
+    })
+    .await;
+    clock.advance(Duration::from_secs(3));
+    let theirs = open(Arc::new(store.clone()))
+        .lock("a")
+        .wait(Duration::ZERO)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(theirs.is_valid());
+    assert!(!mine.is_valid(), "two guards are valid at once");
+}
+
+#[tokio::test]
+async fn nobody_joins_a_hold_that_is_being_turned_into_a_ticket() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(Network::to(&store)))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let scope = Scope::new();
+    let lock = || {
+        locker
+            .lock("a")
+            .ttl(Duration::from_secs(20))
+            .reentrant(&scope)
+    };
+    let guard = lock().acquire().await.unwrap();
+    store.0.renew.delay_ms.store(100, SeqCst);
+    let calls = store.0.renew.calls.load(SeqCst);
+    let ticket = tokio::spawn(guard.into_ticket());
+    eventually("it is being turned into a ticket", || {
+        store.0.renew.calls.load(SeqCst) > calls
+    })
+    .await;
+    let joined = lock().try_acquire().await.unwrap();
+    store.0.renew.delay_ms.store(0, SeqCst);
+    assert!(matches!(joined, Attempt::Busy(_)), "{joined:?}");
+    while !ticket.is_finished() {
+        clock.advance(Duration::from_millis(10));
+        pause().await;
+    }
+    let ticket = ticket.await.unwrap().unwrap();
+    assert!(locker.resume(&ticket).await.unwrap().is_valid());
 }
 
 #[tokio::test]

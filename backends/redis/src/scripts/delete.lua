@@ -11,9 +11,10 @@ for i = 1, n do
     answers[i] = -1
   elseif found == '' or found ~= ARGV[a + 1] then
     answers[i] = 0
+  elseif type(redis.pcall('ZREM', KEYS[n + tonumber(ARGV[a + 2])], ARGV[a])) == 'table' then
+    answers[i] = -1
   else
     redis.call('DEL', KEYS[i])
-    redis.call('ZREM', KEYS[n + tonumber(ARGV[a + 2])], ARGV[a])
     answers[i] = 1
   end
 end

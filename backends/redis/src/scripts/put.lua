@@ -20,22 +20,25 @@ for i = 1, n do
     answers[i] = 0
   else
     local counter = KEYS[n + m + b]
-    local version = call('GET', counter)
-    if not version or #version ~= 16 or version < now then
+    -- Whatever else stands in the counter's place is no counter, and the next one begins at the present time.
+    local version = redis.pcall('GET', counter)
+    if type(version) ~= 'string' or #version ~= 16 or version < now then
       version = now
     elseif version < '9007199254740991' then
       version = string.format('%016.0f', version + 1)
     else
       version = nil
     end
-    if version then
+    -- What goes wrong for one record must leave nothing of it behind, and the others alone.
+    if not version then
+      answers[i] = -2
+    elseif expected == '' and type(redis.pcall('ZADD', KEYS[n + b], 0, ARGV[a])) == 'table' then
+      answers[i] = -1
+    else
       call('SET', counter, version)
       call('SET', KEYS[i], version .. now .. ARGV[a + 2])
-      if expected == '' then
-        call('ZADD', KEYS[n + b], 0, ARGV[a])
-      end
+      answers[i] = version
     end
-    answers[i] = version or -2
   end
 end
 return answers

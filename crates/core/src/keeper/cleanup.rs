@@ -93,6 +93,7 @@ async fn release_repeatedly(
         () = clock.sleep(until.since(clock.now())) => return,
         () = inner.closed_for(STEP * 5) => return,
     };
+    let begun = clock.now();
     let mut pause = Duration::from_millis(20);
     loop {
         match bounded(&*clock, STEP, handle.release(lease)).await {
@@ -110,6 +111,8 @@ async fn release_repeatedly(
             // One more try right away, then the lease ends by itself.
             _ = closed.wait_for(|closed| *closed) => {}
         }
-        pause = (pause * 2).min(Duration::from_millis(500));
+        // What has not arrived for long is less and less likely to: a long lease is not asked for twice a second all along.
+        let longest = (clock.now().since(begun) / 4).max(Duration::from_millis(500));
+        pause = (pause * 2).min(longest);
     }
 }
