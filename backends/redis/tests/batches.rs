@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use common::{redis, request, take};
 use distlock_core::{
-    AcquireRequest, Attempt, DistLock, ErrorKind, FencingToken, Grant, HandOver, HolderLabel,
-    Lease, LockName, LossReason, Meta, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
+    AcquireRequest, Attempt, Deleted, DistLock, ErrorKind, Expect, FencingToken, Grant, HandOver,
+    HolderLabel, Lease, LockName, LossReason, Meta, OwnerId, RecordKey, ReleaseOutcome, Renewal,
+    Renewed, Result, Written,
 };
 use distlock_harness::servers::redis::RedisServer;
 use futures_util::future::join_all;
@@ -329,4 +330,70 @@ async fn a_server_without_memory_grants_nothing_and_frees_all_the_same() {
         );
     }
     assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
+}
+
+/// Of records whose index or counter somebody else has overwritten, nothing is left half-done, and the others are stored.
+#[tokio::test]
+async fn what_is_odd_about_one_record_does_not_touch_its_neighbours() {
+    let server = RedisServer::start().unwrap();
+    let records = redis(&server.url()).await.unwrap().records();
+    let keys: Vec<_> = names().map(|name| RecordKey::new(name).unwrap()).collect();
+    let put_all = || {
+        join_all(
+            keys.iter()
+                .map(|key| records.put(key, b"v", Expect::Absent)),
+        )
+    };
+    let written = put_all().await;
+    let bucket = |key: &RecordKey| {
+        let found = server.command(&["KEYS", &format!("*:r:{}", key.as_str())]);
+        let found = found.unwrap();
+        found[..=found.find('}').unwrap()].to_owned()
+    };
+    let (no_index, no_counter, kept) = (&keys[5], &keys[9], &keys[13]);
+    let (index, counter) = (
+        format!("{}:i", bucket(no_index)),
+        format!("{}:c", bucket(no_counter)),
+    );
+    let kept_index = format!("{}:i", bucket(kept));
+    let neighbours: Vec<_> = keys
+        .iter()
+        .filter(|key| format!("{}:i", bucket(key)) == kept_index)
+        .collect();
+    let spoil = |key: &str| {
+        server.command(&["DEL", key]).unwrap();
+        server.command(&["RPUSH", key, "no index"]).unwrap();
+    };
+    spoil(&kept_index);
+    let deleted = join_all(keys.iter().zip(&written).map(async |(key, written)| {
+        let Ok(Written::Stored(version)) = written else {
+            panic!("{written:?}");
+        };
+        records.delete(key, *version).await
+    }));
+    for (key, deleted) in keys.iter().zip(deleted.await) {
+        if neighbours.contains(&key) {
+            assert_eq!(deleted.unwrap_err().kind(), ErrorKind::Corrupt, "{key:?}");
+            assert!(records.get(key).await.unwrap().is_some(), "{key:?}");
+        } else {
+            assert_eq!(deleted.unwrap(), Deleted::Done, "{key:?}");
+        }
+    }
+    server.command(&["FLUSHALL"]).unwrap();
+    spoil(&index);
+    spoil(&counter);
+    for (key, written) in keys.iter().zip(put_all().await) {
+        let stored = records.get(key).await.unwrap().is_some();
+        if written.is_ok() {
+            assert!(
+                matches!(written, Ok(Written::Stored(_))) && stored,
+                "{key:?}"
+            );
+        } else {
+            assert_eq!(written.unwrap_err().kind(), ErrorKind::Corrupt, "{key:?}");
+            assert!(!stored, "{key:?}");
+            assert_ne!(key, no_counter);
+        }
+    }
+    assert!(records.get(no_index).await.unwrap().is_none());
 }

@@ -144,3 +144,25 @@ async fn a_shard_of_a_cluster() {
     let next = hold(&locker, "lock-0", TTL).await;
     assert!(next.release().await.is_clean());
 }
+
+/// A primary that stands still refuses no connection: only the cluster's map tells that another serves in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_of_a_cluster_whose_primary_stands_still() {
+    let servers = RedisCluster::start(3, 1).unwrap();
+    let locker = locker(&servers.url()).await;
+    // The only lock that is ever asked for: nothing else brings news of the cluster.
+    let guard = hold(&locker, "a", TTL).await;
+    let key = servers.nodes.iter().find_map(|node| {
+        let keys = node.command(&["KEYS", "*:l:a"]).ok()?;
+        keys.lines().next().map(str::to_owned)
+    });
+    let primary = servers.primary_of(&key.unwrap()).unwrap();
+    assert!(guard.release().await.is_clean());
+    servers.nodes[primary].signal(Signal::STOP).unwrap();
+    let guard = eventually_async("its replica serves", SOON * 2, || async {
+        locker.lock("a").wait(Duration::ZERO).acquire().await.ok()
+    })
+    .await
+    .unwrap();
+    assert!(guard.release().await.is_clean());
+}

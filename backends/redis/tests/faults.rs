@@ -198,6 +198,21 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
     }
 }
 
+/// Connecting takes longer than one operation waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_over_a_slow_line_is_made_again() {
+    let (_server, proxy, url) = behind_a_proxy().await;
+    let locker = locker(&url).await;
+    proxy.delay(Duration::from_millis(300));
+    proxy.reset();
+    let guard = eventually_async("connected again", SOON, || async {
+        locker.lock("a").wait(Duration::ZERO).acquire().await.ok()
+    })
+    .await
+    .unwrap();
+    assert!(guard.release().await.is_clean());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_server_loses_the_guard_but_not_the_exclusion() {
     let server = RedisServer::start().unwrap();

@@ -17,7 +17,7 @@ use distlock_conformance::{
     worker::{ReleaseReport, Worker},
 };
 use distlock_core::{Attempt, Clock as _, ErrorKind, Lease, Locker, SystemClock};
-use distlock_harness::{distlock_binary, eventually_async, servers::redis::RedisServer};
+use distlock_harness::{Signal, distlock_binary, eventually_async, servers::redis::RedisServer};
 use tokio::task::JoinSet;
 
 const NAME: &str = "waited-for";
@@ -184,6 +184,42 @@ async fn a_wait_survives_the_loss_of_its_connection() {
     .unwrap();
     let guard = within(SOON, "woken", waiting).await.unwrap().unwrap();
     assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(guard.release().await.is_clean());
+}
+
+/// A connection on which a request was not answered in time is replaced, and what was armed on it is gone without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_survives_that_its_connection_is_given_up() {
+    let server = RedisServer::start().unwrap();
+    let holder = redis(&server.url()).await.unwrap();
+    let first = request(NAME, Duration::from_secs(600));
+    let grant = take(&*holder.lock(), &first).await;
+    let waiter = locker(&format!("{}?request_timeout=200ms", server.url())).await;
+    let waiting = tokio::spawn(waiter.lock(NAME).wait(SOON * 3).acquire());
+    eventually_async("armed", SOON, || async {
+        (server.info("tracking_total_keys").unwrap() == "1").then_some(())
+    })
+    .await
+    .unwrap();
+    server.signal(Signal::STOP).unwrap();
+    let other = || waiter.lock("other").wait(Duration::ZERO).acquire();
+    assert!(other().await.is_err(), "the server stands still");
+    server.signal(Signal::CONT).unwrap();
+    let guard = eventually_async("another connection is made", SOON, || async {
+        other().await.ok()
+    })
+    .await
+    .unwrap();
+    assert!(guard.release().await.is_clean());
+    let start = Instant::now();
+    let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
+    eventually_async("released", SOON, || async {
+        holder.lock().release(&lease).await.ok()
+    })
+    .await
+    .unwrap();
+    let guard = within(SOON, "woken", waiting).await.unwrap().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10));
     assert!(guard.release().await.is_clean());
 }
 
