@@ -32,7 +32,7 @@ pub(crate) struct Link {
     /// Where it leads, for messages.
     pub(crate) address: Arc<str>,
     pub(crate) server: Server,
-    /// The server's clock at some moment of ours.
+    /// The server's clock, and a moment of ours at which it showed no less.
     clock_read: (u64, Moment),
     /// Set once and for ever when it broke.
     broken: Arc<AtomicBool>,
@@ -83,7 +83,7 @@ impl Link {
         &self.server.epoch
     }
 
-    /// About what the server's clock shows now, in microseconds since 1970.
+    /// About what the server's clock shows now, rather less than more, in microseconds since 1970.
     pub(crate) fn server_micros(&self, clock: &dyn Clock) -> u64 {
         let (micros, at) = self.clock_read;
         let since = clock.now().since(at).as_micros();
@@ -260,17 +260,17 @@ impl Dialer {
         // The greeting, and the choice of a database.
         self.tally
             .count(questions.len() + 1 + usize::from(self.config.database != 0));
-        let asked = self.clock.now();
         let answers = connection
             .send_packed_commands(&questions, 0, 3)
             .await
             .map_err(|error| error::of_connecting(&error, address))?;
+        let answered = self.clock.now();
         let (time, server) = Server::read(answers, address)?;
         Ok(Link {
             connection,
             address: address.into(),
             server,
-            clock_read: (time, asked),
+            clock_read: (time, answered),
             broken,
             tracking: AtomicBool::new(false),
             must_not_compare: AtomicBool::new(false),
