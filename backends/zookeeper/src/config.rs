@@ -27,7 +27,8 @@ pub struct ZooKeeperConfig {
     pub acl: AclPolicy,
     /// TLS, when it is wanted.
     pub tls: Option<TlsFiles>,
-    /// How long the mark of a deleted record stays before it is removed; 1 s to 365 days, 1 h unless told otherwise.
+    /// How long the mark of a deleted record stays before it is removed; 1 s to 365 days, 1 h unless told otherwise, and at
+    /// least twice the session timeout: a write that is still on its way must find the mark.
     pub reap_after: Duration,
 }
 
@@ -210,6 +211,13 @@ impl ZooKeeperConfig {
         range("session_timeout", self.session_timeout, ms(500), s(3600))?;
         range("request_timeout", self.request_timeout, ms(100), s(5))?;
         range("reap_after", self.reap_after, s(1), s(365 * 24 * 3600))?;
+        let least = self.session_timeout * 2;
+        if self.reap_after < least {
+            return Err(invalid(format!(
+                "option `reap_after`: {:?} is less than twice the session timeout, {least:?}",
+                self.reap_after
+            )));
+        }
         if self.acl == AclPolicy::Creator && self.credentials.is_none() {
             return Err(invalid(
                 "option `acl`: `creator` needs credentials: write `zookeeper://user:password@..`",
@@ -435,6 +443,7 @@ mod tests {
             ("//hunter2@h1", vec![], "no password"),
             ("//h1", vec![("session_timeout", "10")], "has no unit"),
             ("//h1", vec![("session_timeout", "1ms")], "outside"),
+            ("//h1", vec![("reap_after", "15s")], "twice the session"),
             (
                 "//h1",
                 vec![("session-timeout", "10s")],

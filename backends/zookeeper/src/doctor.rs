@@ -27,13 +27,7 @@ pub(crate) async fn health(
     until: Moment,
 ) -> Result<Health> {
     session.prove(session.clock().now(), until).await?;
-    let mut statuses = Vec::new();
-    for server in &ensemble.config.servers {
-        statuses.push((
-            server,
-            status(&ensemble.config, session.clock(), server).await,
-        ));
-    }
+    let statuses = statuses(&ensemble.config, session.clock()).await;
     let version = statuses
         .iter()
         .find_map(|(_, status)| status.version.clone())

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::{
+    recipe,
     sequence::Sequence,
     session::{Session, lock},
 };
@@ -263,7 +264,10 @@ impl Nodes {
                 .collect()
         };
         for node in waiting {
-            node.gone(LossReason::SessionLost);
+            // Those behind it must not wait for the last of our leases.
+            if node.gone(LossReason::SessionLost) {
+                recipe::delete_at_length(session, node);
+            }
         }
         loop {
             let emptied = self.emptied.notified();

@@ -1,10 +1,11 @@
 //! Versioned records.
 //!
 //! A record is a persistent node; its version is the transaction that wrote it (`mzxid`), which the ensemble never gives out
-//! twice. A write names the node's own data version, read together with that transaction, so it happens only to the very
-//! state that was read. A deleted record leaves its node behind with a mark instead of a value: a node that is created
-//! anew counts from zero again, and a write that was meant for the old one would fit. The mark is removed when nobody has
-//! written there for [`reap_after`](crate::ZooKeeperConfig::reap_after).
+//! twice. A write names the node's own data version, read together with that transaction, so it happens only to the state
+//! that was read, as long as the node is the same. A deleted record leaves its node behind with a mark instead of a value: a
+//! node that is created anew counts from zero again, and a write that was meant for the old one could fit. The mark is removed
+//! when nobody has written there for [`reap_after`](crate::ZooKeeperConfig::reap_after), which is longer than a write can be
+//! on its way: the session it was sent in has ended by then.
 
 use std::{
     sync::{
@@ -244,7 +245,7 @@ impl Records for Values {
             .collect();
         keys.sort_unstable();
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (mut entries, mut marks) = (Vec::new(), Vec::new());
+        let mut entries = Vec::new();
         for keys in keys.chunks(AT_ONCE) {
             if entries.len() >= limit {
                 break;
@@ -254,6 +255,7 @@ impl Records for Values {
                 .map(|key| session.layout().record(key))
                 .collect();
             let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
+            let mut marks = Vec::new();
             for ((key, path), asked) in keys.iter().zip(&paths).zip(asked) {
                 let answer = session.answer(Access::Read, until, asked).await?;
                 match found(answer)? {
@@ -262,9 +264,10 @@ impl Records for Values {
                     None => {}
                 }
             }
+            // At once: what was read a while ago says less about what is there.
+            self.reap(&session, marks);
         }
         entries.truncate(limit);
-        self.reap(&session, marks);
         Ok(entries)
     }
 

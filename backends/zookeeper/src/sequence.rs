@@ -62,7 +62,7 @@ impl Sequence {
 
 /// The contenders among a container's children, first come first.
 ///
-/// The order is taken relative to `reference`, any of them: it is right for all that are within 2^31 of it.
+/// The order is right for contenders of which no two are 2^31 or more apart.
 pub(crate) fn in_order(children: Vec<String>) -> Vec<(Sequence, String)> {
     let mut contenders: Vec<_> = children
         .into_iter()
