@@ -38,7 +38,7 @@ impl MySql {
     /// where TLS was asked for.
     ///
     /// # Cancel safety
-    /// Safe: what was created stays, and is what the next call needs.
+    /// Safe: what was created stays. Where that is a part of the tables, [`MySql::migrate`] makes the rest.
     ///
     /// [`ErrorKind::AccessDenied`]: distlock_core::ErrorKind::AccessDenied
     /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig

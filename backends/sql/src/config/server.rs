@@ -313,6 +313,9 @@ impl ServerConfig {
             add(cert, &escape(&certificate.to_string_lossy()));
             add(key, &escape(&secret.to_string_lossy()));
         }
+        if self.connect_timeout != standard.connect_timeout {
+            add("connect_timeout", &millis(self.connect_timeout));
+        }
         if self.statement_timeout != standard.statement_timeout {
             add("statement_timeout", &millis(self.statement_timeout));
         }

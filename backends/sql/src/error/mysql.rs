@@ -53,8 +53,8 @@ impl Failed {
 
     pub(crate) fn mysql_trouble(&self) -> Option<MySqlTrouble> {
         match mysql_number(&self.source)? {
-            // Deadlock; changed since it was read; not certified by the cluster comes as the first as well.
-            1213 | 1020 => Some(MySqlTrouble::Deadlock),
+            // Deadlock; changed since it was read; not certified by the group, before or at the commit.
+            1213 | 1020 | 3100 | 3101 => Some(MySqlTrouble::Deadlock),
             // Waited for too long; was not to wait.
             1205 | 3572 => Some(MySqlTrouble::Locked),
             // What we have it say where too few rows were found.
@@ -121,7 +121,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
     };
     match number {
         1205 | 3572 => Meaning::of(Unavailable, "another transaction has the row locked").one_row(),
-        1020 | 1213 => Meaning::of(Unavailable, "other transactions were in the way too often"),
+        1020 | 1213 | 3100 | 3101 => Meaning::of(Unavailable, "other transactions were in the way too often"),
         1412 | 1615 => Meaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
         1040 | 1129 | 1203 | 1226 => {
             Meaning::of(Unavailable, "the server has too many connections").reconnect()
@@ -199,6 +199,7 @@ mod tests {
             (1213, Down, Down, false, false),
             (1290, Down, Down, false, true),
             (1317, Down, Down, false, false),
+            (3101, Down, Down, false, false),
             (1406, Config, Config, true, false),
             (1665, Config, Config, false, false),
             (1690, Internal, Internal, true, false),

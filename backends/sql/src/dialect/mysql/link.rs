@@ -38,7 +38,7 @@ const SETTING_UP: Duration = Duration::from_secs(3);
 /// committed before it, and not waiting for long for what others have locked. And made to look rows up by their key, many
 /// at once, without estimating first how many there are of each name.
 const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
-    sql_select_limit = DEFAULT, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    sql_select_limit = 18446744073709551615, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
     timestamp = DEFAULT, innodb_lock_wait_timeout = 1, lock_wait_timeout = 2, wait_timeout = 28800, eq_range_index_dive_limit = 1; \
     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 

@@ -123,7 +123,10 @@ impl MySqlDialect {
     pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut shared = Shared::new(config, clock)?;
         let mut link = Link::default();
-        shared.group = group::of(&link.ready(&shared).await?.tables);
+        let tables = link.ready(&shared).await?.tables.clone();
+        // A copy of the tables has their name too.
+        let (database, prefix) = (&shared.config.database, &shared.config.table_prefix);
+        shared.group = group::of(&format!("{tables} {prefix} {database}"));
         Ok(Self::with(Arc::new(shared), link))
     }
 

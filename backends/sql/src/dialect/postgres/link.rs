@@ -379,13 +379,15 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
     // Whether this is dropped half-way or fails: the connection is thrown away, and the server rolls back.
     shared.group.count("open");
     let begin = format!(
-        "BEGIN; SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock(7235419113)",
-        shared.config.connect_timeout.as_millis()
+        "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
+        limit = shared.config.connect_timeout.as_millis()
     );
-    sqlx::raw_sql(AssertSqlSafe(begin))
-        .execute(&mut *connection)
-        .await
-        .map_err(failed)?;
+    for statement in [begin, "SELECT pg_advisory_xact_lock(7235419113)".to_owned()] {
+        sqlx::raw_sql(AssertSqlSafe(statement))
+            .execute(&mut *connection)
+            .await
+            .map_err(failed)?;
+    }
     // Another process may have done it while we waited.
     let version = present_version(connection, shared).await?;
     for migration in TablesStatus::at(version, &migrate::POSTGRES).migrations {

@@ -285,13 +285,21 @@ impl Dialect for PostgresDialect {
             let lent = self.links.lend(shared).await;
             let lent = lent.map_err(|error| doubt.clone().unwrap_or(error));
             let mut lent = lent.map_err(Failure::Whole)?;
+            let mut broke = false;
             let batch = write::Batch {
                 ops,
                 shared,
                 connection: lent.connection(),
+                broke: &mut broke,
             };
             let answers = within(shared, Access::Write, batch.send(kind)).await;
-            match lent.settle(answers) {
+            let answers = if broke && answers.is_ok() {
+                drop(lent);
+                answers
+            } else {
+                lent.settle(answers)
+            };
+            match answers {
                 Ok(mut answers) => {
                     for answer in &mut answers {
                         if let (Some(doubt), Reply::Done(Ok(said))) = (&doubt, &*answer)

@@ -63,7 +63,7 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
         Err(error) => return Err(refused(folder, "the folder cannot be used", error)),
     }
     if !config.force
-        && let Some(kind) = network_file_system(folder)
+        && let Some(kind) = network_file_system(if path.exists() { path } else { folder })
     {
         return Err(wrong(
             path,
@@ -125,9 +125,9 @@ fn create(path: &Path) -> Result<()> {
     }
 }
 
-/// What kind of network file system a folder is on, if it is on one.
+/// What kind of network file system a file or folder is on, wherever links lead, if it is on one.
 #[cfg(target_os = "linux")]
-fn network_file_system(folder: &Path) -> Option<&'static str> {
+fn network_file_system(path: &Path) -> Option<&'static str> {
     // From statfs(2). FUSE is among them because most of its file systems are remote and few of them lock.
     const KINDS: [(u32, &str); 14] = [
         (0x0102_1997, "a 9P file system"),
@@ -149,7 +149,7 @@ fn network_file_system(folder: &Path) -> Option<&'static str> {
         clippy::useless_conversion,
         reason = "the field's width and sign differ by architecture; the numbers have 32 bits"
     )]
-    let magic = i64::from(rustix::fs::statfs(folder).ok()?.f_type) & 0xffff_ffff;
+    let magic = i64::from(rustix::fs::statfs(path).ok()?.f_type) & 0xffff_ffff;
     KINDS
         .into_iter()
         .find(|(known, _)| i64::from(*known) == magic)

@@ -6,7 +6,10 @@ use distlock_core::{
 
 use super::Refusals;
 use crate::{
-    dialect::mysql::{rows, statements::WANTED},
+    dialect::{
+        self,
+        mysql::{rows, statements::WANTED},
+    },
     op::Answer,
 };
 
@@ -45,17 +48,10 @@ pub(super) fn handed_over(
 }
 
 fn why_lost(lease: &Lease, refusals: &Refusals) -> Result<LossReason> {
-    let Some(row) = refusals.row(&lease.name)? else {
-        return Ok(if refusals.history_changed {
-            LossReason::HistoryChanged
-        } else {
-            LossReason::Removed
-        });
-    };
-    Ok(match row.owner {
-        None => LossReason::Removed,
-        Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
-        // Also our own identity under another token, or with a ticket that was redeemed already.
-        Some(_) => LossReason::TakenOver,
-    })
+    let row = refusals.row(&lease.name)?;
+    Ok(dialect::why_lost(
+        lease,
+        row.as_ref(),
+        refusals.history_changed,
+    ))
 }

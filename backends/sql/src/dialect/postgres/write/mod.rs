@@ -5,7 +5,7 @@ mod answers;
 use std::collections::HashMap;
 
 use distlock_core::{
-    AcquireRequest, FencingToken, Lease, LockName, RecordKey, Result, TicketStep, Version,
+    AcquireRequest, Error, FencingToken, Lease, LockName, RecordKey, Result, TicketStep, Version,
     batch::Reply,
 };
 use sqlx::{Encode, PgConnection, Postgres, Type, postgres::PgArguments, query::Query};
@@ -25,6 +25,8 @@ pub(super) struct Batch<'a> {
     pub(super) ops: &'a [Op],
     pub(super) shared: &'a Shared,
     pub(super) connection: &'a mut PgConnection,
+    /// Whether the connection broke after the operations were carried out.
+    pub(super) broke: &'a mut bool,
 }
 
 type Answers = Result<Vec<Reply<Answer>>, Failed>;
@@ -116,7 +118,7 @@ impl Batch<'_> {
         if !locks.is_empty() {
             let names: Vec<_> = locks.iter().map(|op| op.key().to_owned()).collect();
             let found = super::look(self.connection, self.shared, names).await;
-            looks.locks = found.map_err(|failed| self.shared.told(failed))?;
+            looks.locks = found.map_err(|failed| self.unseen(failed))?;
         }
         if !records.is_empty() {
             let keys: Vec<_> = records.iter().map(|op| op.key().to_owned()).collect();
@@ -125,7 +127,7 @@ impl Batch<'_> {
                 .bind(keys)
                 .fetch_all(&mut *self.connection)
                 .await
-                .map_err(|error| self.shared.told(Failed::postgres(error, Access::Read)))?;
+                .map_err(|error| self.unseen(Failed::postgres(error, Access::Read)))?;
             for row in &rows {
                 let key = RecordKey::new(rows::column::<String>(row, 0)?)
                     .map_err(|error| rows::corrupt(error.message()))?;
@@ -135,6 +137,13 @@ impl Batch<'_> {
             }
         }
         Ok(looks)
+    }
+}
+
+impl Batch<'_> {
+    fn unseen(&mut self, failed: Failed) -> Error {
+        *self.broke |= failed.meaning.reconnect;
+        self.shared.told(failed)
     }
 }
 
