@@ -5,7 +5,9 @@ mod link;
 mod literals;
 mod prepared;
 pub(crate) mod rows;
+mod server;
 mod statements;
+mod tables;
 mod wire;
 mod write;
 
@@ -137,7 +139,7 @@ impl MySqlDialect {
     ) -> Result<TablesStatus> {
         config.migrate = true;
         let shared = Shared::new(config, clock)?;
-        let version = link::migrate(&shared).await?;
+        let version = tables::migrate(&shared).await?;
         Ok(TablesStatus::at(version, &migrate::MYSQL))
     }
 
@@ -147,7 +149,7 @@ impl MySqlDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
-        let version = link::version(&shared).await?;
+        let version = tables::version(&shared).await?;
         Ok(TablesStatus::at(version, &migrate::MYSQL))
     }
 

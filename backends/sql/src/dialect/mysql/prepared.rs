@@ -7,7 +7,7 @@ use distlock_core::{AcquireRequest, Lease, LockName, Meta, OwnerId, Ttl};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
-    link::Flavour,
+    server::Flavour,
     statements::{NOBODY, NOW, WANTED, unless_held},
     wire,
 };

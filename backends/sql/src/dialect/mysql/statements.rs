@@ -1,8 +1,8 @@
 //! Every statement that is sent in normal operation.
 //!
-//! Statements are text without parameters, except those that are [`prepared`](super::prepared): all values are numbers or hexadecimal literals (see [`literals`](super::literals)),
-//! so that no mode, quoting style or character set of the server changes their meaning, and several statements travel in
-//! one round trip. Each answers for itself: how many rows it matched, and what it gave to `LAST_INSERT_ID`, which comes back
+//! Statements are text without parameters, except those that are [`prepared`](super::prepared): all values are numbers or
+//! hexadecimal literals (see [`literals`](super::literals)), so that no mode, quoting style or character set of the server
+//! changes their meaning, and several statements travel in one round trip. Each answers for itself: how many rows it matched, and what it gave to `LAST_INSERT_ID`, which comes back
 //! in the same packet.
 //!
 //! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
@@ -15,9 +15,9 @@ use distlock_core::{
 
 use super::{
     PAGE,
-    link::Flavour,
     literals::{hex, list, opaque, push_hex, push_text, text},
     prepared::Prepared,
+    server::Flavour,
 };
 use crate::{dialect::Reaped, op::Op};
 

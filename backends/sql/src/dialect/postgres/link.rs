@@ -13,11 +13,10 @@ use sqlx::{
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Shared, rows::column, session::Session};
+use super::{Shared, rows::column, session::Session, tables};
 use crate::{
     config::{ServerConfig, SslMode},
     error::{Access, Failed},
-    migrate::{self, LATEST, TablesStatus},
 };
 
 /// How long a statement waits for a row that somebody else has locked.
@@ -122,26 +121,7 @@ pub(super) async fn within<T>(
 async fn open(shared: &Shared, durable: bool) -> Result<Session> {
     let opening = async {
         let (mut connection, schema) = connect(shared, durable).await?;
-        if !are_there(&mut connection, shared).await? {
-            if shared.schema.get().is_some() {
-                return Err(Error::new(
-                    ErrorKind::InvalidConfig,
-                    format!("the schema {schema:?} {}", migrate::GONE),
-                ));
-            }
-            if !shared.config.migrate {
-                return Err(shared.not_migrated("the database has no tables of distlock"));
-            }
-            upgrade(&mut connection, shared).await?;
-        }
-        let (version, tables) = meta(&mut connection, shared).await?;
-        if version < LATEST {
-            return Err(shared.not_migrated(&format!(
-                "the tables are of version {version}, and this program needs version {LATEST}"
-            )));
-        }
-        not_later(version)?;
-        tables_are_whole(&mut connection, shared).await?;
+        let tables = tables::ready(&mut connection, shared, &schema).await?;
         let epoch = epoch(&mut connection, shared, &tables).await?;
         shared.note(epoch);
         let known = shared.schema.get_or_init(|| schema.clone());
@@ -158,35 +138,10 @@ async fn open(shared: &Shared, durable: bool) -> Result<Session> {
     bounded(shared, opening).await
 }
 
-/// Brings the tables up to date and says from which version it went.
-pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
-    let migrating = async {
-        let (mut connection, _) = connect(shared, true).await?;
-        let from = upgrade(&mut connection, shared).await?;
-        not_later(from)?;
-        tables_are_whole(&mut connection, shared).await?;
-        connection.close().await;
-        Ok(from)
-    };
-    bounded(shared, migrating).await
-}
-
-/// The version of the tables; 0 when there are none. Changes nothing.
-pub(super) async fn version(shared: &Shared) -> Result<i64> {
-    let asking = async {
-        let (mut connection, _) = connect(shared, true).await?;
-        let version = present_version(&mut connection, shared).await?;
-        not_later(version)?;
-        if version == LATEST {
-            tables_are_whole(&mut connection, shared).await?;
-        }
-        connection.close().await;
-        Ok(version)
-    };
-    bounded(shared, asking).await
-}
-
-async fn bounded<T>(shared: &Shared, asking: impl Future<Output = Result<T>>) -> Result<T> {
+pub(super) async fn bounded<T>(
+    shared: &Shared,
+    asking: impl Future<Output = Result<T>>,
+) -> Result<T> {
     let limit = shared.config.connect_timeout;
     tokio::select! {
         biased;
@@ -235,7 +190,7 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
 }
 
 /// A connection whose session is set up, and the schema that it works in.
-async fn connect(shared: &Shared, durable: bool) -> Result<(Session, String)> {
+pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, String)> {
     shared.group.count("open");
     let failed = |error| shared.told(Failed::postgres(error, Access::Read));
     let mut connection = options(&shared.config).connect().await.map_err(failed)?;
@@ -296,50 +251,6 @@ async fn connect(shared: &Shared, durable: bool) -> Result<(Session, String)> {
     Ok((shared.sessions.seat(id, connection)?, schema))
 }
 
-/// Whether our tables are there: all of them, or none.
-async fn are_there(connection: &mut PgConnection, shared: &Shared) -> Result<bool> {
-    let row = one(connection, shared, shared.statements.objects.text()).await?;
-    match column::<i64>(&row, 0)? {
-        0 => Ok(false),
-        3 => Ok(true),
-        _ => Err(Error::new(
-            ErrorKind::InvalidConfig,
-            "the database has only some of distlock's tables, or another program's tables of the same names: choose another \
-             `table_prefix`, or drop what is left of them",
-        )),
-    }
-}
-
-/// 0 when there are no tables.
-async fn present_version(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
-    if are_there(connection, shared).await? {
-        Ok(meta(connection, shared).await?.0)
-    } else {
-        Ok(0)
-    }
-}
-
-fn not_later(version: i64) -> Result<()> {
-    let wrong = |problem| Error::new(ErrorKind::InvalidConfig, format!("the database {problem}"));
-    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(problem)))
-}
-
-/// Whether every column is there that is read or written.
-async fn tables_are_whole(connection: &mut PgConnection, shared: &Shared) -> Result<()> {
-    shared.group.count("open");
-    sqlx::query(shared.statements.columns.text())
-        .fetch_all(connection)
-        .await
-        .map(drop)
-        .map_err(|error| shared.unexpected_tables(Failed::postgres(error, Access::Read)))
-}
-
-/// The version of the tables, and the name of their history.
-async fn meta(connection: &mut PgConnection, shared: &Shared) -> Result<(i64, String)> {
-    let row = one(connection, shared, shared.statements.meta.text()).await?;
-    Ok((column(&row, 0)?, column(&row, 1)?))
-}
-
 /// Which history this is: of which cluster, on which of its timelines, and of which tables in it.
 async fn epoch(connection: &mut PgConnection, shared: &Shared, tables: &str) -> Result<Epoch> {
     const HISTORY: &str =
@@ -362,51 +273,7 @@ async fn epoch(connection: &mut PgConnection, shared: &Shared, tables: &str) -> 
     }
 }
 
-/// Applies the migrations that are missing, in one transaction, and says from which version it went.
-async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
-    let failed = |error| {
-        let failed = Failed::postgres(error, Access::Read);
-        if failed.meaning.kind == ErrorKind::AccessDenied {
-            let problem = "this user may not create tables: run as one that may";
-            return Error::new(
-                ErrorKind::AccessDenied,
-                format!("{problem} `{}`", shared.migrate_command()),
-            )
-            .caused_by(failed.into_error());
-        }
-        failed.into_error()
-    };
-    // Whether this is dropped half-way or fails: the connection is thrown away, and the server rolls back.
-    shared.group.count("open");
-    let begin = format!(
-        "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
-        limit = shared.config.connect_timeout.as_millis()
-    );
-    for statement in [begin, "SELECT pg_advisory_xact_lock(7235419113)".to_owned()] {
-        sqlx::raw_sql(AssertSqlSafe(statement))
-            .execute(&mut *connection)
-            .await
-            .map_err(failed)?;
-    }
-    // Another process may have done it while we waited.
-    let version = present_version(connection, shared).await?;
-    for migration in TablesStatus::at(version, &migrate::POSTGRES).migrations {
-        shared.group.count("open");
-        let script = shared.statements.script(migration.sql);
-        sqlx::raw_sql(AssertSqlSafe(script))
-            .execute(&mut *connection)
-            .await
-            .map_err(failed)?;
-    }
-    shared.group.count("open");
-    sqlx::raw_sql("COMMIT")
-        .execute(&mut *connection)
-        .await
-        .map_err(failed)?;
-    Ok(version)
-}
-
-async fn one(
+pub(super) async fn one(
     connection: &mut PgConnection,
     shared: &Shared,
     sql: impl sqlx::SqlSafeStr,

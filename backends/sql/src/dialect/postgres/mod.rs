@@ -5,6 +5,7 @@ mod listen;
 mod rows;
 mod session;
 mod statements;
+mod tables;
 mod write;
 
 use std::{
@@ -175,7 +176,7 @@ impl PostgresDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
-        let version = link::migrate(&shared).await?;
+        let version = tables::migrate(&shared).await?;
         Ok(TablesStatus::at(version, &migrate::POSTGRES))
     }
 
@@ -185,7 +186,7 @@ impl PostgresDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
-        let version = link::version(&shared).await?;
+        let version = tables::version(&shared).await?;
         Ok(TablesStatus::at(version, &migrate::POSTGRES))
     }
 

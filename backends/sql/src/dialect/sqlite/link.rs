@@ -11,21 +11,15 @@ use sqlx::{
 use super::{
     Shared,
     file::{self, FileId},
+    tables,
 };
-use crate::{
-    config::quoted,
-    error::{Access, Failed, sqlite_code},
-    migrate::{self, LATEST, TablesStatus},
-};
+use crate::error::{Access, Failed, sqlite_code};
 
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
 /// `SQLITE_BUSY`
 const BUSY: i32 = 5;
-
-/// Stays set in the file.
-const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
 
 #[derive(Debug, Default)]
 pub(super) struct Link {
@@ -98,7 +92,7 @@ impl Link {
 }
 
 impl Open {
-    async fn new(shared: &Shared) -> Result<Self> {
+    pub(super) async fn new(shared: &Shared) -> Result<Self> {
         let (mut config, path) = (shared.config.clone(), shared.path.clone());
         if shared.was_opened() {
             if let Ok(None) = FileId::of(&path) {
@@ -134,23 +128,7 @@ impl Open {
             .map_err(|error| file::wrong(&shared.path, "cannot be used").caused_by(error))?
             .ok_or_else(gone)?;
         let mut connection = connect(shared).await?;
-        match found(&mut connection, shared).await? {
-            Found::Ours => {}
-            _ if shared.was_opened() => return Err(file::wrong(&shared.path, migrate::GONE).into()),
-            _ if !shared.config.migrate => {
-                return Err(not_migrated(shared, "has no tables of distlock").into());
-            }
-            Found::Nothing => create(&mut connection, shared, true).await?,
-            Found::Others => create(&mut connection, shared, false).await?,
-        }
-        let (version, epoch): (i64, String) =
-            query(&mut connection, shared, shared.statements.meta.text()).await?;
-        if version < LATEST {
-            let problem =
-                format!("has tables of version {version}, and this program needs version {LATEST}");
-            return Err(not_migrated(shared, &problem).into());
-        }
-        check(&mut connection, shared, version).await?;
+        let epoch = tables::ready(&mut connection, shared).await?;
         Ok(Self {
             connection,
             epoch: Epoch::new(epoch),
@@ -159,94 +137,6 @@ impl Open {
             file,
         })
     }
-}
-
-/// Brings the tables up to date and says from which version it went.
-pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
-    let version = version(shared).await?;
-    if version == 0 {
-        let _created = Open::new(shared).await?;
-    } else if version < LATEST {
-        let mut connection = connect(shared).await.map_err(SetUp::into_error)?;
-        let upgraded = async {
-            upgrade(&mut connection, shared).await?;
-            check(&mut connection, shared, LATEST).await
-        };
-        upgraded.await.map_err(SetUp::into_error)?;
-    }
-    Ok(version)
-}
-
-/// The version of the tables; 0 when there are none. Changes nothing.
-pub(super) async fn version(shared: &Shared) -> Result<i64> {
-    match FileId::of(&shared.path) {
-        Ok(Some(_)) => {}
-        Ok(None) => return Ok(0),
-        Err(error) => return Err(file::wrong(&shared.path, "cannot be used").caused_by(error)),
-    }
-    let read = async {
-        let mut connection = connect(shared).await?;
-        let version = present_version(&mut connection, shared).await?;
-        if version >= LATEST {
-            check(&mut connection, shared, version).await?;
-        }
-        Ok(version)
-    };
-    read.await.map_err(SetUp::into_error)
-}
-
-/// What is in a file.
-enum Found {
-    Nothing,
-    /// Nothing of ours.
-    Others,
-    Ours,
-}
-
-async fn found(connection: &mut SqliteConnection, shared: &Shared) -> Result<Found, SetUp> {
-    match query(connection, shared, shared.statements.objects.text()).await? {
-        (0, 0) => Ok(Found::Nothing),
-        (_, 0) => Ok(Found::Others),
-        (_, 3) => Ok(Found::Ours),
-        (_, _) => Err(file::wrong(
-            &shared.path,
-            "has only some of distlock's tables, or another program's tables of the same names: choose another file or a \
-             `table_prefix`",
-        )
-        .into()),
-    }
-}
-
-/// 0 when there are no tables.
-async fn present_version(connection: &mut SqliteConnection, shared: &Shared) -> Result<i64, SetUp> {
-    match found(connection, shared).await? {
-        Found::Nothing | Found::Others => Ok(0),
-        Found::Ours => {
-            let meta: (i64, String) =
-                query(connection, shared, shared.statements.meta.text()).await?;
-            Ok(meta.0)
-        }
-    }
-}
-
-/// Whether tables of this version are what this program works with, with every column that is read or written.
-async fn check(
-    connection: &mut SqliteConnection,
-    shared: &Shared,
-    version: i64,
-) -> Result<(), SetUp> {
-    if let Some(problem) = migrate::too_late(version) {
-        return Err(file::wrong(&shared.path, problem).into());
-    }
-    let whole = run(connection, shared, shared.statements.columns.text()).await;
-    whole.map_err(|problem| match problem {
-        SetUp::Wrong(error) if error.kind() == ErrorKind::InvalidConfig => {
-            let prefix = &shared.config.table_prefix;
-            let advice = migrate::start_over(prefix, "; DROP TABLE ", &migrate_command(shared));
-            file::wrong(&shared.path, advice).caused_by(error).into()
-        }
-        other => other,
-    })
 }
 
 /// Opens a connection with the settings that the promises rest on.
@@ -272,35 +162,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<SqliteConnection, SetUp> 
         .map_err(|error| SetUp::of(error, shared))
 }
 
-/// Makes the tables; for an empty file the write-ahead log first, which stays set.
-async fn create(
-    connection: &mut SqliteConnection,
-    shared: &Shared,
-    empty: bool,
-) -> Result<(), SetUp> {
-    if empty {
-        let _: (String,) = query(connection, shared, JOURNAL_MODE_WAL).await?;
-    }
-    upgrade(connection, shared).await.map(drop)
-}
-
-/// Applies the migrations that are missing, in one transaction, and says from which version it went.
-pub(super) async fn upgrade(
-    connection: &mut SqliteConnection,
-    shared: &Shared,
-) -> Result<i64, SetUp> {
-    // Whether this is dropped half-way or fails: the connection is thrown away, and SQLite rolls back.
-    run(connection, shared, "BEGIN IMMEDIATE").await?;
-    // Another process may have done it while we waited.
-    let version = present_version(connection, shared).await?;
-    for migration in TablesStatus::at(version, &migrate::SQLITE).migrations {
-        run(connection, shared, shared.statements.script(migration.sql)).await?;
-    }
-    run(connection, shared, "COMMIT").await?;
-    Ok(version)
-}
-
-async fn run(
+pub(super) async fn run(
     connection: &mut SqliteConnection,
     shared: &Shared,
     script: impl sqlx::SqlSafeStr,
@@ -368,16 +230,4 @@ impl From<Error> for SetUp {
 /// Says which file it is about.
 fn named(error: Error, path: &Path) -> Error {
     Error::new(error.kind(), path.display().to_string()).caused_by(error)
-}
-
-fn not_migrated(shared: &Shared, problem: &str) -> Error {
-    file::wrong(
-        &shared.path,
-        format!("{problem}: run `{}`", migrate_command(shared)),
-    )
-}
-
-fn migrate_command(shared: &Shared) -> String {
-    let url = quoted(&shared.config.url());
-    format!("distlock migrate --backend {url}")
 }

@@ -6,6 +6,7 @@ mod group;
 mod link;
 mod rows;
 mod statements;
+mod tables;
 mod write;
 
 use std::{
@@ -120,7 +121,7 @@ impl SqliteDialect {
     ) -> Result<TablesStatus> {
         config.migrate = true;
         let shared = Shared::new(config, clock)?;
-        let version = link::migrate(&shared).await?;
+        let version = tables::migrate(&shared).await?;
         Ok(TablesStatus::at(version, &migrate::SQLITE))
     }
 
@@ -130,7 +131,7 @@ impl SqliteDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
-        let version = link::version(&shared).await?;
+        let version = tables::version(&shared).await?;
         Ok(TablesStatus::at(version, &migrate::SQLITE))
     }
 

@@ -15,10 +15,10 @@ use crate::{
     dialect::{
         LockRow,
         mysql::{
-            link::Flavour,
             look,
             prepared::Prepared,
             rows,
+            server::Flavour,
             statements::Statements,
             wire::{self, Answers},
         },

@@ -1,0 +1,160 @@
+//! The server: how it is reached, what each session is set up to be, and what the server says of itself.
+
+use std::collections::HashMap;
+
+use distlock_core::{Error, ErrorKind, Result};
+use sqlx::{
+    ConnectOptions as _,
+    mysql::{MySqlConnectOptions, MySqlSslMode},
+};
+
+use super::{Shared, prepared, wire::Wire};
+use crate::{
+    config::SslMode,
+    error::{Access, Failed},
+};
+
+/// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
+/// strict about what does not fit, at the server's true time, every statement a transaction of its own that sees what was
+/// committed before it, and not waiting for long for what others have locked. And made to look rows up by their key, many
+/// at once, without estimating first how many there are of each name.
+pub(super) const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
+    sql_select_limit = 18446744073709551615, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    timestamp = DEFAULT, innodb_lock_wait_timeout = 1, lock_wait_timeout = 2, wait_timeout = 28800, eq_range_index_dive_limit = 1; \
+    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
+
+pub(super) const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+    ('version', 'version_comment', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_cluster_address')";
+
+/// Which of the two products it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    MariaDb,
+    MySql,
+}
+
+impl Flavour {
+    /// What follows the values of an insert that speaks of the row it would have inserted.
+    pub(super) const fn new_row(self) -> &'static str {
+        match self {
+            Self::MariaDb => "",
+            Self::MySql => " AS new",
+        }
+    }
+
+    /// A column of that row. MySQL is about to lose the one form, MariaDB never had the other.
+    pub(super) fn new_column(self, column: &str) -> String {
+        match self {
+            Self::MariaDb => format!("VALUES({column})"),
+            Self::MySql => format!("new.{column}"),
+        }
+    }
+}
+
+/// What a server says of itself.
+pub(super) struct Variables {
+    pub(super) flavour: Flavour,
+    pub(super) server: String,
+    /// What tells it from other servers; `None` where any of a cluster may answer.
+    pub(super) identity: Option<String>,
+}
+
+impl Variables {
+    pub(super) fn of(variables: &HashMap<String, String>) -> Result<Self> {
+        let get = |name: &str| variables.get(name).map_or("", String::as_str);
+        let version = get("version");
+        let flavour = if version.contains("MariaDB") || get("version_comment").contains("MariaDB") {
+            Flavour::MariaDb
+        } else {
+            Flavour::MySql
+        };
+        let number = version.split('-').next().unwrap_or(version);
+        let mut parts = number.split('.').map(|part| part.parse().unwrap_or(0));
+        let parts: (u32, u32, u32) = (
+            parts.next().unwrap_or(0),
+            parts.next().unwrap_or(0),
+            parts.next().unwrap_or(0),
+        );
+        let (name, least) = match flavour {
+            Flavour::MariaDb => ("MariaDB", (10, 6, 0)),
+            Flavour::MySql => ("MySQL", (8, 0, 19)),
+        };
+        if parts < least {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{name} {version} cannot skip locked rows: at least {}.{}.{} is needed",
+                    least.0, least.1, least.2
+                ),
+            ));
+        }
+        let clustered = get("wsrep_on").eq_ignore_ascii_case("on");
+        let identity = ["server_uuid", "server_uid"]
+            .map(get)
+            .into_iter()
+            .find(|identity| !identity.is_empty());
+        Ok(Self {
+            flavour,
+            server: format!("{name} {number}"),
+            identity: identity.filter(|_| !clustered).map(str::to_owned),
+        })
+    }
+}
+
+pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
+    let config = &shared.config;
+    let mut options = MySqlConnectOptions::new()
+        .host(&config.host)
+        .port(config.port)
+        .username(config.user.as_deref().unwrap_or("root"))
+        .database(&config.database)
+        .ssl_mode(match config.ssl_mode {
+            SslMode::Disable => MySqlSslMode::Disabled,
+            SslMode::Prefer => MySqlSslMode::Preferred,
+            SslMode::Require => MySqlSslMode::Required,
+            SslMode::VerifyCa => MySqlSslMode::VerifyCa,
+            SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
+        })
+        // None that is used again is ever given up, and the session is set up by ourselves.
+        .statement_cache_capacity(prepared::MOST)
+        .pipes_as_concat(false)
+        .no_engine_substitution(false)
+        .timezone(None)
+        .set_names(false)
+        .disable_statement_logging();
+    if let Some(password) = &config.password {
+        options = options.password(password.reveal());
+    }
+    if let Some(socket) = &config.socket {
+        options = options.socket(socket);
+    }
+    if let Some(authorities) = &config.ssl_ca {
+        options = options.ssl_ca(authorities);
+    }
+    if let Some((certificate, key)) = &config.ssl_client {
+        options = options.ssl_client_cert(certificate).ssl_client_key(key);
+    }
+    shared.group.count("open");
+    let connected = tokio::select! {
+        connected = options.connect() => connected,
+        () = shared.clock.sleep(config.connect_timeout) => {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("{} did not answer within {:?}", place(shared), config.connect_timeout),
+            ));
+        }
+    };
+    connected.map(Wire::new).map_err(|error| {
+        let error = Failed::mysql(error, Access::Read).into_error();
+        Error::new(error.kind(), place(shared)).caused_by(error)
+    })
+}
+
+/// Which database it is about, without user and password.
+pub(super) fn place(shared: &Shared) -> String {
+    let config = &shared.config;
+    match &config.socket {
+        Some(socket) => format!("{:?} at {}", config.database, socket.display()),
+        None => format!("{:?} at {}:{}", config.database, config.host, config.port),
+    }
+}

@@ -1,0 +1,238 @@
+//! The tables: which of them are there and of which version, made where there are none, and brought up to date.
+
+use std::{collections::HashMap, fmt::Write as _, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+
+use super::{
+    Shared, rows,
+    server::{SESSION, VARIABLES, Variables, connect, place},
+    statements::Statements,
+    wire::{Answers, Wire},
+};
+use crate::{
+    error::Access,
+    migrate::{self, LATEST, TablesStatus},
+};
+
+/// How long opening waits for other processes that make the tables at the same moment.
+const SETTING_UP: Duration = Duration::from_secs(3);
+
+const UNFINISHED: &str = "has tables of distlock that were not finished";
+
+const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the same names. For the latter, \
+     choose another database or a `table_prefix`; to make what is missing";
+
+/// Which of our tables are there.
+enum Found {
+    Nothing,
+    /// Not all of them, or not what is in them from the beginning: what is wrong.
+    Partly(&'static str),
+    /// All of them: their version, and what names them.
+    Whole(i64, String),
+}
+
+/// Sets the session up, makes the tables where there are none and that is wanted, and finds them as they must be. Says who
+/// the server is, and what names the tables.
+pub(super) async fn ready(wire: &mut Wire, shared: &Shared) -> Result<(Variables, String)> {
+    let (variables, found) = introduce(wire, shared).await?;
+    let (version, tables) = match found {
+        Found::Whole(version, tables) => (version, tables),
+        Found::Partly(problem) => return Err(not_migrated(shared, problem)),
+        Found::Nothing if shared.was_opened() => return Err(wrong(shared, migrate::GONE)),
+        Found::Nothing if !shared.config.migrate => {
+            return Err(not_migrated(shared, "has no tables of distlock"));
+        }
+        Found::Nothing => {
+            upgrade(wire, shared, 0).await?;
+            match meta(wire, shared).await? {
+                Some(meta) => meta,
+                None => return Err(not_migrated(shared, UNFINISHED)),
+            }
+        }
+    };
+    if version < LATEST {
+        let problem =
+            format!("has tables of version {version}, and this program needs version {LATEST}");
+        return Err(not_migrated(shared, &problem));
+    }
+    not_later(shared, version)?;
+    tables_are_whole(wire, shared).await?;
+    Ok((variables, tables))
+}
+
+/// Brings the tables up to date and says from which version it went.
+pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
+    let mut wire = connect(shared).await?;
+    let (_, found) = introduce(&mut wire, shared).await?;
+    let version = match found {
+        Found::Whole(version, _) => version,
+        Found::Nothing => 0,
+        // As when whoever made them was stopped: here, one table comes after the other.
+        Found::Partly(problem) => {
+            parts_are_ours(&mut wire, shared, problem).await?;
+            0
+        }
+    };
+    not_later(shared, version)?;
+    if version < LATEST {
+        upgrade(&mut wire, shared, version).await?;
+    }
+    tables_are_whole(&mut wire, shared).await?;
+    leave(wire).await;
+    Ok(version)
+}
+
+/// The version of the tables; 0 when there are none. Changes nothing.
+pub(super) async fn version(shared: &Shared) -> Result<i64> {
+    let mut wire = connect(shared).await?;
+    let (_, found) = introduce(&mut wire, shared).await?;
+    let version = match found {
+        Found::Whole(version, _) => version,
+        Found::Nothing => 0,
+        Found::Partly(problem) => return Err(not_migrated(shared, problem)),
+    };
+    not_later(shared, version)?;
+    if version == LATEST {
+        tables_are_whole(&mut wire, shared).await?;
+    }
+    leave(wire).await;
+    Ok(version)
+}
+
+async fn leave(wire: Wire) {
+    if let Err(error) = wire.close().await {
+        tracing::debug!(%error, "a connection did not close cleanly");
+    }
+}
+
+/// Sets the session up, and asks who is there and what is there.
+async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Found)> {
+    let mut script = SESSION.to_owned();
+    let _ = write!(script, "; {}; {VARIABLES}", shared.statements.objects());
+    let found = run(wire, shared, script).await?;
+    let mut rows_found = found.rows.iter();
+    let mut objects: i64 = match rows_found.next() {
+        Some(row) => rows::column(row, 0)?,
+        None => 0,
+    };
+    let mut variables = HashMap::new();
+    for row in rows_found {
+        variables.insert(rows::string(row, 0)?, rows::string(row, 1)?);
+    }
+    let variables = Variables::of(&variables)?;
+    let deadline = shared.clock.now() + SETTING_UP;
+    let found = loop {
+        match present(wire, shared, objects).await? {
+            // Another process may be making them: here, one table comes after the other.
+            Found::Partly(_) if shared.clock.now() < deadline => {
+                shared.clock.sleep(SETTING_UP / 100).await;
+                let found = run(wire, shared, shared.statements.objects()).await?;
+                objects = match found.rows.first() {
+                    Some(row) => rows::column(row, 0)?,
+                    None => 0,
+                };
+            }
+            found => break found,
+        }
+    };
+    Ok((variables, found))
+}
+
+/// What is there, where so many tables are.
+async fn present(wire: &mut Wire, shared: &Shared, objects: i64) -> Result<Found> {
+    Ok(match objects {
+        0 => Found::Nothing,
+        3 => match meta(wire, shared).await? {
+            Some((version, tables)) => Found::Whole(version, tables),
+            None => Found::Partly(UNFINISHED),
+        },
+        _ => Found::Partly(ONLY_SOME),
+    })
+}
+
+/// The tables' version, and what names them; `None` when that was not written yet.
+async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>> {
+    let found = run(wire, shared, shared.statements.meta()).await?;
+    let row = found.rows.first();
+    row.map(|row| Ok((rows::column(row, 0)?, rows::string(row, 1)?)))
+        .transpose()
+}
+
+/// Whether those of our tables that are there have our columns: others are another program's, and are left alone.
+async fn parts_are_ours(wire: &mut Wire, shared: &Shared, problem: &'static str) -> Result<()> {
+    for (table, whole) in shared.statements.each_whole() {
+        let there = run(wire, shared, Statements::is_there(table)).await?;
+        if there.rows.is_empty() {
+            continue;
+        }
+        run(wire, shared, whole).await.map_err(|error| {
+            let problem = if error.kind() == ErrorKind::InvalidConfig {
+                not_migrated(shared, problem)
+            } else {
+                Error::new(error.kind(), place(shared))
+            };
+            problem.caused_by(error)
+        })?;
+    }
+    Ok(())
+}
+
+fn not_later(shared: &Shared, version: i64) -> Result<()> {
+    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(shared, problem)))
+}
+
+/// Whether every column is there that is read or written.
+async fn tables_are_whole(wire: &mut Wire, shared: &Shared) -> Result<()> {
+    shared.group.count("open");
+    let asked = wire
+        .exchange(shared, shared.statements.whole(), Access::Read)
+        .await;
+    let Err(broken) = asked else { return Ok(()) };
+    let error = broken.failed.into_error();
+    let says = if error.kind() == ErrorKind::InvalidConfig {
+        let command = migrate_command(shared);
+        migrate::start_over(&shared.config.table_prefix, ", ", &command)
+    } else {
+        place(shared)
+    };
+    Err(Error::new(error.kind(), says).caused_by(error))
+}
+
+/// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
+/// transaction of its own, and others may do the same at the same time.
+async fn upgrade(wire: &mut Wire, shared: &Shared, version: i64) -> Result<()> {
+    for migration in TablesStatus::at(version, &migrate::MYSQL).migrations {
+        run(wire, shared, shared.statements.script(migration.sql)).await?;
+    }
+    Ok(())
+}
+
+async fn run(wire: &mut Wire, shared: &Shared, script: String) -> Result<Answers> {
+    shared.group.count("open");
+    wire.exchange(shared, script, Access::Read)
+        .await
+        .map_err(|broken| {
+            let error = broken.failed.into_error();
+            Error::new(error.kind(), place(shared)).caused_by(error)
+        })
+}
+
+fn wrong(shared: &Shared, problem: impl std::fmt::Display) -> Error {
+    Error::new(
+        ErrorKind::InvalidConfig,
+        format!("the database {} {problem}", place(shared)),
+    )
+}
+
+fn not_migrated(shared: &Shared, problem: &str) -> Error {
+    wrong(
+        shared,
+        format!("{problem}: run `{}`", migrate_command(shared)),
+    )
+}
+
+fn migrate_command(shared: &Shared) -> String {
+    let url = crate::config::quoted(&shared.config.url());
+    format!("distlock migrate --backend {url}")
+}

@@ -1,0 +1,293 @@
+//! Who waits in this process, when the store was last asked for them, and how much it was asked.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{FencingToken, LockName, Moment, Result};
+use tokio::sync::Notify;
+
+use super::{
+    RENEW_WANTED,
+    pace::{self, Pace},
+};
+use crate::dialect::LockRow;
+
+/// After a poll that failed.
+pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// All handles of this process on one store: who waits, when the store was last asked, how much it was asked.
+pub(crate) struct Group {
+    backend: &'static str,
+    /// Tells this process's marks from others'.
+    mark: i64,
+    statements: AtomicU64,
+    retries: AtomicU64,
+    /// Told when the next poll is due sooner than it was.
+    pub(super) sooner: Notify,
+    // A std mutex: held for map operations only.
+    waiting: Mutex<Waiting>,
+}
+
+pub(super) struct Waiting {
+    by_name: HashMap<LockName, Awaited>,
+    pub(super) next_poll: Option<Moment>,
+    pace: Pace,
+    /// Polls since something changed.
+    quiet: u32,
+}
+
+/// A lock that somebody waits for.
+#[derive(Default)]
+struct Awaited {
+    waiters: Vec<Arc<Waiter>>,
+    /// What the last poll saw.
+    token: Option<FencingToken>,
+}
+
+/// One contender.
+pub(super) struct Waiter {
+    pub(super) signal: Notify,
+    /// Whether it sleeps now. Changed under the group's mutex only.
+    pub(super) asleep: AtomicBool,
+}
+
+impl Group {
+    /// For a store that is asked at a steady pace.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn steady(backend: &'static str) -> Arc<Self> {
+        Self::polled(backend, pace::STEADY)
+    }
+
+    /// For a store that is asked more often right after something changed.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn adaptive(backend: &'static str) -> Arc<Self> {
+        Self::polled(backend, pace::ADAPTIVE)
+    }
+
+    /// For a store that tells of releases.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn pushed(backend: &'static str) -> Arc<Self> {
+        Self::polled(backend, pace::PUSHED)
+    }
+
+    fn polled(backend: &'static str, pace: Pace) -> Arc<Self> {
+        Arc::new(Self {
+            backend,
+            mark: fastrand::i64(1..),
+            statements: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            sooner: Notify::new(),
+            waiting: Mutex::new(Waiting {
+                by_name: HashMap::new(),
+                next_poll: None,
+                pace,
+                quiet: 0,
+            }),
+        })
+    }
+
+    pub(crate) fn mark(&self) -> i64 {
+        self.mark
+    }
+
+    /// Counts a statement.
+    pub(crate) fn count(&self, operation: &'static str) {
+        self.statements.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("distlock_store_operations_total", "backend" => self.backend, "operation" => operation)
+            .increment(1);
+    }
+
+    /// Statements sent so far by all handles of this process.
+    pub(crate) fn statements(&self) -> u64 {
+        self.statements.load(Ordering::Relaxed)
+    }
+
+    /// Counts a statement that the store broke off for others' sake and that is sent again.
+    pub(crate) fn retried(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("distlock_store_retries_total", "backend" => self.backend).increment(1);
+    }
+
+    /// Statements that were sent again so far.
+    pub(crate) fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
+    }
+
+    /// Wakes those who wait for a lock that was freed, as far as is known.
+    pub(crate) fn freed(&self, name: &LockName) {
+        self.waiting().wake(name);
+    }
+
+    /// Whether somebody of this process waits for it at the store: with another handle than the one that holds it.
+    pub(crate) fn anybody_waits(&self, name: &LockName) -> bool {
+        self.waiting().by_name.contains_key(name)
+    }
+
+    /// Wakes all who wait, because any lock may have been freed.
+    pub(crate) fn freed_any(&self) {
+        for awaited in self.waiting().by_name.values() {
+            awaited.wake();
+        }
+    }
+
+    pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn join(&self, name: &LockName, now: Moment) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter {
+            signal: Notify::new(),
+            asleep: AtomicBool::new(false),
+        });
+        let mut waiting = self.waiting();
+        let awaited = waiting.by_name.entry(name.clone()).or_default();
+        awaited.waiters.push(Arc::clone(&waiter));
+        if waiting.changed(now) {
+            self.sooner.notify_one();
+        }
+        waiter
+    }
+
+    pub(super) fn leave(&self, name: &LockName, waiter: &Arc<Waiter>) {
+        let mut waiting = self.waiting();
+        if let Some(Awaited { waiters, .. }) = waiting.by_name.get_mut(name) {
+            waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+            if waiters.is_empty() {
+                waiting.by_name.remove(name);
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// How long until the store may be asked again.
+    pub(super) fn pause(&mut self, now: Moment) -> Duration {
+        // A group may be shared by handles with different clocks, in tests: a time far off is another clock's.
+        match self.next_poll.map(|next| next.since(now)) {
+            Some(pause)
+                if pause <= AFTER_FAILURE.max(Duration::from_micros(self.pace.last.end)) =>
+            {
+                pause
+            }
+            _ => {
+                let pause = self.every();
+                self.next_poll = Some(now + pause);
+                pause
+            }
+        }
+    }
+
+    /// Takes the poll that is due, and the names to ask for. `None` when another handle took it.
+    pub(super) fn claim(&mut self, now: Moment) -> Option<Vec<LockName>> {
+        if self.next_poll.is_some_and(|next| next > now) {
+            return None;
+        }
+        self.next_poll = Some(now + self.every());
+        let awaited = self.by_name.iter();
+        Some(
+            awaited
+                .filter(|(_, awaited)| awaited.waiters.iter().any(|waiter| waiter.is_asleep()))
+                .map(|(name, _)| name.clone())
+                .collect(),
+        )
+    }
+
+    /// Wakes those whose lock is free, and says which held rows should be marked as wanted.
+    pub(super) fn report(
+        &mut self,
+        polled: Moment,
+        names: Vec<LockName>,
+        mut rows: HashMap<LockName, Result<LockRow>>,
+    ) -> Vec<LockName> {
+        let mut unmarked = Vec::new();
+        let mut earliest = Duration::MAX;
+        let mut changed = false;
+        for name in names {
+            match rows.remove(&name) {
+                Some(Ok(row)) if row.held.is_some() => {
+                    if let Some(awaited) = self.by_name.get_mut(&name) {
+                        let before = awaited.token.replace(row.last_token);
+                        changed |= before.is_some_and(|before| before != row.last_token);
+                    }
+                    earliest = earliest.min(row.free_in());
+                    // The mark of another process that waits is as good: it goes before it is ours to step aside for.
+                    let marked = row
+                        .wanted
+                        .is_some_and(|(left, ours)| !ours || left > RENEW_WANTED);
+                    if !marked {
+                        unmarked.push(name);
+                    }
+                }
+                // Free, or gone, or unreadable: its next attempt will tell.
+                _ => {
+                    changed = true;
+                    self.wake(&name);
+                }
+            }
+        }
+        if changed {
+            self.changed(polled);
+        } else {
+            self.quiet = self.quiet.saturating_add(1);
+        }
+        if let Some(next) = self.next_poll {
+            let expiry = polled + earliest;
+            self.next_poll = Some(next.min(expiry.max(polled + self.pace.at_least)));
+        }
+        unmarked
+    }
+
+    /// Something may change again soon. Says whether the next poll is due sooner than it was.
+    fn changed(&mut self, now: Moment) -> bool {
+        if !self.pace.is_adaptive() {
+            return false;
+        }
+        self.quiet = 0;
+        let soon = now + self.every();
+        let sooner = self.next_poll.is_some_and(|next| next > soon);
+        if sooner {
+            self.next_poll = Some(soon);
+        }
+        sooner
+    }
+
+    fn every(&self) -> Duration {
+        Duration::from_micros(fastrand::u64(self.pace.every(self.quiet)))
+    }
+
+    fn wake(&self, name: &LockName) {
+        if let Some(awaited) = self.by_name.get(name) {
+            awaited.wake();
+        }
+    }
+}
+
+impl Awaited {
+    fn wake(&self) {
+        for waiter in &self.waiters {
+            waiter.signal.notify_one();
+        }
+    }
+}
+
+impl Waiter {
+    fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("names", &self.waiting().by_name.len())
+            .field("statements", &self.statements())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,144 @@
+//! Waiting: one poller per process for all who wait, a listener where the store tells of releases, and an immediate wake-up
+//! inside the process.
+
+mod group;
+mod listener;
+mod pace;
+mod poller;
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, Result};
+
+use self::group::Waiter;
+pub(crate) use self::{group::Group, listener::listen, poller::poll};
+use crate::{
+    dialect::Dialect,
+    op::{Answer, Op},
+    store::Store,
+};
+
+/// How long a held row is marked as wanted, and how little may be left before the mark is renewed: one write in 4 s.
+const WANTED_FOR: Duration = Duration::from_secs(5);
+pub(crate) const RENEW_WANTED: Duration = Duration::from_secs(1);
+
+/// How often a waiter looks whether somebody still polls and listens for it.
+const SEE_TO_IT: Duration = Duration::from_secs(1);
+
+/// Longest sleep of one wait. Waking without a reason is allowed; a duration near the largest one overflows clocks.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// A place among those who wait for a lock.
+pub(crate) struct SqlContender<D: Dialect> {
+    store: Arc<Store<D>>,
+    request: AcquireRequest,
+    waiter: Arc<Waiter>,
+    /// When the present lease ends unless it is renewed: a store that tells of releases does not tell of that.
+    expiry: Option<Moment>,
+}
+
+impl<D: Dialect> SqlContender<D> {
+    pub(crate) fn new(store: Arc<Store<D>>, request: AcquireRequest) -> Self {
+        let waiter = {
+            let dialect = store.dialect();
+            dialect.group().join(&request.name, dialect.clock().now())
+        };
+        Self {
+            store,
+            request,
+            waiter,
+            expiry: None,
+        }
+    }
+
+    /// Sees to it that the store tells when the lock is free.
+    async fn arm(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
+        let dialect = self.store.dialect();
+        self.expiry = holder
+            .and_then(|holder| holder.expires_in)
+            .map(|left| asked + left);
+        match dialect.arm(&self.request.name, WANTED_FOR).await {
+            Ok(true) => {}
+            // Freed meanwhile, which nobody was told.
+            Ok(false) => self.waiter.signal.notify_one(),
+            Err(error) => tracing::debug!(%error, "a row was not marked as wanted"),
+        }
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Contender for SqlContender<D> {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let asked = self.store.dialect().clock().now();
+        match self.store.submit(Op::Acquire(self.request.clone())).await? {
+            Answer::Acquired(attempt) => {
+                if let Attempt::Busy(holder) = &attempt
+                    && D::PUSHES
+                {
+                    self.arm(asked, holder.as_ref()).await;
+                }
+                Ok(attempt)
+            }
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        let _asleep = Asleep::new(&self.store, &self.waiter);
+        let clock = self.store.dialect().clock();
+        let until = clock.now() + at_most.min(LONGEST);
+        let until = self.expiry.map_or(until, |expiry| until.min(expiry));
+        loop {
+            self.store.poll();
+            if D::PUSHES {
+                self.store.listen();
+            }
+            let left = until.since(clock.now());
+            tokio::select! {
+                () = self.waiter.signal.notified() => return,
+                () = clock.sleep(left.min(SEE_TO_IT)) => {}
+            }
+            if left <= SEE_TO_IT {
+                return;
+            }
+        }
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<D: Dialect> Drop for SqlContender<D> {
+    fn drop(&mut self) {
+        let group = self.store.dialect().group();
+        group.leave(&self.request.name, &self.waiter);
+    }
+}
+
+/// While a waiter sleeps.
+struct Asleep<'a, D: Dialect> {
+    store: &'a Store<D>,
+    waiter: &'a Waiter,
+}
+
+impl<'a, D: Dialect> Asleep<'a, D> {
+    fn new(store: &'a Store<D>, waiter: &'a Waiter) -> Self {
+        let _waiting = store.dialect().group().waiting();
+        waiter.asleep.store(true, Ordering::Relaxed);
+        store.asleep.fetch_add(1, Ordering::Relaxed);
+        Self { store, waiter }
+    }
+}
+
+impl<D: Dialect> Drop for Asleep<'_, D> {
+    fn drop(&mut self) {
+        let _waiting = self.store.dialect().group().waiting();
+        self.waiter.asleep.store(false, Ordering::Relaxed);
+        self.store.asleep.fetch_sub(1, Ordering::Relaxed);
+    }
+}

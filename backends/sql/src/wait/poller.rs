@@ -1,0 +1,67 @@
+//! One poller per process and handle, for all who wait with it.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use super::{WANTED_FOR, group::AFTER_FAILURE};
+use crate::{dialect::Dialect, helper::Helper, store::Store};
+
+/// How long a poller may be about one poll before it is taken to be gone with its runtime.
+const ASKING: Duration = Duration::from_secs(10);
+
+/// Asks the store for all names that anybody in this process waits for, until nobody waits with this handle any more.
+pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
+    let dialect = store.dialect();
+    let (clock, group) = (dialect.clock(), dialect.group());
+    let place = Place(&store.poller, turn);
+    loop {
+        let pause = group.waiting().pause(clock.now());
+        if !store.poller.is_mine(turn, clock.now() + pause) {
+            return;
+        }
+        tokio::select! {
+            () = clock.sleep(pause) => {}
+            () = group.sooner.notified() => continue,
+        }
+        let names = {
+            let mut waiting = group.waiting();
+            if store.asleep.load(Ordering::Relaxed) == 0 {
+                // Under the mutex, so that whoever falls asleep next sees that nobody polls.
+                drop(place);
+                return;
+            }
+            match waiting.claim(clock.now()) {
+                Some(names) if !names.is_empty() => names,
+                _ => continue,
+            }
+        };
+        let polled = clock.now();
+        store.poller.is_mine(turn, polled + ASKING);
+        match dialect.look(&names).await {
+            Ok(rows) => {
+                let rows = rows.into_iter().collect();
+                let unmarked = group.waiting().report(polled, names, rows);
+                if !unmarked.is_empty()
+                    && let Err(error) = dialect.want(&unmarked, WANTED_FOR).await
+                {
+                    tracing::debug!(%error, "rows were not marked as wanted");
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, waiters = names.len(), "polling failed");
+                group.waiting().next_poll = Some(clock.now() + AFTER_FAILURE);
+            }
+        }
+    }
+}
+
+/// Notes the end of a poller, also when its runtime is shut down.
+struct Place<'a>(&'a Helper, u64);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.leave(self.1);
+    }
+}
