@@ -9,9 +9,10 @@ use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 
 use crate::{
-    LONG, SOON,
     common::{self, lease, passes_on_in_one_statement, take},
-    mysql, on_both, start,
+    mysql, on_both,
+    servers::{LONG, SOON},
+    start,
 };
 
 on_both! {

@@ -15,7 +15,11 @@ use distlock_core::{
 use distlock_harness::servers::mysql::{MySqlServer, Product};
 use futures_util::future::join_all;
 
-use crate::{LONG, locker, mysql, on_both, start};
+use crate::{
+    locker, mysql, on_both,
+    servers::{LONG, SOON},
+    start,
+};
 
 on_both! {
     a_storm => storm;
@@ -274,7 +278,7 @@ async fn reaped(product: Product) {
         }
     };
     let names = || server.sql("SELECT lock_name FROM distributed_lock ORDER BY lock_name");
-    distlock_harness::eventually_async("all but two are gone", crate::SOON, || async {
+    distlock_harness::eventually_async("all but two are gone", SOON, || async {
         // Turns are taken by whoever comes first; both are harmless.
         let _ = mysql.reap().await;
         (names().ok()? == "kept\nstale-7").then_some(())
@@ -282,7 +286,7 @@ async fn reaped(product: Product) {
     .await
     .unwrap();
     drop(operator);
-    distlock_harness::eventually_async("the last one too", crate::SOON, || async {
+    distlock_harness::eventually_async("the last one too", SOON, || async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let _ = mysql.reap().await;
         (names().ok()? == "kept").then_some(())

@@ -3,7 +3,11 @@
 use distlock_core::LossReason;
 use distlock_harness::{FaultProxy, eventually_async, servers::mysql::Product};
 
-use crate::{LONG, SOON, hold, locker, on_both, start, within};
+use crate::{
+    locker, on_both,
+    servers::{LONG, SOON, hold, within},
+    start,
+};
 
 on_both! {
     who_lost_a_lock_is_told_and_tokens_rise => of_a_failover;

@@ -9,17 +9,24 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, Clock, ErrorKind, Expect, Guard, LossReason, Moment, RecordKey, Released, Sleep,
-    SystemClock, Written,
+    Attempt, Clock, ErrorKind, Expect, LossReason, Moment, RecordKey, Released, Sleep, SystemClock,
+    Written,
 };
 use distlock_harness::{
-    Direction, FaultProxy, Signal, eventually_async,
+    Direction, FaultProxy, Process, Signal, eventually_async,
     servers::mysql::{MySqlServer, Product},
 };
 
 use distlock_sql::{MySql, ServerConfig};
 
-use crate::{LONG, SOON, common::request, hold, locker, on_both, start, within};
+use crate::{
+    common::request,
+    locker, on_both,
+    servers::{
+        LONG, SOON, a_locked_row_delays_only_itself, hold, locked_rows_delay_nobody_else, within,
+    },
+    start,
+};
 
 on_both! {
     a_crash_keeps_locks_and_tokens => a_crash;
@@ -218,81 +225,24 @@ async fn read_only(product: Product) {
     assert!(guard.release().await.is_clean());
 }
 
-/// One row is locked by a transaction that is left open; a hundred other locks live on.
 async fn an_operator(product: Product) {
-    const HELD_FOR: Duration = Duration::from_secs(60);
     let server = start(product);
     let locker = locker(&server.url()).await;
-    let ttl = Duration::from_secs(10);
-    let mut guards = Vec::new();
-    for number in 0..100 {
-        guards.push(hold(&locker, &format!("lock-{number}"), ttl).await);
-    }
-    let unlucky = guards.remove(50);
-    let operator = server
-        .hold_open(
-            "START TRANSACTION; SELECT token FROM distributed_lock WHERE lock_name = 'lock-50' FOR UPDATE",
-        )
-        .unwrap();
-    let until = Instant::now() + HELD_FOR;
-    let reason = within(ttl * 2, "the one that waits is told", unlucky.lost()).await;
-    assert_eq!(reason, LossReason::Unreachable);
-    while Instant::now() < until {
-        for guard in &guards {
-            assert!(guard.is_valid(), "{:?} was lost", guard.name());
-        }
-        let other = within(SOON, "others are served", hold(&locker, "another", ttl)).await;
-        assert!(other.release().await.is_clean());
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    drop(operator);
-    let again = within(SOON, "free again", locker.lock("lock-50").acquire()).await;
-    assert!(again.unwrap().release().await.is_clean());
-    for guard in guards {
-        assert!(guard.release().await.is_clean());
-    }
+    a_locked_row_delays_only_itself(&locker, |names| lock_rows(&server, names)).await;
 }
 
-/// Whoever holds one of the rows is not heard; all others live on, however many rows there are and however short their
-/// leases.
 async fn many_rows(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
-    for (held, ttl) in [(10, Duration::from_secs(10)), (1, TTL)] {
-        let mut guards: Vec<Guard> = Vec::new();
-        for number in 0..100 {
-            guards.push(hold(&locker, &format!("lock-{number:02}"), ttl).await);
-        }
-        let unlucky: Vec<_> = guards.drain(45..45 + held).collect();
-        let names: Vec<_> = unlucky
-            .iter()
-            .map(|it| format!("'{}'", it.name()))
-            .collect();
-        let operator = server
-            .hold_open(&format!(
-                "START TRANSACTION; SELECT token FROM distributed_lock WHERE lock_name IN ({}) FOR UPDATE",
-                names.join(", ")
-            ))
-            .unwrap();
-        for guard in &unlucky {
-            let reason = within(SOON, "who waits is told", guard.lost()).await;
-            assert_eq!(reason, LossReason::Unreachable);
-        }
-        tokio::time::sleep(ttl).await;
-        for guard in guards {
-            assert!(guard.is_valid(), "{:?} of {ttl:?} was lost", guard.name());
-            assert!(guard.release().await.is_clean());
-        }
-        drop(operator);
-        for guard in unlucky {
-            let again = within(
-                SOON,
-                "free again",
-                locker.lock(guard.name().as_str()).acquire(),
-            );
-            assert!(again.await.unwrap().release().await.is_clean());
-        }
-    }
+    locked_rows_delay_nobody_else(&locker, |names| lock_rows(&server, names)).await;
+}
+
+/// As an operator may who then forgets to commit.
+fn lock_rows(server: &MySqlServer, names: &str) -> Process {
+    let select = "SELECT token FROM distributed_lock WHERE lock_name IN";
+    server
+        .hold_open(&format!("START TRANSACTION; {select} ({names}) FOR UPDATE"))
+        .unwrap()
 }
 
 /// A clock on which connections have been idle for long.

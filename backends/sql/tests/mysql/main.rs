@@ -13,20 +13,16 @@ mod failover;
 mod faults;
 mod fence;
 mod open;
+#[path = "../common/servers.rs"]
+mod servers;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use distlock_core::{Guard, KvLock, Locker, Result, Store, SystemClock};
+use distlock_core::{KvLock, Locker, Result, Store, SystemClock};
 use distlock_harness::servers::mysql::{MySqlServer, Product};
 use distlock_sql::{MySql, ServerConfig};
-
-/// What does not depend on a lease happens within this.
-const SOON: Duration = Duration::from_secs(60);
-
-/// A lease that does not end within any test.
-const LONG: Duration = Duration::from_secs(120);
 
 /// Runs a test on both products, each with a server of its own.
 macro_rules! on_both {
@@ -74,15 +70,4 @@ async fn locker(url: &str) -> Locker {
     let locker = Locker::new(mysql(url).await.expect("opens").lock());
     locker.ready().await.expect("connects");
     locker
-}
-
-async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
-    locker.lock(name).ttl(ttl).acquire().await.expect("granted")
-}
-
-/// Waits for `future`, and fails with `what` when it takes too long.
-async fn within<T>(time: Duration, what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(time, future)
-        .await
-        .unwrap_or_else(|_| panic!("{what}: not within {time:?}"))
 }

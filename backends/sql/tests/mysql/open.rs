@@ -7,7 +7,12 @@ use distlock_harness::servers::mysql::{MySqlServer, Product};
 use distlock_sql::{MySql, ServerConfig};
 use futures_util::future::join_all;
 
-use crate::{LONG, common::request, hold, locker, mysql, on_both, start};
+use crate::{
+    common::request,
+    locker, mysql, on_both,
+    servers::{LONG, SOON, hold},
+    start,
+};
 
 on_both! {
     tables => of_tables;
@@ -165,7 +170,7 @@ async fn vanished(product: Product) {
     server
         .sql("DROP TABLE distributed_lock, distributed_record, distributed_meta")
         .unwrap();
-    let error = distlock_harness::eventually_async("told", crate::SOON, || async {
+    let error = distlock_harness::eventually_async("told", SOON, || async {
         let told = lock.try_acquire(&request("a", LONG)).await;
         told.err()
             .filter(|it| chain(it).contains("has no tables of distlock any more"))

@@ -6,7 +6,11 @@ use distlock_harness::{
     servers::mysql::{MySqlServer, Product},
 };
 
-use crate::{LONG, hold, locker, mysql, on_both, start};
+use crate::{
+    locker, mysql, on_both,
+    servers::{LONG, hold},
+    start,
+};
 
 on_both! {
     a_verified_server_and_a_verified_client => verified;

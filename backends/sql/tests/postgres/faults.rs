@@ -3,9 +3,12 @@
 use std::time::Instant;
 
 use distlock_core::{ErrorKind, LossReason};
-use distlock_harness::{FaultProxy, eventually_async};
+use distlock_harness::{FaultProxy, Process, eventually_async};
 
-use super::*;
+use super::{
+    servers::{a_locked_row_delays_only_itself, locked_rows_delay_nobody_else},
+    *,
+};
 
 const TTL: Duration = Duration::from_secs(3);
 
@@ -181,78 +184,24 @@ async fn killed_sessions_are_made_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_an_operator_keeps_locked_delays_only_itself() {
-    const HELD_FOR: Duration = Duration::from_secs(60);
-    let ttl = Duration::from_secs(10);
     let server = PostgresServer::start().unwrap();
     let locker = locker(&server.url()).await;
-    let mut guards = Vec::new();
-    for number in 0..100 {
-        guards.push(hold(&locker, &format!("lock:{number:03}"), ttl).await);
-    }
-    let stuck = hold(&locker, "lock:050:stuck", ttl).await;
-    let operator = server
-        .hold_open("SELECT 1 FROM distributed_lock WHERE lock_name = 'lock:050:stuck' FOR UPDATE")
-        .unwrap();
-    let start = Instant::now();
-    let reason = within(ttl + SOON, "told", stuck.lost()).await;
-    assert_eq!(reason, LossReason::Unreachable);
-    // Six leases: each was renewed a dozen times beside it.
-    while start.elapsed() < HELD_FOR {
-        for guard in &guards {
-            assert!(guard.is_valid(), "{}", guard.name());
-        }
-        let fresh = within(SOON, "another name", hold(&locker, "fresh", ttl)).await;
-        assert!(fresh.release().await.is_clean());
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    drop(operator);
-    let _free = eventually_async("the stuck one is free again", SOON, || async {
-        locker.lock("lock:050:stuck").ttl(ttl).acquire().await.ok()
-    })
-    .await
-    .unwrap();
+    a_locked_row_delays_only_itself(&locker, |names| lock_rows(&server, names)).await;
 }
 
-/// Whoever holds one of the rows is not heard; all others live on, however many rows there are and however short their
-/// leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_an_operator_keeps_locked_delay_nobody_else() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&server.url()).await;
-    for (held, ttl) in [(10, Duration::from_secs(10)), (1, TTL)] {
-        let mut guards = Vec::new();
-        for number in 0..100 {
-            guards.push(hold(&locker, &format!("lock-{number:02}"), ttl).await);
-        }
-        let unlucky: Vec<_> = guards.drain(45..45 + held).collect();
-        let names: Vec<_> = unlucky
-            .iter()
-            .map(|it| format!("'{}'", it.name()))
-            .collect();
-        let operator = server
-            .hold_open(&format!(
-                "SELECT 1 FROM distributed_lock WHERE lock_name IN ({}) FOR UPDATE",
-                names.join(", ")
-            ))
-            .unwrap();
-        for guard in &unlucky {
-            let reason = within(SOON, "who waits is told", guard.lost()).await;
-            assert_eq!(reason, LossReason::Unreachable);
-        }
-        tokio::time::sleep(ttl).await;
-        for guard in guards {
-            assert!(guard.is_valid(), "{:?} of {ttl:?} was lost", guard.name());
-            assert!(guard.release().await.is_clean());
-        }
-        drop(operator);
-        for guard in unlucky {
-            let name = guard.name().as_str();
-            let again = eventually_async("free again", SOON, || async {
-                locker.lock(name).ttl(ttl).acquire().await.ok()
-            });
-            assert!(again.await.unwrap().release().await.is_clean());
-        }
-    }
+    locked_rows_delay_nobody_else(&locker, |names| lock_rows(&server, names)).await;
+}
+
+/// As an operator may who then forgets to commit.
+fn lock_rows(server: &PostgresServer, names: &str) -> Process {
+    let select = "SELECT 1 FROM distributed_lock WHERE lock_name IN";
+    server
+        .hold_open(&format!("{select} ({names}) FOR UPDATE"))
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,113 @@
+//! What the tests do alike on every server: guards taken through a locker, and rows that an operator keeps locked.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use distlock_core::{Guard, Locker, LossReason};
+use distlock_harness::eventually_async;
+
+/// What does not depend on a lease happens within this.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// A lease that does not end within any test.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+
+/// The lease of those who live beside a locked row.
+const TTL: Duration = Duration::from_secs(10);
+
+pub(crate) async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
+    locker.lock(name).ttl(ttl).acquire().await.expect("granted")
+}
+
+/// Waits for `future`, and fails with `what` when it takes too long.
+pub(crate) async fn within<T>(time: Duration, what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(time, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {time:?}"))
+}
+
+/// One row is locked by a transaction that is left open for a minute; a hundred other locks live on. `lock_rows` begins the
+/// transaction, which locks the rows of these names, and ends it when what it returns is dropped.
+pub(crate) async fn a_locked_row_delays_only_itself<O>(
+    locker: &Locker,
+    lock_rows: impl Fn(&str) -> O,
+) {
+    const HELD_FOR: Duration = Duration::from_secs(60);
+    let mut guards = hold_many(locker, 101, TTL).await;
+    let unlucky = vec![guards.remove(50)];
+    let operator = lock_rows(&quoted(&unlucky));
+    let until = Instant::now() + HELD_FOR;
+    are_told(&unlucky).await;
+    // Six leases: each was renewed a dozen times beside it.
+    while Instant::now() < until {
+        all_live(&guards);
+        let other = within(SOON, "others are served", hold(locker, "another", TTL)).await;
+        assert!(other.release().await.is_clean());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    drop(operator);
+    are_free_again(locker, unlucky).await;
+    for guard in guards {
+        assert!(guard.release().await.is_clean());
+    }
+}
+
+/// Whoever holds one of the rows is not heard; all others live on, however many rows there are and however short their
+/// leases.
+pub(crate) async fn locked_rows_delay_nobody_else<O>(
+    locker: &Locker,
+    lock_rows: impl Fn(&str) -> O,
+) {
+    for (held, ttl) in [(10, TTL), (1, Duration::from_secs(3))] {
+        let mut guards = hold_many(locker, 100, ttl).await;
+        let unlucky: Vec<_> = guards.drain(45..45 + held).collect();
+        let operator = lock_rows(&quoted(&unlucky));
+        are_told(&unlucky).await;
+        tokio::time::sleep(ttl).await;
+        all_live(&guards);
+        for guard in guards {
+            assert!(guard.release().await.is_clean());
+        }
+        drop(operator);
+        are_free_again(locker, unlucky).await;
+    }
+}
+
+async fn hold_many(locker: &Locker, many: u32, ttl: Duration) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for number in 0..many {
+        guards.push(hold(locker, &format!("lock-{number:03}"), ttl).await);
+    }
+    guards
+}
+
+/// As a list of literals.
+fn quoted(guards: &[Guard]) -> String {
+    let names = guards.iter().map(|it| format!("'{}'", it.name()));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+async fn are_told(unlucky: &[Guard]) {
+    for guard in unlucky {
+        let reason = within(SOON, "who waits is told", guard.lost()).await;
+        assert_eq!(reason, LossReason::Unreachable);
+    }
+}
+
+fn all_live(guards: &[Guard]) {
+    for guard in guards {
+        assert!(guard.is_valid(), "{:?} was lost", guard.name());
+    }
+}
+
+async fn are_free_again(locker: &Locker, unlucky: Vec<Guard>) {
+    for guard in unlucky {
+        // The last statement of the old holder may still be on its way.
+        let again = eventually_async("free again", SOON, || async {
+            locker.lock(guard.name().as_str()).acquire().await.ok()
+        });
+        assert!(again.await.unwrap().release().await.is_clean());
+    }
+}
