@@ -96,6 +96,11 @@ impl State {
         self.renew_at = None;
         self.renew = Renew::Manual;
     }
+
+    fn leave(&mut self) {
+        self.stop_renewing();
+        self.leaving = true;
+    }
 }
 
 impl Hold {
@@ -344,9 +349,7 @@ impl Hold {
 
     /// The last guard is about to go: no renewal, no extension and no further guard may start any more.
     pub(crate) fn leave(&self) {
-        let mut state = self.state();
-        state.stop_renewing();
-        state.leaving = true;
+        self.state().leave();
     }
 
     /// As [`Hold::leave`], unless other guards share it.
@@ -355,8 +358,7 @@ impl Hold {
         if state.depth > 1 {
             return false;
         }
-        state.stop_renewing();
-        state.leaving = true;
+        state.leave();
         true
     }
 

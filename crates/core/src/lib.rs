@@ -60,6 +60,7 @@ mod multi;
 mod name;
 mod queue;
 mod records;
+mod refusal;
 mod release;
 mod scope;
 mod store;

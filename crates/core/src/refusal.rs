@@ -1,0 +1,105 @@
+//! How a lock that could not be had is explained to people: who has it, for how long, and what to look at.
+
+use std::time::{Duration, SystemTime};
+
+use crate::{
+    acquire::Wanted,
+    contract::HolderInfo,
+    error::{Error, ErrorKind},
+    locker::Inner,
+};
+
+/// The wait is over, and who was in the way.
+pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
+    let waited = match wanted.wait {
+        Some(Duration::ZERO) => "busy".to_owned(),
+        Some(wait) => format!("not free within {wait:?}"),
+        None => "not free".to_owned(),
+    };
+    let who = match holder {
+        Some(holder) => describe(holder, inner.clock().wall()),
+        None => "the store does not say who holds it".to_owned(),
+    };
+    let name = wanted.request.name.as_str();
+    Error::new(
+        ErrorKind::Timeout,
+        format!(
+            "{waited}: {who}; look with `distlock inspect {}`",
+            quoted(name)
+        ),
+    )
+}
+
+/// `held by ci@host:12 (token 7) since 3.2s, until 6.8s from now unless renewed`
+fn describe(holder: &HolderInfo, now: SystemTime) -> String {
+    use std::fmt::Write as _;
+    let rounded =
+        |time: Duration| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let mut text = format!("held by {}", holder.holder.escape_debug());
+    if let Some(token) = holder.token {
+        let _ = write!(text, " (token {token})");
+    }
+    if let Some(since) = holder
+        .acquired_at
+        .and_then(|at| now.duration_since(at).ok())
+    {
+        let _ = write!(text, " for {:?}", rounded(since));
+    }
+    if let Some(left) = holder.expires_in {
+        let _ = write!(text, ", until {:?} from now unless renewed", rounded(left));
+    }
+    text
+}
+
+fn quoted(name: &str) -> String {
+    if name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"_-./:@".contains(&b))
+    {
+        name.to_owned()
+    } else if name.chars().any(|c| !is_shown(c)) {
+        // What cannot be seen, or turns the line around, is written as its number.
+        let shown = name.chars().map(|c| match c {
+            '\'' | '\\' => format!("\\{c}"),
+            c if is_shown(c) => c.to_string(),
+            c => format!("\\U{:08x}", u32::from(c)),
+        });
+        format!("$'{}'", shown.collect::<String>())
+    } else {
+        format!("'{}'", name.replace('\'', r"'\''"))
+    }
+}
+
+fn is_shown(c: char) -> bool {
+    matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_for_a_shell() {
+        assert_eq!(quoted("a\u{202e}b'c"), r"$'a\U0000202eb\'c'");
+        assert_eq!(quoted("é"), "'é'");
+        assert_eq!(quoted("order:42"), "order:42");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn a_holder_is_described_as_far_as_known() {
+        let mut holder = HolderInfo::new("ci@host:12");
+        assert_eq!(
+            describe(&holder, SystemTime::UNIX_EPOCH),
+            "held by ci@host:12"
+        );
+        holder.token = crate::FencingToken::new(7).ok();
+        holder.acquired_at = Some(SystemTime::UNIX_EPOCH);
+        holder.expires_in = Some(Duration::from_millis(6800));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_micros(3_200_400);
+        assert_eq!(
+            describe(&holder, now),
+            "held by ci@host:12 (token 7) for 3.2s, until 6.8s from now unless renewed"
+        );
+    }
+}
