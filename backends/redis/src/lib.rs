@@ -97,8 +97,9 @@ impl Redis {
     /// Connects to every primary.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database that cannot be right, and for a URL that names the wrong
-    /// kind of server; [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for credentials that are missing, refused or permit too little;
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database that cannot be right, and
+    /// for a URL that names the wrong kind of server; [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for
+    /// credentials that are missing, refused or permit too little;
     /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) when a primary cannot be reached or cannot serve now.
     ///
     /// # Cancel safety
