@@ -4,17 +4,16 @@ use distlock_kickout::{
     Class, Code, Device, Generation, Intent, Message, NodeId, Offline, SessionId, Uid,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 /// What a client sends.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[derive(Debug)]
 pub(crate) enum Inbound {
     Login(LoginFrame),
     Send(SendFrame),
-    Ping {},
-    Bye {},
-    Logout {},
+    Ping,
+    Bye,
+    Logout,
 }
 
 /// The message ids of the raw TCP front, by the frames' names. Part of the protocol: see proto/README.md.
@@ -63,7 +62,8 @@ pub(crate) struct LoginFrame {
 #[derive(Debug, Deserialize)]
 pub(crate) struct SendFrame {
     pub(crate) to: Uid,
-    pub(crate) body: Value,
+    /// As it was written: numbers, and the order of names, arrive as they were sent.
+    pub(crate) body: Box<RawValue>,
     pub(crate) id: String,
 }
 
@@ -94,7 +94,7 @@ pub(crate) enum Outbound<'a> {
     Offline(&'a Offline),
     Message {
         from: &'a Uid,
-        body: &'a Value,
+        body: &'a RawValue,
         id: &'a str,
     },
     Sent {
@@ -151,18 +151,22 @@ pub(crate) enum Refused {
 impl Inbound {
     /// Reads a frame. `id` is the message id in front of it, where the front has one.
     pub(crate) fn parse(text: &str, id: Option<u16>) -> Result<Self, Refused> {
+        // All of it is read once: a body that is passed on as it is must be JSON, and not nested without end.
         let value: Value = serde_json::from_str(text).map_err(|_| Refused::Garbage)?;
-        let known = value
-            .get("type")
-            .and_then(Value::as_str)
-            .and_then(number)
-            .filter(|number| *number < 100)
-            .ok_or(Refused::Garbage)?;
-        if id.is_some_and(|id| id != known) {
+        let name = value.get("type").and_then(Value::as_str);
+        let name = name.ok_or(Refused::Garbage)?;
+        if id.is_some_and(|id| number(name) != Some(id)) {
             return Err(Refused::Garbage);
         }
-        serde_json::from_value(value)
-            .map_err(|error| Refused::Value(error.to_string().chars().take(200).collect()))
+        let frame = match name {
+            "login" => serde_json::from_value(value).map(Self::Login),
+            "send" => serde_json::from_str(text).map(Self::Send),
+            "ping" => Ok(Self::Ping),
+            "bye" => Ok(Self::Bye),
+            "logout" => Ok(Self::Logout),
+            _ => return Err(Refused::Garbage),
+        };
+        frame.map_err(|error| Refused::Value(error.to_string().chars().take(200).collect()))
     }
 }
 
@@ -203,11 +207,18 @@ impl std::fmt::Debug for LoginFrame {
 
 /// The `message` frame of a message.
 pub(crate) fn message_frame(message: &Message) -> Frame {
-    let body =
-        serde_json::from_str(&message.body).unwrap_or_else(|_| Value::String(message.body.clone()));
+    let text;
+    let body = match serde_json::from_str(&message.body) {
+        Ok(body) => body,
+        // Who embeds the flow may send what is no JSON.
+        Err(_) => {
+            text = serde_json::value::to_raw_value(&message.body).unwrap_or_default();
+            &*text
+        }
+    };
     Outbound::Message {
         from: &message.from,
-        body: &body,
+        body,
         id: &message.id,
     }
     .to_frame()
@@ -238,7 +249,7 @@ mod tests {
             (
                 Outbound::Message {
                     from: &uid,
-                    body: &serde_json::json!({"a": 1}),
+                    body: &RawValue::from_string(r#"{"a":1}"#.into()).unwrap(),
                     id: "m1",
                 },
                 r#"{"type":"message","from":"u","body":{"a":1},"id":"m1"}"#,
@@ -277,11 +288,43 @@ mod tests {
         ] {
             assert!(matches!(parse(wrong), Err(Refused::Value(_))), "{wrong}");
         }
-        assert!(matches!(parse(r#"{"type":"ping"}"#), Ok(Inbound::Ping {})));
+        assert!(matches!(parse(r#"{"type":"ping"}"#), Ok(Inbound::Ping)));
         assert!(matches!(
             Inbound::parse(r#"{"type":"ping"}"#, Some(4)),
             Err(Refused::Garbage)
         ));
+    }
+
+    #[test]
+    fn a_body_arrives_as_it_was_sent() {
+        let uid = Uid::new("u").unwrap();
+        for body in [
+            r#"{"b":1,"a":2,"a":3}"#,
+            "123456789012345678901234567890",
+            "1.10",
+            r#""\u00e9""#,
+            "[1, 2]",
+            "null",
+        ] {
+            let sent = format!(r#"{{"type":"send","to":"u","body":{body},"id":"m1"}}"#);
+            let Ok(Inbound::Send(frame)) = Inbound::parse(&sent, Some(2)) else {
+                panic!("{body} is a body")
+            };
+            let mut message = Message {
+                from: uid.clone(),
+                id: "m1".into(),
+                body: frame.body.get().into(),
+            };
+            let frame = message_frame(&message);
+            let wanted = format!(r#"{{"type":"message","from":"u","body":{body},"id":"m1"}}"#);
+            assert_eq!(frame.json, wanted);
+            message.body = "no JSON".into();
+            let wanted = r#"{"type":"message","from":"u","body":"no JSON","id":"m1"}"#;
+            assert_eq!(message_frame(&message).json, wanted);
+        }
+        let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+        let sent = format!(r#"{{"type":"send","to":"u","body":{deep},"id":"m1"}}"#);
+        assert!(matches!(Inbound::parse(&sent, None), Err(Refused::Garbage)));
     }
 
     #[test]

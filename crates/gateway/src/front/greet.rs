@@ -60,7 +60,7 @@ async fn first_login<R: FrameReader, W: FrameWriter>(
         };
         match understood(incoming)? {
             Some(Inbound::Login(login)) => return Ok(login),
-            Some(Inbound::Ping {}) => {
+            Some(Inbound::Ping) => {
                 let left = until.since(front.clock.now());
                 let pong = Outbound::Pong.to_frame();
                 match within(front, left, writer.send(&pong)).await {
@@ -105,7 +105,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
                 // A client that leaves now takes its login with it.
                 incoming = reader.next() => match understood(incoming)? {
                     None => {}
-                    Some(Inbound::Ping {}) => {
+                    Some(Inbound::Ping) => {
                         let pong = Outbound::Pong.to_frame();
                         match within(front, front.grace, writer.send(&pong)).await {
                             Some(Ok(())) => {}

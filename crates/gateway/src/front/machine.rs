@@ -201,8 +201,8 @@ impl<R: FrameReader> Conversation<R> {
             }
             Err(Refused::Value(why)) => error(ErrorCode::BadValue, &why),
             Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already"),
-            Ok(Inbound::Ping {}) => reply(Outbound::Pong.to_frame()),
-            Ok(Inbound::Bye {} | Inbound::Logout {}) => return Err(Ending::Bye),
+            Ok(Inbound::Ping) => reply(Outbound::Pong.to_frame()),
+            Ok(Inbound::Bye | Inbound::Logout) => return Err(Ending::Bye),
             Ok(Inbound::Send(frame)) => Some(Box::pin(send::send(
                 self.front.clone(),
                 Arc::clone(&self.session),

@@ -21,7 +21,7 @@ pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, 
     let message = Message {
         from: session.uid().clone(),
         id: frame.id,
-        body: frame.body.to_string(),
+        body: frame.body.get().to_owned(),
     };
     let reply = if session.check().is_err() {
         refuse(ErrorCode::Superseded, "the session is over")
@@ -344,7 +344,7 @@ mod tests {
         let (outbox, _writing) = Outbox::open(Reads { most: 0, frames }, Arc::clone(&sender));
         let frame = SendFrame {
             to: anna.clone(),
-            body: "hello".into(),
+            body: serde_json::value::to_raw_value("hello").unwrap(),
             id: "m1".into(),
         };
         let sending = tokio::spawn(send(front, sender, frame, outbox.replies()));
