@@ -36,6 +36,7 @@ mod raw_redis;
 mod redis;
 mod rows;
 mod rslock;
+mod scripts_redis;
 mod sqlite;
 mod target;
 mod waiting;
@@ -65,7 +66,7 @@ enum Command {
     MySql(MySqlArgs),
     /// One INSERT and one DELETE per cycle, and advisory locks, beside distlock on Postgres.
     Postgres(PostgresArgs),
-    /// Raw `SET NX PX` and `DEL`, and the `rslock` crate, beside distlock on Redis.
+    /// Raw `SET NX PX` and `DEL`, bare scripts, and the `rslock` crate, beside distlock on Redis.
     Redis(RedisArgs),
     /// Creation, listing and deletion one by one, and the `zookeeper-client` crate's recipe, beside distlock on ZooKeeper.
     #[command(name = "zookeeper")]

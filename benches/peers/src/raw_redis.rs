@@ -43,9 +43,14 @@ impl RawRedis {
     }
 
     pub(crate) async fn ping(&self) -> RedisResult<()> {
-        self.count();
-        let mut connection = self.connection.clone();
+        let mut connection = self.connection();
         ::redis::cmd("PING").exec_async(&mut connection).await
+    }
+
+    /// Counts a command, and gives the connection to send it with.
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.count();
+        self.connection.clone()
     }
 
     fn count(&self) {
@@ -59,9 +64,8 @@ impl Subject for RawRedis {
 
     async fn acquire(&self, name: &str) -> RedisResult<String> {
         let owner = self.next_owner.fetch_add(1, Ordering::Relaxed);
-        let mut connection = self.connection.clone();
         loop {
-            self.count();
+            let mut connection = self.connection();
             let taken: Option<String> = ::redis::cmd("SET")
                 .arg(name)
                 .arg(format!("{owner:032}"))
@@ -78,8 +82,7 @@ impl Subject for RawRedis {
     }
 
     async fn release(&self, name: String) -> RedisResult<()> {
-        self.count();
-        let mut connection = self.connection.clone();
+        let mut connection = self.connection();
         ::redis::cmd("DEL")
             .arg(&name)
             .exec_async(&mut connection)

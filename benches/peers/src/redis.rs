@@ -1,4 +1,4 @@
-//! Redis: the raw commands and another library beside ours, all against one server.
+//! Redis: the raw commands, bare scripts and another library beside ours, all against one server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,12 @@ use distlock_redis::{Redis, RedisConfig};
 use distlock_report::{Arm, LockerSubject, Options, Report, Subject, Workload, measure};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::{raw_redis::RawRedis, rslock::Rslock, target::Target};
+use crate::{
+    raw_redis::RawRedis,
+    rslock::Rslock,
+    scripts_redis::{PassOn, TakeAndFree},
+    target::Target,
+};
 
 /// A server of our own, without persistence, which would cost everybody the same. `delay` is added to each way.
 pub(crate) fn private(delay: Option<Duration>) -> anyhow::Result<Target> {
@@ -28,8 +33,10 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
             turn: Arc::default(),
         };
         arms.push(Arm::new("redis-ping", ping));
+        arms.push(Arm::new("redis-scripts", PassOn::new(raw.clone())));
     } else {
         arms.push(Arm::new("redis-raw", raw.clone()));
+        arms.push(Arm::new("redis-scripts", TakeAndFree::new(raw.clone())));
         arms.push(Arm::new("rslock", Rslock::connect(url)?));
     }
     let store = open(url).await?;
