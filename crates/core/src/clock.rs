@@ -7,9 +7,12 @@ use std::{
     ops::{Add, Sub},
     pin::Pin,
     sync::{Arc, Mutex},
-    task::Waker,
+    task::{Context, Poll, Waker},
     time::{Duration, SystemTime},
 };
+
+use pin_project_lite::pin_project;
+use tokio::runtime::{self, Handle};
 
 /// A point on the boot-time clock of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,7 +102,39 @@ impl Clock for SystemClock {
         reason = "this is the one place that sleeps"
     )]
     fn sleep(&self, time: Duration) -> Sleep {
-        Box::pin(tokio::time::sleep(time))
+        Box::pin(SystemSleep {
+            sleep: tokio::time::sleep(time),
+            home: home(),
+        })
+    }
+}
+
+pin_project! {
+    /// A sleep on whichever runtime polls it. What a caller leaves behind in the middle of a request goes on on the thread
+    /// that cleans up, and the caller's runtime, with its timers, may be gone by then.
+    struct SystemSleep {
+        #[pin]
+        sleep: tokio::time::Sleep,
+        home: Option<runtime::Id>,
+    }
+}
+
+fn home() -> Option<runtime::Id> {
+    Handle::try_current().ok().map(|handle| handle.id())
+}
+
+impl Future for SystemSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let here = home();
+        if here != *this.home && here.is_some() {
+            let end = this.sleep.deadline();
+            this.sleep.set(tokio::time::sleep_until(end));
+            *this.home = here;
+        }
+        this.sleep.poll(context)
     }
 }
 
@@ -201,13 +236,13 @@ struct ManualSleep {
 impl Future for ManualSleep {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         match self.clock.manual().sleepers.get_mut(&self.key) {
             Some(waker) => {
                 *waker = Some(context.waker().clone());
-                std::task::Poll::Pending
+                Poll::Pending
             }
-            None => std::task::Poll::Ready(()),
+            None => Poll::Ready(()),
         }
     }
 }
@@ -220,12 +255,33 @@ impl Drop for ManualSleep {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
 
     #[test]
     fn system_clock_moves_forward() {
         let first = SystemClock.now();
         assert!(SystemClock.now() >= first);
+    }
+
+    #[test]
+    fn a_sleep_goes_on_on_another_runtime_when_its_own_is_gone() {
+        let runtime = || {
+            let mut builder = runtime::Builder::new_current_thread();
+            builder.enable_time().build().unwrap()
+        };
+        let first = runtime();
+        let mut sleep = {
+            let _entered = first.enter();
+            SystemClock.sleep(Duration::from_millis(20))
+        };
+        let look = poll_fn(|context| Poll::Ready(sleep.as_mut().poll(context)));
+        assert!(first.block_on(look).is_pending());
+        drop(first);
+        let start = SystemClock.now();
+        runtime().block_on(sleep.as_mut());
+        assert!(SystemClock.now() >= start);
     }
 
     #[tokio::test]
