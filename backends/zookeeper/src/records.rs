@@ -121,9 +121,11 @@ impl Values {
             return;
         };
         let now = self.server_time.load(Ordering::Relaxed);
+        // The ensemble may have made the session longer than was asked for.
+        let reap_after = ensemble.config.reap_after.max(session.timeout() * 2);
         for (path, mark) in marks {
             let idle = u64::try_from(now - mark.written).unwrap_or(0);
-            if Duration::from_millis(idle) >= ensemble.config.reap_after {
+            if Duration::from_millis(idle) >= reap_after {
                 ensemble.requests.add(1);
                 drop(client.delete(&path, Some(mark.data_version)));
             }
