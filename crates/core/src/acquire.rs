@@ -433,7 +433,8 @@ impl Claim {
 
     /// A grant that came too late to be used.
     async fn give_back(&mut self) -> Result<()> {
-        self.tainted = true;
+        // An attempt before it that was never answered may still arrive.
+        let before = std::mem::replace(&mut self.tainted, true);
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
         let limit = Duration::from_secs(1);
         bounded(
@@ -442,7 +443,7 @@ impl Claim {
             self.inner.backend().release(&lease),
         )
         .await?;
-        self.tainted = false;
+        self.tainted = before;
         Ok(())
     }
 

@@ -46,6 +46,11 @@ impl Deadline {
         self.cap.map_or(valid_for, |cap| cap.min(valid_for))
     }
 
+    /// What a request that was never answered may still cut the lease to.
+    pub(crate) const fn cap(&self) -> Option<Duration> {
+        self.cap
+    }
+
     /// Nothing was heard of it.
     pub(crate) fn unknown(&mut self, ttl: Duration) {
         self.cap = Some(self.cap.map_or(ttl, |cap| cap.min(ttl)));

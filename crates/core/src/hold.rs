@@ -155,6 +155,12 @@ impl Hold {
         self.state().deadline.unknown(ttl.duration());
     }
 
+    /// What an unanswered request may still set the lease to, if there is one.
+    pub(crate) fn cut_to(&self) -> Option<Ttl> {
+        let cap = self.state().deadline.cap();
+        cap.and_then(|cap| Ttl::new(cap).ok())
+    }
+
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }

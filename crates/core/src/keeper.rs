@@ -193,6 +193,18 @@ impl Shared {
         }
     }
 
+    /// Why there is no handle of its own yet.
+    fn not_open(&self) -> Error {
+        let error = Error::new(
+            ErrorKind::Unavailable,
+            "the connection for renewals is not open",
+        );
+        match &*self.handle.borrow() {
+            Some(Err(cause)) => error.caused_by(cause.clone()),
+            Some(Ok(_)) | None => error,
+        }
+    }
+
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }

@@ -36,6 +36,8 @@ pub struct Ticket {
     owner: OwnerId,
     token: FencingToken,
     ttl: Ttl,
+    /// What the lease may still be cut to, by a renewal of the one who gave it up that was never answered.
+    cut_to: Option<Ttl>,
     nonce: Uuid,
 }
 
@@ -71,6 +73,8 @@ struct Text {
     owner: Uuid,
     token: FencingToken,
     ttl_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cut_to_ms: Option<u64>,
     nonce: Uuid,
 }
 
@@ -81,6 +85,7 @@ impl fmt::Display for Ticket {
             owner: *self.owner.as_uuid(),
             token: self.token,
             ttl_ms: self.ttl.as_millis(),
+            cut_to_ms: self.cut_to.map(Ttl::as_millis),
             nonce: self.nonce,
         };
         let json = serde_json::to_vec(&text).map_err(|_| fmt::Error)?;
@@ -113,6 +118,7 @@ impl FromStr for Ticket {
             owner: OwnerId::from_uuid(text.owner),
             token: text.token,
             ttl: Ttl::from_millis(text.ttl_ms)?,
+            cut_to: text.cut_to_ms.map(Ttl::from_millis).transpose()?,
             nonce: text.nonce,
         })
     }
@@ -164,6 +170,7 @@ pub(crate) async fn issue(inner: &Arc<Inner>, hold: &Arc<Hold>) -> Result<Ticket
         owner: hold.owner(),
         token: hold.token(),
         ttl,
+        cut_to: hold.cut_to(),
         nonce,
     })
 }
@@ -200,6 +207,9 @@ pub(crate) async fn resume(inner: &Arc<Inner>, ticket: &Ticket) -> Result<Guard>
         inner.clock(),
         inner.meters(),
     );
+    if let Some(ttl) = ticket.cut_to {
+        hold.may_be_cut_to(ttl);
+    }
     inner.adopt(&hold, &grant.loss);
     let guard = Guard::new(inner, hold, Duration::ZERO);
     guard.check()?;
@@ -281,14 +291,17 @@ mod tests {
             owner: OwnerId::new(),
             token: FencingToken::new(7).unwrap(),
             ttl: Ttl::from_millis(1500).unwrap(),
+            cut_to: None,
             nonce: Uuid::new_v4(),
         }
     }
 
     #[test]
     fn text_round_trip() {
-        let ticket = ticket();
+        let mut ticket = ticket();
         assert_eq!(format!(" {ticket}\n").parse::<Ticket>().unwrap(), ticket);
+        ticket.cut_to = Some(Ttl::from_millis(700).unwrap());
+        assert_eq!(ticket.to_string().parse::<Ticket>().unwrap(), ticket);
         let json = serde_json::to_string(&ticket).unwrap();
         assert_eq!(serde_json::from_str::<Ticket>(&json).unwrap(), ticket);
     }

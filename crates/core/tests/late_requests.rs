@@ -3,172 +3,14 @@
 mod support;
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
-use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, Locker, LossFeed,
-    LossReason, LossSender, ManualClock, ReleaseOutcome, Renew, Renewal, Renewed, Result, Scope,
-    SystemClock,
+    Attempt, Clock, DistLock, ErrorKind, Locker, LossReason, ManualClock, Renew, Scope, SystemClock,
 };
-use support::{Script, ScriptedLock, eventually, pause};
-use tokio::sync::{Semaphore, oneshot};
-
-/// A network in front of the scripted store: it may keep a release on its way, and stop the thread that renews.
-#[derive(Clone, Debug)]
-struct Network {
-    store: ScriptedLock,
-    capabilities: Capabilities,
-    /// The next release is answered with "unknown" and arrives when `arrive` is given a permit.
-    keep_release: Arc<AtomicBool>,
-    arrive: Arc<Semaphore>,
-    /// As `keep_release`, the next attempt.
-    keep_acquire: Arc<AtomicBool>,
-    /// While set, a renewal of the lock "block" blocks its thread.
-    block: Arc<AtomicBool>,
-    blocking: Arc<AtomicBool>,
-    /// The next hand-over happens at once; its answer comes when `arrive` is given a permit, and when nobody waits for it
-    /// any more, the grant is taken back.
-    keep_hand_over: Arc<AtomicBool>,
-    /// No second connection can be opened.
-    refuse_reopen: Arc<AtomicBool>,
-    /// Grants come with a feed of what the store pushes; its senders are kept here.
-    feeds: Option<Arc<Mutex<Vec<LossSender>>>>,
-}
-
-impl Network {
-    fn to(store: &ScriptedLock) -> Self {
-        let mut capabilities = store.capabilities().clone();
-        capabilities.tickets = true;
-        Self {
-            store: store.clone(),
-            capabilities,
-            keep_release: Arc::default(),
-            arrive: Arc::new(Semaphore::new(0)),
-            keep_acquire: Arc::default(),
-            block: Arc::default(),
-            blocking: Arc::default(),
-            keep_hand_over: Arc::default(),
-            refuse_reopen: Arc::default(),
-            feeds: None,
-        }
-    }
-}
-
-fn kept() -> Error {
-    Error::new(ErrorKind::OutcomeUnknown, "kept on its way by the test")
-}
-
-#[async_trait]
-impl DistLock for Network {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        if self.refuse_reopen.load(SeqCst) {
-            return Err(Error::new(ErrorKind::Unavailable, "refused by the test"));
-        }
-        Ok(Arc::new(self.clone()))
-    }
-
-    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        if self.keep_acquire.swap(false, SeqCst) {
-            let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
-            let request = request.clone();
-            tokio::spawn(async move {
-                arrive.acquire().await.unwrap().forget();
-                store.try_acquire(&request).await
-            });
-            return Err(kept());
-        }
-        let attempt = self.store.try_acquire(request).await?;
-        Ok(attempt.map(|mut grant| {
-            if let Some(feeds) = &self.feeds {
-                let (sender, feed) = LossFeed::new();
-                feeds.lock().unwrap().push(sender);
-                grant.loss = feed;
-            }
-            grant
-        }))
-    }
-
-    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.store.contend(request).await
-    }
-
-    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        while lease.name.as_str() == "block" && self.block.load(SeqCst) {
-            self.blocking.store(true, SeqCst);
-            std::thread::yield_now();
-        }
-        // What was sent arrives, whether or not its sender still waits.
-        let (store, lease, renewal) = (self.store.clone(), lease.clone(), *renewal);
-        tokio::spawn(async move { store.renew(&lease, &renewal).await })
-            .await
-            .unwrap()
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        if self.keep_release.swap(false, SeqCst) {
-            let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
-            let lease = lease.clone();
-            tokio::spawn(async move {
-                arrive.acquire().await.unwrap().forget();
-                store.release(&lease).await
-            });
-            return Err(kept());
-        }
-        self.store.release(lease).await
-    }
-
-    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        if !self.keep_hand_over.swap(false, SeqCst) {
-            return self.store.hand_over(lease, next).await;
-        }
-        let (answer, answered) = oneshot::channel();
-        let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
-        let (lease, next) = (lease.clone(), next.clone());
-        tokio::spawn(async move {
-            let handed = store.hand_over(&lease, &next).await;
-            arrive.acquire().await.unwrap().forget();
-            if answer.send(handed).is_err() {
-                let lease = Lease::new(next.name.clone(), next.owner, None);
-                store.release(&lease).await.unwrap();
-            }
-        });
-        answered.await.unwrap()
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.store.inspect(name).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.store.list(prefix, after, limit).await
-    }
-
-    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.store.force_release(name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.store.health().await
-    }
-
-    async fn close(&self) {}
-}
+use support::{Script, eventually, network::Network, pause};
 
 #[tokio::test]
 async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_owner() {
@@ -255,6 +97,88 @@ async fn an_attempt_that_arrives_after_an_extension_cuts_what_the_guard_believes
         .unwrap();
     assert!(theirs.is_valid());
     assert!(!mine.is_valid(), "two guards are valid at once");
+}
+
+/// The same when the attempt after it was granted too late, and given back.
+#[tokio::test]
+async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_back() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let open =
+        |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
+    network.keep_acquire.store(true, SeqCst);
+    store.0.acquire.delay_ms.store(700, SeqCst);
+    let acquiring = tokio::spawn(
+        open(Arc::new(network.clone()))
+            .lock("a")
+            .ttl(Duration::from_millis(500))
+            .renew(Renew::Manual)
+            .acquire(),
+    );
+    while !acquiring.is_finished() {
+        if store.0.acquire.calls.load(SeqCst) == 1 {
+            // That one is on its way; the next is not delayed.
+            store.0.acquire.delay_ms.store(0, SeqCst);
+        }
+        clock.advance(Duration::from_millis(10));
+        pause().await;
+    }
+    let mine = acquiring.await.unwrap().unwrap();
+    assert_eq!(store.0.grants("a").len(), 2, "one was given back");
+    mine.extend(Duration::from_secs(60)).await.unwrap();
+    let calls = store.0.acquire.calls.load(SeqCst);
+    network.arrive.add_permits(1);
+    eventually("the first attempt arrives", || {
+        store.0.acquire.calls.load(SeqCst) > calls
+    })
+    .await;
+    clock.advance(Duration::from_secs(1));
+    let theirs = open(Arc::new(store.clone()))
+        .lock("a")
+        .wait(Duration::ZERO)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(theirs.is_valid());
+    assert!(!mine.is_valid(), "two guards are valid at once");
+}
+
+/// The same when its caller went away during the second.
+#[tokio::test]
+async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let locker = Locker::builder(Arc::new(network.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    network.keep_acquire.store(true, SeqCst);
+    store.0.acquire.delay_ms.store(500, SeqCst);
+    let day = Duration::from_secs(24 * 3600);
+    let acquiring = tokio::spawn(locker.lock("a").ttl(day).acquire());
+    let calls = || store.0.acquire.calls.load(SeqCst);
+    while calls() == 0 {
+        clock.advance(Duration::from_millis(10));
+        pause().await;
+    }
+    acquiring.abort();
+    while store.0.release.calls.load(SeqCst) == 0 || store.0.is_held("a") {
+        clock.advance(Duration::from_millis(10));
+        pause().await;
+    }
+    store.0.acquire.delay_ms.store(0, SeqCst);
+    network.arrive.add_permits(1);
+    eventually("the first attempt is granted", || {
+        store.0.grants("a").len() == 2
+    })
+    .await;
+    let latest = clock.now() + Duration::from_secs(60);
+    while store.0.is_held("a") {
+        assert!(clock.now() < latest, "nobody holds it, and nobody frees it");
+        clock.advance(Duration::from_millis(50));
+        pause().await;
+    }
 }
 
 #[tokio::test]
@@ -390,6 +314,43 @@ async fn a_ticket_lasts_no_longer_than_an_extension_that_may_still_arrive() {
     assert!(resumed.remaining() <= short);
 }
 
+/// Nor does who resumed it believe in an extension of its own for longer.
+#[tokio::test]
+async fn who_resumes_a_ticket_knows_of_a_renewal_that_may_still_arrive() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let open = || {
+        Locker::builder(Arc::new(network.clone()))
+            .clock(Arc::new(clock.clone()))
+            .build()
+    };
+    let (first, second, third) = (open(), open(), open());
+    let ttl = Duration::from_secs(10);
+    let guard = first.lock("a").ttl(ttl).acquire().await.unwrap();
+    network.keep_renewal.store(true, SeqCst);
+    assert!(guard.extend(ttl).await.is_err());
+    let ticket = guard.into_ticket().await.unwrap();
+    let ticket = ticket.to_string().parse().unwrap();
+    let resumed = second.resume(&ticket).await.unwrap();
+    resumed.extend(Duration::from_secs(60)).await.unwrap();
+    let calls = store.0.renew.calls.load(SeqCst);
+    network.arrive.add_permits(1);
+    eventually("the renewal arrives", || {
+        store.0.renew.calls.load(SeqCst) > calls
+    })
+    .await;
+    clock.advance(ttl + Duration::from_secs(1));
+    let theirs = third
+        .lock("a")
+        .wait(Duration::ZERO)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(theirs.is_valid());
+    assert!(!resumed.is_valid(), "two guards are valid at once");
+}
+
 #[tokio::test]
 async fn an_attempt_that_lands_while_the_locker_closes_is_given_back() {
     let store = Script::open(Arc::new(SystemClock));
@@ -482,6 +443,69 @@ async fn closing_does_not_wait_a_whole_lease_for_a_store_that_cannot_be_reached(
     let latest = clock.now() + Duration::from_secs(60);
     while !close.is_finished() {
         assert!(clock.now() < latest, "it never closed");
+        clock.advance(Duration::from_secs(1));
+        pause().await;
+    }
+}
+
+/// Whatever the lease, and however it is asked for.
+#[tokio::test]
+async fn nobody_waits_a_whole_lease_for_the_connection_for_renewals() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    network.refuse_reopen.store(true, SeqCst);
+    let locker = Locker::builder(Arc::new(network))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let ttl = Duration::from_secs(3600);
+    let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
+    let work = tokio::spawn(async move {
+        let refused = guard.extend(ttl).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(guard.is_valid());
+        // One that nobody hears out any more must not stand in the way either.
+        {
+            let extend = guard.extend(ttl);
+            tokio::pin!(extend);
+            tokio::select! {
+                biased;
+                _ = &mut extend => panic!("there is no connection"),
+                () = pause() => {}
+            }
+        }
+        guard.into_ticket().await.unwrap();
+        locker.close().await;
+    });
+    let latest = clock.now() + Duration::from_secs(120);
+    while !work.is_finished() {
+        assert!(clock.now() < latest, "it still waits");
+        clock.advance(Duration::from_millis(500));
+        pause().await;
+    }
+    work.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_locker_that_nobody_has_any_more_ends_long_before_a_lease_that_it_could_not_free() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let locker = Locker::builder(Arc::new(network.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let day = Duration::from_secs(24 * 3600);
+    let guard = locker.lock("a").ttl(day).acquire().await.unwrap();
+    store.0.release.refuse.store(u32::MAX, SeqCst);
+    assert!(!guard.release().await.is_clean());
+    drop(locker);
+    let latest = clock.now() + Duration::from_secs(600);
+    // The test's own handle is the last one.
+    while Arc::strong_count(&network.refuse_reopen) > 1 {
+        assert!(
+            clock.now() < latest,
+            "its thread and connections are still there"
+        );
         clock.advance(Duration::from_secs(1));
         pause().await;
     }

@@ -13,6 +13,9 @@ use crate::{
 /// How long one step of a clean-up may take before the next is tried.
 const STEP: Duration = Duration::from_secs(1);
 
+/// How long a lock whose release was not confirmed keeps a locker going that nobody else has any more.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
 /// An acquire whose caller went away.
 pub(crate) struct Abandoned {
     pub(crate) request: AcquireRequest,
@@ -50,9 +53,8 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
                 match landed.answer {
                     Ok(Some(Attempt::Acquired(_))) => {
                         // The same connection, so it cannot arrive before what it undoes.
-                        tainted = bounded(&*clock, STEP, inner.backend().release(&lease))
-                            .await
-                            .is_err();
+                        let released = bounded(&*clock, STEP, inner.backend().release(&lease));
+                        tainted |= released.await.is_err();
                     }
                     Ok(_) => {}
                     Err(error) => tainted |= !error.did_not_happen(),
@@ -70,18 +72,20 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
         }
     }
     if tainted {
-        release_repeatedly(&inner, &lease, until, true).await;
+        release_repeatedly(inner, &lease, until, true).await;
     }
 }
 
 /// Releases a lock whose release was not confirmed, until its lease has ended anyway.
 pub(crate) async fn release_until_expiry(inner: Arc<Inner>, lease: Lease, until: Moment) {
-    release_repeatedly(&inner, &lease, until, false).await;
+    release_repeatedly(inner, &lease, until, false).await;
 }
 
 /// `may_still_arrive`: "not held" is no end yet, because the grant itself may reach the store later than its release.
+///
+/// After a while nobody but the locker's owner keeps it alive: a long lease must not hold a thread and two connections.
 async fn release_repeatedly(
-    inner: &Arc<Inner>,
+    inner: Arc<Inner>,
     lease: &Lease,
     until: Moment,
     may_still_arrive: bool,
@@ -95,6 +99,8 @@ async fn release_repeatedly(
     };
     let begun = clock.now();
     let mut pause = Duration::from_millis(20);
+    let mut closed = inner.closing();
+    let mut kept_alive = Some(inner);
     loop {
         match bounded(&*clock, STEP, handle.release(lease)).await {
             Ok(ReleaseOutcome::Released { .. }) => return,
@@ -102,13 +108,14 @@ async fn release_repeatedly(
             Ok(ReleaseOutcome::NotHeld) => {}
             Err(error) => tracing::debug!(%error, lock = ?lease.name, "background release failed"),
         }
-        if clock.now() >= until || inner.is_closed() {
+        let is_over = *closed.borrow() || closed.has_changed().is_err();
+        if clock.now() >= until || is_over {
             return;
         }
-        let mut closed = inner.closing();
+        kept_alive.take_if(|_| clock.now().since(begun) >= KEEP_ALIVE);
         tokio::select! {
             () = clock.sleep(pause.min(until.since(clock.now()))) => {}
-            // One more try right away, then the lease ends by itself.
+            // Closed, or dropped. One more try right away, then the lease ends by itself.
             _ = closed.wait_for(|closed| *closed) => {}
         }
         // What has not arrived for long is less and less likely to: a long lease is not asked for twice a second all along.

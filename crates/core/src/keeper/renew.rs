@@ -24,9 +24,13 @@ pub(super) async fn in_background(shared: Arc<Shared>, hold: Arc<Hold>) {
 
 /// Renews a hold on the keeper's own connection, so that everything that changes one lease travels in one order.
 pub(crate) async fn renew(shared: &Arc<Shared>, hold: &Arc<Hold>, ttl: Ttl) -> Result<()> {
+    // Before its turn: while the connection cannot be opened, nobody else is kept from the lease.
+    let handle = opened_in_time(shared, hold).await;
     let _in_turn = hold.io.lock().await;
-    let Some(handle) = opened_in_time(shared, hold).await else {
-        return hold.check();
+    let handle = match handle {
+        Ok(Some(handle)) => handle,
+        Ok(None) => return hold.check(),
+        Err(error) => return hold.answered(shared.clock().now(), ttl, Some(Err(error))),
     };
     if !hold.may_renew() {
         hold.check()?;
@@ -47,9 +51,15 @@ pub(crate) async fn renew(shared: &Arc<Shared>, hold: &Arc<Hold>, ttl: Ttl) -> R
     }
 }
 
-async fn opened_in_time(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Option<Arc<dyn DistLock>> {
+/// The keeper's own handle; `None` when the hold has ended before it was open.
+async fn opened_in_time(
+    shared: &Arc<Shared>,
+    hold: &Arc<Hold>,
+) -> Result<Option<Arc<dyn DistLock>>> {
     tokio::select! {
-        handle = shared.handle() => Some(handle),
-        _ = hold.ended() => None,
+        biased;
+        handle = shared.handle() => Ok(Some(handle)),
+        _ = hold.ended() => Ok(None),
+        () = shared.clock().sleep(LONGEST) => Err(shared.not_open()),
     }
 }

@@ -4,6 +4,8 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code, reason = "shared by several test binaries")]
 
+pub(crate) mod network;
+
 use std::{
     collections::HashMap,
     future::pending,

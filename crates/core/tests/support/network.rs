@@ -1,0 +1,177 @@
+//! A network in front of the scripted store, on which requests are late.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use async_trait::async_trait;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
+    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, LossSender,
+    ReleaseOutcome, Renewal, Renewed, Result,
+};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::ScriptedLock;
+
+/// It may keep a request on its way, and stop the thread that renews.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    store: ScriptedLock,
+    capabilities: Capabilities,
+    /// The next release is answered with "unknown" and arrives when `arrive` is given a permit.
+    pub(crate) keep_release: Arc<AtomicBool>,
+    pub(crate) arrive: Arc<Semaphore>,
+    /// As `keep_release`, the next attempt.
+    pub(crate) keep_acquire: Arc<AtomicBool>,
+    /// As `keep_release`, the next renewal.
+    pub(crate) keep_renewal: Arc<AtomicBool>,
+    /// While set, a renewal of the lock "block" blocks its thread.
+    pub(crate) block: Arc<AtomicBool>,
+    pub(crate) blocking: Arc<AtomicBool>,
+    /// The next hand-over happens at once; its answer comes when `arrive` is given a permit, and when nobody waits for it
+    /// any more, the grant is taken back.
+    pub(crate) keep_hand_over: Arc<AtomicBool>,
+    /// No second connection can be opened.
+    pub(crate) refuse_reopen: Arc<AtomicBool>,
+    /// Grants come with a feed of what the store pushes; its senders are kept here.
+    pub(crate) feeds: Option<Arc<Mutex<Vec<LossSender>>>>,
+}
+
+impl Network {
+    pub(crate) fn to(store: &ScriptedLock) -> Self {
+        let mut capabilities = store.capabilities().clone();
+        capabilities.tickets = true;
+        Self {
+            store: store.clone(),
+            capabilities,
+            keep_release: Arc::default(),
+            arrive: Arc::new(Semaphore::new(0)),
+            keep_acquire: Arc::default(),
+            keep_renewal: Arc::default(),
+            block: Arc::default(),
+            blocking: Arc::default(),
+            keep_hand_over: Arc::default(),
+            refuse_reopen: Arc::default(),
+            feeds: None,
+        }
+    }
+}
+
+fn kept() -> Error {
+    Error::new(ErrorKind::OutcomeUnknown, "kept on its way by the test")
+}
+
+#[async_trait]
+impl DistLock for Network {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        if self.refuse_reopen.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "refused by the test"));
+        }
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        if self.keep_acquire.swap(false, SeqCst) {
+            let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
+            let request = request.clone();
+            tokio::spawn(async move {
+                arrive.acquire().await.unwrap().forget();
+                store.try_acquire(&request).await
+            });
+            return Err(kept());
+        }
+        let attempt = self.store.try_acquire(request).await?;
+        Ok(attempt.map(|mut grant| {
+            if let Some(feeds) = &self.feeds {
+                let (sender, feed) = LossFeed::new();
+                feeds.lock().unwrap().push(sender);
+                grant.loss = feed;
+            }
+            grant
+        }))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        self.store.contend(request).await
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        while lease.name.as_str() == "block" && self.block.load(SeqCst) {
+            self.blocking.store(true, SeqCst);
+            std::thread::yield_now();
+        }
+        let (store, lease, renewal) = (self.store.clone(), lease.clone(), *renewal);
+        if self.keep_renewal.swap(false, SeqCst) {
+            let arrive = Arc::clone(&self.arrive);
+            tokio::spawn(async move {
+                arrive.acquire().await.unwrap().forget();
+                store.renew(&lease, &renewal).await
+            });
+            return Err(kept());
+        }
+        // What was sent arrives, whether or not its sender still waits.
+        tokio::spawn(async move { store.renew(&lease, &renewal).await })
+            .await
+            .unwrap()
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        if self.keep_release.swap(false, SeqCst) {
+            let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
+            let lease = lease.clone();
+            tokio::spawn(async move {
+                arrive.acquire().await.unwrap().forget();
+                store.release(&lease).await
+            });
+            return Err(kept());
+        }
+        self.store.release(lease).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        if !self.keep_hand_over.swap(false, SeqCst) {
+            return self.store.hand_over(lease, next).await;
+        }
+        let (answer, answered) = oneshot::channel();
+        let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
+        let (lease, next) = (lease.clone(), next.clone());
+        tokio::spawn(async move {
+            let handed = store.hand_over(&lease, &next).await;
+            arrive.acquire().await.unwrap().forget();
+            if answer.send(handed).is_err() {
+                let lease = Lease::new(next.name.clone(), next.owner, None);
+                store.release(&lease).await.unwrap();
+            }
+        });
+        answered.await.unwrap()
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.store.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.store.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.store.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.store.health().await
+    }
+
+    async fn close(&self) {}
+}
