@@ -18,6 +18,7 @@ use tokio_util::{
 
 use crate::{
     admission::{Admission, Admissions},
+    caller::Caller,
     config::{Confirm, Order, RouteMode, Timers},
     directory::Directory,
     drain::Drain,
@@ -29,7 +30,7 @@ use crate::{
     node::Own,
     nodes::{Nodes, Standing},
     offline::{Code, Offline, Retry},
-    peers::{Caller, NoPeers, NodeAddress, Peers},
+    peers::{NoPeers, NodeAddress, Peers},
     policy::Policy,
     profiles::Profiles,
     record::UserRecord,

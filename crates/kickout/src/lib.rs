@@ -67,6 +67,7 @@
 mod admin;
 mod admission;
 mod ban;
+mod caller;
 mod config;
 mod confirm;
 mod directory;
