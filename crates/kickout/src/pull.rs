@@ -134,6 +134,7 @@ impl Inner {
     /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
     async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
         let mut left = if memory.store_was_away {
+            memory.cursor = None;
             self.registry.len().max(COMPARED)
         } else {
             COMPARED
@@ -266,7 +267,8 @@ mod tests {
     use crate::{
         Timers,
         flow::KickOut,
-        ident::{NodeId, Uid},
+        ident::{Class, Device, NodeId, Uid},
+        login::{Login, LoginOutcome},
     };
 
     #[tokio::test]
@@ -298,5 +300,48 @@ mod tests {
         inner.read_hints(&own, &mut rounds).await.unwrap();
         let hints = inner.directory.all_hints(None, 10).await.unwrap();
         assert!(hints.is_empty(), "{hints:?}");
+    }
+
+    #[tokio::test]
+    async fn after_the_store_was_away_every_session_is_compared() {
+        let memory = MemoryStore::default();
+        let records = memory.records();
+        let store = Store::new(memory.lock(), Arc::clone(&records));
+        let long = Duration::from_secs(3600);
+        let timers = Timers {
+            node_lease: long,
+            sweep: long,
+            ..Timers::default()
+        };
+        let builder = KickOut::builder(store, NodeId::new("n1").unwrap()).timers(timers);
+        let kick = builder.start().await.unwrap();
+        let mut sessions = Vec::new();
+        for number in 0..COMPARED + 476 {
+            let uid = Uid::new(format!("u{number}")).unwrap();
+            let login = Login::new(uid, Device::new("phone").unwrap(), Class::none());
+            match kick.login(login).await.unwrap() {
+                LoginOutcome::Admitted(session) => sessions.push(session),
+                other => panic!("{other}"),
+            }
+        }
+        let mut rounds = Memory::default();
+        kick.inner.compare_sessions(&mut rounds).await.unwrap();
+        for session in &sessions {
+            let key = session.uid().record().unwrap();
+            let entry = records.get(&key).await.unwrap().unwrap();
+            records.delete(&key, entry.version).await.unwrap();
+        }
+        rounds.store_was_away = true;
+        kick.inner.compare_sessions(&mut rounds).await.unwrap();
+        for session in &sessions {
+            let record = kick
+                .inner
+                .directory
+                .read(session.uid())
+                .await
+                .unwrap()
+                .record;
+            assert!(record.slot_of(session.key()).is_some());
+        }
     }
 }
