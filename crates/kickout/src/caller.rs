@@ -17,7 +17,7 @@ use crate::{
     wait::within,
 };
 
-/// Calls under way to one node at a time.
+/// Calls of one kind under way to one node at a time.
 const CONCURRENCY: usize = 64;
 /// Failures in a row after which a node is left alone for a while.
 const FAILURES: u32 = 5;
@@ -33,7 +33,9 @@ pub(crate) struct Caller {
 
 #[derive(Debug)]
 struct Line {
-    places: Semaphore,
+    /// For what a login waits for. Places of their own, because messages wait for clients that read slowly.
+    kicks: Semaphore,
+    deliveries: Semaphore,
     health: Mutex<LineHealth>,
 }
 
@@ -58,7 +60,8 @@ impl Caller {
         request: KickRequest,
         deadline: Duration,
     ) -> Result<KickResult, PeerError> {
-        self.call(to, deadline, self.peers.kick(to, request)).await
+        let call = self.peers.kick(to, request);
+        self.call(to, |line| &line.kicks, deadline, call).await
     }
 
     pub(crate) async fn deliver(
@@ -67,8 +70,8 @@ impl Caller {
         request: DeliverRequest,
         deadline: Duration,
     ) -> Result<DeliverResult, PeerError> {
-        self.call(to, deadline, self.peers.deliver(to, request))
-            .await
+        let call = self.peers.deliver(to, request);
+        self.call(to, |line| &line.deliveries, deadline, call).await
     }
 
     pub(crate) async fn idle(
@@ -77,12 +80,14 @@ impl Caller {
         uid: &Uid,
         deadline: Duration,
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
-        self.call(to, deadline, self.peers.idle(to, uid)).await
+        let call = self.peers.idle(to, uid);
+        self.call(to, |line| &line.kicks, deadline, call).await
     }
 
     async fn call<T>(
         &self,
         to: &NodeAddress,
+        places: impl FnOnce(&Line) -> &Semaphore,
         deadline: Duration,
         call: impl Future<Output = Result<T, PeerError>>,
     ) -> Result<T, PeerError> {
@@ -94,7 +99,7 @@ impl Caller {
             )));
         }
         let started = self.clock.now();
-        let place = within(&*self.clock, deadline, line.places.acquire())
+        let place = within(&*self.clock, deadline, places(&line).acquire())
             .await
             .and_then(Result::ok)
             .ok_or_else(|| {
@@ -113,7 +118,8 @@ impl Caller {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(lines.entry(node.clone()).or_insert_with(|| {
             Arc::new(Line {
-                places: Semaphore::new(CONCURRENCY),
+                kicks: Semaphore::new(CONCURRENCY),
+                deliveries: Semaphore::new(CONCURRENCY),
                 health: Mutex::default(),
             })
         }))
@@ -146,21 +152,38 @@ mod tests {
 
     use async_trait::async_trait;
     use distlock_core::ManualClock;
+    use futures_util::future::join_all;
+    use tokio::time::timeout;
     use uuid::Uuid;
 
     use super::*;
     use crate::{
         ident::{Boot, Generation, SessionId},
         offline::Code,
+        peers::Message,
     };
 
-    #[derive(Debug, Default)]
-    struct Deaf(AtomicUsize);
+    /// Answers nothing, and counts what it was asked.
+    #[derive(Debug)]
+    struct Deaf {
+        kicks: AtomicUsize,
+        /// A permit for each.
+        deliveries: Semaphore,
+    }
+
+    impl Default for Deaf {
+        fn default() -> Self {
+            Self {
+                kicks: AtomicUsize::new(0),
+                deliveries: Semaphore::new(0),
+            }
+        }
+    }
 
     #[async_trait]
     impl Peers for Deaf {
         async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
-            self.0.fetch_add(1, Ordering::Relaxed);
+            self.kicks.fetch_add(1, Ordering::Relaxed);
             Err(PeerError::Unknown("no answer".into()))
         }
 
@@ -169,7 +192,35 @@ mod tests {
             _: &NodeAddress,
             _: DeliverRequest,
         ) -> Result<DeliverResult, PeerError> {
+            self.deliveries.add_permits(1);
             std::future::pending().await
+        }
+    }
+
+    fn node(name: &str) -> NodeAddress {
+        NodeAddress {
+            node: NodeId::new(name).unwrap(),
+            boot: Boot::new(1),
+            addr: String::new(),
+        }
+    }
+
+    fn kick(to: &NodeAddress) -> KickRequest {
+        KickRequest::new(
+            Uid::new("u").unwrap(),
+            session(to),
+            Generation::new(1),
+            Code::Superseded,
+            Uuid::nil(),
+            NodeId::new("n2").unwrap(),
+        )
+    }
+
+    fn session(on: &NodeAddress) -> SessionKey {
+        SessionKey {
+            node: on.node.clone(),
+            boot: on.boot,
+            session: SessionId::random(),
         }
     }
 
@@ -178,26 +229,8 @@ mod tests {
         let clock = ManualClock::new();
         let deaf = Arc::new(Deaf::default());
         let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
-        let to = NodeAddress {
-            node: NodeId::new("n1").unwrap(),
-            boot: Boot::new(1),
-            addr: String::new(),
-        };
-        let key = SessionKey {
-            node: to.node.clone(),
-            boot: to.boot,
-            session: SessionId::random(),
-        };
-        let (uid, from) = (Uid::new("u").unwrap(), NodeId::new("n2").unwrap());
-        let request = KickRequest::new(
-            uid,
-            key,
-            Generation::new(1),
-            Code::Superseded,
-            Uuid::nil(),
-            from,
-        );
-        let kick = || caller.kick(&to, request.clone(), Duration::from_secs(1));
+        let to = node("n1");
+        let kick = || caller.kick(&to, kick(&to), Duration::from_secs(1));
         for _ in 0..FAILURES {
             assert!(matches!(kick().await, Err(PeerError::Unknown(_))));
         }
@@ -208,6 +241,33 @@ mod tests {
             matches!(kick().await, Err(PeerError::NotSent(_))),
             "one failure is enough now"
         );
-        assert_eq!(deaf.0.load(Ordering::Relaxed), FAILURES as usize + 1);
+        assert_eq!(deaf.kicks.load(Ordering::Relaxed), FAILURES as usize + 1);
+    }
+
+    #[tokio::test]
+    async fn a_kick_does_not_wait_behind_messages_to_clients_that_read_nothing() {
+        let deaf = Arc::new(Deaf::default());
+        let caller = Caller::new(deaf.clone(), Arc::new(ManualClock::new()));
+        let to = node("n1");
+        let long = Duration::from_secs(30);
+        let deliver = || {
+            let uid = Uid::new("u").unwrap();
+            let message = Message::new(uid.clone(), "hello");
+            let request = DeliverRequest::new(uid, session(&to), message, long);
+            caller.deliver(&to, request, long)
+        };
+        let deliveries = join_all((0..CONCURRENCY * 2).map(|_| deliver()));
+        let kicked = async {
+            let full = u32::try_from(CONCURRENCY).unwrap();
+            drop(deaf.deliveries.acquire_many(full).await.unwrap());
+            caller.kick(&to, kick(&to), long).await
+        };
+        // On a clock that stands still, whoever waits for a place waits for ever.
+        let kicked = tokio::select! {
+            kicked = timeout(long, kicked) => kicked.expect("the kick is not sent"),
+            _ = deliveries => unreachable!(),
+        };
+        assert!(matches!(kicked, Err(PeerError::Unknown(_))), "{kicked:?}");
+        assert_eq!(deaf.kicks.load(Ordering::Relaxed), 1);
     }
 }
