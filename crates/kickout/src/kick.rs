@@ -28,11 +28,10 @@ impl KickOut {
     /// the wrong process, and what it names may be alive elsewhere.
     pub fn handle_kick(&self, request: &KickRequest) -> std::result::Result<KickResult, PeerError> {
         let inner = &self.inner;
-        let own = inner.own.now().map(|own| own.boot);
-        if request.key.node != inner.node || own.is_some_and(|own| request.key.boot > own) {
+        let own = inner.own.newest();
+        if !inner.is_here(&request.key) {
             return Err(PeerError::NotSent(format!(
-                "this is incarnation {} of node {}",
-                own.unwrap_or_default(),
+                "this is incarnation {own} of node {}",
                 inner.node
             )));
         }
@@ -40,9 +39,10 @@ impl KickOut {
             .registry
             .get(&request.uid, &request.key)
             .map(|live| live.device.clone());
-        let result = match own {
-            Some(own) if request.key.boot < own => KickResult::BootMismatch,
-            _ => inner.kick_here(request),
+        let result = if request.key.boot < own {
+            KickResult::BootMismatch
+        } else {
+            inner.kick_here(request)
         };
         inner.events.emit(Transition::KickReceived, |event| {
             event.uid = Some(request.uid.clone());
@@ -88,7 +88,7 @@ impl Inner {
         decided: Option<Moment>,
     ) -> bool {
         let SessionKey { node, boot, .. } = &revocation.key;
-        if *node == self.node {
+        if self.is_here(&revocation.key) {
             self.apply(uid, revocation);
             return true;
         }
@@ -135,6 +135,11 @@ impl Inner {
             });
         }
         Ok(record)
+    }
+
+    /// Whether a session is, or was, one of this process. A later incarnation of this node's name is another process.
+    pub(crate) fn is_here(&self, key: &SessionKey) -> bool {
+        key.node == self.node && key.boot <= self.own.newest()
     }
 
     /// Ends a session of this node that was revoked. Answers whether it was there.

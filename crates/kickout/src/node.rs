@@ -1,6 +1,12 @@
 //! This node's own lease: taken at the start, watched, and taken anew after a loss, under a higher boot number.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use distlock_core::{Capabilities, Guard, LeaseKind, Result};
 use tokio::sync::watch;
@@ -25,18 +31,39 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// ZooKeeper's own configuration has at two seconds.
 const TICK: Duration = Duration::from_secs(2);
 
-/// The present incarnation; `None` while the node is fenced.
 #[derive(Debug)]
-pub(crate) struct Own(watch::Sender<Option<Incarnation>>);
+pub(crate) struct Own {
+    /// The present incarnation; `None` while the node is fenced.
+    present: watch::Sender<Option<Incarnation>>,
+    newest: AtomicU64,
+}
 
 impl Own {
     pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(None))
+        Self {
+            present: watch::Sender::new(None),
+            newest: AtomicU64::new(0),
+        }
     }
 
     /// The incarnation, if its lease is valid at this moment.
     pub(crate) fn now(&self) -> Option<Incarnation> {
-        self.0.borrow().clone().filter(|own| own.lease.is_valid())
+        let present = self.present.borrow().clone();
+        present.filter(|own| own.lease.is_valid())
+    }
+
+    /// The last incarnation that this process was, also while it is fenced.
+    pub(crate) fn newest(&self) -> Boot {
+        Boot::new(self.newest.load(Ordering::Acquire))
+    }
+
+    fn become_one(&self, own: Incarnation) {
+        self.newest.store(own.boot.get(), Ordering::Release);
+        self.present.send_replace(Some(own));
+    }
+
+    fn end(&self) {
+        self.present.send_replace(None);
     }
 }
 
@@ -82,10 +109,10 @@ impl Inner {
         };
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
-        self.own.0.send_replace(Some(Incarnation {
+        self.own.become_one(Incarnation {
             boot,
             lease: guard.watch(),
-        }));
+        });
         self.events.emit(Transition::NodeUp, |event| {
             event.token = Some(boot.get());
         });
@@ -124,7 +151,7 @@ impl Inner {
         for live in self.registry.all() {
             self.end(&live, Offline::new(Code::Draining), true, |_| {});
         }
-        self.own.0.send_replace(None);
+        self.own.end();
         // A lease that ended by itself is as good.
         let _ = guard.release().await;
         self.events.emit(Transition::NodeDown, |_| {});
@@ -132,7 +159,7 @@ impl Inner {
 
     /// Others may soon take this incarnation for dead: nothing of it may go on.
     fn fence(&self, reason: &str) {
-        self.own.0.send_replace(None);
+        self.own.end();
         metrics::counter!("distlock_self_fence_total").increment(1);
         tracing::error!(node = %self.node, reason, "node lost its lease and ends its sessions");
         self.events.emit(Transition::NodeFenced, |event| {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use distlock_core::{ErrorKind, Expect, RecordKey, Store, Written};
-use distlock_kickout::{Code, Confirm, LoggedOut, LoginOutcome, Transition};
+use distlock_kickout::{
+    Code, Confirm, LoggedOut, LoginOutcome, PeerError, Phase, Target, Transition,
+};
 
 use crate::cluster::{Cluster, eventually, soon, timers, told, uid};
 
@@ -183,4 +185,26 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     })
     .await;
     assert_eq!(n1.kick.route(&uid("anna")).await.unwrap(), None);
+}
+
+/// It lost its lease, and another process of its name has it: what that one serves is not its own to end.
+#[tokio::test]
+async fn a_node_whose_name_another_process_has_kicks_there() {
+    let cluster = Cluster::new();
+    let mut first = cluster.node("n1").await;
+    first.faults.cut();
+    first.event(Transition::NodeFenced).await;
+    let second = soon("the other process", cluster.node("n1")).await;
+    let anna = uid("anna");
+    let phone = second.admit(&anna, "phone").await;
+    first.faults.heal();
+    let kicked = first.kick.kick(&Target::Uid(anna.clone()), None).await;
+    let kicked = kicked.unwrap();
+    assert!(kicked.len() == 1 && kicked[0].gone, "{kicked:?}");
+    assert_eq!(phone.phase(), Phase::Superseded);
+    // A kick that went astray is not for the process that is left behind.
+    let kick = cluster.mesh.kicks().remove(0);
+    assert_eq!(kick.key, *phone.key());
+    let astray = first.kick.handle_kick(&kick);
+    assert!(matches!(astray, Err(PeerError::NotSent(_))), "{astray:?}");
 }
