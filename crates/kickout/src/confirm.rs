@@ -36,17 +36,20 @@ impl Run {
         // The next login on this node may compete; it will find this one in the directory.
         drop(pass);
 
-        for victim in removed.iter().filter(|it| it.key.node == inner.node) {
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|it| inner.is_here(&it.key));
+        for victim in &here {
             if inner.apply(uid, victim) {
                 self.took_over("local");
             }
         }
+        let here: Vec<_> = here.into_iter().map(|it| it.key).collect();
         let mut gone = Vec::new();
-        if !pending.is_empty() {
+        if !elsewhere.is_empty() {
             gone = inner
                 .kick_all(
                     uid,
-                    &pending,
+                    &elsewhere,
                     inner.timers.kick_budget,
                     Some((r#gen, decided)),
                 )
@@ -56,6 +59,8 @@ impl Run {
             }
         }
         let mut record = self.settle(&gone).await?;
+        record.settle(|key| here.contains(key));
+        self.settle_here(here);
         if inner.confirm == Confirm::Strict {
             let Some(now) = self.wait_for_all(record).await? else {
                 return Ok(self.busy());
@@ -93,6 +98,20 @@ impl Run {
         } else {
             inner.settle(&self.login.uid, gone).await
         }
+    }
+
+    /// No client waits until the directory says, too, that sessions of this node are gone. Should that fail, the next login, or
+    /// the sweeper, says it.
+    fn settle_here(&self, gone: Vec<SessionKey>) {
+        if gone.is_empty() {
+            return;
+        }
+        let (inner, uid) = (Arc::clone(&self.inner), self.login.uid.clone());
+        self.inner.spawn(async move {
+            if let Err(error) = inner.settle(&uid, &gone).await {
+                tracing::warn!(%uid, %error, "the directory is told later that sessions are gone");
+            }
+        });
     }
 
     /// Strict confirmation: until nothing is pending. A node that can neither be reached nor renew its lease is dead after one

@@ -37,7 +37,7 @@ pub(crate) struct Granted {
     pub(crate) decided: Moment,
     /// Sessions that lost their slot to this login.
     pub(crate) removed: Vec<Revocation>,
-    /// Every session on another node that is not known to be gone.
+    /// Every session that is not known to be gone.
     pub(crate) pending: Vec<Revocation>,
 }
 
@@ -119,10 +119,9 @@ impl Run {
                 since,
             },
             &decision.victims,
-            |key| key.node == inner.node,
         );
         // Before the write, so that a crash right after it cannot leave a revocation that its node never looks for.
-        for victim in removed.iter().filter(|it| it.key.node != inner.node) {
+        for victim in removed.iter().filter(|it| !inner.is_here(&it.key)) {
             let (node, boot) = (&victim.key.node, victim.key.boot);
             inner.directory.leave_hint(node, boot, uid).await?;
         }

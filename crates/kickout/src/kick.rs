@@ -142,6 +142,20 @@ impl Inner {
         key.node == self.node && key.boot <= self.own.newest()
     }
 
+    /// Ends the sessions of this node that a record says were revoked. Answers them, and how many had not been told.
+    pub(crate) fn apply_all(&self, uid: &Uid, record: &UserRecord) -> (Vec<SessionKey>, usize) {
+        let here = record.revocations.iter();
+        let here = here.filter(|it| self.is_here(&it.key));
+        let mut told = 0;
+        let gone = here
+            .map(|revocation| {
+                told += usize::from(self.apply(uid, revocation));
+                revocation.key.clone()
+            })
+            .collect();
+        (gone, told)
+    }
+
     /// Ends a session of this node that was revoked. Answers whether it was there.
     pub(crate) fn apply(&self, uid: &Uid, revocation: &Revocation) -> bool {
         let request = KickRequest::of(uid, revocation, &self.node);

@@ -161,6 +161,13 @@ impl Inner {
                 there || grant == Grant::InFlight
             })
             .await?;
+        if grant == Grant::InFlight {
+            // It may have revoked sessions of this node, which nobody has told.
+            let (gone, _) = self.apply_all(uid, &record);
+            if !gone.is_empty() {
+                self.settle(uid, &gone).await?;
+            }
+        }
         let deleted = written && found;
         if deleted {
             self.events.emit(Transition::Deleted, |event| {

@@ -365,7 +365,6 @@ mod tests {
                 since: 0,
             },
             &decision.victims,
-            |_| false,
         );
         Ok(gone)
     }

@@ -79,20 +79,14 @@ impl Inner {
             };
             after = Some(last.key.clone());
             for hint in page {
-                self.act_on(&hint, own, &memory.idle, &mut idle).await?;
+                self.act_on(&hint, &memory.idle, &mut idle).await?;
             }
         }
         memory.idle = idle;
         Ok(())
     }
 
-    async fn act_on(
-        &self,
-        hint: &Hint,
-        own: &Incarnation,
-        idle_before: &Idle,
-        idle: &mut Idle,
-    ) -> Result<()> {
+    async fn act_on(&self, hint: &Hint, idle_before: &Idle, idle: &mut Idle) -> Result<()> {
         // The note alone decides nothing: the record does.
         let record = match self.directory.read(&hint.uid).await {
             Ok(seen) => seen.record,
@@ -102,16 +96,11 @@ impl Inner {
                 return Ok(());
             }
         };
-        let mut gone = Vec::new();
-        for revocation in &record.revocations {
-            if revocation.key.node == self.node && revocation.key.boot == own.boot {
-                if self.apply(&hint.uid, revocation)
-                    && let Some(age) = hint.age
-                {
-                    metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
-                        .record(age.as_secs_f64());
-                }
-                gone.push(revocation.key.clone());
+        let (gone, told) = self.apply_all(&hint.uid, &record);
+        if let Some(age) = hint.age {
+            for _ in 0..told {
+                metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
+                    .record(age.as_secs_f64());
             }
         }
         if gone.is_empty() {

@@ -192,7 +192,6 @@ impl UserRecord {
         token: u64,
         newcomer: impl FnOnce(Generation) -> SlotEntry,
         victims: &[(Slot, Code)],
-        local: impl Fn(&SessionKey) -> bool,
     ) -> (Generation, Vec<Revocation>) {
         let granted = Generation::new((self.r#gen.get() + 1).max(token));
         let entry = newcomer(granted);
@@ -211,9 +210,8 @@ impl UserRecord {
                 });
             }
         }
-        // A session on this very node is told in this process; only the others need a pending revocation.
-        self.revocations
-            .extend(removed.iter().filter(|it| !local(&it.key)).cloned());
+        // Also those of the node that writes this: it may not learn that this was written, and then others must tell them.
+        self.revocations.extend(removed.iter().cloned());
         self.r#gen = granted;
         self.put(slot, entry);
         (granted, removed)
@@ -361,7 +359,7 @@ mod tests {
             .map(|slot| (slot.clone(), Code::Superseded))
             .collect();
         record
-            .grant(Slot::main(), token, entry(key.clone()), &victims, |_| false)
+            .grant(Slot::main(), token, entry(key.clone()), &victims)
             .1
     }
 
@@ -372,7 +370,7 @@ mod tests {
         for number in 0..5000_u64 {
             let key = key("n1", 1);
             let slot = Slot::new(format!("class:{number}"));
-            record.grant(slot.clone(), 0, entry(key.clone()), &[], |_| true);
+            record.grant(slot.clone(), 0, entry(key.clone()), &[]);
             record.remove(&key);
             let last = record.r#gen;
             assert!(!record.is_over(&slot, last), "it may come back");

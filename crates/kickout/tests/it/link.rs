@@ -24,6 +24,8 @@ pub(crate) struct Faults {
     cut: AtomicBool,
     /// Replies to lose: of puts of `sess/` keys, after they were done.
     replies_lost_after: AtomicU32,
+    /// The next put of a `sess/` key is done, its reply is lost, and the link is cut behind it.
+    cut_after_next: AtomicBool,
     /// Requests to lose: of puts of `sess/` keys, before they are done.
     requests_lost: AtomicU32,
     /// Puts of `sess/` keys that are to meet a conflict.
@@ -80,6 +82,11 @@ impl Faults {
     /// The next put of a `sess/` key stays on its way, and the link is cut behind it.
     pub(crate) fn stick_next(&self) {
         self.stuck_next.store(true, Ordering::SeqCst);
+    }
+
+    /// The next put of a `sess/` key is done, its reply is lost, and the link is cut behind it.
+    pub(crate) fn cut_after_next(&self) {
+        self.cut_after_next.store(true, Ordering::SeqCst);
     }
 
     /// The put that stayed on its way, for a test that lets it arrive.
@@ -205,6 +212,10 @@ impl Records for Link {
             return Ok(Written::Conflict);
         }
         let written = self.records.put(key, value, expect).await?;
+        if self.faults.cut_after_next.swap(false, Ordering::SeqCst) {
+            self.faults.cut();
+            return Err(unknown());
+        }
         if take(&self.faults.replies_lost_after) {
             return Err(unknown());
         }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use distlock_core::{ErrorKind, Expect, RecordKey};
-use distlock_kickout::{Code, LoggedOut, LoginOutcome, Session, Transition, UserRecord};
+use distlock_kickout::{
+    Code, Confirm, LoggedOut, LoginOutcome, Phase, Session, Transition, UserRecord,
+};
 
 use crate::cluster::{Cluster, eventually, login, pause, timers, told, uid};
 
@@ -35,6 +37,42 @@ async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back()
     })
     .await;
     assert_eq!(n1.kick.sessions(), 0);
+}
+
+/// The takeover is in the directory, and its own node, which must tell the old session, does not know.
+#[tokio::test]
+async fn a_takeover_whose_reply_was_lost_ends_the_old_session() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // So long that no node compares its sessions while this looks.
+    timers.node_lease = Duration::from_secs(600);
+    timers.lock_ttl = Duration::from_secs(1);
+    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.node_with("n2", |builder| {
+        builder.timers(timers.clone()).confirm(Confirm::Strict)
+    });
+    let (n1, n2) = (n1.await, n2.await);
+    for somebody_else_comes in [true, false] {
+        let anna = uid(&format!("anna{somebody_else_comes}"));
+        let phone = n1.admit(&anna, "phone").await;
+        n1.faults.cut_after_next();
+        let pc = n1.kick.login(login(&anna, "pc")).await;
+        assert_eq!(pc.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+        if somebody_else_comes {
+            let tablet = n2.admit(&anna, "tablet").await;
+            assert!(tablet.old_confirmed());
+            assert_eq!(phone.phase(), Phase::Superseded, "two sessions are active");
+        }
+        n1.faults.heal();
+        let notice = told(&phone).await;
+        assert_eq!(notice.code, Code::Superseded);
+        assert_eq!(notice.by_device.unwrap().as_str(), "pc");
+        eventually("the revocation to be settled", || async {
+            let record = cluster.record(&anna).await.unwrap();
+            record.revocations.is_empty() && record.slots.len() == usize::from(somebody_else_comes)
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
