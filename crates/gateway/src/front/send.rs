@@ -1,6 +1,6 @@
 //! Messages from a client, and those that were kept for it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::Result;
 use distlock_kickout::{Delivery, Message, Session, Uid};
@@ -15,6 +15,10 @@ use crate::inbox::OfflineStore;
 /// More than a `message` frame holds beside the body, with a sender and an id of which every character must be escaped.
 const ENVELOPE: usize = 2048;
 const MAX_ID: usize = 128;
+/// How long a message is taken back again and again for a receiver that is coming in: longer than a login takes to tell older
+/// sessions.
+const COMING_IN: Duration = Duration::from_millis(1500);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Delivers a client's message and answers what became of it.
 pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, replies: Replies) {
@@ -69,20 +73,27 @@ async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> 
 }
 
 async fn keep_or_hand_over(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> {
-    keep(front, to, message).await?;
-    // Somebody may have logged in, and looked for kept messages, just before this one was kept. Or just after: then it is
-    // handed out from there, and can not be had back.
-    if front.kick.route(to).await?.is_none() || !front.inbox.withdraw(to, message).await? {
-        return Ok(Outcome::Stored);
-    }
-    match front.kick.deliver(to, message.clone()).await? {
-        Delivery::Delivered(_) => Ok(Outcome::Delivered),
-        Delivery::Offline => {
-            keep(front, to, message).await?;
-            Ok(Outcome::Stored)
+    let until = front.clock.now() + COMING_IN;
+    for round in 1.. {
+        keep(front, to, message).await?;
+        // Somebody may have logged in, and looked for kept messages, just before this one was kept. Or just after: then it is
+        // handed out from there, and can not be had back.
+        if front.kick.route(to).await?.is_none() || !front.inbox.withdraw(to, message).await? {
+            return Ok(Outcome::Stored);
         }
-        _ => Ok(Outcome::Failed),
+        match front.kick.deliver(to, message.clone()).await? {
+            Delivery::Delivered(_) => return Ok(Outcome::Delivered),
+            // Its login may not be through yet: it looks for kept messages when it is, and that may be before this one is kept.
+            Delivery::Offline => {}
+            _ => return Ok(Outcome::Failed),
+        }
+        if round > 1 && front.clock.now() >= until {
+            break;
+        }
+        front.clock.sleep(PAUSE * round).await;
     }
+    keep(front, to, message).await?;
+    Ok(Outcome::Stored)
 }
 
 async fn keep(front: &Front, to: &Uid, message: &Message) -> Result<()> {
@@ -128,14 +139,14 @@ pub(super) async fn hand_out_kept(
 
 #[cfg(test)]
 mod tests {
-    use std::{io, time::Duration};
+    use std::io;
 
     use async_trait::async_trait;
-    use distlock_core::Store;
+    use distlock_core::{Clock, Store};
     use distlock_kickout::{Class, Code, Device, KickOut, Login, LoginOutcome, NodeId};
     use distlock_memory::Memory;
     use tokio::{
-        sync::{Mutex, Notify, watch},
+        sync::{Mutex, Notify, mpsc, watch},
         time::timeout,
     };
     use tokio_util::{
@@ -272,7 +283,7 @@ mod tests {
         kick: KickOut,
         receiver: Mutex<Option<Session>>,
         taken: Notify,
-        go_on: Notify,
+        go_on: CancellationToken,
     }
 
     #[async_trait]
@@ -297,8 +308,23 @@ mod tests {
         async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool> {
             let there = self.inbox.withdraw(uid, message).await;
             self.taken.notify_one();
-            self.go_on.notified().await;
+            self.go_on.cancelled().await;
             there
+        }
+    }
+
+    fn front(kick: &KickOut, clock: Arc<dyn Clock>, inbox: Arc<dyn OfflineStore>) -> Front {
+        Front {
+            kick: kick.clone(),
+            key: TokenKey::new(&[7; 32]).unwrap(),
+            clock,
+            inbox,
+            heartbeat: LONG,
+            grace: LONG,
+            login_timeout: LONG,
+            max_frame: 65_535,
+            connections: TaskTracker::new(),
+            cut: CancellationToken::new(),
         }
     }
 
@@ -324,21 +350,10 @@ mod tests {
             kick: kick.clone(),
             receiver: Mutex::default(),
             taken: Notify::new(),
-            go_on: Notify::new(),
+            go_on: CancellationToken::new(),
         });
-        let connections = TaskTracker::new();
-        let front = Front {
-            kick: kick.clone(),
-            key: TokenKey::new(&[7; 32]).unwrap(),
-            clock,
-            inbox: Arc::clone(&slow) as Arc<dyn OfflineStore>,
-            heartbeat: LONG,
-            grace: LONG,
-            login_timeout: LONG,
-            max_frame: 65_535,
-            connections: connections.clone(),
-            cut: CancellationToken::new(),
-        };
+        let front = front(&kick, clock, Arc::clone(&slow) as Arc<dyn OfflineStore>);
+        let connections = front.connections.clone();
         let sender = Arc::new(admitted(&kick, &otto).await);
         let (frames, _) = watch::channel(0);
         let (outbox, _writing) = Outbox::open(Reads { most: 0, frames }, Arc::clone(&sender));
@@ -350,11 +365,77 @@ mod tests {
         let sending = tokio::spawn(send(front, sender, frame, outbox.replies()));
         timeout(LONG, slow.taken.notified()).await.unwrap();
         sending.abort();
-        slow.go_on.notify_one();
+        slow.go_on.cancel();
         connections.close();
         timeout(LONG, connections.wait()).await.unwrap();
         // Its receiver reads nothing, so it is kept again.
         let kept = slow.inbox.claim(&anna).await.unwrap();
         assert_eq!(kept.len(), 1, "{kept:?}");
+    }
+
+    /// Its receiver logs in just as a message is kept, and begins to receive only just before it is kept for the second time.
+    #[derive(Debug)]
+    struct Late {
+        inbox: RecordsInbox,
+        kick: KickOut,
+        receiver: Mutex<Vec<Arc<Session>>>,
+        received: mpsc::UnboundedSender<String>,
+    }
+
+    #[async_trait]
+    impl OfflineStore for Late {
+        async fn keep(&self, uid: &Uid, message: &Message) -> Result<()> {
+            let mut receiver = self.receiver.lock().await;
+            if let [session] = &receiver[..] {
+                let (session, received) = (Arc::clone(session), self.received.clone());
+                assert!(self.claim(uid).await?.is_empty());
+                receiver.push(Arc::clone(&session));
+                tokio::spawn(async move {
+                    let message = session.next_message().await;
+                    received.send(message.message().id.clone()).unwrap();
+                    message.delivered();
+                });
+            }
+            self.inbox.keep(uid, message).await?;
+            if receiver.is_empty() {
+                receiver.push(Arc::new(admitted(&self.kick, uid).await));
+            }
+            Ok(())
+        }
+
+        async fn claim(&self, uid: &Uid) -> Result<Vec<Message>> {
+            self.inbox.claim(uid).await
+        }
+
+        async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<()> {
+            self.inbox.forget(uid, messages).await
+        }
+
+        async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool> {
+            self.inbox.withdraw(uid, message).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_is_not_kept_from_a_receiver_that_comes_in_late() {
+        let memory = Memory::default();
+        let store = Store::new(memory.lock(), memory.records());
+        let clock = store.locker().clock();
+        let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
+        let kick = kick.start().await.unwrap();
+        let anna = Uid::new("anna").unwrap();
+        let (received, mut receives) = mpsc::unbounded_channel();
+        let late = Arc::new(Late {
+            inbox: RecordsInbox::new(memory.records()),
+            kick: kick.clone(),
+            receiver: Mutex::default(),
+            received,
+        });
+        let front = front(&kick, clock, Arc::clone(&late) as Arc<dyn OfflineStore>);
+        let message = message(1);
+        let outcome = timeout(LONG, deliver(&front, &anna, &message)).await;
+        assert_eq!(outcome.unwrap().unwrap(), Outcome::Delivered);
+        assert_eq!(receives.try_recv().unwrap(), "m1");
+        assert!(late.claim(&anna).await.unwrap().is_empty());
     }
 }
