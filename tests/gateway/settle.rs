@@ -195,7 +195,7 @@ fn get(to: SocketAddr, path: &str) -> Result<Value> {
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n"
     )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

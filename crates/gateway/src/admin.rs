@@ -1,6 +1,7 @@
 //! The admin HTTP: health, metrics, looking at accounts and nodes, ending sessions, bans, draining, and a log of all that.
 
 mod audit;
+pub(crate) mod host;
 mod nodes;
 mod sessions;
 
@@ -90,11 +91,13 @@ async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> 
             let error = json!({"error": "a bearer token is needed"});
             return (StatusCode::UNAUTHORIZED, Json(error)).into_response();
         }
+    } else if host::is_foreign(request.headers()) {
+        return refused(StatusCode::FORBIDDEN, host::WHY).into_response();
     }
     next.run(request).await
 }
 
-fn refused(code: StatusCode, why: &str) -> Failed {
+pub(crate) fn refused(code: StatusCode, why: &str) -> Failed {
     Failed::Http(code, why.to_owned())
 }
 

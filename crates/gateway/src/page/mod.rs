@@ -31,6 +31,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    admin::{host, refused},
     config::Secret,
     token::{TokenKey, derived, mint},
 };
@@ -86,13 +87,13 @@ pub(crate) fn routes(page: Page) -> Router {
 }
 
 async fn authorise(State(page): State<Page>, request: Request, next: Next) -> Response {
-    if page
-        .token
-        .as_ref()
-        .is_some_and(|token| !shows(request.headers(), token))
-    {
-        let body = (HTML, render::sign_in(page.kick.node()));
-        return (StatusCode::UNAUTHORIZED, body).into_response();
+    if let Some(token) = &page.token {
+        if !shows(request.headers(), token) {
+            let body = (HTML, render::sign_in(page.kick.node()));
+            return (StatusCode::UNAUTHORIZED, body).into_response();
+        }
+    } else if host::is_foreign(request.headers()) {
+        return refused(StatusCode::FORBIDDEN, host::WHY).into_response();
     }
     next.run(request).await
 }

@@ -110,6 +110,52 @@ async fn asks_for_the_token_when_there_is_one() {
     );
 }
 
+/// A web page may let its own name point to this machine, and is then taken for its origin by the browser.
+#[tokio::test]
+async fn without_a_token_only_the_machine_itself_is_a_host() {
+    let net = Net::new();
+    let open = net.node("n1").await;
+    let guarded = net.node_with("n2", |config| {
+        config
+            .set("admin_token", "a long enough admin token")
+            .unwrap();
+    });
+    let guarded = guarded.await;
+    let request = |path: &str, host: &str| {
+        format!(
+            "GET {path} HTTP/1.1\r\n{host}connection: close\r\nauthorization: Bearer a long enough admin token\r\n\r\n"
+        )
+    };
+    for path in ["/v1/nodes", "/metrics", "/", "/page/state"] {
+        for foreign in [
+            "host: evil.example:7432\r\n",
+            "host: evil.example\r\n",
+            "host: 127.0.0.1.evil.example\r\n",
+            "host: localhost.evil.example:1\r\n",
+            "host: localhost@evil.example\r\n",
+            "host: \r\n",
+        ] {
+            let (status, body) = http(open.admin, &request(path, foreign)).await;
+            assert_eq!(status, 403, "{path} of {foreign}");
+            let error = &parsed(&body)["error"];
+            assert!(error.as_str().unwrap().contains("admin_token"), "{body}");
+            let (status, _) = http(guarded.admin, &request(path, foreign)).await;
+            assert_eq!(status, 200, "{path} of {foreign}, with the token");
+        }
+        for own in [
+            "host: localhost:1\r\n",
+            "host: LocalHost\r\n",
+            "host: 127.0.0.1:1\r\n",
+            "host: [::1]:1\r\n",
+        ] {
+            let (status, _) = http(open.admin, &request(path, own)).await;
+            assert_eq!(status, 200, "{path} of {own}");
+        }
+        let old = format!("GET {path} HTTP/1.0\r\n\r\n");
+        assert_eq!(http(open.admin, &old).await.0, 200, "{path} of nobody");
+    }
+}
+
 #[tokio::test]
 async fn bans_drains_and_keeps_a_log() {
     let net = Net::new();

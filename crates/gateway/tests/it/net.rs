@@ -144,7 +144,7 @@ impl Node {
     /// An HTTP request to the admin listener: status and body.
     pub(crate) async fn admin(&self, request: &str, body: &str) -> (u16, String) {
         let text = format!(
-            "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         http(self.admin, &text).await

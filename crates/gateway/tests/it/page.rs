@@ -67,7 +67,7 @@ async fn follows_takeovers_across_nodes_and_ends_with_the_node() {
     let (mut n1, n2) = (net.node("n1").await, net.node("n2").await);
     let (_old, _) = n2.login("anna", "phone").await;
     let mut stream = TcpStream::connect(n1.admin).await.unwrap();
-    let request = "GET /page/takeovers HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = "GET /page/takeovers HTTP/1.1\r\nhost: localhost\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut heard = String::new();
     let mut block = [0; 4096];
@@ -120,13 +120,13 @@ async fn is_guarded_as_the_admin_http_is() {
         401
     );
     let bearer = format!(
-        "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {secret}\r\n\r\n"
+        "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {secret}\r\n\r\n"
     );
     assert_eq!(http(n1.admin, &bearer).await.0, 200);
 
     let body = sign_in(secret);
     let request = format!(
-        "POST /page/sign-in HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /page/sign-in HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut stream = TcpStream::connect(n1.admin).await.unwrap();
@@ -146,8 +146,9 @@ async fn is_guarded_as_the_admin_http_is() {
         ("/v1/nodes", format!("cookie: distlock_admin={pass}"), 401),
         ("/v1/nodes", format!("authorization: Bearer {secret}"), 200),
     ] {
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}\r\n\r\n");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n\r\n"
+        );
         assert_eq!(
             http(n1.admin, &request).await.0,
             expected,
