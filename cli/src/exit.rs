@@ -62,6 +62,14 @@ impl Failure {
         )
     }
 
+    /// The same where the output is what the command is for: a closed pipe is a failure then, too.
+    pub(crate) fn unread(self) -> Self {
+        if self.message.is_empty() {
+            return Self::new(code::UNAVAILABLE, "nobody reads standard output");
+        }
+        self
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(code::USAGE, message)
     }

@@ -115,6 +115,21 @@ fn a_node_says_when_it_is_ready_and_ends_on_term() {
 }
 
 #[test]
+fn a_node_that_nobody_hears_does_not_run() {
+    let home = Home::new();
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut node = home.distlock(NODE);
+    let node = node.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY).stdout(closed);
+    let done = node.stderr(Stdio::piped()).spawn().unwrap();
+    let done = done.wait_with_output().unwrap();
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(69), "{told}");
+    assert!(told.contains("nobody reads standard output"), "{told}");
+    assert_eq!(home.inspect("node/n1")["state"], "free");
+}
+
+#[test]
 fn a_node_that_waits_for_its_name_ends_on_term() {
     let home = Home::new();
     let (_first, _) = node(&home);

@@ -86,10 +86,7 @@ impl Acquire {
                 Err(_) => "ends by itself after its TTL",
             };
             store.close().await;
-            let why = match failure.to_string() {
-                why if why.is_empty() => "nobody reads standard output".to_owned(),
-                why => why,
-            };
+            let why = failure.unread();
             return Err(Failure::new(
                 code::UNAVAILABLE,
                 format!("{why}: nobody has the ticket, and the lock {after}"),

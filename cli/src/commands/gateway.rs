@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::gateway_admin::{Ban, Drain, Kick, Lookup, Nodes};
 use crate::{
     context::{Context, Sharing, near_variable},
-    exit::{Outcome, code},
+    exit::{Failure, Outcome, code},
     limits,
     output::{self, millis},
     values,
@@ -159,7 +159,16 @@ impl Node {
             () = &mut shutdown => return Ok(code::OK),
         };
         let mut events = gateway.events();
-        output::json(gateway.ready())?;
+        if let Err(failure) = output::json(gateway.ready()) {
+            // Nobody learns that it runs, nor where.
+            let ended = gateway.run(std::future::ready(())).await;
+            store.close().await;
+            ended?;
+            return Err(Failure::new(
+                code::UNAVAILABLE,
+                format!("{}: nobody knows where this node listens", failure.unread()),
+            ));
+        }
         if self.events {
             tokio::spawn(async move {
                 use tokio::sync::broadcast::error::RecvError;
