@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -22,6 +22,8 @@ const CONCURRENCY: usize = 64;
 /// Failures in a row after which a node is left alone for a while.
 const FAILURES: u32 = 5;
 const BREAK: Duration = Duration::from_secs(1);
+/// Time after which nothing is remembered of a node that was not asked.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// Deadlines, bounded concurrency and a circuit breaker around [`Peers`].
 #[derive(Debug)]
@@ -39,8 +41,9 @@ struct Line {
     health: Mutex<LineHealth>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LineHealth {
+    asked: Moment,
     failures: u32,
     open_until: Option<Moment>,
 }
@@ -115,27 +118,47 @@ impl Caller {
     }
 
     fn line(&self, node: &NodeId) -> Arc<Line> {
+        let now = self.clock.now();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(lines.entry(node.clone()).or_insert_with(|| {
+        if !lines.contains_key(node) {
+            // Where nodes come under ever new names, those of long ago must not be kept.
+            lines.retain(|_, line| Arc::strong_count(line) > 1 || !line.is_idle(now));
+        }
+        let line = lines.entry(node.clone()).or_insert_with(|| {
             Arc::new(Line {
                 kicks: Semaphore::new(CONCURRENCY),
                 deliveries: Semaphore::new(CONCURRENCY),
-                health: Mutex::default(),
+                health: Mutex::new(LineHealth {
+                    asked: now,
+                    failures: 0,
+                    open_until: None,
+                }),
             })
-        }))
+        });
+        line.health().asked = now;
+        Arc::clone(line)
     }
 }
 
 impl Line {
+    fn health(&self) -> MutexGuard<'_, LineHealth> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_idle(&self, now: Moment) -> bool {
+        now.since(self.health().asked) > FORGOTTEN
+    }
+
     fn is_open(&self, now: Moment) -> bool {
-        let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let health = self.health();
         health.open_until.is_some_and(|until| now < until)
     }
 
     fn note(&self, answered: bool, now: Moment) {
-        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut health = self.health();
         if answered {
-            *health = LineHealth::default();
+            health.failures = 0;
+            health.open_until = None;
         } else {
             health.failures += 1;
             if health.failures >= FAILURES {
@@ -242,6 +265,21 @@ mod tests {
             "one failure is enough now"
         );
         assert_eq!(deaf.kicks.load(Ordering::Relaxed), FAILURES as usize + 1);
+    }
+
+    #[tokio::test]
+    async fn nodes_that_are_asked_no_more_are_forgotten() {
+        let clock = ManualClock::new();
+        let caller = Caller::new(Arc::new(Deaf::default()), Arc::new(clock.clone()));
+        let second = Duration::from_secs(1);
+        for pod in 0..100 {
+            let to = node(&format!("pod-{pod}"));
+            let unanswered = caller.kick(&to, kick(&to), second).await;
+            assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+            clock.advance(FORGOTTEN / 2);
+        }
+        let known = caller.lines.lock().unwrap().len();
+        assert!(known <= 3, "{known}");
     }
 
     #[tokio::test]

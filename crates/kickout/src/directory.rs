@@ -257,6 +257,17 @@ impl Directory {
         Err(restless(&key))
     }
 
+    /// Removes the mark of an incarnation that is over.
+    pub(crate) async fn drop_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
+        let key = RecordKey::new(format!("drain/{node}"))?;
+        if let Some(entry) = self.records.get(&key).await?
+            && parsed::<DrainMark>(&key, &entry)?.boot == boot
+        {
+            self.records.delete(&key, entry.version).await?;
+        }
+        Ok(())
+    }
+
     /// Which nodes drain. A mark counts for the incarnation it names.
     pub(crate) async fn drain_marks(&self) -> Result<HashMap<NodeId, DrainMark>> {
         let mut marks = HashMap::new();

@@ -17,6 +17,9 @@ use crate::{
 /// Longest time a node is taken to be alive without asking again. Short beside every lease, long beside a burst of logins.
 const FRESH: Duration = Duration::from_millis(200);
 
+/// Time after which nothing is remembered of a node that nobody asked about.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
 /// What a node writes beside its lease.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeMeta {
@@ -55,8 +58,9 @@ pub(crate) struct Nodes {
     known: Mutex<HashMap<NodeId, Known>>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Known {
+    asked: Moment,
     /// Every incarnation up to this one is dead.
     dead: Option<Boot>,
     up: Option<(NodeAddress, Moment)>,
@@ -112,7 +116,16 @@ impl Nodes {
             }
         };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.entry(node.clone()).or_default();
+        if !known.contains_key(node) {
+            // Where nodes come under ever new names, those of long ago must not be kept. Asking once more finds them dead.
+            known.retain(|_, known| asked.since(known.asked) < FORGOTTEN);
+        }
+        let known = known.entry(node.clone()).or_insert(Known {
+            asked,
+            dead: None,
+            up: None,
+        });
+        known.asked = asked;
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
             // A session of this incarnation was in the directory, so its lease had been held before we asked.
@@ -150,5 +163,31 @@ impl Known {
         }
         let (up, _) = self.up.as_ref()?;
         (up.boot == boot).then(|| Standing::Up(up.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::{ManualClock, Store};
+    use distlock_memory::Memory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nodes_of_long_ago_are_forgotten() {
+        let memory = Memory::default();
+        let locker = Store::new(memory.lock(), memory.records()).locker();
+        let clock = ManualClock::new();
+        let nodes = Nodes::new(locker, Arc::new(clock.clone()), Duration::from_secs(9));
+        for pod in 0..100 {
+            let pod = NodeId::new(format!("pod-{pod}")).unwrap();
+            for _ in 0..2 {
+                let standing = nodes.standing(&pod, Boot::new(1)).await.unwrap();
+                assert_eq!(standing, Standing::Dead);
+            }
+            clock.advance(FORGOTTEN / 2);
+        }
+        let known = nodes.known.lock().unwrap().len();
+        assert!(known <= 3, "{known}");
     }
 }

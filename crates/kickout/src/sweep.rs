@@ -82,6 +82,7 @@ impl Inner {
                 metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
                 progress.pending = 0;
                 progress.hurry = false;
+                later_or_never("drain/", self.sweep_drain_marks().await)?;
                 break;
             }
             looked_at += page.len() as u64;
@@ -108,6 +109,16 @@ impl Inner {
         progress.hint = hints.last().map(|hint| hint.key.clone());
         for hint in hints {
             later_or_never(hint.key.as_str(), self.sweep_hint(&hint).await)?;
+        }
+        Ok(())
+    }
+
+    /// Once per pass: there are only as many as nodes that were drained.
+    async fn sweep_drain_marks(&self) -> Result<()> {
+        for (node, mark) in self.directory.drain_marks().await? {
+            if self.standing(&node, mark.boot).await? == Standing::Dead {
+                self.directory.drop_drain_mark(&node, mark.boot).await?;
+            }
         }
         Ok(())
     }

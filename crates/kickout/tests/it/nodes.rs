@@ -187,6 +187,20 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     assert_eq!(n1.kick.route(&uid("anna")).await.unwrap(), None);
 }
 
+#[tokio::test]
+async fn the_mark_of_a_drained_node_goes_with_it() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    n1.kick.drain(100).await.unwrap();
+    n2.kick.drain(100).await.unwrap();
+    assert_eq!(cluster.keys("drain/").await, ["drain/n1", "drain/n2"]);
+    n1.kick.shutdown().await;
+    eventually("the mark to be gone", || async {
+        cluster.keys("drain/").await == ["drain/n2"]
+    })
+    .await;
+}
+
 /// It lost its lease, and another process of its name has it: what that one serves is not its own to end.
 #[tokio::test]
 async fn a_node_whose_name_another_process_has_kicks_there() {
