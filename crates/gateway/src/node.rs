@@ -104,7 +104,12 @@ impl Gateway {
         let node = NodeId::new(&config.node)?;
         let clock = store.locker().clock();
         let timers = config.timers();
-        let peers = GrpcPeers::new(node.clone(), key.clone(), timers.peer_deadline);
+        let peers = GrpcPeers::new(
+            node.clone(),
+            key.clone(),
+            timers.peer_deadline,
+            Arc::clone(&clock),
+        );
         let advertise = match &config.peer_advertise {
             Some(address) => address.clone(),
             None => {

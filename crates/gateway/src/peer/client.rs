@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use distlock_core::{Clock, Moment};
 use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
@@ -26,6 +27,8 @@ use crate::token::TokenKey;
 
 /// Beyond the flow's own deadlines: a connection that hangs must not collect calls for ever.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Time after which a channel that was not used may go.
+const UNUSED: Duration = Duration::from_secs(60);
 
 /// Channels to other nodes, opened at the first call and kept by address.
 #[derive(Debug)]
@@ -33,27 +36,52 @@ pub(crate) struct GrpcPeers {
     node: NodeId,
     key: TokenKey,
     connect: Duration,
-    channels: Mutex<HashMap<NodeId, (String, Channel)>>,
+    clock: Arc<dyn Clock>,
+    channels: Mutex<HashMap<NodeId, Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    addr: String,
+    channel: Channel,
+    used: Moment,
 }
 
 impl GrpcPeers {
-    pub(crate) fn new(node: NodeId, key: TokenKey, connect: Duration) -> Self {
+    pub(crate) fn new(
+        node: NodeId,
+        key: TokenKey,
+        connect: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             node,
             key,
             connect,
+            clock,
             channels: Mutex::default(),
         }
     }
 
     fn client(&self, to: &NodeAddress) -> Result<PeerClient<Channel>, PeerError> {
+        let now = self.clock.now();
         let channel = {
             let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-            match channels.get(&to.node) {
-                Some((addr, channel)) if *addr == to.addr => channel.clone(),
+            match channels.get_mut(&to.node) {
+                Some(open) if open.addr == to.addr => {
+                    open.used = now;
+                    open.channel.clone()
+                }
                 _ => {
                     let channel = self.channel(&to.addr)?;
-                    channels.insert(to.node.clone(), (to.addr.clone(), channel.clone()));
+                    // Where nodes come under ever new names, those of long ago must not be kept. Calls under way go on.
+                    channels.retain(|_, open| now.since(open.used) < UNUSED);
+                    let open = Open {
+                        addr: to.addr.clone(),
+                        channel: channel.clone(),
+                        used: now,
+                    };
+                    channels.insert(to.node.clone(), open);
                     channel
                 }
             }
@@ -160,4 +188,36 @@ fn never_connected(status: &Status) -> bool {
         cause = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::ManualClock;
+    use distlock_kickout::Boot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn channels_to_nodes_of_long_ago_are_closed() {
+        let clock = ManualClock::new();
+        let peers = GrpcPeers::new(
+            NodeId::new("n1").unwrap(),
+            TokenKey::new(&[7; 32]).unwrap(),
+            Duration::from_secs(1),
+            Arc::new(clock.clone()),
+        );
+        for pod in 0..100 {
+            let to = NodeAddress {
+                node: NodeId::new(format!("pod-{pod}")).unwrap(),
+                boot: Boot::new(1),
+                addr: "127.0.0.1:1".into(),
+            };
+            for _ in 0..2 {
+                drop(peers.client(&to).unwrap());
+            }
+            clock.advance(UNUSED / 2);
+        }
+        let open = peers.channels.lock().unwrap().len();
+        assert!(open <= 3, "{open}");
+    }
 }

@@ -32,7 +32,7 @@ const MAX_MESSAGE: usize = 256 * 1024;
 mod tests {
     use std::sync::Arc;
 
-    use distlock_core::Store;
+    use distlock_core::{Store, SystemClock};
     use distlock_kickout::{
         Boot, Code, DeliverRequest, DeliverResult, Generation, KickOut, KickRequest, KickResult,
         Message, NodeAddress, NodeId, PeerError, Peers, SessionKey, Uid,
@@ -83,7 +83,7 @@ mod tests {
         let (_kick, to, stop) = node(&key).await;
         let n2 = NodeId::new("n2").unwrap();
         let second = Duration::from_secs(1);
-        let good = GrpcPeers::new(n2.clone(), key, second);
+        let good = GrpcPeers::new(n2.clone(), key, second, Arc::new(SystemClock));
         let answer = good.kick(&to, kick(&to, to.boot)).await;
         assert_eq!(answer, Ok(KickResult::AlreadyGone));
         let later = Boot::new(to.boot.get() + 1);
@@ -99,7 +99,12 @@ mod tests {
         let answer = good.deliver(&to, request).await;
         assert_eq!(answer, Ok(DeliverResult::NotCurrent));
 
-        let stranger = GrpcPeers::new(n2, TokenKey::new(&[8; 32]).unwrap(), second);
+        let stranger = GrpcPeers::new(
+            n2,
+            TokenKey::new(&[8; 32]).unwrap(),
+            second,
+            Arc::new(SystemClock),
+        );
         let answer = stranger.kick(&to, kick(&to, to.boot)).await;
         assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
         stop.cancel();
@@ -112,6 +117,7 @@ mod tests {
             NodeId::new("n2").unwrap(),
             key,
             Duration::from_secs(1),
+            Arc::new(SystemClock),
         ));
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut to = NodeAddress {
