@@ -35,11 +35,9 @@ pub(crate) struct Cluster {
     /// Every server that was ever named. A handle's connections to them are kept.
     // Std mutexes: held for map operations only.
     nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
-    map: Mutex<Option<Arc<Map>>>,
+    map: Lasting<Arc<Map>>,
     /// Set when the map was found to be wrong.
     stale: AtomicBool,
-    /// One asks for the map, the others wait for it.
-    asking: tokio::sync::Mutex<Option<Lasting<Map>>>,
     /// What the last epoch was made of, and that epoch.
     epoch: Mutex<Option<(Vec<Option<Epoch>>, Epoch)>>,
 }
@@ -52,25 +50,30 @@ pub(crate) struct Map {
 }
 
 /// The map is being asked for: a doubt that comes meanwhile stays, and so does the one that led to it if nothing comes of it.
-struct Unsettled<'a> {
-    stale: &'a AtomicBool,
+/// Until then the others go on with the old one, which is right for most buckets.
+struct Unsettled {
+    cluster: Arc<Cluster>,
     settled: bool,
 }
 
-impl<'a> Unsettled<'a> {
-    fn begin(stale: &'a AtomicBool) -> Self {
-        stale.store(false, Ordering::Release);
+impl Unsettled {
+    fn begin(cluster: &Arc<Cluster>) -> Self {
+        cluster.stale.store(false, Ordering::Release);
         Self {
-            stale,
+            cluster: Arc::clone(cluster),
             settled: false,
         }
     }
+
+    fn settle(mut self) {
+        self.settled = true;
+    }
 }
 
-impl Drop for Unsettled<'_> {
+impl Drop for Unsettled {
     fn drop(&mut self) {
         if !self.settled {
-            self.stale.store(true, Ordering::Release);
+            self.cluster.doubt();
         }
     }
 }
@@ -80,9 +83,8 @@ impl Cluster {
         Self {
             seeds,
             nodes: Mutex::default(),
-            map: Mutex::default(),
+            map: Lasting::default(),
             stale: AtomicBool::new(false),
-            asking: tokio::sync::Mutex::default(),
             epoch: Mutex::default(),
         }
     }
@@ -126,39 +128,28 @@ impl Cluster {
     /// # Errors
     /// When no server can be asked.
     pub(crate) async fn map(self: &Arc<Self>, dialer: &Arc<Dialer>) -> Result<Arc<Map>> {
-        let fresh = || {
-            let map = lock(&self.map).clone();
-            map.filter(|_| !self.stale.load(Ordering::Acquire))
-        };
-        if let Some(map) = fresh() {
-            return Ok(map);
-        }
-        let mut asking = self.asking.lock().await;
-        if let Some(map) = fresh() {
-            return Ok(map);
-        }
-        let mut unsettled = Unsettled::begin(&self.stale);
-        let ask = || {
-            let (cluster, dialer) = (Arc::clone(self), Arc::clone(dialer));
-            async move { cluster.ask(&dialer).await }
-        };
         let clock = &**dialer.clock();
-        let asked = Lasting::outcome(&mut asking, clock, dialer.longest(), ask).await;
-        let map = Arc::new(asked?);
-        // The cluster's epoch is made of those of all primaries, so it takes a look at each.
-        let links = map.primaries.iter().map(|node| node.connect(dialer));
-        tokio::select! {
-            _ = join_all(links) => {}
-            () = clock.sleep(LOOK) => {}
-        }
-        *lock(&self.map) = Some(Arc::clone(&map));
-        unsettled.settled = true;
-        Ok(map)
+        let fresh = |_: &Arc<Map>| !self.stale.load(Ordering::Acquire);
+        let make = || {
+            let (dialer, unsettled) = (Arc::clone(dialer), Unsettled::begin(self));
+            async move {
+                let map = unsettled.cluster.ask(&dialer).await?;
+                // The cluster's epoch is made of those of all primaries, so it takes a look at each.
+                let links = map.primaries.iter().map(|node| node.connect(&dialer));
+                tokio::select! {
+                    _ = join_all(links) => {}
+                    () = dialer.clock().sleep(LOOK) => {}
+                }
+                unsettled.settle();
+                Ok(Arc::new(map))
+            }
+        };
+        self.map.get(clock, dialer.longest(), fresh, make).await
     }
 
     /// The cluster's history: another one as soon as one of its primaries has another one.
     pub(crate) fn epoch(&self) -> Epoch {
-        let map = lock(&self.map).clone();
+        let map = self.map.made();
         let mut known: Vec<_> = map
             .iter()
             .flat_map(|map| &map.primaries)

@@ -1,60 +1,182 @@
-//! What goes on when the operation that wanted it gives up: connecting may take longer than any operation waits.
+//! What is made by a task of its own, which goes on when the operation that wanted it gives up: connecting may take longer
+//! than any operation waits.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::AbortHandle};
 
 use crate::error::BACKEND;
 
-/// Something under way in a task of its own. The next who wants the same waits for it instead of beginning anew.
+/// A connection or a map, made when somebody needs it. The task that makes it also puts it here, so that nobody depends on
+/// the caller who asked for it first: a future may be alive and never be polled again.
 #[derive(Debug)]
-pub(crate) struct Lasting<T> {
+pub(crate) struct Lasting<T>(Arc<Mutex<State<T>>>);
+
+#[derive(Debug)]
+struct State<T> {
+    /// The last one, whether it is still good or not.
+    made: Option<T>,
+    making: Option<Making>,
+    /// Counts what was begun.
+    begun: u64,
+    closed: bool,
+}
+
+/// A task that has not told yet what came of it.
+#[derive(Debug)]
+struct Making {
     begun: Moment,
-    task: JoinHandle<Result<T>>,
+    told: watch::Receiver<Option<Result<()>>>,
+    task: AbortHandle,
 }
 
-impl<T: Send + 'static> Lasting<T> {
-    /// What comes of the one in `slot`, which is begun if there is none, or only one that is older than `longest`: that may
-    /// lead anywhere by now, or be on a runtime that stands still.
-    ///
-    /// # Cancel safety
-    /// Safe: it stays in the slot.
-    pub(crate) async fn outcome<F>(
-        slot: &mut Option<Self>,
-        clock: &dyn Clock,
-        longest: Duration,
-        begin: impl FnOnce() -> F,
-    ) -> Result<T>
-    where
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        let now = clock.now();
-        let known = slot.take().filter(|known| now.since(known.begun) < longest);
-        let lasting = slot.insert(known.unwrap_or_else(|| Self {
-            begun: now,
-            task: tokio::spawn(begin()),
-        }));
-        let outcome = (&mut lasting.task).await;
-        *slot = None;
-        outcome.unwrap_or_else(|_| {
-            Err(Error::new(
-                ErrorKind::Unavailable,
-                "the runtime that was connecting was shut down",
-            )
-            .on(BACKEND))
-        })
-    }
-}
-
-impl<T> Drop for Lasting<T> {
+impl Drop for Making {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
+impl<T> Default for Lasting<T> {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            made: None,
+            making: None,
+            begun: 0,
+            closed: false,
+        })))
+    }
+}
+
+impl<T: Clone + Send + 'static> Lasting<T> {
+    /// The last one if it is `good`, or else the next. Whoever comes while that is being made waits for it, unless it was
+    /// begun `longest` ago: then it may lead anywhere, or be on a runtime that stands still, and is given up.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being made.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on being made, for whoever comes next.
+    pub(crate) async fn get<F>(
+        &self,
+        clock: &dyn Clock,
+        longest: Duration,
+        good: impl FnOnce(&T) -> bool,
+        make: impl FnOnce() -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut told = {
+            let mut state = self.state();
+            if state.closed {
+                return Err(given_up());
+            }
+            if let Some(made) = state.made.as_ref().filter(|made| good(made)) {
+                return Ok(made.clone());
+            }
+            let now = clock.now();
+            let lost = |making: &mut Making| {
+                now.since(making.begun) >= longest || making.told.has_changed().is_err()
+            };
+            state.making.take_if(lost);
+            match &state.making {
+                Some(making) => making.told.clone(),
+                None => self.begin(&mut state, now, make()),
+            }
+        };
+        match told.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(Err(error))) => Err(error.clone()),
+            // Not asked again whether it is good: what is doubted all the time would never be had.
+            Ok(_) => self.made().ok_or_else(given_up),
+            Err(_) => Err(gone()),
+        }
+    }
+
+    /// The last one that was made.
+    pub(crate) fn made(&self) -> Option<T> {
+        self.state().made.clone()
+    }
+
+    fn begin(
+        &self,
+        state: &mut State<T>,
+        now: Moment,
+        making: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> watch::Receiver<Option<Result<()>>> {
+        let (tell, told) = watch::channel(None);
+        let shared = Arc::clone(&self.0);
+        state.begun += 1;
+        let number = state.begun;
+        let task = tokio::spawn(async move {
+            let outcome = making.await;
+            let mut state = lock(&shared);
+            let outcome = if state.closed || state.begun != number {
+                // What was made is dropped here, and not put where nobody would look for it.
+                Err(given_up())
+            } else {
+                // Put there before anybody is told, and over before the next may begin.
+                state.making = None;
+                outcome.map(|made| state.made = Some(made))
+            };
+            drop(state);
+            tell.send_replace(Some(outcome));
+        });
+        state.making = Some(Making {
+            begun: now,
+            told: told.clone(),
+            task: task.abort_handle(),
+        });
+        told
+    }
+}
+
+impl<T> Lasting<T> {
+    /// Lets go of it, and of what is being made. None is made any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let (made, making) = (state.made.take(), state.making.take());
+        drop(state);
+        drop((made, making));
+    }
+
+    // A std mutex: held to look and to swap only.
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        lock(&self.0)
+    }
+}
+
+impl<T> Drop for Lasting<T> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn given_up() -> Error {
+    Error::new(ErrorKind::Unavailable, "the connection was given up").on(BACKEND)
+}
+
+fn gone() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the runtime that was connecting was shut down",
+    )
+    .on(BACKEND)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{pin::pin, sync::Weak};
+
     use distlock_core::ManualClock;
     use futures_util::FutureExt as _;
     use tokio::sync::Notify;
@@ -63,38 +185,111 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_secs(8);
 
+    /// Begins one that is done when told, and goes away.
+    fn begin(lasting: &Lasting<u8>, clock: &ManualClock, outcome: Result<u8>) -> Arc<Notify> {
+        let go = Arc::new(Notify::new());
+        let make = || {
+            let go = Arc::clone(&go);
+            async move {
+                go.notified().await;
+                outcome
+            }
+        };
+        let given_up = lasting.get(clock, LONGEST, |_| true, make).now_or_never();
+        assert!(given_up.is_none());
+        go
+    }
+
+    async fn next(lasting: &Lasting<u8>, clock: &ManualClock, good: bool) -> Result<u8> {
+        let make = || async { Ok(8) };
+        lasting.get(clock, LONGEST, |_| good, make).await
+    }
+
+    async fn is_over(lasting: &Lasting<u8>) {
+        while lasting.state().making.is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
     async fn it_goes_on_without_who_began_it() {
-        let (clock, mut slot) = (ManualClock::new(), None);
-        let (go, gone) = (std::sync::Arc::new(Notify::new()), Notify::new());
-        let begin = || {
-            let go = std::sync::Arc::clone(&go);
+        let (clock, lasting) = (ManualClock::new(), Lasting::default());
+        begin(&lasting, &clock, Ok(7)).notify_one();
+        assert_eq!(next(&lasting, &clock, true).await.unwrap(), 7);
+        assert_eq!(lasting.state().begun, 1, "begun twice");
+    }
+
+    #[tokio::test]
+    async fn what_was_over_before_it_was_needed_is_no_answer_unless_it_is_good() {
+        let clock = ManualClock::new();
+        let failed = || Error::new(ErrorKind::Unavailable, "an hour ago");
+        for (outcome, good, expected) in [
+            (Ok(7), true, 7),
+            (Ok(7), false, 8),
+            (Err(failed()), true, 8),
+        ] {
+            let lasting = Lasting::default();
+            begin(&lasting, &clock, outcome).notify_one();
+            is_over(&lasting).await;
+            assert_eq!(next(&lasting, &clock, good).await.unwrap(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_is_too_old_is_begun_anew() {
+        let (clock, lasting) = (ManualClock::new(), Lasting::default());
+        begin(&lasting, &clock, Ok(7));
+        clock.advance(LONGEST);
+        assert_eq!(next(&lasting, &clock, true).await.unwrap(), 8);
+    }
+
+    #[tokio::test]
+    async fn who_is_not_polled_keeps_nobody_waiting() {
+        let (clock, lasting) = (ManualClock::new(), Lasting::default());
+        let go = Arc::new(Notify::new());
+        let make = || {
+            let go = Arc::clone(&go);
             async move {
                 go.notified().await;
                 Ok(7)
             }
         };
-        let given_up = Lasting::outcome(&mut slot, &clock, LONGEST, begin).now_or_never();
-        assert!(given_up.is_none());
+        let mut first = pin!(lasting.get(&clock, LONGEST, |_| true, make));
+        assert!(first.as_mut().now_or_never().is_none());
         go.notify_one();
-        let second = || {
-            gone.notify_one();
-            async { Ok(8) }
-        };
-        let outcome = Lasting::outcome(&mut slot, &clock, LONGEST, second).await;
-        assert_eq!(outcome.unwrap(), 7);
-        assert!(gone.notified().now_or_never().is_none(), "begun twice");
-        assert!(slot.is_none());
+        assert_eq!(next(&lasting, &clock, true).await.unwrap(), 7);
+        assert_eq!(next(&lasting, &clock, false).await.unwrap(), 8);
+        assert_eq!(first.await.unwrap(), 8);
     }
 
     #[tokio::test]
-    async fn one_that_is_too_old_is_begun_anew() {
-        let (clock, mut slot) = (ManualClock::new(), None);
-        let never = std::future::pending::<Result<u8>>;
-        let given_up = Lasting::outcome(&mut slot, &clock, LONGEST, never).now_or_never();
-        assert!(given_up.is_none());
-        clock.advance(LONGEST);
-        let outcome = Lasting::outcome(&mut slot, &clock, LONGEST, || async { Ok(8) }).await;
-        assert_eq!(outcome.unwrap(), 8);
+    async fn nothing_is_kept_or_made_after_closing() {
+        for over in [false, true] {
+            let (clock, lasting) = (ManualClock::new(), Lasting::default());
+            let value = Arc::new(7);
+            let alive: Weak<i32> = Arc::downgrade(&value);
+            let go = Arc::new(Notify::new());
+            let make = || {
+                let go = Arc::clone(&go);
+                async move {
+                    go.notified().await;
+                    Ok(value)
+                }
+            };
+            let begun = lasting.get(&clock, LONGEST, |_| true, make).now_or_never();
+            assert!(begun.is_none());
+            if over {
+                go.notify_one();
+                while lasting.made().is_none() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            lasting.close();
+            while alive.upgrade().is_some() {
+                tokio::task::yield_now().await;
+            }
+            let make = || async { Ok(Arc::new(8)) };
+            assert!(lasting.get(&clock, LONGEST, |_| true, make).await.is_err());
+        }
     }
 }

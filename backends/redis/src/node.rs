@@ -1,9 +1,6 @@
 //! One server and the connection to it, made again when it broke.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{future::Future, sync::Arc};
 
 use distlock_core::{Epoch, Result};
 
@@ -17,30 +14,20 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) endpoint: Endpoint,
-    // Std mutexes: held to look and to swap only.
-    link: Mutex<Option<Arc<Link>>>,
-    /// Its history, as it was when it was last connected.
-    known: Mutex<Option<Epoch>>,
-    /// One dials, the others wait for what comes of it.
-    dialing: tokio::sync::Mutex<Option<Lasting<Link>>>,
+    link: Lasting<Arc<Link>>,
 }
 
 impl Node {
     pub(crate) fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
-            link: Mutex::default(),
-            known: Mutex::default(),
-            dialing: tokio::sync::Mutex::default(),
+            link: Lasting::default(),
         }
     }
 
     /// The connection, if there is one that works.
     pub(crate) fn live(&self) -> Option<Arc<Link>> {
-        self.slot()
-            .as_ref()
-            .filter(|link| !link.is_broken())
-            .map(Arc::clone)
+        self.link.made().filter(|link| !link.is_broken())
     }
 
     /// The connection, made if there is none that works.
@@ -64,36 +51,23 @@ impl Node {
     where
         F: Future<Output = Result<Link>> + Send + 'static,
     {
-        if let Some(link) = self.live() {
-            return Ok(link);
-        }
-        let mut dialing = self.dialing.lock().await;
-        if let Some(link) = self.live() {
-            return Ok(link);
-        }
-        let link =
-            Lasting::outcome(&mut dialing, &**dialer.clock(), dialer.longest(), dial).await?;
-        let link = Arc::new(link);
-        *lock(&self.known) = Some(link.epoch().clone());
-        *self.slot() = Some(Arc::clone(&link));
-        Ok(link)
+        let works = |link: &Arc<Link>| !link.is_broken();
+        let make = || {
+            let dialing = dial();
+            async move { dialing.await.map(Arc::new) }
+        };
+        self.link
+            .get(&**dialer.clock(), dialer.longest(), works, make)
+            .await
     }
 
-    /// Its history, as far as it is known.
+    /// Its history, as it was when it was last connected.
     pub(crate) fn known_epoch(&self) -> Option<Epoch> {
-        lock(&self.known).clone()
+        self.link.made().map(|link| link.epoch().clone())
     }
 
-    /// Lets go of the connection.
+    /// Lets go of the connection, and makes none any more.
     pub(crate) fn hang_up(&self) {
-        *self.slot() = None;
+        self.link.close();
     }
-
-    fn slot(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
-        lock(&self.link)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,0 +1,56 @@
+//! Connections that are being made: whoever asked for one first may go away, or never be polled again.
+
+mod common;
+
+use common::{SOON, redis, within};
+use distlock_core::{DistLock, LockName};
+use distlock_harness::{Direction, FaultProxy, eventually_async, servers::redis::RedisServer};
+use futures_util::FutureExt as _;
+
+/// Breaks the connection, and keeps back the server's answer to the next one, which is under way after this.
+async fn redial(proxy: &FaultProxy, lock: &dyn DistLock, name: &LockName) {
+    proxy.stop(Direction::ToClient);
+    proxy.reset();
+    eventually_async("a connection is being made", SOON, || async {
+        let refused = lock.inspect(name).await.is_err();
+        (refused && proxy.connections() == 1).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_connection_and_is_not_polled_keeps_nobody_from_it() {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let redis = redis(&format!("redis://{}", proxy.address())).await;
+    let (lock, name) = (redis.unwrap().lock(), LockName::new("a").unwrap());
+    redial(&proxy, &*lock, &name).await;
+    let mut first = lock.inspect(&name);
+    assert!(first.as_mut().now_or_never().is_none());
+    proxy.pass();
+    let second = eventually_async("connected", SOON, || async {
+        lock.inspect(&name).await.ok()
+    });
+    second.await.unwrap();
+    within(SOON, "the first as well", first).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_being_made_is_given_up_on_closing() {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let redis = redis(&format!("redis://{}", proxy.address()))
+        .await
+        .unwrap();
+    let (lock, name) = (redis.lock(), LockName::new("a").unwrap());
+    redial(&proxy, &*lock, &name).await;
+    redis.records().close().await;
+    lock.close().await;
+    proxy.pass();
+    eventually_async("no connection is left", SOON, || async {
+        (proxy.connections() == 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
