@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Epoch, Error, ErrorKind, Result};
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use redis::{Script, Value};
 
@@ -26,20 +26,26 @@ use crate::{
 /// How long a server that was asked for the map may be silent before the next is asked as well.
 const NEXT: Duration = Duration::from_millis(100);
 
+/// How long a map that leaves slots out waits for a better one.
+const BETTER: Duration = Duration::from_millis(300);
+
 /// How long to wait for primaries that nobody has asked for yet.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// What is known of a cluster.
 pub(crate) struct Cluster {
     seeds: Vec<Endpoint>,
-    /// Every server that was ever named. A handle's connections to them are kept.
+    /// The primaries, and whom else somebody named since the last map.
     // Std mutexes: held for map operations only.
     nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
+    /// Who gave a map, the last one at the end.
+    givers: Mutex<Vec<Endpoint>>,
     map: Lasting<Arc<Map>>,
     /// Set when the map was found to be wrong.
     stale: AtomicBool,
     /// What the last epoch was made of, and that epoch.
     epoch: Mutex<Option<(Vec<Option<Epoch>>, Epoch)>>,
+    closed: AtomicBool,
 }
 
 /// Who serves which bucket, and all primaries.
@@ -47,6 +53,9 @@ pub(crate) struct Cluster {
 pub(crate) struct Map {
     of_bucket: Vec<Option<Arc<Node>>>,
     pub(crate) primaries: Vec<Arc<Node>>,
+    /// How many slots are served.
+    slots: usize,
+    giver: Endpoint,
 }
 
 /// The map is being asked for: a doubt that comes meanwhile stays, and so does the one that led to it if nothing comes of it.
@@ -83,9 +92,11 @@ impl Cluster {
         Self {
             seeds,
             nodes: Mutex::default(),
+            givers: Mutex::default(),
             map: Lasting::default(),
             stale: AtomicBool::new(false),
             epoch: Mutex::default(),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -120,6 +131,9 @@ impl Cluster {
         let node = nodes
             .entry(endpoint.clone())
             .or_insert_with(|| Arc::new(Node::new(endpoint.clone())));
+        if self.closed.load(Ordering::Acquire) {
+            node.hang_up();
+        }
         Arc::clone(node)
     }
 
@@ -140,6 +154,7 @@ impl Cluster {
                     _ = join_all(links) => {}
                     () = dialer.clock().sleep(LOOK) => {}
                 }
+                unsettled.cluster.part_with_others(&map);
                 unsettled.settle();
                 Ok(Arc::new(map))
             }
@@ -178,47 +193,103 @@ impl Cluster {
     }
 
     pub(crate) fn hang_up(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.map.close();
         for node in lock(&self.nodes).values() {
             node.hang_up();
         }
     }
 
-    /// Asks the servers, those first that are connected. One that is silent keeps nobody from asking the next.
+    /// Lets go of all servers but the primaries of a new map: what one that left the cluster says is not true of it, and
+    /// whoever waits for its word is woken.
+    fn part_with_others(&self, map: &Map) {
+        lock(&self.nodes).retain(|_, node| {
+            let stays = map.serves(node);
+            if !stays {
+                node.hang_up();
+            }
+            stays
+        });
+        let mut givers = lock(&self.givers);
+        let named = |giver: &Endpoint| {
+            self.seeds.contains(giver) || map.primaries.iter().any(|node| node.endpoint == *giver)
+        };
+        givers.retain(|giver| *giver != map.giver && named(giver));
+        givers.push(map.giver.clone());
+    }
+
+    /// The servers to ask for a map: first those that serve something as far as we know, and last of these the one whose map
+    /// is in doubt now, so that a server which is wrong and answers quickly is not the only one ever heard.
+    fn whom_to_ask(&self) -> Vec<Arc<Node>> {
+        let mut known: Vec<_> = self.seeds.iter().map(|seed| self.node_at(seed)).collect();
+        let named = lock(&self.nodes).values().cloned().collect::<Vec<_>>();
+        known.extend(named.into_iter().filter(|node| {
+            // In their order, which the user chose.
+            !self.seeds.contains(&node.endpoint)
+        }));
+        let map = self.map.made();
+        let givers = lock(&self.givers).clone();
+        known.sort_by_cached_key(|node| {
+            let serves = map.as_ref().is_some_and(|map| map.serves(node));
+            let in_doubt = givers.last() == Some(&node.endpoint);
+            let gave = givers.iter().position(|giver| *giver == node.endpoint);
+            (!serves, in_doubt, node.live().is_none(), gave)
+        });
+        known
+    }
+
+    /// Asks the servers one after the other. One that is silent keeps nobody from asking the next, and a map that leaves slots
+    /// out is taken when nobody has a better one: its giver may know no other server.
     async fn ask(&self, dialer: &Arc<Dialer>) -> Result<Map> {
-        let mut known: Vec<_> = lock(&self.nodes).values().cloned().collect();
-        for seed in &self.seeds {
-            let node = self.node_at(seed);
-            if !known.iter().any(|other| Arc::ptr_eq(other, &node)) {
-                known.push(node);
-            }
-        }
-        known.sort_by_key(|node| node.live().is_none());
-        let mut known = known.into_iter();
+        let clock = dialer.clock();
+        let ask_one = |node: Arc<Node>| async move { self.ask_one(dialer, &node).await };
+        let mut known = self.whom_to_ask().into_iter();
         let mut asked = FuturesUnordered::new();
-        let mut last = None;
+        let mut best: Option<Map> = None;
+        let mut until = None;
+        let mut refused: Option<Error> = None;
+        let at_first = self.map.made().is_none();
         loop {
-            if let Some(node) = known.next() {
-                asked.push(async move { self.ask_one(dialer, &node).await });
-            }
+            asked.extend(known.next().map(ask_one));
+            let pause = until.map_or(NEXT, |until: Moment| until.since(clock.now()));
             let answer = tokio::select! {
                 biased;
                 answer = asked.next() => answer,
-                () = dialer.clock().sleep(NEXT), if known.len() > 0 => continue,
+                () = clock.sleep(pause), if until.is_some() || known.len() > 0 => {
+                    if until.is_some() {
+                        break;
+                    }
+                    continue;
+                }
             };
             match answer {
-                Some(Ok(map)) => return Ok(map),
-                Some(Err(error)) if error.kind() == ErrorKind::InvalidConfig => return Err(error),
-                Some(Err(error)) => last = Some(error),
+                Some(Ok(map)) if map.slots == usize::from(SLOTS) => return Ok(map),
+                Some(Ok(map)) => {
+                    until.get_or_insert_with(|| clock.now() + BETTER);
+                    asked.extend(known.by_ref().map(ask_one));
+                    if best.as_ref().is_none_or(|best| best.slots < map.slots) {
+                        best = Some(map);
+                    }
+                }
+                Some(Err(error)) => {
+                    // At first, what is wrong for good says most. Later, whom nobody can reach now may be right again soon.
+                    let worse = |known: &Error| known.is_retryable() == at_first;
+                    if refused.as_ref().is_none_or(worse) {
+                        refused = Some(error);
+                    }
+                }
                 None => break,
             }
         }
-        Err(last.unwrap_or_else(|| {
-            Error::new(
-                ErrorKind::InvalidConfig,
-                "no server of the cluster is named",
-            )
-            .on(BACKEND)
-        }))
+        best.ok_or_else(|| {
+            refused.unwrap_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidConfig,
+                    "no server of the cluster is named",
+                )
+                .on(BACKEND)
+            })
+        })
     }
 
     async fn ask_one(&self, dialer: &Arc<Dialer>, node: &Arc<Node>) -> Result<Map> {
@@ -231,13 +302,20 @@ impl Cluster {
             // A replica knows the map as well, but is no place to keep a connection to.
             None => dialer.ask_slots(&node.endpoint).await?,
         };
-        self.read(slots, &node.endpoint).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unavailable,
-                format!("{} does not say who serves which slot", node.endpoint),
-            )
-            .on(BACKEND)
-        })
+        let unavailable = |message| Error::new(ErrorKind::Unavailable, message).on(BACKEND);
+        let map = self.read(slots, &node.endpoint).ok_or_else(|| {
+            unavailable(format!(
+                "{} does not say who serves which slot",
+                node.endpoint
+            ))
+        })?;
+        if map.primaries.is_empty() {
+            return Err(unavailable(format!(
+                "{} knows of no server that serves any slot: it belongs to no cluster",
+                node.endpoint
+            )));
+        }
+        Ok(map)
     }
 
     /// Reads the answer to `CLUSTER SLOTS`: `[[first, last, [host, port, ..], ..], ..]`.
@@ -275,7 +353,16 @@ impl Cluster {
         Some(Map {
             of_bucket,
             primaries,
+            slots: of_slot.iter().flatten().count(),
+            giver: asked.clone(),
         })
+    }
+}
+
+impl Map {
+    fn serves(&self, node: &Arc<Node>) -> bool {
+        let mut primaries = self.primaries.iter();
+        primaries.any(|primary| Arc::ptr_eq(primary, node))
     }
 }
 
@@ -329,6 +416,35 @@ mod tests {
                 _ => None,
             };
             assert_eq!(host, expected);
+        }
+    }
+
+    /// Whoever is cut off from the rest answers quickly, and always the same.
+    #[tokio::test]
+    async fn others_are_asked_before_who_gave_the_map_that_is_in_doubt() {
+        let endpoint = |host: &str| Endpoint::new(host, 1);
+        let cluster = Cluster::new(["a", "b", "seed"].map(endpoint).to_vec());
+        for (giver, next) in [
+            ("seed", ["a", "b", "c", "seed"]),
+            ("a", ["b", "c", "a", "seed"]),
+            ("b", ["c", "a", "b", "seed"]),
+            ("c", ["a", "b", "c", "seed"]),
+        ] {
+            let third = |at: i64, host| range(at * 100, at * 100 + 99, named(host), 1);
+            let slots = Value::Array(vec![third(0, "a"), third(1, "b"), third(2, "c")]);
+            let map = cluster.read(slots, &endpoint(giver)).unwrap();
+            let gone = cluster.node_at(&endpoint("gone"));
+            cluster.part_with_others(&map);
+            assert_eq!(lock(&cluster.nodes).len(), map.primaries.len());
+            assert!(!Arc::ptr_eq(&gone, &cluster.node_at(&gone.endpoint)));
+            cluster.part_with_others(&map);
+            let made = async { Ok(Arc::new(map)) };
+            let clock = distlock_core::ManualClock::new();
+            let made = cluster.map.get(&clock, LOOK, |_| false, || made);
+            assert_eq!(made.await.unwrap().slots, 300);
+            let asked: Vec<_> = cluster.whom_to_ask();
+            let hosts: Vec<_> = asked.iter().map(|node| &*node.endpoint.host).collect();
+            assert_eq!(hosts, next, "after {giver}");
         }
     }
 

@@ -106,8 +106,9 @@ impl Router {
             )
             .on(BACKEND));
         };
-        let node = cluster.node_at(endpoint);
-        self.patiently(|| node.connect(&self.dialer)).await
+        // Looked up each time: a new map parts with servers that it does not name.
+        self.patiently(|| async { cluster.node_at(endpoint).connect(&self.dialer).await })
+            .await
     }
 
     /// Connections to all primaries.

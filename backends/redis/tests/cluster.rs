@@ -1,0 +1,101 @@
+//! A cluster whose servers come and go, and what each of them says of it.
+
+mod common;
+
+use std::{process::Command, time::Duration};
+
+use common::{SOON, locker};
+use distlock_core::{Guard, Locker};
+use distlock_harness::{
+    eventually_async, free_port,
+    servers::redis::{RedisCluster, RedisServer},
+};
+
+/// Longer than it takes to move a third of all slots on a busy machine.
+const TTL: Duration = Duration::from_secs(20);
+
+async fn hold(locker: &Locker, name: &str) -> Guard {
+    let acquired = locker.lock(name).ttl(TTL).wait(SOON).acquire();
+    acquired.await.unwrap()
+}
+
+/// What `redis-cli --cluster` does for an operator.
+fn cluster(arguments: &[&str]) {
+    let output = Command::new("redis-cli")
+        .arg("--cluster")
+        .args(arguments)
+        .output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+}
+
+/// The place of the server that has a lock.
+fn home(servers: &RedisCluster, name: &str) -> usize {
+    let pattern = format!("*:l:{name}");
+    let has_it = |node: &RedisServer| !node.command(&["KEYS", &pattern]).unwrap().is_empty();
+    servers.nodes.iter().position(has_it).unwrap()
+}
+
+/// One that was started for a cluster and never joined it knows nothing, and says so quickly.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_belongs_to_no_cluster_is_not_believed() {
+    let bus = format!("cluster-port {}", free_port().unwrap());
+    let alone = RedisServer::with(&["cluster-enabled yes", &bus]).unwrap();
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let others = servers.url();
+    let url = others.replace("//", &format!("//{},", alone.address()));
+    for _ in 0..10 {
+        let locker = locker(&url).await;
+        let guard = locker.lock("a").wait(Duration::ZERO).acquire().await;
+        assert!(guard.unwrap().release().await.is_clean());
+        locker.close().await;
+    }
+    let url = format!("redis+cluster://{}", alone.address());
+    let refused = common::redis(&url).await.unwrap_err();
+    assert!(refused.to_string().contains("no cluster"), "{refused}");
+}
+
+/// An operator moves all slots of a server away and takes it out of the cluster. It goes on running, and knows nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_left_the_cluster_is_not_believed() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let mut names = (0..).map(|n| format!("lock-{n}"));
+    // Each looks for itself, and asks in an order of its own. Each has a lock that moves and one that stays.
+    let mut clients = Vec::new();
+    for _ in 0..6 {
+        let locker = locker(&servers.url()).await;
+        let (mut moving, mut staying) = (None, None);
+        while moving.is_none() || staying.is_none() {
+            let name = names.next().unwrap();
+            let guard = hold(&locker, &name).await;
+            match home(&servers, &name) {
+                0 => moving = Some(guard),
+                _ => staying = Some(guard),
+            }
+        }
+        clients.push((locker, [moving.unwrap(), staying.unwrap()]));
+    }
+    let id = |node: usize| servers.nodes[node].command(&["CLUSTER", "MYID"]).unwrap();
+    let (at, leaving, staying) = (servers.nodes[1].address().to_string(), id(0), id(1));
+    let mut move_all = vec!["reshard", &*at, "--cluster-from", &*leaving];
+    move_all.extend(["--cluster-to", &*staying, "--cluster-slots", "16384"]);
+    move_all.extend(["--cluster-pipeline", "100", "--cluster-yes"]);
+    cluster(&move_all);
+    cluster(&["del-node", &at, &leaving]);
+    let slots = servers.nodes[0].command(&["CLUSTER", "SLOTS"]).unwrap();
+    assert_eq!(slots, "", "it knows nothing any more");
+    for (locker, guards) in &clients {
+        for guard in guards {
+            let extended =
+                eventually_async("renewed", SOON, || async { guard.extend(TTL).await.ok() });
+            extended.await.unwrap();
+            // Renewals have connections of their own.
+            let found = eventually_async("found", SOON, || async {
+                locker.inspect(guard.name().as_str()).await.ok()
+            });
+            assert_eq!(found.await.unwrap().last_token, Some(guard.token()));
+            assert!(guard.is_valid());
+        }
+    }
+}
