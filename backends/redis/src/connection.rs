@@ -14,7 +14,7 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue,
     IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
     RedisError, Value,
-    aio::{MultiplexedConnection, SendError},
+    aio::{AsyncPushSender, MultiplexedConnection, SendError},
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
@@ -34,13 +34,28 @@ pub(crate) struct Link {
     pub(crate) server: Server,
     /// The server's clock, and a moment of ours at which it showed no less.
     clock_read: (u64, Moment),
-    /// Set once and for ever when it broke.
-    broken: Arc<AtomicBool>,
+    line: Arc<Line>,
     /// Whether the server remembers what this connection reads.
     tracking: AtomicBool,
     /// Set when the server refused to compare and delete: it has the command, and this user may not use it.
     must_not_compare: AtomicBool,
     tally: Arc<Tally>,
+    waiters: Arc<Waiters>,
+}
+
+/// What a link and the driver's task for it tell each other.
+#[derive(Debug, Default)]
+struct Line {
+    /// Set once and for ever when it broke.
+    broken: AtomicBool,
+    /// Whether a link came of it, on which somebody may have been promised a push.
+    used: AtomicBool,
+}
+
+/// Hears the server's pushes, and lives exactly as long as the driver's task: nobody says goodbye when a runtime is dropped,
+/// and no push arrives any more.
+struct Ear {
+    line: Arc<Line>,
     waiters: Arc<Waiters>,
 }
 
@@ -71,12 +86,12 @@ pub(crate) struct Dialer {
 
 impl Link {
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Acquire)
+        self.line.broken.load(Ordering::Acquire)
     }
 
     /// Gives it up: whoever comes next makes a new one.
     pub(crate) fn abandon(&self) {
-        self.broken.store(true, Ordering::Release);
+        self.line.broken.store(true, Ordering::Release);
     }
 
     pub(crate) fn epoch(&self) -> &Epoch {
@@ -169,6 +184,29 @@ impl fmt::Debug for Link {
     }
 }
 
+impl AsyncPushSender for Ear {
+    // It must not wait for anything.
+    fn send(&self, push: PushInfo) -> Result<(), SendError> {
+        match push.kind {
+            PushKind::Invalidate => self.waiters.invalidated(&push.data),
+            // The task ends, and this with it.
+            PushKind::Disconnection => self.line.broken.store(true, Ordering::Release),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.line.broken.store(true, Ordering::Release);
+        // Whatever they waited for may have been pushed to nobody. A try to connect that failed promised nothing.
+        if self.line.used.load(Ordering::Acquire) {
+            self.waiters.wake_all();
+        }
+    }
+}
+
 impl Dialer {
     /// Reads the certificates.
     pub(crate) fn new(
@@ -240,12 +278,16 @@ impl Dialer {
     }
 
     async fn dial_unbounded(&self, client: &Client, address: &str) -> Result<Link> {
-        let broken = Arc::new(AtomicBool::new(false));
+        let line = Arc::<Line>::default();
+        let ear = Ear {
+            line: Arc::clone(&line),
+            waiters: Arc::clone(&self.waiters),
+        };
         let options = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.patience()))
             .set_response_timeout(Some(self.config.timeout))
             .set_write_backpressure_boundary(256 * 1024)
-            .set_push_sender(self.ear(&broken));
+            .set_push_sender(ear);
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&options)
             .await
@@ -266,37 +308,18 @@ impl Dialer {
             .map_err(|error| error::of_connecting(&error, address))?;
         let answered = self.clock.now();
         let (time, server) = Server::read(answers, address)?;
+        line.used.store(true, Ordering::Release);
         Ok(Link {
             connection,
             address: address.into(),
             server,
             clock_read: (time, answered),
-            broken,
+            line,
             tracking: AtomicBool::new(false),
             must_not_compare: AtomicBool::new(false),
             tally: Arc::clone(&self.tally),
             waiters: Arc::clone(&self.waiters),
         })
-    }
-
-    /// What listens to the server's pushes. It must not wait for anything.
-    fn ear(
-        &self,
-        broken: &Arc<AtomicBool>,
-    ) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
-        let (waiters, broken) = (Arc::clone(&self.waiters), Arc::clone(broken));
-        move |push| {
-            match push.kind {
-                PushKind::Invalidate => waiters.invalidated(&push.data),
-                PushKind::Disconnection => {
-                    broken.store(true, Ordering::Release);
-                    // Whatever they waited for may have been pushed to nobody.
-                    waiters.wake_all();
-                }
-                _ => {}
-            }
-            Ok(())
-        }
     }
 
     /// The driver's client for a server.

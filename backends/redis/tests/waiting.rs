@@ -163,7 +163,8 @@ async fn an_expiry_ends_a_wait_on_a_server_full_of_expiring_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_the_loss_of_its_connection() {
     let server = RedisServer::start().unwrap();
-    a_wait_survives(&server, &server.url(), async |_| {
+    let waiter = locker(&server.url()).await;
+    a_wait_survives(&server, &waiter, async || {
         // What was armed goes with the connection; nobody else's is tracking.
         server
             .command(&["CLIENT", "KILL", "TYPE", "normal"])
@@ -177,8 +178,8 @@ async fn a_wait_survives_the_loss_of_its_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_that_its_connection_is_given_up() {
     let server = RedisServer::start().unwrap();
-    let url = format!("{}?request_timeout=200ms", server.url());
-    a_wait_survives(&server, &url, async |waiter| {
+    let waiter = locker(&format!("{}?request_timeout=200ms", server.url())).await;
+    a_wait_survives(&server, &waiter, async || {
         server.signal(Signal::STOP).unwrap();
         let other = || waiter.lock("other").wait(Duration::ZERO).acquire();
         assert!(other().await.is_err(), "the server stands still");
@@ -193,23 +194,41 @@ async fn a_wait_survives_that_its_connection_is_given_up() {
     .await;
 }
 
-/// Somebody waits with a client of its own when something happens to that, and is woken by the release all the same, long
-/// before the lease ends.
-async fn a_wait_survives(server: &RedisServer, url: &str, happens: impl AsyncFnOnce(&Locker)) {
+/// The connection is carried by another runtime than the one that waits, and ends with that, without a goodbye.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_survives_the_runtime_of_its_connection() {
+    let server = RedisServer::start().unwrap();
+    let other = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let url = server.url();
+    let waiter = other.spawn(async move { locker(&url).await });
+    let waiter = waiter.await.unwrap();
+    a_wait_survives(&server, &waiter, async || {
+        other.shutdown_background();
+        armed(&server).await;
+    })
+    .await;
+}
+
+/// Somebody waits when something happens to the connection, and is woken by the release all the same, long before the lease
+/// ends and before anybody looks without a reason.
+async fn a_wait_survives(server: &RedisServer, waiter: &Locker, happens: impl AsyncFnOnce()) {
     let holder = redis(&server.url()).await.unwrap();
     let first = request(NAME, Duration::from_secs(600));
     let grant = take(&*holder.lock(), &first).await;
-    let waiter = locker(url).await;
     let waiting = tokio::spawn(waiter.lock(NAME).wait(SOON * 3).acquire());
     armed(server).await;
-    happens(&waiter).await;
+    happens().await;
     let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
     eventually_async("released", SOON, || async {
         holder.lock().release(&lease).await.ok()
     })
     .await
     .unwrap();
-    let guard = within(SOON, "woken", waiting).await.unwrap().unwrap();
+    let guard = within(SOON / 4, "woken", waiting).await.unwrap().unwrap();
     assert!(guard.release().await.is_clean());
 }
 
