@@ -35,7 +35,7 @@
 //! - Nobody but its owner renews, releases or hands over a lock; the comparison and the change are one step.
 //! - Replication is asynchronous: a failover may forget the latest locks. The old holder is told at its next renewal
 //!   ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)), and a fenced resource refuses it before that.
-//! - Waiting sends nothing: the server tells when a lock changes.
+//! - Waiting sends next to nothing: the server tells when a lock changes. Each process asks once in ten seconds all the same.
 //!
 //! # What the server must permit
 //! A user with no more than this can do everything except read the settings that `doctor` looks at:

@@ -18,8 +18,9 @@ use crate::{
     waiters::Place,
 };
 
-/// Longest sleep of one wait. Waking without a reason is allowed; a duration near the largest one overflows clocks.
-const LONGEST: Duration = Duration::from_secs(3600);
+/// After this it asks again without a reason. What brings the pushes may stand still and not be broken: the runtime that
+/// carries the connection, when somebody blocks its threads. One question of each process for a name, it costs next to nothing.
+const PATROL: Duration = Duration::from_secs(10);
 
 pub(crate) struct RedisContender {
     store: Arc<Store>,
@@ -67,7 +68,7 @@ impl Contender for RedisContender {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let over = self.store.clock().sleep(at_most.min(LONGEST));
+        let over = self.store.clock().sleep(at_most.min(PATROL));
         let woken = async {
             if self.armed || self.arm().await {
                 self.place.woken().await;

@@ -213,6 +213,45 @@ async fn a_wait_survives_the_runtime_of_its_connection() {
     .await;
 }
 
+/// As before, but the other runtime stands still: nothing broke, and no push arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_survives_that_the_runtime_of_its_connection_stands_still() {
+    let server = RedisServer::start().unwrap();
+    let (give, given) = tokio::sync::oneshot::channel();
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let (stands, standing) = tokio::sync::oneshot::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let url = server.url();
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            give.send(locker(&url).await).unwrap();
+            stopped.await
+        })?;
+        // From here on nobody drives it.
+        stands.send(()).unwrap();
+        let _ = ended.recv();
+        Ok::<_, tokio::sync::oneshot::error::RecvError>(())
+    });
+    let waiter = given.await.unwrap();
+    let holder = redis(&server.url()).await.unwrap();
+    let first = request(NAME, Duration::from_secs(600));
+    let grant = take(&*holder.lock(), &first).await;
+    let waiting = tokio::spawn(waiter.lock(NAME).wait(SOON * 3).acquire());
+    armed(&server).await;
+    stop.send(()).unwrap();
+    standing.await.unwrap();
+    let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
+    holder.lock().release(&lease).await.unwrap();
+    let guard = within(SOON, "looked", waiting).await.unwrap().unwrap();
+    assert!(guard.release().await.is_clean());
+    drop(end);
+    other.join().unwrap().unwrap();
+}
+
 /// Somebody waits when something happens to the connection, and is woken by the release all the same, long before the lease
 /// ends and before anybody looks without a reason.
 async fn a_wait_survives(server: &RedisServer, waiter: &Locker, happens: impl AsyncFnOnce()) {
