@@ -38,6 +38,8 @@ pub(crate) struct Call {
 pub(crate) struct Heard {
     pub(crate) replies: Vec<Value>,
     pub(crate) link: Arc<Link>,
+    /// Whether the server says so when one of the keys that were to be tracked changes.
+    pub(crate) tells: bool,
 }
 
 /// Calls that go to one primary in one go, with their places among all.
@@ -80,12 +82,21 @@ impl Call {
         }
     }
 
+    /// Whether it goes to a server that does not have the whole slot yet.
+    const fn is_importing(&self) -> bool {
+        matches!(self.detour, Some((_, true)))
+    }
+
+    /// What has the server remember keys, where it is told to.
+    fn tracks(&self) -> Option<&Cmd> {
+        // The server takes `ASKING` or `CLIENT CACHING` before a command, not both, and a slot seldom moves.
+        self.tracked.as_ref().filter(|_| !self.is_importing())
+    }
+
     /// Writes it, and how many commands come before its own.
     fn write(&self, pipeline: &mut Pipeline, link: &Link) -> usize {
         let before = pipeline.len();
-        let importing = matches!(self.detour, Some((_, true)));
-        // The server takes one of the two before a command, and a slot seldom moves.
-        if let (Some(read), false) = (&self.tracked, importing) {
+        if let Some(read) = self.tracks() {
             if link.must_start_tracking() {
                 pipeline
                     .cmd("CLIENT")
@@ -98,7 +109,7 @@ impl Call {
         }
         let preamble = pipeline.len() - before;
         for command in &self.commands {
-            if importing {
+            if self.is_importing() {
                 pipeline.cmd("ASKING");
             }
             pipeline.add_command(command.clone());
@@ -111,7 +122,7 @@ impl Call {
         // All of them, or the next call would read what is left.
         let unprepared = replies.take(preamble).filter_map(|reply| refusal(&reply));
         let unprepared = unprepared.reduce(|first, _| first);
-        let importing = matches!(self.detour, Some((_, true)));
+        let importing = self.is_importing();
         let own = replies
             .take(self.commands.len() * if importing { 2 } else { 1 })
             .enumerate()
@@ -231,6 +242,7 @@ impl Router {
                             Ok(replies) => Ok(Heard {
                                 replies,
                                 link: Arc::clone(&link),
+                                tells: call.tracks().is_some(),
                             }),
                             Err(refusal) => {
                                 if self.follow(&mut call, &refusal, &link) {
@@ -276,10 +288,12 @@ impl Router {
             .iter()
             .map(|(_, call)| call.write(&mut pipeline, &link))
             .collect();
-        let replies = link
-            .send(&pipeline)
-            .await
-            .inspect_err(|_| self.doubt(&link))?;
+        let mut replies = Vec::new();
+        // A look that is to be remembered, and cannot be, leaves nothing to send.
+        if !pipeline.is_empty() {
+            let sent = link.send(&pipeline).await;
+            replies = sent.inspect_err(|_| self.doubt(&link))?;
+        }
         let mut replies = replies.into_iter();
         let read = group
             .iter()

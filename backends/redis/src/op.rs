@@ -2,8 +2,8 @@
 
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Epoch, Error, ErrorKind, Expect, FencingToken, Forced, Grant,
-    HandOver, Lease, LockName, LossFeed, LossReason, RecordKey, ReleaseOutcome, Renewal, Renewed,
-    Result, Version, Written,
+    HandOver, HolderInfo, Lease, LockName, LossFeed, LossReason, RecordKey, ReleaseOutcome,
+    Renewal, Renewed, Result, Version, Written,
 };
 use redis::Value;
 
@@ -155,12 +155,22 @@ pub(crate) enum Answer {
     Released(ReleaseOutcome),
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
+    /// A contender found it held, and the server will not tell when that changes.
+    BusyUntold(Option<HolderInfo>),
     Forced(Forced),
     Written(Written),
     Deleted(Deleted),
 }
 
 impl Answer {
+    /// The answer of a server that was not told to remember what it was asked.
+    pub(crate) fn untold(self, op: &Op) -> Self {
+        match (&op.what, self) {
+            (What::Contend(_), Self::Acquired(Attempt::Busy(holder))) => Self::BusyUntold(holder),
+            (_, answer) => answer,
+        }
+    }
+
     /// An answer to another kind of question than was asked.
     pub(crate) fn unexpected(&self) -> Error {
         Error::new(

@@ -232,7 +232,11 @@ impl Ways {
                     let news = self.news(&heard.link);
                     answers.extend(part.iter().map(|op| {
                         let reply = replies.next(op);
-                        Reply::Done(self.read(op, reply, &heard.link, &news))
+                        let mut answer = self.read(op, reply, &heard.link, &news);
+                        if !heard.tells {
+                            answer = answer.map(|answer| answer.untold(op));
+                        }
+                        Reply::Done(answer)
                     }));
                 }
                 Err(error) => {

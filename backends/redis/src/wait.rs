@@ -22,12 +22,15 @@ use crate::{
 /// carries the connection, when somebody blocks its threads. One question of each process for a name, it costs next to nothing.
 const PATROL: Duration = Duration::from_secs(10);
 
+/// After this it asks again when nobody will tell, as while the lock's slot is on its way to another server.
+const UNTOLD: Duration = Duration::from_millis(100);
+
 pub(crate) struct RedisContender {
     store: Arc<Store>,
     request: AcquireRequest,
     place: Place,
     bucket: Bucket,
-    /// Whether it has asked, or arranged to be told.
+    /// Whether the server was asked to tell.
     armed: bool,
 }
 
@@ -49,7 +52,8 @@ impl RedisContender {
     async fn arm(&mut self) -> bool {
         let look = Call::plain(self.bucket, vec![]).tracking([self.place.key()].into_iter());
         // Whoever asks next learns what is wrong.
-        self.armed = self.store.ways().router.ask(look).await.is_ok();
+        let heard = self.store.ways().router.ask(look).await;
+        self.armed = heard.is_ok_and(|heard| heard.tells);
         self.armed
     }
 }
@@ -60,18 +64,23 @@ impl Contender for RedisContender {
         self.store.check_open()?;
         let asked = What::Contend(self.request.clone());
         let answer = self.store.submit(asked).await?;
-        self.armed = true;
+        self.armed = !matches!(answer, Answer::BusyUntold(_));
         match answer {
             Answer::Acquired(attempt) => Ok(attempt),
+            Answer::BusyUntold(holder) => Ok(Attempt::Busy(holder)),
             other => Err(other.unexpected()),
         }
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let over = self.store.clock().sleep(at_most.min(PATROL));
+        let clock = Arc::clone(self.store.clock());
+        let over = clock.sleep(at_most.min(PATROL));
         let woken = async {
-            if self.armed || self.arm().await {
-                self.place.woken().await;
+            let told = self.armed || self.arm().await;
+            tokio::select! {
+                biased;
+                () = self.place.woken() => {}
+                () = clock.sleep(UNTOLD), if !told => {}
             }
         };
         tokio::select! {

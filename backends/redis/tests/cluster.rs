@@ -4,7 +4,7 @@ mod common;
 
 use std::{process::Command, time::Duration};
 
-use common::{SOON, locker};
+use common::{SOON, locker, within};
 use distlock_core::{Guard, Locker};
 use distlock_harness::{
     eventually_async, free_port,
@@ -98,4 +98,50 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
             assert!(guard.is_valid());
         }
     }
+}
+
+/// While a slot is on its way to another server, that one cannot be told to remember what it was asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_survives_that_its_slot_moves() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let (holder, waiter) = (locker(&servers.url()).await, locker(&servers.url()).await);
+    let name = "waited-for";
+    let guard = holder.lock(name).ttl(TTL * 30).acquire().await.unwrap();
+    let waiting = tokio::spawn(waiter.lock(name).wait(SOON * 3).acquire());
+    let from = home(&servers, name);
+    let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
+    eventually_async("armed", SOON, || async {
+        (old.info("tracking_total_keys").unwrap() == "1").then_some(())
+    })
+    .await
+    .unwrap();
+
+    let key = old.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
+    let slot = old.command(&["CLUSTER", "KEYSLOT", &key]).unwrap();
+    let ids = [old, new].map(|node| node.command(&["CLUSTER", "MYID"]).unwrap());
+    let set_slot = |node: &RedisServer, state: &str, id: &str| {
+        let done = node.command(&["CLUSTER", "SETSLOT", &slot, state, id]);
+        assert_eq!(done.unwrap(), "OK");
+    };
+    set_slot(new, "IMPORTING", &ids[0]);
+    set_slot(old, "MIGRATING", &ids[1]);
+    let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+    let port = new.address().port().to_string();
+    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    let keys = keys.unwrap();
+    migrate.extend(keys.lines());
+    assert_eq!(old.command(&migrate).unwrap(), "OK");
+    // With the text of the script, which is new there, at the latest.
+    eventually_async("found held at the new place", SOON, || async {
+        (new.calls("asking").unwrap() >= 2).then_some(())
+    })
+    .await
+    .unwrap();
+
+    assert!(guard.release().await.is_clean());
+    for node in [new, old] {
+        set_slot(node, "NODE", &ids[1]);
+    }
+    let guard = within(SOON / 4, "woken", waiting).await.unwrap().unwrap();
+    assert!(guard.release().await.is_clean());
 }
