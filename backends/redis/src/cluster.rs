@@ -137,6 +137,12 @@ impl Cluster {
         Arc::clone(node)
     }
 
+    /// The present map, if nobody doubts it.
+    pub(crate) fn settled_map(&self) -> Option<Arc<Map>> {
+        let settled = !self.stale.load(Ordering::Acquire);
+        settled.then(|| self.map.made()).flatten()
+    }
+
     /// The present map.
     ///
     /// # Errors
@@ -360,6 +366,12 @@ impl Cluster {
 }
 
 impl Map {
+    /// Where the primary of a bucket is; `None` when nobody serves it.
+    pub(crate) fn place(&self, bucket: Bucket) -> Option<&Endpoint> {
+        let node = self.of_bucket[bucket.index()].as_ref();
+        node.map(|node| &node.endpoint)
+    }
+
     fn serves(&self, node: &Arc<Node>) -> bool {
         let mut primaries = self.primaries.iter();
         primaries.any(|primary| Arc::ptr_eq(primary, node))

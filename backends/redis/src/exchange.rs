@@ -226,7 +226,7 @@ impl Router {
 
     /// Sends calls once. Returns those that must be sent again; the present answers to them stand until then.
     async fn round(&self, calls: Group, answers: &mut [Option<Result<Heard>>]) -> Group {
-        let groups = self.groups(calls).await;
+        let groups = self.groups(calls, answers).await;
         let sent = groups.into_iter().map(|group| self.send(group));
         let mut again = Group::new();
         for (group, outcome) in join_all(sent).await {
@@ -303,22 +303,41 @@ impl Router {
         Ok((link, read))
     }
 
-    /// Puts together what goes to one primary.
-    async fn groups(&self, calls: Group) -> Vec<Group> {
+    /// Puts together what goes to one primary. Those whose primary nobody can be asked for are answered here: all at once,
+    /// because whoever looked for one after the other would keep them all waiting for as many times as there are.
+    async fn groups(&self, calls: Group, answers: &mut [Option<Result<Heard>>]) -> Vec<Group> {
         if !self.is_cluster() {
             return vec![calls];
         }
+        let (mut ready, straight): (Group, Group) = calls
+            .into_iter()
+            .partition(|(_, call)| call.detour.is_some());
+        let mut map = None;
+        if !straight.is_empty() {
+            match self.map().await {
+                Ok(known) => {
+                    map = known;
+                    ready.extend(straight);
+                }
+                Err(error) => {
+                    for (at, _) in straight {
+                        note(&mut answers[at], Err(error.clone()));
+                    }
+                }
+            }
+        }
         let mut groups: Vec<(Option<Endpoint>, Group)> = Vec::new();
-        for (at, call) in calls {
-            let place = match &call.detour {
-                Some((endpoint, _)) => Some(endpoint.clone()),
-                None => self.place(call.bucket).await,
+        for (at, call) in ready {
+            let place = match (&call.detour, &map) {
+                (Some((endpoint, _)), _) => Some(endpoint),
+                (None, Some(map)) => map.place(call.bucket),
+                (None, None) => None,
             };
             match groups.iter_mut().find(|(known, group)| {
-                *known == place && group[0].1.detour.is_some() == call.detour.is_some()
+                known.as_ref() == place && group[0].1.detour.is_some() == call.detour.is_some()
             }) {
                 Some((_, group)) => group.push((at, call)),
-                None => groups.push((place, vec![(at, call)])),
+                None => groups.push((place.cloned(), vec![(at, call)])),
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()

@@ -13,7 +13,7 @@ use distlock_core::{
     Attempt, Clock, Epoch, Error, ErrorKind, HandOver, Lease, Renewed, Result,
     batch::{Batcher, Executor, Failure, Limits, Reply},
 };
-
+use futures_util::future::join_all;
 use redis::Value;
 
 use crate::{
@@ -191,9 +191,7 @@ impl Store {
         if self.parts.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        for line in &self.lines {
-            line.close().await;
-        }
+        join_all(self.lines.iter().map(Batcher::close)).await;
         self.ways.router.hang_up();
         self.ways.waiters.wake_all();
     }

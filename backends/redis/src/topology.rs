@@ -10,7 +10,7 @@ use distlock_core::{Epoch, Error, ErrorKind, Result};
 use redis::sentinel::SentinelClient;
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, Map},
     config::{Endpoint, Topology},
     connection::{Dialer, Link},
     error::{self, BACKEND},
@@ -84,17 +84,18 @@ impl Router {
         self.patiently(|| self.try_link(bucket)).await
     }
 
-    /// Where the primary of a bucket is thought to be; `None` when nobody knows.
-    pub(crate) async fn place(&self, bucket: Bucket) -> Option<Endpoint> {
-        match &self.shape {
-            Shape::Single(node) | Shape::Sentinel { primary: node, .. } => {
-                Some(node.endpoint.clone())
-            }
-            Shape::Cluster(cluster) => {
-                let node = cluster.node(&self.dialer, bucket).await.ok()?;
-                Some(node.endpoint.clone())
-            }
+    /// A cluster's map, for as long as an operation can wait; `None` where there is one primary.
+    ///
+    /// # Errors
+    /// As [`Router::link`].
+    pub(crate) async fn map(&self) -> Result<Option<Arc<Map>>> {
+        let Shape::Cluster(cluster) = &self.shape else {
+            return Ok(None);
+        };
+        if let Some(map) = cluster.settled_map() {
+            return Ok(Some(map));
         }
+        self.patiently(|| cluster.map(&self.dialer)).await.map(Some)
     }
 
     /// A connection to a server that a redirect named.

@@ -2,14 +2,15 @@
 
 mod common;
 
-use std::{process::Command, time::Duration};
+use std::{collections::BTreeSet, process::Command, time::Duration};
 
-use common::{SOON, locker, within};
+use common::{SOON, locker, redis, request, take, within};
 use distlock_core::{Guard, Locker};
 use distlock_harness::{
-    eventually_async, free_port,
+    FaultProxy, eventually_async, free_port,
     servers::redis::{RedisCluster, RedisServer},
 };
+use futures_util::future::join_all;
 
 /// Longer than it takes to move a third of all slots on a busy machine.
 const TTL: Duration = Duration::from_secs(20);
@@ -52,7 +53,7 @@ async fn a_server_that_belongs_to_no_cluster_is_not_believed() {
         locker.close().await;
     }
     let url = format!("redis+cluster://{}", alone.address());
-    let refused = common::redis(&url).await.unwrap_err();
+    let refused = redis(&url).await.unwrap_err();
     assert!(refused.to_string().contains("no cluster"), "{refused}");
 }
 
@@ -144,4 +145,61 @@ async fn a_wait_survives_that_its_slot_moves() {
     }
     let guard = within(SOON / 4, "woken", waiting).await.unwrap().unwrap();
     assert!(guard.release().await.is_clean());
+}
+
+/// Everything stands and nothing answers. What travels together does not wait for as many tries to connect as there are locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_cluster_is_waited_for_once_and_not_for_each_lock() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let mut proxies = Vec::new();
+    for node in &servers.nodes {
+        let proxy = FaultProxy::start(node.address()).await.unwrap();
+        let port = proxy.address().port().to_string();
+        let announce = ["CONFIG", "SET", "cluster-announce-port", &port];
+        assert_eq!(node.command(&announce).unwrap(), "OK");
+        proxies.push(proxy);
+    }
+    let ports = proxies.iter().map(|proxy| proxy.address().port());
+    let ports: Vec<_> = ports.map(|port| port.to_string()).collect();
+    eventually_async("everybody knows of the proxies", SOON, || async {
+        let knows = |node: &RedisServer| {
+            let slots = node.command(&["CLUSTER", "SLOTS"]).unwrap();
+            ports
+                .iter()
+                .all(|port| slots.lines().any(|line| line == port))
+        };
+        servers.nodes.iter().all(knows).then_some(())
+    })
+    .await
+    .unwrap();
+    let seeds: Vec<_> = ports
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    let url = format!("redis+cluster://{}", seeds.join(","));
+    let lock = redis(&url).await.unwrap().lock();
+    // In slots of their own that are not far from each other, so that they travel together.
+    let (mut requests, mut slots) = (Vec::new(), BTreeSet::new());
+    let mut names = (0..).map(|n| format!("lock-{n}"));
+    while requests.len() < 16 {
+        let name = names.next().unwrap();
+        let request = request(&name, TTL);
+        take(&*lock, &request).await;
+        let node = &servers.nodes[home(&servers, &name)];
+        let key = node.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
+        let slot = node.command(&["CLUSTER", "KEYSLOT", &key]).unwrap();
+        let slot: u16 = slot.parse().unwrap();
+        if slot < 1024 && slots.insert(slot) {
+            requests.push(request);
+        }
+    }
+    proxies.iter().for_each(FaultProxy::black_hole);
+    // Whoever asks first learns that nobody answers.
+    let asked = lock.inspect(&requests[0].name).await;
+    assert!(asked.unwrap_err().is_retryable());
+    let asked = join_all(requests.iter().map(|request| lock.try_acquire(request)));
+    for refused in within(SOON, "all are refused", asked).await {
+        assert!(refused.unwrap_err().is_retryable());
+    }
+    within(SOON, "closed", lock.close()).await;
 }
