@@ -36,8 +36,8 @@ pub(super) struct Open {
     pub(super) epoch: Epoch,
     /// Whether an earlier connection of this link knew another history.
     pub(super) history_changed: bool,
-    /// It is of no more use: it broke, or a transaction was begun and how that ended was not seen, so that what is sent next
-    /// would become a part of it.
+    /// It is of no more use: it broke, or a transaction was begun and not ended, so that it holds the file's write lock and
+    /// what is sent next would become a part of it.
     pub(super) is_spent: bool,
     file: FileId,
 }
@@ -54,8 +54,7 @@ impl Link {
         // A file that was removed or replaced lives on unseen by other processes: locks in it would exclude nobody.
         let same = match &self.open {
             Some(open) => {
-                !open.is_spent
-                    && matches!(FileId::of(&shared.path), Ok(Some(file)) if file == open.file)
+                matches!(FileId::of(&shared.path), Ok(Some(file)) if file == open.file)
             }
             None => false,
         };
@@ -70,6 +69,21 @@ impl Link {
         match &mut self.open {
             Some(open) => Ok(open),
             None => Err(Error::new(ErrorKind::Internal, "no connection")),
+        }
+    }
+
+    /// The connection, taken out until it is [put back](Self::put_back). If that never happens, because a transaction broke
+    /// off or the runtime ended in the middle of one, it is closed, SQLite rolls back, and the file is free for others.
+    pub(super) async fn take(&mut self, shared: &Shared) -> Result<Open> {
+        self.ready(shared).await?;
+        self.open
+            .take()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no connection"))
+    }
+
+    pub(super) fn put_back(&mut self, open: Open) {
+        if !open.is_spent {
+            self.open = Some(open);
         }
     }
 

@@ -234,15 +234,17 @@ impl Dialect for SqliteDialect {
 
     async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
         let mut link = self.writer.lock().await;
-        let open = link.ready(&self.shared).await.map_err(Failure::Whole)?;
+        let open = link.take(&self.shared).await;
+        let mut open = open.map_err(Failure::Whole)?;
         let batch = write::Batch {
             ops,
             shared: &self.shared,
-            open,
+            open: &mut open,
             // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
             now: self.shared.now(),
         };
         let answers = batch.send(kind).await;
+        link.put_back(open);
         answers.map_err(|failed| link.failed(failed).into_failure())
     }
 

@@ -89,7 +89,6 @@ impl Batch<'_> {
         .bind(Ids::of(leases.iter().map(|lease| &lease.owner)))
         .bind(batches::tokens(leases.iter().map(|lease| lease.token)));
         let mut ended = Vec::with_capacity(4);
-        self.open.is_spent = true;
         let outcome = {
             let mut steps = self.open.connection.fetch_many(query);
             loop {
@@ -101,7 +100,7 @@ impl Batch<'_> {
                 }
             }
         };
-        // Where it was begun and not committed, the connection is thrown away, and SQLite rolls back.
+        // Where it was begun and not committed, the connection is closed, and SQLite rolls back.
         self.open.is_spent = !ended.is_empty() && ended.len() < 4;
         outcome?;
         let rows = |step: usize| {
