@@ -189,6 +189,27 @@ async fn paths_that_cannot_be_used_are_refused() {
     }
 }
 
+/// SQLite's log and locks are beside the name that is used: under two names nobody would be excluded.
+#[tokio::test]
+async fn a_file_with_two_names_is_refused() {
+    let place = Place::new();
+    close(&place.open().await).await;
+    let folder = place.path.parent().unwrap().join("other");
+    std::fs::create_dir(&folder).unwrap();
+    let second = folder.join("b.db");
+    std::fs::hard_link(&place.path, &second).unwrap();
+    for path in [&place.path, &second] {
+        let error = error_of(SqliteConfig::new(path)).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        assert!(error.to_string().contains("hard links"), "{error}");
+    }
+    let mut config = place.config();
+    config.force = true;
+    close(&Sqlite::open(config, Arc::new(SystemClock)).await.unwrap()).await;
+    std::fs::remove_file(&second).unwrap();
+    place.open().await;
+}
+
 #[tokio::test]
 async fn tables_of_another_version_or_program_are_refused() {
     let place = Place::new();

@@ -74,7 +74,13 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
         ));
     }
     match fs::metadata(path) {
-        Ok(metadata) => check_existing(path, folder, &metadata),
+        Ok(metadata) => {
+            check_existing(path, folder, &metadata)?;
+            match second_name(metadata.nlink(), is_mounted_itself(path)) {
+                Some(problem) if !config.force => Err(wrong(path, problem)),
+                _ => Ok(()),
+            }
+        }
         Err(error) if error.kind() == Io::NotFound && !config.migrate => Err(Error::new(
             ErrorKind::InvalidConfig,
             format!(
@@ -106,6 +112,34 @@ fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result
             io::Error::from(error),
         )
     })
+}
+
+/// What is wrong with a file that may be in use under another name. SQLite keeps its log and its locks beside the name that
+/// it was given, so that those who use different names would not exclude each other, and would damage the file.
+fn second_name(names: u64, is_mounted_itself: bool) -> Option<&'static str> {
+    if names > 1 {
+        return Some(
+            "has several names (hard links), and those who use another one would not be excluded: remove the other names, \
+             or add `force=true` if nobody ever opens them",
+        );
+    }
+    is_mounted_itself.then_some(
+        "is mounted by itself, and those who use it where it came from would not be excluded: mount its folder instead, or \
+         add `force=true` if nobody else ever opens it",
+    )
+}
+
+/// Whether the file itself, not just its folder, was mounted where it is. A kernel that cannot tell does not count as a yes.
+#[cfg(target_os = "linux")]
+fn is_mounted_itself(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS)
+        .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_mounted_itself(_: &Path) -> bool {
+    false
 }
 
 /// Creates an empty file that only its owner can read.
@@ -184,6 +218,15 @@ mod tests {
     #[test]
     fn the_disk_under_the_tests_is_local() {
         assert_eq!(network_file_system(Path::new("/")), None);
+    }
+
+    #[test]
+    fn a_file_has_one_name() {
+        assert_eq!(second_name(1, false), None);
+        assert!(second_name(2, false).unwrap().contains("hard links"));
+        assert!(second_name(1, true).unwrap().contains("mount its folder"));
+        assert!(is_mounted_itself(Path::new("/proc")));
+        assert!(!is_mounted_itself(Path::new("/proc/self")));
     }
 
     #[test]
