@@ -1,8 +1,9 @@
 //! The operations that change something: what a batch is made of.
 
 use distlock_core::{
-    AcquireRequest, Attempt, Deleted, FencingToken, Forced, Grant, HandOver, Lease, LockName,
-    RecordKey, ReleaseOutcome, Renewal, Renewed, TicketStep, Version, Written,
+    AcquireRequest, Attempt, Deleted, Error, FencingToken, Forced, Grant, HandOver, Lease,
+    LockName, RecordKey, ReleaseOutcome, Renewal, Renewed, TicketStep, Version, Written,
+    batch::Reply,
 };
 
 /// What can share a statement. Renewals are urgent: a late one is a lost lock.
@@ -96,8 +97,8 @@ impl Op {
     }
 
     /// Whether it may be sent again when it is not known whether it was carried out: whoever holds a lock already is told so,
-    /// and a lock that was freed by the first stays free. See [`Answer::is_doubtful`]. A ticket is redeemed once: the second
-    /// time would look like a loss.
+    /// and a lock that was freed by the first stays free. See [`in_doubt`]. A ticket is redeemed once: the second time would
+    /// look like a loss.
     pub(crate) fn may_be_repeated(&self) -> bool {
         match self {
             Self::Acquire(_) | Self::Release(_) => true,
@@ -136,7 +137,7 @@ pub(crate) enum Answer {
 impl Answer {
     /// Whether, to an operation that was sent twice, it leaves open what came of the first: it may have freed the lock before,
     /// or may wait for its row on the server still, and take the lock later for somebody who was told that it is busy.
-    pub(crate) fn is_doubtful(&self) -> bool {
+    fn is_doubtful(&self) -> bool {
         matches!(
             self,
             Self::Released(ReleaseOutcome::NotHeld) | Self::Acquired(Attempt::Busy(_))
@@ -152,9 +153,20 @@ impl Answer {
     }
 }
 
+/// What an operation is told that was sent twice, where `reply` is what came of the second time: that nothing is known, for
+/// this reason, unless the reply leaves nothing open. What was skipped was skipped because the first time may be at its row
+/// still. Sent once more, nobody would know that there was a first time: a lock that it freed would seem to be lost, and one
+/// that it takes later on would be held by somebody who was told that nothing happened.
+pub(crate) fn in_doubt(reply: Reply<Answer>, why: &Error) -> Reply<Answer> {
+    match reply {
+        Reply::Done(Ok(answer)) if !answer.is_doubtful() => Reply::Done(Ok(answer)),
+        Reply::Done(_) | Reply::Alone => Reply::Done(Err(why.clone())),
+    }
+}
+
 #[cfg(all(test, any(feature = "mysql", feature = "postgres")))]
 mod tests {
-    use distlock_core::{HolderLabel, OwnerId, Ttl};
+    use distlock_core::{ErrorKind, HolderLabel, LossReason, OwnerId, Ttl};
 
     use super::*;
 
@@ -177,12 +189,31 @@ mod tests {
         assert!(renewal(TicketStep::Issue(nonce)).may_be_repeated());
         assert!(!renewal(TicketStep::Redeem(nonce)).may_be_repeated());
         assert!(!Op::HandOver(lease.clone(), request).may_be_repeated());
+    }
 
-        assert!(Answer::Acquired(Attempt::Busy(None)).is_doubtful());
-        assert!(Answer::Released(ReleaseOutcome::NotHeld).is_doubtful());
+    #[test]
+    fn what_was_sent_twice_is_told_nothing_that_the_first_may_belie() {
+        let lost = || Error::new(ErrorKind::OutcomeUnknown, "the connection broke");
+        let told = |answer| match in_doubt(Reply::Done(answer), &lost()) {
+            Reply::Done(Ok(answer)) => Ok(answer),
+            Reply::Done(Err(error)) => Err(error.kind()),
+            Reply::Alone => panic!("sent once more as if for the first time"),
+        };
         let freed = ReleaseOutcome::Released {
             others_waiting: None,
         };
-        assert!(!Answer::Released(freed).is_doubtful());
+        assert!(told(Ok(Answer::Released(freed))).is_ok());
+        let not_held = Renewed::NotHeld(LossReason::TakenOver);
+        assert!(told(Ok(Answer::Renewed(not_held))).is_ok());
+        for unsure in [
+            Ok(Answer::Acquired(Attempt::Busy(None))),
+            Ok(Answer::Released(ReleaseOutcome::NotHeld)),
+            // It was refused, and the look at why failed.
+            Err(Error::new(ErrorKind::Unavailable, "the row is locked")),
+        ] {
+            assert_eq!(told(unsure).unwrap_err(), ErrorKind::OutcomeUnknown);
+        }
+        let skipped = in_doubt(Reply::Alone, &lost());
+        assert!(matches!(skipped, Reply::Done(Err(error)) if !error.did_not_happen()));
     }
 }

@@ -20,7 +20,7 @@ use distlock_harness::{
 use distlock_sql::{MySql, ServerConfig};
 
 use crate::{
-    common::request,
+    common::{lease, request, take},
     locker, on_both,
     servers::{
         LONG, SOON, a_locked_row_delays_only_itself, hold, locked_rows_delay_nobody_else, within,
@@ -34,6 +34,7 @@ on_both! {
     a_paused_server => a_pause;
     a_cut_line => a_cut;
     lost_replies => lost;
+    a_batch_that_was_cut => cut_batch;
     killed_sessions => killed;
     a_server_set_read_only => read_only;
     a_row_held_by_an_operator => an_operator;
@@ -170,6 +171,54 @@ async fn lost(product: Product) {
     ));
     let free = "SELECT COUNT(*) FROM distributed_lock WHERE HEX(holder_id) = REPEAT('0', 32)";
     assert_eq!(server.sql(free).unwrap(), "1");
+}
+
+/// The server is slow with a batch, and goes on with it after the line was cut. What is sent again finds the rows locked by what
+/// was sent first, and is not told that nothing happened.
+async fn cut_batch(product: Product) {
+    let server = start(product);
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let port = |address: std::net::SocketAddr| format!(":{}/", address.port());
+    let url = server
+        .url()
+        .replace(&port(server.address()), &port(proxy.address()));
+    let mysql = crate::mysql(&format!("{url}&pool_size=2&statement_timeout=1m"))
+        .await
+        .unwrap();
+    let lock = mysql.lock();
+    let asked = ["first", "one", "other"].map(|name| request(name, LONG));
+    for request in &asked[1..] {
+        let grant = take(&*lock, request).await;
+        lock.release(&lease(request, &grant)).await.unwrap();
+    }
+    // When all rows are locked, a trigger of the last one waits until nobody has a lock of this name.
+    // It sleeps in short turns, since in a long one a server sees that its client has gone.
+    let slow = "SET GLOBAL log_bin_trust_function_creators = 1;
+                DELIMITER //
+                CREATE TRIGGER slow AFTER UPDATE ON distributed_lock FOR EACH ROW
+                WHILE NEW.lock_name = 'other' AND IS_USED_LOCK('slow') IS NOT NULL DO DO SLEEP(0.01); END WHILE//";
+    server.sql(slow).unwrap();
+    let held_up = server.hold_open("SELECT GET_LOCK('slow', 0)").unwrap();
+    let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
+    let cut = async || {
+        let waits = async || (server.sql(waits).unwrap() != "0").then_some(());
+        eventually_async("it is under way", SOON, waits)
+            .await
+            .unwrap();
+        proxy.reset();
+    };
+    // Those that come while the first is on its way are one batch.
+    let (_, one, other, ()) = tokio::join!(
+        lock.try_acquire(&asked[0]),
+        lock.try_acquire(&asked[1]),
+        lock.try_acquire(&asked[2]),
+        cut()
+    );
+    drop(held_up);
+    for said in [one, other] {
+        let error = said.unwrap_err();
+        assert!(!error.did_not_happen(), "{error}");
+    }
 }
 
 async fn killed(product: Product) {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use distlock_core::{ErrorKind, LossReason};
+use distlock_core::{AcquireRequest, ErrorKind, Lease, LossReason, ReleaseOutcome};
 use distlock_harness::{FaultProxy, Process, eventually_async};
 
 use super::{
@@ -163,6 +163,97 @@ async fn a_lost_reply_is_a_grant_that_recognises_itself() {
     let error = lock.release(&lease(&asked, &grant)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(lock.inspect(&asked.name).await.unwrap().held.is_none());
+}
+
+/// The server is slow to commit, and goes on with that after the line was cut. What is sent again finds the rows locked by what
+/// was sent first, and is not told that nothing happened, nor that a lock was gone which the first freed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
+    // As it is unless somebody sets it: a statement does not end with its client.
+    let server = PostgresServer::with(&["client_connection_check_interval=0"]).unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let url = format!(
+        "postgres://postgres@{}/distlock?pool_size=2&statement_timeout=1m",
+        proxy.address()
+    );
+    let postgres = open(&url).await;
+    let lock = postgres.lock();
+    let slow = "CREATE TABLE slow (slow bool);
+        CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            WHILE EXISTS (SELECT FROM slow) LOOP PERFORM pg_sleep(0.01); END LOOP;
+            RETURN NULL;
+        END $$;
+        CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON distributed_lock DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW WHEN (NEW.lock_name <> 'first') EXECUTE FUNCTION wait()";
+    server.sql(slow).unwrap();
+    let sessions = |what: &str| {
+        let count = format!("SELECT count(*) FROM pg_stat_activity WHERE {what}");
+        server.sql(&count).unwrap() != "0"
+    };
+    let cut = async || {
+        let committing = async || sessions("wait_event = 'PgSleep'").then_some(());
+        eventually_async("it commits", SOON, committing)
+            .await
+            .unwrap();
+        proxy.reset();
+    };
+    let (first, one, other) = (
+        request("first", LONG),
+        request("one", LONG),
+        request("other", LONG),
+    );
+    for request in [&one, &other] {
+        let grant = take(&*lock, request).await;
+        lock.release(&lease(request, &grant)).await.unwrap();
+    }
+
+    server.sql("INSERT INTO slow VALUES (true)").unwrap();
+    // Those that come while the first is on its way are one batch.
+    let (_, one_said, other_said, ()) = tokio::join!(
+        lock.try_acquire(&first),
+        lock.try_acquire(&one),
+        lock.try_acquire(&other),
+        cut()
+    );
+    for said in [one_said, other_said] {
+        let error = said.unwrap_err();
+        assert!(!error.did_not_happen(), "{error}");
+    }
+    server.sql("DELETE FROM slow").unwrap();
+    let held = "SELECT count(*) FROM distributed_lock WHERE lock_name <> 'first' AND holder_id IS NOT NULL";
+    let held = async || (server.sql(held).unwrap() == "2").then_some(());
+    eventually_async("it has happened", SOON, held)
+        .await
+        .unwrap();
+
+    let lease = |request: &AcquireRequest| Lease::new(request.name.clone(), request.owner, None);
+    let (first, one, other) = (lease(&first), lease(&one), lease(&other));
+    server.sql("INSERT INTO slow VALUES (true)").unwrap();
+    let releases = async {
+        let (_, one_said, other_said) = tokio::join!(
+            lock.release(&first),
+            lock.release(&one),
+            lock.release(&other)
+        );
+        [one_said, other_said]
+    };
+    let mut releases = std::pin::pin!(releases);
+    let said = tokio::select! {
+        said = &mut releases => said,
+        // Whoever asks for the rows once more waits for them.
+        () = async {
+            cut().await;
+            let waits = async || sessions("wait_event_type = 'Lock'").then_some(());
+            let _ = eventually_async("it waits", SOON, waits).await;
+            server.sql("DELETE FROM slow").unwrap();
+        } => releases.await,
+    };
+    for said in said {
+        match said {
+            Ok(outcome) => assert_ne!(outcome, ReleaseOutcome::NotHeld),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}"),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,7 +38,7 @@ use crate::{
     doctor,
     error::{Access, Failed},
     migrate::{self, TablesStatus},
-    op::{Answer, Kind, Op},
+    op::{Answer, Kind, Op, in_doubt},
     wait::{Group, RENEW_WANTED},
 };
 
@@ -301,15 +301,11 @@ impl Dialect for PostgresDialect {
                 lent.settle(answers)
             };
             match answers {
-                Ok(mut answers) => {
-                    for answer in &mut answers {
-                        if let (Some(doubt), Reply::Done(Ok(said))) = (&doubt, &*answer)
-                            && said.is_doubtful()
-                        {
-                            *answer = Reply::Done(Err(doubt.clone()));
-                        }
-                    }
-                    return Ok(answers);
+                Ok(answers) => {
+                    return Ok(match &doubt {
+                        Some(doubt) => answers.into_iter().map(|it| in_doubt(it, doubt)).collect(),
+                        None => answers,
+                    });
                 }
                 Err(failed) if failed.meaning.retry && shared.clock.now() < deadline => {
                     shared.group.retried();

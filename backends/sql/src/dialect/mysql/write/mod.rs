@@ -9,6 +9,7 @@ mod renew;
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -30,7 +31,7 @@ use super::{
 use crate::{
     dialect::{LockRow, Reaped},
     error::{Access, Failed, MySqlTrouble},
-    op::{Answer, Op},
+    op::{Answer, Op, in_doubt},
 };
 
 /// How often a transaction that the server took back is sent again, beside the time there is for it.
@@ -60,10 +61,16 @@ pub(super) struct Batch<'a> {
     pub(super) shared: &'a Shared,
     pub(super) link: &'a mut Link,
     pub(super) stuck: &'a Stuck,
-    /// Why it is not known whether it was carried out before it was sent again.
-    pub(super) doubt: Option<Error>,
+    pub(super) doubt: Option<Doubt>,
     /// The rows, where they were looked at after the operations were carried out.
     pub(super) looked: Option<HashMap<LockName, Result<LockRow>>>,
+}
+
+/// Why it is not known whether operations were carried out before they were sent again.
+pub(super) struct Doubt {
+    why: Error,
+    /// Their places in the batch: rows that others had locked were left out the first time.
+    sent: Vec<usize>,
 }
 
 /// What the refused are told from.
@@ -112,17 +119,22 @@ impl<'a> Batch<'a> {
         }
         let done = self.done(now).await;
         // Whatever came of the second time: the first may have been carried out.
-        let done = done.map_err(|failure| self.doubt.clone().map_or(failure, Failure::Whole))?;
+        let done = done.map_err(|failure| match &self.doubt {
+            Some(doubt) => Failure::Whole(doubt.why.clone()),
+            None => failure,
+        })?;
         let refused = done.iter().filter(|it| it.result.is_none());
         let refused: Vec<_> = refused.filter_map(|it| it.op.lock()).collect();
         let refusals = self.refusals(&refused).await;
         let mut replies: Vec<_> = self.ops.iter().map(|_| Reply::Alone).collect();
         for it in done {
-            let answer = answer(it.op, it.result, &refusals);
-            replies[it.at] = Reply::Done(match (&self.doubt, answer) {
-                (Some(doubt), Ok(answer)) if answer.is_doubtful() => Err(doubt.clone()),
-                (_, answer) => answer,
-            });
+            replies[it.at] = Reply::Done(answer(it.op, it.result, &refusals));
+        }
+        if let Some(doubt) = &self.doubt {
+            for at in &doubt.sent {
+                let reply = mem::replace(&mut replies[*at], Reply::Alone);
+                replies[*at] = in_doubt(reply, &doubt.why);
+            }
         }
         Ok(replies)
     }
@@ -193,7 +205,10 @@ impl<'a> Batch<'a> {
                     && batch.iter().all(|op| op.may_be_repeated()) =>
                 {
                     shared.group.retried();
-                    self.doubt = Some(broken.failed.into_error());
+                    self.doubt = Some(Doubt {
+                        why: broken.failed.into_error(),
+                        sent: sent.clone(),
+                    });
                 }
                 _ => return Err(broken.failed.into_failure()),
             }
