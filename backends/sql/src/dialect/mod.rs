@@ -63,11 +63,12 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         names: &[LockName],
     ) -> impl Future<Output = Result<Vec<(LockName, Result<LockRow>)>>> + Send;
 
-    /// Marks held rows as wanted by this process for a while.
+    /// Marks held rows as wanted by this process for a while; or by several, where another process's mark stands. That one may
+    /// hold the lock by now, and does not tell itself: its mark alone would hide who else waits.
     fn want(&self, names: &[LockName], time: Duration) -> impl Future<Output = Result<()>> + Send;
 
-    /// Where the store tells of releases: marks one row as wanted at once. Says whether it is held and marked, so that its
-    /// release will be told.
+    /// Where the store tells of releases: marks one row as wanted at once, as [`Self::want`] does. Says whether it is held and
+    /// marked, so that its release will be told.
     fn arm(&self, _name: &LockName, _time: Duration) -> impl Future<Output = Result<bool>> + Send {
         std::future::ready(Ok(true))
     }
@@ -122,8 +123,8 @@ pub(crate) struct LockRow {
     pub(crate) last_token: distlock_core::FencingToken,
     /// When the lease ends, or when it was freed, as the row says it; `None` when that was before this boot.
     pub(crate) until: Option<i64>,
-    /// How long the mark of a waiting process still stands, and whether it is ours.
-    pub(crate) wanted: Option<(Duration, bool)>,
+    /// How long a mark still stands that tells of this process when it waits: its own, or that of several.
+    pub(crate) wanted_for: Duration,
 }
 
 impl LockRow {

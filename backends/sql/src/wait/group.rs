@@ -217,11 +217,7 @@ impl Waiting {
                         changed |= before.is_some_and(|before| before != row.last_token);
                     }
                     earliest = earliest.min(row.free_in());
-                    // The mark of another process that waits is as good: it goes before it is ours to step aside for.
-                    let marked = row
-                        .wanted
-                        .is_some_and(|(left, ours)| !ours || left > RENEW_WANTED);
-                    if !marked {
+                    if row.wanted_for <= RENEW_WANTED {
                         unmarked.push(name);
                     }
                 }

@@ -26,6 +26,19 @@ use crate::{
 const WANTED_FOR: Duration = Duration::from_secs(5);
 pub(crate) const RENEW_WANTED: Duration = Duration::from_secs(1);
 
+/// The mark of several processes: a process that finds another's mark leaves this instead. One whose own mark it was may hold
+/// the lock by now, or marked it only after it had taken it; it does not tell itself.
+pub(crate) const SEVERAL: i64 = 0;
+
+/// How long a mark, which stands for `left`, tells the process whose own is `ours` when it waits.
+pub(crate) fn telling(mark: i64, ours: i64, left: Duration) -> Duration {
+    if mark == ours || mark == SEVERAL {
+        left
+    } else {
+        Duration::ZERO
+    }
+}
+
 /// How often a waiter looks whether somebody still polls and listens for it.
 const SEE_TO_IT: Duration = Duration::from_secs(1);
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use distlock_core::{
-    AcquireRequest, Attempt, DistLock, Grant, HandOver, HolderLabel, Lease, LockName, OwnerId, Ttl,
+    AcquireRequest, Attempt, DistLock, Grant, HandOver, HolderLabel, Lease, LockName, OwnerId,
+    ReleaseOutcome, Ttl,
 };
+use distlock_harness::eventually_async;
 
 pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
     AcquireRequest::new(
@@ -24,6 +26,33 @@ pub(crate) async fn take(lock: &dyn DistLock, request: &AcquireRequest) -> Grant
 
 pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
     Lease::new(request.name.clone(), request.owner, Some(grant.token))
+}
+
+/// The mark of another process, which may hold the lock itself, becomes one that it does not take for its own when somebody
+/// waits here. `mark_as` has the row marked for an hour, `marked_as` says by whom.
+pub(crate) async fn a_mark_of_another_becomes_that_of_several(
+    lock: &dyn DistLock,
+    mark_as: impl AsyncFn(i64),
+    marked_as: impl AsyncFn() -> i64,
+) {
+    let (ttl, soon) = (Duration::from_secs(120), Duration::from_secs(60));
+    let holder = request("wanted", ttl);
+    let grant = take(lock, &holder).await;
+    mark_as(-7).await;
+    let mut contender = lock.contend(&request("wanted", ttl)).await.unwrap();
+    let attempt = contender.attempt().await.unwrap();
+    assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
+    let several = async || (marked_as().await == 0).then_some(());
+    tokio::select! {
+        done = eventually_async("it is known that several wait", soon, several) => done.unwrap(),
+        () = contender.wait(ttl) => panic!("woken without a reason"),
+    }
+    contender.leave().await.unwrap();
+    let released = lock.release(&lease(&holder, &grant)).await.unwrap();
+    let told = ReleaseOutcome::Released {
+        others_waiting: Some(true),
+    };
+    assert_eq!(released, told);
 }
 
 /// A lock that goes through many hands, each time in one statement. The reaper's first turn, which is at most so many with the

@@ -9,7 +9,9 @@ use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 
 use crate::{
-    common::{self, lease, passes_on_in_one_statement, take},
+    common::{
+        self, a_mark_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, take,
+    },
     mysql, on_both,
     servers::{LONG, SOON},
     start,
@@ -18,6 +20,7 @@ use crate::{
 on_both! {
     statements => counted;
     statements_that_are_broken_off => broken_off;
+    a_mark_of_several => several;
 }
 
 /// A reaper's first turn, and the connection it may open.
@@ -33,6 +36,25 @@ async fn counted(product: Product) {
     passes_on_in_one_statement(&*mysql.lock(), REAPER, || mysql.statements()).await;
     waited_for(&mysql, 1).await;
     waited_for(&mysql, 50).await;
+}
+
+async fn several(product: Product) {
+    let server = start(product);
+    let mysql = mysql(&server.url()).await.unwrap();
+    a_mark_of_another_becomes_that_of_several(
+        &*mysql.lock(),
+        async |mark| {
+            let marked = format!(
+                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + 3600000000"
+            );
+            server.sql(&marked).unwrap();
+        },
+        async || {
+            let mark = server.sql("SELECT wanted_by FROM distributed_lock");
+            mark.unwrap().parse().unwrap()
+        },
+    )
+    .await;
 }
 
 /// As many statements as for one, however many wait: each of them for another lock.

@@ -22,7 +22,9 @@ mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{lease, passes_on_in_one_statement, request, take};
+use common::{
+    a_mark_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, request, take,
+};
 use distlock_core::{Locker, OwnerId, Result, SystemClock};
 use distlock_harness::servers::postgres::PostgresServer;
 use distlock_sql::{Postgres, ServerConfig};

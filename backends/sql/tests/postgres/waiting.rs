@@ -1,6 +1,6 @@
 //! How a waiter in another process learns of a release, and what is left behind.
 
-use distlock_core::{Expect, Written};
+use distlock_core::{Expect, ReleaseOutcome, Written};
 use distlock_harness::eventually_async;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
@@ -29,6 +29,56 @@ async fn a_release_is_told_only_where_somebody_waits() {
     let first = within(SOON, "told", told.recv()).await.unwrap();
     assert_eq!(first.payload(), "wanted", "and nothing before it");
     drop(within(SOON, "served", waiting).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_becomes_that_of_several() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    a_mark_of_another_becomes_that_of_several(
+        &*postgres.lock(),
+        async |mark| {
+            let marked = format!(
+                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = now() + interval '1 hour'"
+            );
+            server.sql(&marked).unwrap();
+        },
+        async || {
+            let mark = server.sql("SELECT wanted_by FROM distributed_lock");
+            mark.unwrap().parse().unwrap()
+        },
+    )
+    .await;
+}
+
+/// It waits with another handle, or has marked the row only after it had taken the lock: its mark says nothing to itself, and
+/// must not keep others from being told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_marked_its_own_lock_tells_of_the_release() {
+    let server = PostgresServer::start().unwrap();
+    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
+    let pool = PgPoolOptions::new().connect(&server.url()).await.unwrap();
+    let mut told = PgListener::connect_with(&pool).await.unwrap();
+    told.listen("distributed_lock").await.unwrap();
+    let lock = one.lock();
+    let holder = request("a", LONG);
+    let grant = take(&*lock, &holder).await;
+    let mut own = lock.contend(&request("a", LONG)).await.unwrap();
+    assert!(own.attempt().await.unwrap().acquired().is_none());
+    own.leave().await.unwrap();
+    let keep =
+        "UPDATE distributed_lock SET wanted_until = now() + interval '1 hour' WHERE wanted_by > 0";
+    server.sql(keep).unwrap();
+    // From here on it relies on being told.
+    let mut waiter = other.lock().contend(&request("a", LONG)).await.unwrap();
+    assert!(waiter.attempt().await.unwrap().acquired().is_none());
+    let released = lock.release(&lease(&holder, &grant)).await.unwrap();
+    let says = ReleaseOutcome::Released {
+        others_waiting: Some(true),
+    };
+    assert_eq!(released, says);
+    let first = within(SOON, "told", told.recv()).await.unwrap();
+    assert_eq!(first.payload(), "a");
 }
 
 #[tokio::test(flavor = "multi_thread")]

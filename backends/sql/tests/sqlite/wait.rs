@@ -69,6 +69,26 @@ async fn a_release_by_another_process_is_noticed() {
 }
 
 #[tokio::test]
+async fn a_mark_becomes_that_of_several() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    common::a_mark_of_another_becomes_that_of_several(
+        &*lock,
+        async |mark| {
+            let marked = format!(
+                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + 3600000000"
+            );
+            place.sql(&marked).await;
+        },
+        async || {
+            let mark = sqlx::query_scalar("SELECT wanted_by FROM distributed_lock");
+            mark.fetch_one(&mut place.raw().await).await.unwrap()
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn the_end_of_a_lease_is_noticed() {
     let place = Place::new();
     let lock = place.open().await.lock();

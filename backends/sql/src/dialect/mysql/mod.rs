@@ -248,7 +248,7 @@ impl Dialect for MySqlDialect {
         if names.is_empty() {
             return Ok(());
         }
-        let statement = statements.want(&names, self.shared.group.mark(), time.as_micros());
+        let statement = statements.want(&names, self.shared.group.mark(), time);
         self.ask("want", statement, Access::Write).await.map(drop)
     }
 

@@ -13,6 +13,7 @@ use super::Shared;
 use crate::{
     dialect::LockRow,
     error::{Access, Failed},
+    wait::telling,
 };
 
 /// A column, whatever its type is called: a table that was changed by hand may have another.
@@ -90,7 +91,7 @@ fn lock_row(row: &MySqlRow, shared: &Shared) -> Result<LockRow> {
         held,
         last_token: token,
         until: Some(until),
-        wanted: (!wanted_for.is_zero()).then(|| (wanted_for, wanted_by == shared.group.mark())),
+        wanted_for: telling(wanted_by, shared.group.mark(), wanted_for),
     })
 }
 

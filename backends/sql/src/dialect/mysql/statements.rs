@@ -7,7 +7,7 @@
 //!
 //! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use distlock_core::{
     AcquireRequest, FencingToken, Lease, LockName, Meta, RecordKey, Renewal, TicketStep, Ttl,
@@ -19,7 +19,11 @@ use super::{
     prepared::Prepared,
     server::Flavour,
 };
-use crate::{dialect::Reaped, op::Op};
+use crate::{
+    dialect::Reaped,
+    op::Op,
+    wait::{RENEW_WANTED, SEVERAL},
+};
 
 /// Microseconds since 1970. No session's time zone has a part in it.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
@@ -356,11 +360,14 @@ impl Statements {
         }
     }
 
-    /// The mark of another process that waits is left alone.
-    pub(super) fn want(&self, names: &[Vec<u8>], mark: i64, micros: u128) -> String {
+    /// Where the mark of another process stands, it becomes that of several.
+    pub(super) fn want(&self, names: &[Vec<u8>], mark: i64, time: Duration) -> String {
+        let (micros, renew) = (time.as_micros(), RENEW_WANTED.as_micros());
         format!(
-            "UPDATE {} FORCE INDEX (PRIMARY) SET wanted_by = {mark}, wanted_until = {NOW} + {micros} WHERE lock_name IN ({}) \
-             AND holder_id <> {NOBODY} AND (wanted_by = {mark} OR wanted_until <= {NOW})",
+            "UPDATE {} FORCE INDEX (PRIMARY) \
+             SET wanted_by = IF(wanted_until > {NOW} + {renew}, {SEVERAL}, {mark}), wanted_until = {NOW} + {micros} \
+             WHERE lock_name IN ({}) AND holder_id <> {NOBODY} \
+             AND (wanted_by NOT IN ({mark}, {SEVERAL}) OR wanted_until <= {NOW} + {renew})",
             self.lock,
             list(names.iter().map(Vec::as_slice))
         )

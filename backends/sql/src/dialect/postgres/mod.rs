@@ -348,7 +348,8 @@ impl Dialect for PostgresDialect {
         let mark = self.shared.group.mark();
         let want = &self.shared.statements.want;
         self.change(&self.marking, "want", want, |query| {
-            query.bind(names).bind(mark).bind(micros(time))
+            let query = query.bind(names).bind(mark).bind(micros(time));
+            query.bind(micros(RENEW_WANTED))
         })
         .await
         .map(drop)

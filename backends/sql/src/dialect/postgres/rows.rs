@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::{
     dialect::LockRow,
     error::{Access, Failed},
+    wait::telling,
 };
 
 /// A row of the lock table, with what a refused operation is judged by.
@@ -71,7 +72,7 @@ fn look(row: &PgRow, mark: i64) -> Result<Look> {
             held,
             last_token: token,
             until: Some(column(row, 3)?),
-            wanted: (!wanted_for.is_zero()).then_some((wanted_for, wanted_by == mark)),
+            wanted_for: telling(wanted_by, mark, wanted_for),
         },
         nonce: column(row, 10)?,
     })

@@ -393,27 +393,32 @@ SELECT lock_name, holder_id, token,
        nonce
   FROM distributed_lock WHERE lock_name = ANY ($1::text[])";
 
-/// `$1` names; `$2` this process; `$3` for how long. The mark of another process that waits is left alone.
+/// `$1` names; `$2` this process; `$3` for how long; `$4` how little may be left of a mark before it is renewed. Where another
+/// process's stands, it becomes the mark of several, 0.
 const WANT: &str = "
-UPDATE distributed_lock l SET wanted_by = $2, wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+UPDATE distributed_lock l SET
+       wanted_by = CASE WHEN l.wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,
+       wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
   FROM (SELECT lock_name FROM distributed_lock
-         WHERE lock_name = ANY ($1::text[])
-           AND holder_id IS NOT NULL AND (wanted_by = $2 OR wanted_until <= clock_timestamp())
+         WHERE lock_name = ANY ($1::text[]) AND holder_id IS NOT NULL
+           AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 microsecond')
          ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
  WHERE l.lock_name = k.lock_name AND l.holder_id IS NOT NULL";
 
-/// `$1` a name; `$2` this process; `$3` for how long; `$4` how little may be left of a mark before it is renewed. Says whether
-/// the lock is held and carries a mark, so that its release will be told.
+/// `$1` a name; the rest as for [`WANT`]. Says whether the lock is held and carries a mark that tells of this process, so that
+/// its release will be told.
 const ARM: &str = "
 WITH marked AS (
-    UPDATE distributed_lock SET wanted_by = $2, wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+    UPDATE distributed_lock SET
+           wanted_by = CASE WHEN wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,
+           wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
      WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
-       AND wanted_until <= clock_timestamp() + $4 * interval '1 microsecond'
+       AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 microsecond')
     RETURNING 1
 ) SELECT EXISTS (SELECT FROM marked)
       OR EXISTS (SELECT FROM distributed_lock
                   WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
-                    AND wanted_until > clock_timestamp() + $4 * interval '1 microsecond')";
+                    AND wanted_by IN ($2, 0) AND wanted_until > clock_timestamp() + $4 * interval '1 microsecond')";
 
 /// `$1` from, `$2` but not this one, `$3` below, `$4` how many.
 const LIST: &str = "

@@ -42,7 +42,7 @@ use crate::{
     error::{Access, Failed},
     migrate::{self, TablesStatus},
     op::{Answer, Kind, Op},
-    wait::Group,
+    wait::{Group, RENEW_WANTED},
 };
 
 /// Rows that one step of the reaper walks.
@@ -265,10 +265,13 @@ impl Dialect for SqliteDialect {
     async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
         let names: Vec<_> = names.iter().map(LockName::as_str).collect();
         let now = self.shared.now().boot;
-        let until = now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
+        let after = |time: Duration| {
+            now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
+        };
         let mark = self.shared.group.mark();
         self.change("want", &self.shared.statements.want, |query| {
-            query.bind(json(&names)).bind(mark).bind(until).bind(now)
+            let query = query.bind(json(&names)).bind(mark).bind(after(time));
+            query.bind(after(RENEW_WANTED))
         })
         .await
         .map(drop)

@@ -13,6 +13,7 @@ use super::{Now, Shared};
 use crate::{
     dialect::LockRow,
     error::{Access, Failed},
+    wait::telling,
 };
 
 /// How old a record of an earlier boot is said to be. Its true age cannot be known, and its writer is gone.
@@ -85,8 +86,11 @@ fn lock_row(row: &SqliteRow, shared: &Shared, now: Now) -> Result<LockRow> {
         held,
         last_token: token,
         until: this_boot.then_some(until),
-        wanted: (this_boot && !wanted_for.is_zero())
-            .then(|| (wanted_for, wanted_by == shared.group.mark())),
+        wanted_for: if this_boot {
+            telling(wanted_by, shared.group.mark(), wanted_for)
+        } else {
+            Duration::ZERO
+        },
     })
 }
 

@@ -292,12 +292,13 @@ SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, me
   FROM distributed_lock
  WHERE lock_name IN (SELECT value FROM json_each(?1))";
 
-/// `?1` names; `?2` this process; `?3` until when; `?4` now. The mark of another process that waits is left alone.
+/// `?1` names; `?2` this process; `?3` until when; `?4` until when a mark stands that is renewed. Where another process's
+/// stands for longer, it becomes the mark of several, 0.
 const WANT: &str = "
-UPDATE distributed_lock SET wanted_by = ?2, wanted_until = ?3
+UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE ?2 END, wanted_until = ?3
  WHERE lock_name IN (SELECT value FROM json_each(?1))
    AND holder_id IS NOT NULL
-   AND (wanted_by = ?2 OR wanted_until <= ?4)";
+   AND (wanted_by NOT IN (?2, 0) OR wanted_until <= ?4)";
 
 /// `?1` from, `?2` but not this one, `?5` below (null = no bound: every blob is above every text), `?6` how many.
 const LIST: &str = "
