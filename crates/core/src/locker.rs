@@ -263,10 +263,11 @@ impl Locker {
     /// Releases the lock behind a ticket.
     ///
     /// # Errors
-    /// As [`Locker::resume`].
+    /// As [`Locker::resume`]. After an error, the ticket may be used up; if it is, the lock ends by itself within seconds.
     ///
     /// # Cancel safety
-    /// The lock may or may not be released when the future is dropped; its lease ends by itself.
+    /// The lock may or may not be released when the future is dropped. If the ticket is used up, it ends by itself within
+    /// seconds.
     pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
         ticket::release(&self.inner, ticket).await
     }

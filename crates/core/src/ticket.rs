@@ -26,6 +26,9 @@ const PREFIX: &str = "dlt1.";
 /// How long one step waits for the store.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// Between two tries of one step.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A held lock that can be resumed once, elsewhere.
 ///
 /// `Display` gives the text to pass on; it is a secret, because whoever has it has the lock. `Debug` masks it.
@@ -220,29 +223,66 @@ pub(crate) async fn resume(inner: &Arc<Inner>, ticket: &Ticket) -> Result<Guard>
 /// shorten the lease under its guard.
 pub(crate) async fn renew(inner: &Arc<Inner>, ticket: &Ticket, ttl: Duration) -> Result<()> {
     let ttl = checked_ttl(inner, ttl)?;
-    for ticket_step in [
-        TicketStep::Redeem(ticket.nonce),
-        TicketStep::Issue(ticket.nonce),
-    ] {
-        if let Renewed::NotHeld(_) = step(inner, ticket, ttl, ticket_step).await? {
-            return Err(not_held(ticket));
-        }
+    let redeem = TicketStep::Redeem(ticket.nonce);
+    if let Renewed::NotHeld(_) = step(inner, ticket, ttl, redeem).await? {
+        return Err(not_held(ticket));
     }
-    Ok(())
+    // Without it, nobody could renew or release the lock any more. One that may still arrive is not repeated: it would give the
+    // ticket back, and this TTL to its lease, after the next one was used.
+    let issue = TicketStep::Issue(ticket.nonce);
+    let again = Error::did_not_happen;
+    match repeated(inner, again, || step(inner, ticket, ttl, issue)).await? {
+        (Renewed::Extended { .. }, _) => Ok(()),
+        (Renewed::NotHeld(_), _) => Err(not_held(ticket)),
+    }
 }
 
-/// Releases the lock behind a ticket.
+/// Releases the lock behind a ticket. The nonce is used up by then, so nobody can release the lock when this breaks off
+/// between its two steps: the first leaves it no longer than the second may take.
 pub(crate) async fn release(inner: &Arc<Inner>, ticket: &Ticket) -> Result<()> {
-    if let Renewed::NotHeld(_) =
-        step(inner, ticket, ticket.ttl, TicketStep::Redeem(ticket.nonce)).await?
-    {
+    let sent = inner.clock().now();
+    let ttl = Ttl::new(LIMIT.max(inner.backend().capabilities().min_ttl))?.min(ticket.ttl);
+    let redeem = TicketStep::Redeem(ticket.nonce);
+    if let Renewed::NotHeld(_) = step(inner, ticket, ttl, redeem).await? {
         return Err(not_held(ticket));
     }
     let lease = ticket.lease();
-    match bounded(&**inner.clock(), LIMIT, inner.backend().release(&lease)).await {
-        Ok(ReleaseOutcome::Released { .. }) => Ok(()),
-        Ok(ReleaseOutcome::NotHeld) => Err(not_held(ticket)),
-        Err(error) => Err(error.during("release").about(&ticket.name)),
+    let released = repeated(inner, |_| true, || inner.backend().release(&lease)).await;
+    match released.map_err(|error| error.during("release").about(&ticket.name))? {
+        (ReleaseOutcome::Released { .. }, _) => Ok(()),
+        // By an earlier try, or by the end of what was left of it.
+        (ReleaseOutcome::NotHeld, tried)
+            if tried || inner.clock().now() >= sent + ttl.duration() =>
+        {
+            Ok(())
+        }
+        (ReleaseOutcome::NotHeld, _) => Err(not_held(ticket)),
+    }
+}
+
+/// Asks the store again, for as long as one step may take, after failures that pass and that `again` allows. Also says whether
+/// an earlier try may have been carried out.
+async fn repeated<T, F>(
+    inner: &Inner,
+    again: impl Fn(&Error) -> bool,
+    ask: impl Fn() -> F,
+) -> Result<(T, bool)>
+where
+    F: Future<Output = Result<T>>,
+{
+    let clock = &**inner.clock();
+    let until = clock.now() + LIMIT;
+    let mut tried = false;
+    loop {
+        let left = until.since(clock.now());
+        match bounded(clock, left, ask()).await {
+            Err(error) if error.is_retryable() && again(&error) && clock.now() + PAUSE < until => {
+                tracing::debug!(%error, "asking again");
+                tried |= !error.did_not_happen();
+                clock.sleep(inner.jitter(PAUSE)).await;
+            }
+            answer => return answer.map(|answer| (answer, tried)),
+        }
     }
 }
 
