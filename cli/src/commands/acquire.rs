@@ -3,6 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
+use distlock::{LockName, Store};
 use serde_json::json;
 
 use crate::{
@@ -57,8 +58,23 @@ impl Acquire {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::lock_name(&self.name)?;
         let store = context.open(Sharing::Required).await?;
+        let outcome = self.take(&name, context, &store).await;
+        store.close().await;
+        outcome
+    }
+
+    async fn take(self, name: &LockName, context: &Context, store: &Store) -> Outcome {
         let locker = store.locker();
-        let mut request = locker.lock(&name).ttl(self.ttl).wait(self.wait);
+        let capabilities = locker.capabilities();
+        if !capabilities.tickets {
+            // Before anybody waits for a lock that nobody could release.
+            let backend = capabilities.backend;
+            return Err(Failure::new(
+                code::CONFIG,
+                format!("{backend}: has no tickets: hold the lock with `distlock run`"),
+            ));
+        }
+        let mut request = locker.lock(name).ttl(self.ttl).wait(self.wait);
         if let Some(holder) = self.holder {
             request = request.holder(values::holder(&holder)?.as_str());
         }
@@ -85,14 +101,12 @@ impl Acquire {
                 Ok(_) => "was released again",
                 Err(_) => "ends by itself after its TTL",
             };
-            store.close().await;
             let why = failure.unread();
             return Err(Failure::new(
                 code::UNAVAILABLE,
                 format!("{why}: nobody has the ticket, and the lock {after}"),
             ));
         }
-        store.close().await;
         Ok(code::OK)
     }
 }

@@ -27,8 +27,9 @@ impl Release {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let ticket = ticket::read()?;
         let store = context.open(Sharing::Required).await?;
-        store.locker().release_ticket(&ticket).await?;
+        let released = store.locker().release_ticket(&ticket).await;
         store.close().await;
+        released?;
         if context.json() {
             output::json(&json!({
                 "name": ticket.name().as_str(),

@@ -35,8 +35,9 @@ impl Renew {
         let ticket = ticket::read()?;
         let ttl = self.ttl.unwrap_or_else(|| ticket.ttl().duration());
         let store = context.open(Sharing::Required).await?;
-        store.locker().renew_ticket(&ticket, ttl).await?;
+        let renewed = store.locker().renew_ticket(&ticket, ttl).await;
         store.close().await;
+        renewed?;
         if context.json() {
             output::json(&json!({
                 "name": ticket.name().as_str(),
