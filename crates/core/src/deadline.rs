@@ -11,6 +11,8 @@ use crate::{clock::Moment, ttl::margin};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Moment,
+    /// When the store has let go at the latest, if it received everything about when that was sent.
+    latest: Moment,
     /// The shortest TTL among requests of this owner (renewals, and attempts before the one that was granted) whose outcome
     /// was never learned. Such a request may still reach the store late and cut a longer lease short, so no later
     /// confirmation is believed beyond it.
@@ -22,6 +24,7 @@ impl Deadline {
     pub(crate) fn granted(sent: Moment, valid_for: Duration) -> Self {
         Self {
             at: end(sent, valid_for),
+            latest: sent + valid_for,
             cap: None,
         }
     }
@@ -31,14 +34,25 @@ impl Deadline {
         self.at
     }
 
+    /// When the store has let go, whatever became of what was never answered.
+    pub(crate) const fn latest(&self) -> Moment {
+        self.latest
+    }
+
     /// A renewal is about to be sent: it may shorten the lease, and whether it did may stay unknown.
     pub(crate) fn sending(&mut self, sent: Moment, ttl: Duration) {
         self.at = self.at.min(end(sent, ttl));
+        self.latest = self.latest.max(sent + ttl);
     }
 
     /// The store confirmed it: the only way up.
     pub(crate) fn confirmed(&mut self, sent: Moment, valid_for: Duration) {
         self.at = end(sent, self.believed(valid_for));
+        let latest = sent + valid_for;
+        self.latest = match self.cap {
+            None => latest,
+            Some(_) => latest.max(self.latest),
+        };
     }
 
     /// What is believed of a renewal that the store confirms for this long.

@@ -47,14 +47,17 @@ pub enum Ended {
 
 impl Guard {
     pub(crate) fn new(inner: &Arc<Inner>, hold: Arc<Hold>, min_hold: Duration) -> Self {
-        if !min_hold.is_zero() {
-            hold.hold_at_least(min_hold);
-        }
+        hold.hold_at_least(min_hold);
         Self {
             inner: Arc::clone(inner),
             hold,
             live: true,
         }
+    }
+
+    /// From now on, it is not free any sooner than this after it was taken.
+    pub(crate) fn hold_at_least(&self, time: Duration) {
+        self.hold.hold_at_least(time);
     }
 
     /// The lock's name.
@@ -300,14 +303,17 @@ impl Departure {
 
     /// Ends the hold. `None` when it had been lost.
     fn finish(&mut self) -> Option<Option<crate::queue::Seat>> {
+        let finished = self.hold.finish();
+        // A renewal that has just ended files no hold that is over.
         self.inner.keeper().forget(&self.hold);
-        match self.hold.finish() {
+        match finished {
             Ok(seat) => {
                 self.stage = Stage::Leaving;
                 Some(seat)
             }
             Err(_) => {
                 self.stage = Stage::Gone;
+                release::forgotten(&self.inner, &self.hold);
                 None
             }
         }

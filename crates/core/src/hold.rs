@@ -209,11 +209,11 @@ impl Hold {
         Lease::new(self.name.clone(), self.owner, Some(self.token()))
     }
 
-    /// What a release needs to know: the lease, the local deadline, and how long the lease is.
-    pub(crate) fn terms(&self) -> (Lease, Moment, Ttl) {
+    /// What a release needs to know: the lease, the local deadline, and when the store has forgotten it at the latest.
+    pub(crate) fn terms(&self) -> (Lease, Moment, Moment) {
         let state = self.state();
         let lease = Lease::new(self.name.clone(), self.owner, Some(state.token));
-        (lease, state.deadline.at(), state.ttl)
+        (lease, state.deadline.at(), state.deadline.latest())
     }
 
     pub(crate) fn fence(&self) -> Fence {

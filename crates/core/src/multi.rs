@@ -1,6 +1,6 @@
 //! Several locks at once, all or nothing.
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use crate::{
     builder::{Options, take},
@@ -88,9 +88,12 @@ pub(crate) async fn acquire(
     let mut set = GuardSet {
         guards: Vec::with_capacity(all.len()),
     };
+    // A minimum counts once all are held: what was taken for nothing is free at once.
+    let mut each = options.clone();
+    each.min_hold = Duration::ZERO;
     for mut wanted in all {
         wanted.wait = until.map(|until| until.since(inner.clock().now()));
-        match take(inner, options, wanted).await {
+        match take(inner, &each, wanted).await {
             Ok(guard) => set.guards.push(guard),
             Err(error) => {
                 let _ = set.release().await;
@@ -102,6 +105,9 @@ pub(crate) async fn acquire(
     if let Some(reason) = set.guards.iter().find_map(|guard| guard.check().err()) {
         let _ = set.release().await;
         return Err(reason);
+    }
+    for guard in &set.guards {
+        guard.hold_at_least(options.min_hold);
     }
     Ok(set)
 }

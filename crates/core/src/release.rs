@@ -57,8 +57,7 @@ pub(crate) struct LetGo {
 
 impl LetGo {
     pub(crate) fn of(hold: &Hold, seat: Option<Seat>, keep_for: Option<Ttl>) -> Self {
-        let (lease, deadline, ttl) = hold.terms();
-        let expires = deadline + margin(ttl.duration());
+        let (lease, deadline, expires) = hold.terms();
         Self {
             lease,
             seat,
@@ -188,6 +187,20 @@ async fn hand_over(
         });
     }
     answer
+}
+
+/// A lock that was lost because nothing was heard of the store: a longer lease may have been granted all the same, which
+/// nobody would renew or free. It is given back for as long as that may last.
+pub(crate) fn forgotten(inner: &Arc<Inner>, hold: &Hold) {
+    let (lease, deadline, expires) = hold.terms();
+    let unheard = matches!(
+        hold.loss_now(),
+        Some(LossReason::Unreachable | LossReason::Expired)
+    );
+    if unheard && expires > deadline + margin(hold.ttl().duration()) {
+        let release = release_until_expiry(Arc::clone(inner), lease, expires);
+        inner.keeper().run(release);
+    }
 }
 
 fn gone(inner: &Inner, again: bool, deadline: Moment, reason: LossReason) -> Released {

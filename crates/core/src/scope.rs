@@ -59,6 +59,8 @@ impl Scope {
             },
         };
         if let Some(hold) = joined(&held) {
+            // Others of this scope need not wait until the store has extended it.
+            drop(held);
             return nested(inner, hold, &wanted, min_hold).await;
         }
         wanted.wait = until.map(|until| until.since(inner.clock().now()));
@@ -80,6 +82,7 @@ impl Scope {
             ));
         };
         if let Some(hold) = joined(&held) {
+            drop(held);
             return nested(inner, hold, &wanted, min_hold)
                 .await
                 .map(Attempt::Acquired);

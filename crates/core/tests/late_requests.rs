@@ -510,3 +510,43 @@ async fn a_locker_that_nobody_has_any_more_ends_long_before_a_lease_that_it_coul
         pause().await;
     }
 }
+
+/// A longer lease may have been granted all the same, which nobody renews.
+#[tokio::test]
+async fn an_extension_that_was_never_answered_is_freed_however_the_lock_ends() {
+    for released in [true, false] {
+        let clock = ManualClock::new();
+        let store = Script::open(Arc::new(clock.clone()));
+        let locker = Locker::builder(Arc::new(store.clone()))
+            .clock(Arc::new(clock.clone()))
+            .build();
+        let ttl = Duration::from_secs(10);
+        let guard = locker
+            .lock("a")
+            .ttl(ttl)
+            .renew(Renew::Manual)
+            .acquire()
+            .await
+            .unwrap();
+        store.0.renew.lose_reply.store(1, SeqCst);
+        assert!(guard.extend(Duration::from_secs(3600)).await.is_err());
+        store.0.release.refuse.store(u32::MAX, SeqCst);
+        if released {
+            assert!(!guard.release().await.is_clean());
+            clock.advance(ttl * 2);
+            pause().await;
+        } else {
+            clock.advance(ttl * 2);
+            assert!(!guard.is_valid());
+            drop(guard);
+        }
+        assert!(store.0.is_held("a"));
+        store.0.release.refuse.store(0, SeqCst);
+        let latest = clock.now() + Duration::from_secs(120);
+        while store.0.is_held("a") {
+            assert!(clock.now() < latest, "nobody has it for an hour");
+            clock.advance(Duration::from_millis(100));
+            pause().await;
+        }
+    }
+}

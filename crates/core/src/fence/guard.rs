@@ -55,6 +55,10 @@ pub struct FenceState {
     /// Earlier histories, latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past: Vec<Past>,
+    /// The history that a reset named, until somebody of it was let through: there may have been others in between that
+    /// nobody was seen of, and their tokens count for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reset: Option<Epoch>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +91,7 @@ impl FenceGuard {
             state: FenceState {
                 highest: None,
                 past: Vec::new(),
+                reset: None,
             },
         }
     }
@@ -120,6 +125,7 @@ impl FenceGuard {
             _ => None,
         };
         self.state.past.retain(|past| past.epoch != offered.epoch);
+        self.state.reset = None;
         if let Some(epoch) = left {
             self.remember(epoch, false);
         }
@@ -133,8 +139,8 @@ impl FenceGuard {
         *self = Self::new();
     }
 
-    /// Accepts that the store has started a new history: the next token of `epoch` is let through however low it is, and
-    /// holders from every epoch seen before are refused however high theirs are.
+    /// Accepts that the store has started a new history: the next token of `epoch` is let through however low it is. Until
+    /// then holders from every other epoch are refused however high theirs are, and from every epoch seen before for ever.
     pub fn reset_to(&mut self, epoch: &Epoch) {
         let seen = self.state.highest.take();
         for past in &mut self.state.past {
@@ -144,6 +150,7 @@ impl FenceGuard {
             self.remember(seen.epoch, true);
         }
         self.state.past.retain(|past| past.epoch != *epoch);
+        self.state.reset = Some(epoch.clone());
     }
 
     fn judge(&self, offered: &Fence) -> Result<(), FenceRefusal> {
@@ -152,7 +159,9 @@ impl FenceGuard {
             .past
             .iter()
             .find(|past| past.epoch == offered.epoch);
-        if past.is_some_and(|past| past.void) {
+        let reset = self.state.reset.as_ref();
+        let outside = reset.is_some_and(|reset| *reset != offered.epoch);
+        if outside || past.is_some_and(|past| past.void) {
             return Err(FenceRefusal::VoidEpoch {
                 offered: offered.token,
                 epoch: offered.epoch.clone(),
@@ -285,6 +294,24 @@ mod tests {
 
     fn token(value: u64) -> FencingToken {
         FencingToken::new(value).unwrap()
+    }
+
+    #[test]
+    fn after_a_reset_only_the_history_that_it_named_counts() {
+        let mut guard = FenceGuard::new();
+        guard.check(&fence(100, 1, "a")).unwrap();
+        // Refused, and nobody remembers that there was a "b".
+        assert!(guard.check(&fence(60, 2, "b")).is_err());
+        guard.reset_to(&Epoch::new("c"));
+        let kept = serde_json::to_string(guard.state()).unwrap();
+        let mut guard = FenceGuard::from_state(serde_json::from_str(&kept).unwrap());
+        assert!(matches!(
+            guard.check(&fence(60, 2, "b")),
+            Err(FenceRefusal::VoidEpoch { .. })
+        ));
+        guard.check(&fence(50, 3, "c")).unwrap();
+        // As in every history, from then on.
+        guard.check(&fence(70, 4, "d")).unwrap();
     }
 
     #[test]
