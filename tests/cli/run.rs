@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_harness::{Process, Signal, eventually};
+use distlock_harness::{Process, Signal, distlock_binary, eventually};
 
 use crate::support::{BlockingWriter, Home, SOON, content, finish, gone, state_of};
 
@@ -49,6 +49,25 @@ fn the_command_sees_name_token_and_holder_and_no_credentials() {
         tokens.push(words[2].parse::<u64>().unwrap());
     }
     assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
+/// Between two renewals nobody notices.
+#[test]
+fn a_lock_that_was_taken_away_is_no_success_even_if_the_command_was() {
+    let home = Home::new();
+    let tool = distlock_binary().unwrap();
+    let script = format!(
+        "{} --backend sqlite:{} force-release job --token $DISTLOCK_TOKEN",
+        tool.display(),
+        home.store().display()
+    );
+    let mut run = home.distlock(["run", "job", "--ttl", "1h", "--", "sh", "-c", &script]);
+    let done = finish(&mut run, "");
+    assert_eq!(done.code, 76, "{done:?}");
+    assert!(
+        done.stderr.contains("was lost while the command ran"),
+        "{done:?}"
+    );
 }
 
 #[test]

@@ -147,10 +147,13 @@ impl Run {
             .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
             .await;
         let lost = matches!(outcome, Ok(code::LOST));
+        let mut unnoticed = false;
         match guard.release().await {
+            // Between two renewals, so the command ran on: somebody else may have had the lock meanwhile.
             Released::AlreadyLost(reason) if !lost => {
+                unnoticed = true;
                 output::tell(format_args!(
-                    "warning: {name:?} was lost just before it was released: {reason}"
+                    "{name:?} was lost while the command ran, which was not stopped: {reason}"
                 ));
             }
             Released::Unconfirmed(error) => {
@@ -161,7 +164,10 @@ impl Run {
             _ => {}
         }
         store.close().await;
-        outcome
+        match outcome {
+            Ok(_) if unnoticed => Ok(code::LOST),
+            outcome => outcome,
+        }
     }
 
     /// Waits for the lock, and says who holds it when that takes longer than a moment.

@@ -14,7 +14,7 @@ use crate::{
     keeper::release_until_expiry,
     locker::Inner,
     queue::{Handed, Next, Seat},
-    ttl::{Ttl, margin},
+    ttl::Ttl,
 };
 
 /// How long a release waits for the store before it goes on in the background.
@@ -190,14 +190,15 @@ async fn hand_over(
 }
 
 /// A lock that was lost because nothing was heard of the store: a longer lease may have been granted all the same, which
-/// nobody would renew or free. It is given back for as long as that may last.
+/// nobody would renew or free. It is given back for as long as that may last. One that lasts no longer than usual ends by
+/// itself soon enough.
 pub(crate) fn forgotten(inner: &Arc<Inner>, hold: &Hold) {
     let (lease, deadline, expires) = hold.terms();
     let unheard = matches!(
         hold.loss_now(),
         Some(LossReason::Unreachable | LossReason::Expired)
     );
-    if unheard && expires > deadline + margin(hold.ttl().duration()) {
+    if unheard && expires > deadline + hold.ttl().duration() {
         let release = release_until_expiry(Arc::clone(inner), lease, expires);
         inner.keeper().run(release);
     }
