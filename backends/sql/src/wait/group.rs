@@ -13,10 +13,7 @@ use std::{
 use distlock_core::{FencingToken, LockName, Moment, Result};
 use tokio::sync::Notify;
 
-use super::{
-    RENEW_WANTED,
-    pace::{self, Pace},
-};
+use super::{RENEW_WANTED, pace::Pace};
 use crate::dialect::LockRow;
 
 /// After a poll that failed.
@@ -62,19 +59,19 @@ impl Group {
     /// For a store that is asked at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, pace::STEADY)
+        Self::polled(backend, super::pace::STEADY)
     }
 
     /// For a store that is asked more often right after something changed.
     #[cfg(feature = "mysql")]
     pub(crate) fn adaptive(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, pace::ADAPTIVE)
+        Self::polled(backend, super::pace::ADAPTIVE)
     }
 
     /// For a store that tells of releases.
     #[cfg(feature = "postgres")]
     pub(crate) fn pushed(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, pace::PUSHED)
+        Self::polled(backend, super::pace::PUSHED)
     }
 
     fn polled(backend: &'static str, pace: Pace) -> Arc<Self> {
