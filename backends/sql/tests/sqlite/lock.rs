@@ -218,6 +218,34 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
     take(&beside, &request("other")).await;
 }
 
+/// Of two that are released together one was gone before, and the other one is taken by somebody else as soon as it is free.
+#[tokio::test]
+async fn a_clean_release_does_not_look_like_a_loss() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let (ours, gone) = (request("ours"), request("gone"));
+    let grants = [take(&lock, &ours).await, take(&lock, &gone).await];
+    let forced = lock.force_release(&gone.name, grants[1].token).await;
+    assert_eq!(forced.unwrap(), Forced::Released);
+    let trigger = "CREATE TRIGGER taken AFTER UPDATE OF holder_id ON distributed_lock WHEN new.holder_id IS NULL
+         AND new.lock_name = 'ours' BEGIN UPDATE distributed_lock SET holder_id = randomblob(16), token = token + 1,
+         expires_at = expires_at + 60000000 WHERE lock_name = 'ours'; END";
+    place.sql(trigger).await;
+    let first = request("first");
+    let (_, (ours, gone)) = both(
+        // Goes out at once, so that the rest makes a batch.
+        take(&lock, &first),
+        both(
+            lock.release(&lease(&ours, &grants[0])),
+            lock.release(&lease(&gone, &grants[1])),
+        ),
+    )
+    .await;
+    assert_eq!(ours.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    assert_eq!(gone.unwrap(), ReleaseOutcome::NotHeld);
+    refused(&lock, &request("ours")).await;
+}
+
 #[tokio::test]
 async fn the_same_owner_gets_the_same_token_and_a_fresh_lease() {
     let place = Place::new();

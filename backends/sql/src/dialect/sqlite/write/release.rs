@@ -2,13 +2,18 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{Forced, Lease, LockName, ReleaseOutcome, Result, batch::Reply};
+use distlock_core::{
+    Error, ErrorKind, Forced, Lease, LockName, ReleaseOutcome, Result, batch::Reply,
+};
 
 use super::{Answers, Batch, Looks, names, unknown};
 use crate::{
-    dialect::sqlite::{
-        batches::{self, Ids, json},
-        rows,
+    dialect::{
+        LockRow,
+        sqlite::{
+            batches::{self, Ids, json},
+            rows,
+        },
     },
     error::Failed,
     op::{Answer, Kind, Op},
@@ -48,9 +53,7 @@ impl Batch<'_> {
                 None if freed == 0 => None,
                 None if freed == rest => Some(false),
                 None => match looks.as_ref().map_err(unknown)?.get(&lease.name) {
-                    Some(Ok(row)) if row.owner.is_none() && row.until == Some(self.now.boot) => {
-                        Some(false)
-                    }
+                    Some(row) if self.freed(lease, row.as_ref().map_err(unknown)?)? => Some(false),
                     _ => None,
                 },
             };
@@ -60,6 +63,19 @@ impl Batch<'_> {
             })
         });
         Ok(answers.map(|answer| answer.map(Answer::Released)).collect())
+    }
+
+    /// Whether the lease was freed just now, as far as its row still tells: it may have gone through other hands since.
+    fn freed(&self, lease: &Lease, row: &LockRow) -> Result<bool> {
+        match row.owner {
+            Some(owner) if owner == lease.owner => Ok(false),
+            None if row.until == Some(self.now.boot) => Ok(true),
+            None if row.until < Some(self.now.boot) => Ok(false),
+            _ => Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "somebody else has taken it, after it was freed or before",
+            )),
+        }
     }
 
     /// Frees what nobody else waits for, and says how many that were.
