@@ -74,7 +74,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         let dialect = self.open()?.dialect().reopen().await;
         let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
-        Ok(Arc::new(Self::new(Store::new(dialect, 1))))
+        Ok(Arc::new(Self::new(Store::reopened(dialect))))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {

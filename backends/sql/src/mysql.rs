@@ -48,8 +48,7 @@ impl MySql {
         let dialect = MySqlDialect::open(config, clock)
             .await
             .map_err(|error| error.on(MySqlDialect::NAME).during("open"))?;
-        let store = Store::new(dialect, 2);
-        store.reap();
+        let store = Store::opened(dialect);
         Ok(Self {
             lock: Arc::new(SqlLock::new(Arc::clone(&store))),
             records: Arc::new(SqlRecords::new(Arc::clone(&store))),

@@ -43,8 +43,7 @@ impl Postgres {
         let dialect = PostgresDialect::open(config, clock)
             .await
             .map_err(|error| error.on(PostgresDialect::NAME).during("open"))?;
-        let store = Store::new(dialect, 2);
-        store.reap();
+        let store = Store::opened(dialect);
         Ok(Self {
             lock: Arc::new(SqlLock::new(Arc::clone(&store))),
             records: Arc::new(SqlRecords::new(Arc::clone(&store))),

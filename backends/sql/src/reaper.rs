@@ -15,9 +15,8 @@ const FIRST: std::ops::Range<u64> = 200..1500;
 /// Between two pages, so that waiting writers get their turn.
 const BETWEEN_PAGES: Duration = Duration::from_millis(10);
 
-/// Reaps soon after opening, and then four times in `reap_after`, unless another process did.
-pub(crate) async fn reap_now_and_then<D: Dialect>(store: Weak<Store<D>>) {
-    let mut pause = Duration::from_millis(fastrand::u64(FIRST));
+/// Reaps after this pause, and then four times in `reap_after`, unless another process or handle did.
+pub(crate) async fn reap_now_and_then<D: Dialect>(store: Weak<Store<D>>, mut pause: Duration) {
     loop {
         let sleep = match store.upgrade() {
             Some(store) => store.dialect().clock().sleep(pause),
@@ -25,15 +24,26 @@ pub(crate) async fn reap_now_and_then<D: Dialect>(store: Weak<Store<D>>) {
         };
         sleep.await;
         let Some(store) = store.upgrade() else { return };
-        let every = store.dialect().reap_after() / 4;
-        // A little sooner or later each time, so that processes started together part.
-        pause = every.mul_f64(0.75 + fastrand::f64() / 2.0);
-        match reap(store.dialect(), every).await {
+        pause = self::pause(store.dialect());
+        match reap(store.dialect(), every(store.dialect())).await {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "idle rows were removed"),
             Err(error) => tracing::debug!(%error, "idle rows were not removed; the next turn will"),
         }
     }
+}
+
+pub(crate) fn first_pause() -> Duration {
+    Duration::from_millis(fastrand::u64(FIRST))
+}
+
+/// Until the next turn: a little sooner or later each time, so that processes started together part.
+pub(crate) fn pause<D: Dialect>(dialect: &D) -> Duration {
+    every(dialect).mul_f64(0.75 + fastrand::f64() / 2.0)
+}
+
+fn every<D: Dialect>(dialect: &D) -> Duration {
+    dialect.reap_after() / 4
 }
 
 /// One turn, unless another process had it within `every`. Says how many rows were removed.

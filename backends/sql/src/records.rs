@@ -54,7 +54,7 @@ impl<D: Dialect> Records for SqlRecords<D> {
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
         let dialect = self.open()?.dialect().reopen().await;
         let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
-        Ok(Arc::new(Self::new(Store::new(dialect, 1))))
+        Ok(Arc::new(Self::new(Store::reopened(dialect))))
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {

@@ -42,8 +42,7 @@ impl Sqlite {
         let dialect = SqliteDialect::open(config, clock)
             .await
             .map_err(|error| error.on(SqliteDialect::NAME).during("open"))?;
-        let store = Store::new(dialect, 2);
-        store.reap();
+        let store = Store::opened(dialect);
         Ok(Self {
             lock: Arc::new(SqlLock::new(Arc::clone(&store))),
             records: Arc::new(SqlRecords::new(Arc::clone(&store))),

@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use distlock_core::{
@@ -39,17 +40,31 @@ pub(crate) struct Store<D: Dialect> {
 pub(crate) struct Writer<D>(D);
 
 impl<D: Dialect> Store<D> {
-    /// A handle with `parts` that are closed one by one.
-    pub(crate) fn new(dialect: D, parts: usize) -> Arc<Self> {
+    /// The first handle, for locks and for records.
+    pub(crate) fn opened(dialect: D) -> Arc<Self> {
+        Self::new(dialect, 2, reaper::first_pause())
+    }
+
+    /// One more, for locks or for records. It reaps as well: the runtime that the first was opened on may end before it does.
+    pub(crate) fn reopened(dialect: D) -> Arc<Self> {
+        let pause = reaper::pause(&dialect);
+        Self::new(dialect, 1, pause)
+    }
+
+    /// A handle with `parts` that are closed one by one, whose reaper pauses first.
+    fn new(dialect: D, parts: usize, pause: Duration) -> Arc<Self> {
         let limits = dialect.limits();
-        Arc::new(Self {
+        let store = Arc::new(Self {
             batcher: Batcher::new(Writer(dialect), limits),
             asleep: AtomicUsize::new(0),
             poller: Helper::default(),
             listener: Helper::default(),
             parts: AtomicUsize::new(parts),
             helpers: Mutex::default(),
-        })
+        });
+        let task = reaper::reap_now_and_then(Arc::downgrade(&store), pause);
+        store.keep(tokio::spawn(task).abort_handle());
+        store
     }
 
     pub(crate) fn dialect(&self) -> &D {
@@ -83,12 +98,6 @@ impl<D: Dialect> Store<D> {
             let task = wait::listen(Arc::downgrade(self), turn);
             self.keep(tokio::spawn(task).abort_handle());
         }
-    }
-
-    /// Starts removing idle rows now and then.
-    pub(crate) fn reap(self: &Arc<Self>) {
-        let task = reaper::reap_now_and_then(Arc::downgrade(self));
-        self.keep(tokio::spawn(task).abort_handle());
     }
 
     /// Closes one part; the last one closes the connections.

@@ -154,3 +154,33 @@ async fn it_happens_by_itself_and_once_for_all_handles() {
     })
     .await;
 }
+
+/// What was opened on one runtime and again on another, as for renewals, outlives the first.
+#[test]
+fn it_goes_on_without_the_runtime_that_opened_the_file() {
+    let place = Place::new();
+    let mut config = place.config();
+    config.reap_after = Duration::from_secs(1);
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let opened = first.block_on(Sqlite::open(config, Arc::new(SystemClock)));
+    let (lock, records) = opened.map(|it| (it.lock(), it.records())).unwrap();
+    first.shutdown_background();
+
+    let second = tokio::runtime::Runtime::new().unwrap();
+    second.block_on(async {
+        let idle = async |what: &str| {
+            place
+                .sql(
+                    "INSERT INTO distributed_lock (lock_name, token, boot_id, expires_at, acquired_at, holder)
+                     VALUES ('a', 1, zeroblob(16), 0, 0, '')",
+                )
+                .await;
+            until(what, async || rows(&place, "distributed_lock").await == 0).await;
+        };
+        let renewing = lock.reopen().await.unwrap();
+        idle("a handle for locks reaps").await;
+        renewing.close().await;
+        let _renewing = records.reopen().await.unwrap();
+        idle("a handle for records reaps").await;
+    });
+}
