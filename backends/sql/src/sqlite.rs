@@ -16,7 +16,7 @@ use crate::{
 /// An opened SQLite file.
 ///
 /// Its locks and its records share two connections, one that writes and one that reads, which close when both are closed or
-/// dropped. Any number of processes of one host may open the same file.
+/// dropped. A check of its health has one of its own. Any number of processes of one host may open the same file.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     store: Arc<Store<SqliteDialect>>,

@@ -13,6 +13,7 @@ mod lock;
 mod open;
 mod reaper;
 mod records;
+mod stopped;
 mod transaction;
 mod wait;
 

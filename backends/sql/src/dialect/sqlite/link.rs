@@ -97,10 +97,8 @@ impl Link {
 
     pub(super) async fn close(&mut self) {
         self.closed = true;
-        if let Some(open) = self.open.take()
-            && let Err(error) = open.connection.close().await
-        {
-            tracing::debug!(%error, "a connection did not close cleanly");
+        if let Some(open) = self.open.take() {
+            open.close().await;
         }
     }
 }
@@ -133,6 +131,12 @@ impl Open {
                     return Ok(open);
                 }
             }
+        }
+    }
+
+    pub(super) async fn close(self) {
+        if let Err(error) = self.connection.close().await {
+            tracing::debug!(%error, "a connection did not close cleanly");
         }
     }
 

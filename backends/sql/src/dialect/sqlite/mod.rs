@@ -4,6 +4,7 @@ mod batches;
 mod file;
 mod group;
 mod link;
+mod reader;
 mod rows;
 mod statements;
 mod tables;
@@ -32,7 +33,8 @@ use tokio::sync::Mutex;
 use self::{
     batches::json,
     file::FileId,
-    link::Link,
+    link::{Link, Open},
+    reader::Reader,
     statements::{Sql, Statements},
 };
 use super::{Dialect, LockRow, Reaped, ReapedPage, above_prefix};
@@ -52,7 +54,7 @@ const PAGE: i64 = 1000;
 pub(crate) struct SqliteDialect {
     shared: Arc<Shared>,
     writer: Mutex<Link>,
-    reader: Mutex<Link>,
+    reader: Reader,
 }
 
 /// What the handles of one opened file share.
@@ -139,7 +141,7 @@ impl SqliteDialect {
         Self {
             shared,
             writer: Mutex::new(writer),
-            reader: Mutex::new(Link::default()),
+            reader: Reader::default(),
         }
     }
 
@@ -150,7 +152,7 @@ impl SqliteDialect {
         sql: &Sql,
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<Vec<SqliteRow>> {
-        let mut link = self.reader.lock().await;
+        let mut link = self.reader.take(&*self.shared.clock).await;
         let open = link.ready(&self.shared).await?;
         self.shared.group.count(operation);
         bind(sqlx::query(sql.text()))
@@ -249,7 +251,7 @@ impl Dialect for SqliteDialect {
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let mut link = self.reader.lock().await;
+        let mut link = self.reader.take(&*self.shared.clock).await;
         let open = link.ready(&self.shared).await?;
         let names: Vec<_> = names.iter().collect();
         look(
@@ -305,7 +307,7 @@ impl Dialect for SqliteDialect {
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        let mut link = self.reader.lock().await;
+        let mut link = self.reader.take(&*self.shared.clock).await;
         Ok(link.ready(&self.shared).await?.epoch.clone())
     }
 
@@ -401,28 +403,26 @@ impl Dialect for SqliteDialect {
     }
 
     async fn health(&self) -> Result<Health> {
-        // Not the one that writes: a check of a large file takes long, and renewals must not wait for it.
-        let mut link = self.reader.lock().await;
-        let open = link.ready(&self.shared).await?;
+        // On a connection of its own: a check of a large file takes long, and nobody must wait for it.
+        let mut open = Open::new(&self.shared).await?;
         let now = self.shared.now();
         let stock = sqlx::query(self.shared.statements.stocktaking.text())
             .bind(0)
             .bind(0)
             .bind(self.shared.boot.to_vec())
             .bind(now.boot);
-        let epoch = open.epoch.clone();
         let examined = doctor::sqlite::examine(&mut open.connection, &self.shared, stock).await;
-        let mut health = examined.map_err(|error| {
-            link.failed(Failed::sqlite(error, Access::Read))
-                .into_error()
-        })?;
+        let epoch = open.epoch.clone();
+        open.close().await;
+        let mut health =
+            examined.map_err(|error| Failed::sqlite(error, Access::Read).into_error())?;
         health.epoch = Some(epoch);
         Ok(health)
     }
 
     async fn close(&self) {
         self.writer.lock().await.close().await;
-        self.reader.lock().await.close().await;
+        self.reader.close(&*self.shared.clock).await;
     }
 }
 
