@@ -1,5 +1,12 @@
 //! Whoever stands still in the middle of something.
 
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use distlock_core::{ErrorKind, Moment, Sleep};
+
 use super::*;
 
 /// A caller that asked and does not listen keeps nobody waiting.
@@ -29,5 +36,53 @@ async fn a_read_that_nobody_polls_is_in_nobodys_way() {
         let ended = tokio::time::timeout(Duration::from_secs(60), others).await;
         ended.expect("they do not wait for it");
         drop(kept);
+    }
+}
+
+/// Between looking at the clock and asking for the lock a process may be stopped for as long as rows stay. Others may have had
+/// the lock meanwhile, with higher tokens that nobody remembers.
+#[tokio::test]
+async fn a_token_of_long_ago_is_not_granted() {
+    let place = Place::new();
+    let clock = Stopping::default();
+    let lock = place.open_at(Arc::new(clock.clone())).await.lock();
+    let other = place.open_at(Arc::new(clock.clone())).await.lock();
+    let mine = common::request("a", Duration::from_secs(5 * 3600));
+    clock.stops.store(true, Ordering::Relaxed);
+    let refused = lock.try_acquire(&mine).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(!clock.stops.load(Ordering::Relaxed));
+    assert_eq!(other.inspect(&mine.name).await.unwrap().held, None);
+    let token = take(&other, &mine).await.token;
+    assert!(token.get() >= micros_of(clock.wall()));
+}
+
+fn micros_of(wall: SystemTime) -> u64 {
+    let since = wall.duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_micros()).unwrap()
+}
+
+/// The clock of a process that is stopped for two hours when it has looked at it.
+#[derive(Clone, Debug, Default)]
+struct Stopping {
+    clock: ManualClock,
+    stops: Arc<AtomicBool>,
+}
+
+impl Clock for Stopping {
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        let wall = self.clock.wall();
+        if self.stops.swap(false, Ordering::Relaxed) {
+            self.clock.advance(Duration::from_secs(2 * 3600));
+        }
+        wall
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        self.clock.sleep(time)
     }
 }

@@ -1,10 +1,12 @@
 //! Taking locks.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
-use distlock_core::{AcquireRequest, Attempt, FencingToken, Grant, Result};
+use distlock_core::{
+    AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Grant, Lease, Moment, Result,
+};
 
-use super::{Batch, unknown};
+use super::{Batch, each, unknown};
 use crate::{
     dialect::{
         LockRow,
@@ -17,6 +19,19 @@ use crate::{
 impl Batch<'_> {
     /// What became of requests of which so many were taken.
     pub(super) async fn acquired(
+        &mut self,
+        requests: &[&AcquireRequest],
+        taken: usize,
+    ) -> Result<Vec<Result<Answer>>, Failed> {
+        let mut answers = self.answers(requests, taken).await?;
+        // Rows that others used since the clock was read may be removed already, and with them their tokens, which were higher.
+        if self.shared.clock.now().since(self.asked()) >= self.shared.config.reap_after {
+            self.give_back(requests, &mut answers).await;
+        }
+        Ok(answers)
+    }
+
+    async fn answers(
         &mut self,
         requests: &[&AcquireRequest],
         taken: usize,
@@ -127,6 +142,40 @@ impl Batch<'_> {
             query.bind_first(json(&rows), owners).bind(mark)
         })
         .await
+    }
+
+    /// When the clock was read that the tokens are from.
+    fn asked(&self) -> Moment {
+        Moment::from_boot(Duration::from_micros(self.now.boot.unsigned_abs()))
+    }
+
+    /// Frees what was granted with the time of asking for its token, and says that nothing was granted.
+    async fn give_back(&mut self, requests: &[&AcquireRequest], answers: &mut [Result<Answer>]) {
+        let outdated = self.now.wall.unsigned_abs();
+        let (mut granted, mut leases) = (Vec::new(), Vec::new());
+        for (request, answer) in requests.iter().zip(answers) {
+            if let Ok(Answer::Acquired(Attempt::Acquired(grant))) = answer
+                && grant.token.get() == outdated
+            {
+                let name = request.name.clone();
+                leases.push(Lease::new(name, request.owner, Some(grant.token)));
+                granted.push(answer);
+            }
+        }
+        self.now = self.shared.now();
+        let leases: Vec<_> = leases.iter().collect();
+        let released = match self.free(&leases).await {
+            Ok(freed) => self.released(&leases, freed).await,
+            Err(failed) => Err(failed),
+        };
+        let released = each(released, leases.len());
+        for (answer, released) in granted.into_iter().zip(released) {
+            let what = "this process stood still for too long after it had looked at the clock";
+            *answer = Err(match released {
+                Ok(_) => Error::new(ErrorKind::Unavailable, what),
+                Err(error) => Error::new(ErrorKind::OutcomeUnknown, what).caused_by(error),
+            });
+        }
     }
 
     /// Whether the row is what taking it just now has made of it.

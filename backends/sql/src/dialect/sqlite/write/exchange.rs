@@ -1,14 +1,14 @@
 //! Taking and freeing in one transaction.
 
-use distlock_core::{AcquireRequest, Lease, Result, batch::Reply};
+use distlock_core::{AcquireRequest, Lease, batch::Reply};
 use futures_util::TryStreamExt as _;
 use sqlx::{Either, Executor as _};
 
-use super::{Answers, Batch, Common, acquire::alike};
+use super::{Answers, Batch, Common, acquire::alike, each};
 use crate::{
     dialect::sqlite::batches::{self, Ids, json},
     error::{Access, Failed},
-    op::{Answer, Kind, Op},
+    op::{Kind, Op},
 };
 
 impl Batch<'_> {
@@ -109,14 +109,4 @@ impl Batch<'_> {
         };
         Ok((rows(1), rows(2)))
     }
-}
-
-/// An answer for each, also where there is but one error for all.
-fn each(answers: Result<Vec<Result<Answer>>, Failed>, count: usize) -> Vec<Result<Answer>> {
-    answers.unwrap_or_else(|failed| {
-        let error = failed.into_error();
-        std::iter::repeat_with(|| Err(error.clone()))
-            .take(count)
-            .collect()
-    })
 }

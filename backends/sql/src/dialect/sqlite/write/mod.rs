@@ -158,3 +158,13 @@ fn unknown(error: &Error) -> Error {
     )
     .caused_by(error.clone())
 }
+
+/// An answer for each, also where there is but one error for all.
+fn each(answers: Result<Vec<Result<Answer>>, Failed>, count: usize) -> Vec<Result<Answer>> {
+    answers.unwrap_or_else(|failed| {
+        let error = failed.into_error();
+        std::iter::repeat_with(|| Err(error.clone()))
+            .take(count)
+            .collect()
+    })
+}
