@@ -42,6 +42,63 @@ async fn a_commit_that_is_refused_leaves_the_file_to_others() {
     take(&other, &next).await;
 }
 
+/// Its transaction is open, nobody will end it, and nobody asks this handle for anything any more.
+#[test]
+fn a_runtime_that_ends_in_the_middle_leaves_the_file_to_others() {
+    let place = Place::new();
+    let mine = tokio::runtime::Runtime::new().unwrap();
+    let others = tokio::runtime::Runtime::new().unwrap();
+    // In a database that does not log ahead, SQLite itself waits for its turn to begin.
+    let mut raw = others.block_on(async {
+        let mut raw = SqliteConnectOptions::new()
+            .filename(&place.path)
+            .create_if_missing(true)
+            .connect()
+            .await
+            .unwrap();
+        execute(&mut raw, "CREATE TABLE another_program (id INTEGER)").await;
+        raw
+    });
+    // It stands still, so that no reaper sends anything meanwhile.
+    let (_, clock) = manual();
+    let store = mine.block_on(place.open_at(Arc::clone(&clock)));
+    let lock = store.lock();
+    let leaving = request("old");
+    let grant = mine.block_on(take(&lock, &leaving));
+    let other = others.block_on(async {
+        let other = place.open_at(clock).await.lock();
+        execute(&mut raw, "BEGIN IMMEDIATE").await;
+        other
+    });
+
+    let before = store.statements();
+    let (first, next) = (request("first"), request("next"));
+    let released = lease(&leaving, &grant);
+    mine.spawn(async move {
+        both(
+            // Goes out at once, so that the rest makes a batch when the file was busy for too long.
+            lock.try_acquire(&first),
+            both(lock.try_acquire(&next), lock.release(&released)),
+        )
+        .await
+    });
+    others.block_on(async {
+        // One statement of the first, and two of the batch.
+        until("the batch is sent", async || {
+            store.statements() >= before + 3
+        })
+        .await;
+        mine.shutdown_background();
+        execute(&mut raw, "ROLLBACK").await;
+        // SQLite waits for its turn to begin still, until this moment at the latest.
+        let begun = Instant::now() + place.config().busy_timeout;
+        until("others can write", async || {
+            other.try_acquire(&request("a")).await.is_ok() && Instant::now() > begun
+        })
+        .await;
+    });
+}
+
 async fn execute(connection: &mut SqliteConnection, sql: &'static str) {
     sqlx::raw_sql(sql).execute(connection).await.unwrap();
 }
