@@ -93,6 +93,13 @@ impl Failed {
         self
     }
 
+    /// The same when it is not worth another try, or must not have one.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn for_good(mut self) -> Self {
+        self.meaning.retry = false;
+        self
+    }
+
     /// Whether the connection had gone, perhaps long before the statement was sent, so that it is not known whether the
     /// statement arrived. A server that is merely silent may be at it still.
     #[cfg(any(feature = "mysql", feature = "postgres"))]

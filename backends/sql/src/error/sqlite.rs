@@ -68,7 +68,8 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
         5 => Meaning::of(
             Unavailable,
             "another process is writing to the file for too long",
-        ),
+        )
+        .retry(),
         6 => Meaning::of(Unavailable, "a table of the file is locked"),
         7 => Meaning::of(LimitExceeded, "out of memory").reconnect(),
         8 => Meaning::of(AccessDenied, "the file is read-only"),

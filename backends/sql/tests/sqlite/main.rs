@@ -5,6 +5,7 @@
     reason = "the tests wait for real processes and files"
 )]
 
+mod busy;
 #[path = "../common/mod.rs"]
 mod common;
 mod fence;

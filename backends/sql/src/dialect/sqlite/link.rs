@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::atomic::Ordering, time::Duration};
 
-use distlock_core::{Epoch, Error, ErrorKind, Result};
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use sqlx::{
     ConnectOptions as _, Connection as _, Row as _, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteSynchronous},
@@ -18,6 +18,10 @@ use crate::error::{Access, Failed, sqlite_code};
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
+/// How long SQLite itself waits in the end, where [`Patience`] does: it asks, sleeps for a millisecond, and asks again. Left
+/// to itself it sleeps for longer each time, up to 100 ms, while others write one transaction after the other.
+const BRIEFLY: &str = "PRAGMA busy_timeout = 1";
+
 /// `SQLITE_BUSY`
 const BUSY: i32 = 5;
 
@@ -27,6 +31,8 @@ pub(super) struct Link {
     /// Of the last connection.
     epoch: Option<Epoch>,
     history_changed: bool,
+    /// Whether it is for those who wait for their turn to write with [`Patience`].
+    waits_briefly: bool,
     closed: bool,
 }
 
@@ -39,10 +45,44 @@ pub(super) struct Open {
     /// It is of no more use: it broke, or a transaction was begun and not ended, so that it holds the file's write lock and
     /// what is sent next would become a part of it.
     pub(super) is_spent: bool,
+    /// Whether waiting for others who write is left to [`Patience`].
+    pub(super) waits_briefly: bool,
     file: FileId,
 }
 
+/// How often a statement that was refused because others write is sent again: until `busy_timeout` is over. Each time SQLite
+/// has slept for a millisecond, whatever the injected clock says.
+#[derive(Debug)]
+pub(super) struct Patience {
+    until: Moment,
+    times: u128,
+}
+
+impl Patience {
+    pub(super) fn new(shared: &Shared) -> Self {
+        let timeout = shared.config.busy_timeout;
+        Self {
+            until: shared.clock.now() + timeout,
+            times: timeout.as_millis(),
+        }
+    }
+
+    /// Whether to send it again, which is allowed where nothing has happened.
+    pub(super) fn asks_again(&mut self, shared: &Shared) -> bool {
+        self.times = self.times.saturating_sub(1);
+        self.times > 0 && shared.clock.now() < self.until
+    }
+}
+
 impl Link {
+    /// For those who write.
+    pub(super) fn writing() -> Self {
+        Self {
+            waits_briefly: true,
+            ..Self::default()
+        }
+    }
+
     /// The connection, on the file that the path leads to now.
     pub(super) async fn ready(&mut self, shared: &Shared) -> Result<&mut Open> {
         if self.closed {
@@ -61,6 +101,9 @@ impl Link {
         if !same {
             self.open = None;
             let mut open = Open::new(shared).await?;
+            if self.waits_briefly {
+                open.wait_briefly(shared).await.map_err(SetUp::into_error)?;
+            }
             let before = self.epoch.replace(open.epoch.clone());
             self.history_changed |= before.is_some_and(|before| before != open.epoch);
             open.history_changed = self.history_changed;
@@ -152,8 +195,20 @@ impl Open {
             epoch: Epoch::new(epoch),
             history_changed: false,
             is_spent: false,
+            waits_briefly: false,
             file,
         })
+    }
+
+    /// Leaves waiting for others who write to [`Patience`]. Not where the file does not log ahead: there, whoever reads keeps a
+    /// transaction from being committed, which cannot be sent again.
+    async fn wait_briefly(&mut self, shared: &Shared) -> Result<(), SetUp> {
+        let mode: (String,) = query(&mut self.connection, shared, "PRAGMA journal_mode").await?;
+        if mode.0 == "wal" {
+            run(&mut self.connection, shared, BRIEFLY).await?;
+            self.waits_briefly = true;
+        }
+        Ok(())
     }
 }
 

@@ -33,7 +33,7 @@ use tokio::sync::Mutex;
 use self::{
     batches::json,
     file::FileId,
-    link::{Link, Open},
+    link::{Link, Open, Patience},
     reader::Reader,
     statements::{Sql, Statements},
 };
@@ -108,7 +108,7 @@ impl SqliteDialect {
     /// Opens the file, and creates it and its tables where that is allowed.
     pub(crate) async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut shared = Shared::new(config, clock)?;
-        let mut writer = Link::default();
+        let mut writer = Link::writing();
         writer.ready(&shared).await?;
         if let Ok(Some(file)) = FileId::of(&shared.path) {
             shared.group = group::of(file, &shared.config.table_prefix);
@@ -169,19 +169,26 @@ impl SqliteDialect {
         &self,
         operation: &'static str,
         sql: &Sql,
-        bind: impl FnOnce(Statement) -> Statement + Send,
+        bind: impl Fn(Statement) -> Statement + Send + Sync,
     ) -> Result<Changed> {
         let mut link = self.writer.lock().await;
-        let open = link.ready(&self.shared).await?;
-        self.shared.group.count(operation);
-        bind(sqlx::query(sql.text()))
-            .execute(&mut open.connection)
-            .await
-            .map(|result| result.rows_affected())
-            .map_err(|error| {
-                link.failed(Failed::sqlite(error, Access::Write))
-                    .into_error()
-            })
+        let mut patience = Patience::new(&self.shared);
+        loop {
+            let open = link.ready(&self.shared).await?;
+            let waits_briefly = open.waits_briefly;
+            self.shared.group.count(operation);
+            let changed = bind(sqlx::query(sql.text()))
+                .execute(&mut open.connection)
+                .await;
+            let failed = match changed {
+                Ok(result) => return Ok(result.rows_affected()),
+                Err(error) => Failed::sqlite(error, Access::Write),
+            };
+            let retry = failed.meaning.retry && waits_briefly;
+            if !(retry && patience.asks_again(&self.shared)) {
+                return Err(link.failed(failed).into_error());
+            }
+        }
     }
 }
 
@@ -229,25 +236,36 @@ impl Dialect for SqliteDialect {
     }
 
     async fn reopen(&self) -> Result<Self> {
-        let mut writer = Link::default();
+        let mut writer = Link::writing();
         writer.ready(&self.shared).await?;
         Ok(Self::with(Arc::clone(&self.shared), writer))
     }
 
     async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
         let mut link = self.writer.lock().await;
-        let open = link.take(&self.shared).await;
-        let mut open = open.map_err(Failure::Whole)?;
-        let batch = write::Batch {
-            ops,
-            shared: &self.shared,
-            open: &mut open,
-            // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
-            now: self.shared.now(),
-        };
-        let answers = batch.send(kind).await;
-        link.put_back(open);
-        answers.map_err(|failed| link.failed(failed).into_failure())
+        let mut patience = None;
+        loop {
+            let mut open = link.take(&self.shared).await.map_err(Failure::Whole)?;
+            let batch = write::Batch {
+                ops,
+                shared: &self.shared,
+                open: &mut open,
+                // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
+                now: self.shared.now(),
+            };
+            let answers = batch.send(kind).await;
+            let waits_briefly = open.waits_briefly;
+            link.put_back(open);
+            let failed = match answers {
+                Ok(answers) => return Ok(answers),
+                Err(failed) => failed,
+            };
+            let retry = failed.meaning.retry && waits_briefly;
+            let patience = patience.get_or_insert_with(|| Patience::new(&self.shared));
+            if !(retry && patience.asks_again(&self.shared)) {
+                return Err(link.failed(failed).into_failure());
+            }
+        }
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
@@ -355,7 +373,7 @@ impl Dialect for SqliteDialect {
         self.change(
             "claim_reaping",
             &self.shared.statements.claim_reaping,
-            |query| query.bind(every).bind(0).bind(boot).bind(now.boot),
+            |query| query.bind(every).bind(0).bind(boot.clone()).bind(now.boot),
         )
         .await
         .map(|changed| changed > 0)

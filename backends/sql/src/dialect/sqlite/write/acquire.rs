@@ -10,7 +10,10 @@ use super::{Batch, each, unknown};
 use crate::{
     dialect::{
         LockRow,
-        sqlite::batches::{self, Ids, json},
+        sqlite::{
+            batches::{self, Ids, json},
+            link::Patience,
+        },
     },
     error::Failed,
     op::{Answer, Kind},
@@ -138,10 +141,16 @@ impl Batch<'_> {
         let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
         let owners = Ids::of(requests.iter().map(|request| &request.owner));
         let mark = self.shared.group.mark();
-        self.tokens(Kind::Acquire, |query| {
-            query.bind_first(json(&rows), owners).bind(mark)
-        })
-        .await
+        let mut patience = Patience::new(self.shared);
+        loop {
+            let taken = self.tokens(Kind::Acquire, |query| {
+                query.bind_first(json(&rows), owners.clone()).bind(mark)
+            });
+            match taken.await {
+                Err(failed) if self.asks_again(&failed, &mut patience) => {}
+                taken => return taken.map_err(Failed::for_good),
+            }
+        }
     }
 
     /// When the clock was read that the tokens are from.

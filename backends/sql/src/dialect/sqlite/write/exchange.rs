@@ -102,7 +102,13 @@ impl Batch<'_> {
         };
         // Where it was begun and not committed, the connection is closed, and SQLite rolls back.
         self.open.is_spent = !ended.is_empty() && ended.len() < 4;
-        outcome?;
+        outcome.map_err(|failed| {
+            if ended.is_empty() {
+                failed
+            } else {
+                failed.for_good()
+            }
+        })?;
         let rows = |step: usize| {
             let rows = ended.get(step).copied().unwrap_or(0);
             usize::try_from(rows).unwrap_or(usize::MAX)

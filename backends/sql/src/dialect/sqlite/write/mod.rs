@@ -12,7 +12,12 @@ use std::collections::HashMap;
 use distlock_core::{Error, ErrorKind, FencingToken, LockName, Result, batch::Reply};
 use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
-use super::{Now, Shared, link::Open, rows, statements::Sql};
+use super::{
+    Now, Shared,
+    link::{Open, Patience},
+    rows,
+    statements::Sql,
+};
 use crate::{
     dialect::LockRow,
     error::{Access, Failed},
@@ -95,6 +100,11 @@ impl Batch<'_> {
         .await
         .map_err(|error| Failed::sqlite(error, Access::Write))?;
         Ok(usize::try_from(changed.rows_affected()).unwrap_or(usize::MAX))
+    }
+
+    /// Whether a statement that is not the first of its batch is sent again after this. The first is sent again with the batch.
+    fn asks_again(&self, failed: &Failed, patience: &mut Patience) -> bool {
+        failed.meaning.retry && self.open.waits_briefly && patience.asks_again(self.shared)
     }
 
     async fn looks(&mut self, names: Vec<&LockName>) -> Result<Looks> {

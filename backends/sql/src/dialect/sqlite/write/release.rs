@@ -12,6 +12,7 @@ use crate::{
         LockRow,
         sqlite::{
             batches::{self, Ids, json},
+            link::Patience,
             rows,
         },
     },
@@ -107,11 +108,16 @@ impl Batch<'_> {
     async fn release_wanted(&mut self, leases: &[&Lease]) -> Result<HashMap<String, bool>, Failed> {
         let (rows, owners) = lease_rows(leases);
         let mark = self.shared.group.mark();
-        let rows = self
-            .rows(Kind::Release, |query| {
-                query.bind_first(rows, owners).bind(mark)
-            })
-            .await?;
+        let mut patience = Patience::new(self.shared);
+        let rows = loop {
+            let freed = self.rows(Kind::Release, |query| {
+                query.bind_first(rows.clone(), owners.clone()).bind(mark)
+            });
+            match freed.await {
+                Err(failed) if self.asks_again(&failed, &mut patience) => {}
+                freed => break freed.map_err(Failed::for_good)?,
+            }
+        };
         rows.iter()
             .map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?)))
             .collect::<Result<_>>()

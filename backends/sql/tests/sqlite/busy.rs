@@ -1,0 +1,60 @@
+//! Others who write to the file all the time.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use distlock_core::Renewal;
+use sqlx::Connection as _;
+
+use super::*;
+
+/// Others write one transaction after the other: between two of them there is a moment for each of ours.
+#[test]
+fn nobody_who_writes_without_a_pause_keeps_a_lock_from_being_renewed() {
+    let place = Place::new();
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let over = AtomicBool::new(false);
+    let written = AtomicU32::new(0);
+    // It stands still: however slow the machine is, a renewal is as patient as it may be.
+    let (_, clock) = manual();
+    let ours = runtime();
+    let (lock, mine, grant) = ours.block_on(async {
+        let lock = place.open_at(clock).await.lock();
+        let mine = request("a");
+        let grant = take(&lock, &mine).await;
+        (lock, mine, grant)
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            runtime().block_on(async {
+                let mut raw = place.raw().await;
+                while !over.load(Ordering::Relaxed) {
+                    let transaction = raw.begin_with("BEGIN IMMEDIATE").await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    transaction.commit().await.unwrap();
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        });
+        let renewed = ours.block_on(async {
+            let mut renewed = Ok(());
+            for _ in 0..30 {
+                // Whoever wrote last is not the one who waits.
+                let before = written.load(Ordering::Relaxed);
+                until("they write", async || {
+                    written.load(Ordering::Relaxed) > before
+                })
+                .await;
+                let renewal = lock
+                    .renew(&lease(&mine, &grant), &Renewal::plain(mine.ttl))
+                    .await;
+                renewed = renewed.and(renewal.map(drop));
+            }
+            renewed
+        });
+        over.store(true, Ordering::Relaxed);
+        renewed.unwrap();
+    });
+}
