@@ -25,7 +25,8 @@ pub struct SqliteConfig {
     /// How long a statement waits for another process that writes; 1 ms to 1 s, 1 s unless told otherwise.
     pub busy_timeout: Duration,
     /// Use the file although it is on a network file system, where locks cannot be relied on, or may be in use under another
-    /// name (a hard link, or mounted by itself), where nobody would be excluded.
+    /// name (a hard link, or mounted by itself), where nobody would be excluded, or this process is in a container that has a
+    /// boot id or a time since boot of its own, so that others would take its locks.
     pub force: bool,
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use distlock_core::{Health, Verdict};
 use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
-use crate::dialect::sqlite::Shared;
+use crate::dialect::sqlite::{Shared, boot};
 
 /// Less free space than this will soon be too little.
 const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
@@ -64,7 +64,7 @@ pub(crate) async fn examine(
     }
 
     file(&mut health, shared);
-    time_namespace(&mut health);
+    boot_clock(&mut health);
 
     shared.group.count("doctor");
     let row = stock.fetch_one(connection).await?;
@@ -115,32 +115,15 @@ fn file(health: &mut Health, shared: &Shared) {
     }
 }
 
-/// Leases compare times since boot, which a time namespace shifts.
-fn time_namespace(health: &mut Health) {
-    const PATH: &str = "/proc/self/timens_offsets";
-    let Ok(offsets) = std::fs::read_to_string(PATH) else {
-        health.found("boot clock", Verdict::Pass, "no time namespaces");
-        return;
-    };
-    let shifted = offsets
-        .lines()
-        .filter_map(|line| line.strip_prefix("boottime"))
-        .any(|offset| offset.split_whitespace().any(|number| number != "0"));
-    if shifted {
-        health.found(
+/// Leases compare times since boot, which a container may have for itself.
+fn boot_clock(health: &mut Health) {
+    match boot::set_apart() {
+        Some(problem) => health.found(
             "boot clock",
             Verdict::Fail,
-            format!(
-                "this process is in a time namespace of its own ({PATH}): processes outside of it see other leases; \
-                 use one namespace for all"
-            ),
-        );
-    } else {
-        health.found(
-            "boot clock",
-            Verdict::Pass,
-            "not shifted by a time namespace",
-        );
+            format!("{problem}: processes outside of it see other leases; use one for all"),
+        ),
+        None => health.found("boot clock", Verdict::Pass, "the machine's own"),
     }
 }
 

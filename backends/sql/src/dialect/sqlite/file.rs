@@ -131,14 +131,14 @@ fn second_name(names: u64, is_mounted_itself: bool) -> Option<&'static str> {
 
 /// Whether the file itself, not just its folder, was mounted where it is. A kernel that cannot tell does not count as a yes.
 #[cfg(target_os = "linux")]
-fn is_mounted_itself(path: &Path) -> bool {
+pub(super) fn is_mounted_itself(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS)
         .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn is_mounted_itself(_: &Path) -> bool {
+pub(super) fn is_mounted_itself(_: &Path) -> bool {
     false
 }
 

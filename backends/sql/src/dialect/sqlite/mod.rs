@@ -1,6 +1,7 @@
 //! SQLite: one file, processes of one host.
 
 mod batches;
+pub(crate) mod boot;
 mod file;
 mod group;
 mod link;
@@ -22,8 +23,8 @@ use std::{
 };
 
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Error, ErrorKind, ExpiryClock, FencingToken, Health,
-    LockName, Reach, RecordKey, Result,
+    Capabilities, Clock, Entry, Epoch, ExpiryClock, FencingToken, Health, LockName, Reach,
+    RecordKey, Result,
     batch::{Failure, Limits, Reply},
     micros, unix_time,
 };
@@ -81,7 +82,7 @@ impl Shared {
         let path = file::absolute(&config)?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            boot: boot_id()?,
+            boot: boot::id(&config, &path)?,
             group: Group::steady(SqliteDialect::NAME),
             was_opened: AtomicBool::new(false),
             config,
@@ -469,19 +470,4 @@ async fn look(
     rows.iter()
         .map(|row| rows::lock(row, shared, now).map_err(Failed::corrupt))
         .collect()
-}
-
-/// Which boot of the machine this is: times since boot mean something only together with it.
-fn boot_id() -> Result<[u8; 16]> {
-    const PATH: &str = "/proc/sys/kernel/random/boot_id";
-    let wrong = |problem: String| {
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("cannot tell one boot of this machine from another: {problem}"),
-        )
-    };
-    let text = std::fs::read_to_string(PATH).map_err(|error| wrong(format!("{PATH}: {error}")))?;
-    uuid::Uuid::try_parse(text.trim())
-        .map(uuid::Uuid::into_bytes)
-        .map_err(|error| wrong(format!("{PATH}: {error}")))
 }
