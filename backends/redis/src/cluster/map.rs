@@ -1,0 +1,139 @@
+//! Which primary serves which bucket, as a server tells it.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use crate::{
+    config::Endpoint,
+    names::{Bucket, SLOTS},
+    node::Node,
+};
+
+/// Who serves which bucket, and all primaries.
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub(super) of_bucket: Vec<Option<Arc<Node>>>,
+    pub(crate) primaries: Vec<Arc<Node>>,
+    /// How many slots are served.
+    pub(super) slots: usize,
+    pub(super) giver: Endpoint,
+}
+
+impl Map {
+    /// Reads the answer to `CLUSTER SLOTS`: `[[first, last, [host, port, ..], ..], ..]`.
+    pub(super) fn read(
+        slots: Value,
+        asked: &Endpoint,
+        node_at: impl Fn(&Endpoint) -> Arc<Node>,
+    ) -> Option<Self> {
+        let mut of_slot: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
+        let mut primaries: Vec<Arc<Node>> = Vec::new();
+        let Value::Array(ranges) = slots else {
+            return None;
+        };
+        for range in ranges {
+            let range = range.into_sequence().ok()?;
+            let [Value::Int(first), Value::Int(last), primary, ..] = &*range else {
+                return None;
+            };
+            let [host, Value::Int(port), ..] = primary.as_sequence()? else {
+                return None;
+            };
+            let host = redis::from_redis_value_ref::<Option<String>>(host).ok()?;
+            // Unknown to itself, or said so: it is the one that was asked.
+            let host = host
+                .filter(|host| !host.is_empty() && host != "?")
+                .unwrap_or_else(|| asked.host.clone());
+            let node = node_at(&Endpoint::new(host, u16::try_from(*port).ok()?));
+            let range = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
+            for slot in of_slot.get_mut(range)? {
+                *slot = Some(Arc::clone(&node));
+            }
+            if !primaries.iter().any(|other| Arc::ptr_eq(other, &node)) {
+                primaries.push(node);
+            }
+        }
+        let of_bucket = Bucket::all()
+            .map(|bucket| of_slot[usize::from(bucket.slot())].clone())
+            .collect();
+        Some(Self {
+            of_bucket,
+            primaries,
+            slots: of_slot.iter().flatten().count(),
+            giver: asked.clone(),
+        })
+    }
+
+    /// Where the primary of a bucket is; `None` when nobody serves it.
+    pub(crate) fn place(&self, bucket: Bucket) -> Option<&Endpoint> {
+        let node = self.of_bucket[bucket.index()].as_ref();
+        node.map(|node| &node.endpoint)
+    }
+
+    pub(super) fn serves(&self, node: &Arc<Node>) -> bool {
+        let mut primaries = self.primaries.iter();
+        primaries.any(|primary| Arc::ptr_eq(primary, node))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cluster::Cluster;
+
+    pub(crate) fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let primary = Value::Array(vec![
+            host,
+            Value::Int(port),
+            Value::SimpleString("id".into()),
+        ]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), primary])
+    }
+
+    pub(crate) fn named(host: &str) -> Value {
+        Value::BulkString(host.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_map_is_read() {
+        let cluster = Cluster::new(vec![]);
+        let slots = Value::Array(vec![
+            range(0, 8000, named("a"), 1),
+            range(8001, 8001, named("b"), 2),
+            range(8002, 16000, Value::Nil, 3),
+            range(16001, 16382, named("a"), 1),
+        ]);
+        let map = Map::read(slots, &Endpoint::new("asked", 9), |place| {
+            cluster.node_at(place)
+        })
+        .unwrap();
+        assert_eq!(map.primaries.len(), 3);
+        for bucket in Bucket::all() {
+            let served = map.of_bucket[bucket.index()].as_ref();
+            let host = served.map(|node| &*node.endpoint.host);
+            let expected = match bucket.slot() {
+                0..=8000 | 16001..=16382 => Some("a"),
+                8001 => Some("b"),
+                8002..=16000 => Some("asked"),
+                _ => None,
+            };
+            assert_eq!(host, expected);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_map() {
+        let cluster = Cluster::new(vec![]);
+        let asked = Endpoint::new("asked", 9);
+        for nonsense in [
+            Value::Nil,
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(5, 99_999, named("a"), 1)]),
+            Value::Array(vec![range(-1, 5, named("a"), 1)]),
+            Value::Array(vec![range(0, 5, named("a"), 99_999)]),
+        ] {
+            assert!(Map::read(nonsense, &asked, |place| cluster.node_at(place)).is_none());
+        }
+    }
+}

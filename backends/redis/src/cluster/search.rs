@@ -1,0 +1,161 @@
+//! Whom to ask for a cluster's map, and whose answer to take.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Moment, Result};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+
+use super::{Cluster, Map, lock};
+use crate::{connection::Dialer, error::BACKEND, names::SLOTS, node::Node};
+
+/// How long a server that was asked for the map may be silent before the next is asked as well.
+const NEXT: Duration = Duration::from_millis(100);
+
+/// How long a map that leaves slots out waits for a better one.
+const BETTER: Duration = Duration::from_millis(300);
+
+impl Cluster {
+    /// The servers to ask for a map: first those that serve something as far as we know, and last of these the one whose map
+    /// is in doubt now, so that a server which is wrong and answers quickly is not the only one ever heard.
+    fn whom_to_ask(&self) -> Vec<Arc<Node>> {
+        let mut known: Vec<_> = self.seeds.iter().map(|seed| self.node_at(seed)).collect();
+        let named = lock(&self.nodes).values().cloned().collect::<Vec<_>>();
+        known.extend(named.into_iter().filter(|node| {
+            // In their order, which the user chose.
+            !self.seeds.contains(&node.endpoint)
+        }));
+        let map = self.map.made();
+        let givers = lock(&self.givers).clone();
+        known.sort_by_cached_key(|node| {
+            let serves = map.as_ref().is_some_and(|map| map.serves(node));
+            let in_doubt = givers.last() == Some(&node.endpoint);
+            let gave = givers.iter().position(|giver| *giver == node.endpoint);
+            (!serves, in_doubt, node.live().is_none(), gave)
+        });
+        known
+    }
+
+    /// Asks the servers one after the other. One that is silent keeps nobody from asking the next, and a map that leaves slots
+    /// out is taken when nobody has a better one: its giver may know no other server.
+    pub(super) async fn ask(&self, dialer: &Arc<Dialer>) -> Result<Map> {
+        let clock = dialer.clock();
+        let ask_one = |node: Arc<Node>| async move { self.ask_one(dialer, &node).await };
+        let mut known = self.whom_to_ask().into_iter();
+        let mut asked = FuturesUnordered::new();
+        let mut best: Option<Map> = None;
+        let mut until = None;
+        let mut refused: Option<Error> = None;
+        let at_first = self.map.made().is_none();
+        loop {
+            asked.extend(known.next().map(ask_one));
+            let pause = until.map_or(NEXT, |until: Moment| until.since(clock.now()));
+            let answer = tokio::select! {
+                biased;
+                answer = asked.next() => answer,
+                () = clock.sleep(pause), if until.is_some() || known.len() > 0 => {
+                    if until.is_some() {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            match answer {
+                Some(Ok(map)) if map.slots == usize::from(SLOTS) => return Ok(map),
+                Some(Ok(map)) => {
+                    until.get_or_insert_with(|| clock.now() + BETTER);
+                    asked.extend(known.by_ref().map(ask_one));
+                    if best.as_ref().is_none_or(|best| best.slots < map.slots) {
+                        best = Some(map);
+                    }
+                }
+                Some(Err(error)) => {
+                    // At first, what is wrong for good says most. Later, whom nobody can reach now may be right again soon.
+                    let worse = |known: &Error| known.is_retryable() == at_first;
+                    if refused.as_ref().is_none_or(worse) {
+                        refused = Some(error);
+                    }
+                }
+                None => break,
+            }
+        }
+        best.ok_or_else(|| {
+            refused.unwrap_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidConfig,
+                    "no server of the cluster is named",
+                )
+                .on(BACKEND)
+            })
+        })
+    }
+
+    async fn ask_one(&self, dialer: &Arc<Dialer>, node: &Arc<Node>) -> Result<Map> {
+        let slots = match node.live() {
+            Some(link) => {
+                let mut question = redis::cmd("CLUSTER");
+                question.arg("SLOTS");
+                link.send_one(&question).await?
+            }
+            // A replica knows the map as well, but is no place to keep a connection to.
+            None => dialer.ask_slots(&node.endpoint).await?,
+        };
+        let unavailable = |message| Error::new(ErrorKind::Unavailable, message).on(BACKEND);
+        let map =
+            Map::read(slots, &node.endpoint, |place| self.node_at(place)).ok_or_else(|| {
+                unavailable(format!(
+                    "{} does not say who serves which slot",
+                    node.endpoint
+                ))
+            })?;
+        if map.primaries.is_empty() {
+            return Err(unavailable(format!(
+                "{} knows of no server that serves any slot: it belongs to no cluster",
+                node.endpoint
+            )));
+        }
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+    use crate::{
+        cluster::{
+            LOOK,
+            map::tests::{named, range},
+        },
+        config::Endpoint,
+    };
+
+    /// Whoever is cut off from the rest answers quickly, and always the same.
+    #[tokio::test]
+    async fn others_are_asked_before_who_gave_the_map_that_is_in_doubt() {
+        let endpoint = |host: &str| Endpoint::new(host, 1);
+        let cluster = Cluster::new(["a", "b", "seed"].map(endpoint).to_vec());
+        for (giver, next) in [
+            ("seed", ["a", "b", "c", "seed"]),
+            ("a", ["b", "c", "a", "seed"]),
+            ("b", ["c", "a", "b", "seed"]),
+            ("c", ["a", "b", "c", "seed"]),
+        ] {
+            let third = |at: i64, host| range(at * 100, at * 100 + 99, named(host), 1);
+            let slots = Value::Array(vec![third(0, "a"), third(1, "b"), third(2, "c")]);
+            let map = Map::read(slots, &endpoint(giver), |place| cluster.node_at(place)).unwrap();
+            let gone = cluster.node_at(&endpoint("gone"));
+            cluster.part_with_others(&map);
+            assert_eq!(lock(&cluster.nodes).len(), map.primaries.len());
+            assert!(!Arc::ptr_eq(&gone, &cluster.node_at(&gone.endpoint)));
+            cluster.part_with_others(&map);
+            let made = async { Ok(Arc::new(map)) };
+            let clock = distlock_core::ManualClock::new();
+            let made = cluster.map.get(&clock, LOOK, |_| false, || made);
+            assert_eq!(made.await.unwrap().slots, 300);
+            let asked: Vec<_> = cluster.whom_to_ask();
+            let hosts: Vec<_> = asked.iter().map(|node| &*node.endpoint.host).collect();
+            assert_eq!(hosts, next, "after {giver}");
+        }
+    }
+}
