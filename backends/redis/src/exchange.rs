@@ -29,8 +29,21 @@ pub(crate) struct Call {
     /// Reads the keys that the server is to remember, and to tell about when they change. It goes before the commands: a
     /// script would make the server remember everything it was given.
     tracked: Option<Cmd>,
+    /// What becomes of it while its slot is on its way to another server, and neither has all of its keys.
+    torn: Torn,
     /// Where to send it this once instead, and whether the slot is on its way there.
     detour: Option<(Endpoint, bool)>,
+}
+
+/// What to do with a call when a server has some of its keys and not others.
+#[derive(Debug)]
+enum Torn {
+    /// It is sent again: the slot will have moved.
+    Again,
+    /// Its operations may do better one by one, so its caller is told at once.
+    Split,
+    /// This is sent from now on.
+    Instead(Cmd),
 }
 
 /// The replies to a call's commands, and who gave them.
@@ -40,6 +53,8 @@ pub(crate) struct Heard {
     pub(crate) link: Arc<Link>,
     /// Whether the server says so when one of the keys that were to be tracked changes.
     pub(crate) tells: bool,
+    /// Nothing was done, and there are no replies: the server has some of the keys and not others.
+    pub(crate) torn: bool,
 }
 
 /// Calls that go to one primary in one go, with their places among all.
@@ -59,8 +74,23 @@ impl Call {
             commands,
             script: None,
             tracked: None,
+            torn: Torn::Again,
             detour: None,
         }
+    }
+
+    /// While its slot moves it is better split: [`Heard::torn`] asks for that, without a delay.
+    #[must_use]
+    pub(crate) fn split_when_torn(mut self) -> Self {
+        self.torn = Torn::Split;
+        self
+    }
+
+    /// While its slot moves, this is to be sent instead.
+    #[must_use]
+    pub(crate) fn when_torn(mut self, command: Cmd) -> Self {
+        self.torn = Torn::Instead(command);
+        self
     }
 
     /// When one of these keys changes from now on, the server says so, once.
@@ -85,6 +115,11 @@ impl Call {
     /// Whether it goes to a server that does not have the whole slot yet.
     const fn is_importing(&self) -> bool {
         matches!(self.detour, Some((_, true)))
+    }
+
+    /// Whether its caller wants to split it after this.
+    fn is_split_by(&self, refusal: &Refusal) -> bool {
+        matches!(self.torn, Torn::Split) && refusal.says.code() == "TRYAGAIN"
     }
 
     /// What has the server remember keys, where it is told to.
@@ -243,6 +278,13 @@ impl Router {
                                 replies,
                                 link: Arc::clone(&link),
                                 tells: call.tracks().is_some(),
+                                torn: false,
+                            }),
+                            Err(refusal) if call.is_split_by(&refusal) => Ok(Heard {
+                                replies: Vec::new(),
+                                link: Arc::clone(&link),
+                                tells: false,
+                                torn: true,
                             }),
                             Err(refusal) => {
                                 if self.follow(&mut call, &refusal, &link) {
@@ -375,7 +417,14 @@ impl Router {
                 call.detour = target().map(|endpoint| (endpoint, true));
                 true
             }
-            "TRYAGAIN" => true,
+            // Back to where the slot comes from: only its word that a key has gone leads to the new place.
+            "TRYAGAIN" => match std::mem::replace(&mut call.torn, Torn::Again) {
+                Torn::Again | Torn::Split => true,
+                Torn::Instead(command) => {
+                    (call.commands, call.script) = (vec![command], None);
+                    true
+                }
+            },
             "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => {
                 // It is not the primary any more, or not yet.
                 self.doubt(link);

@@ -40,6 +40,36 @@ pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'sta
     (request.command, script)
 }
 
+/// What to send instead of [`request`] for one operation while its slot moves: it names the lock alone, which always has a
+/// place. What else the operation would learn or leave there, as a mark for who waits, is done without.
+pub(crate) fn request_in_parts(names: &Names, ops: &[Box<Op>]) -> Option<Cmd> {
+    let [op] = ops else { return None };
+    let script = match &op.what {
+        What::Acquire(_) | What::Contend(_) => &scripts::ACQUIRE_MOVING,
+        What::ReleaseAndLook(_) => &scripts::RELEASE_ONE,
+        // Named alone as it is, or not to be done in parts.
+        _ => return None,
+    };
+    let mut command = redis::cmd("EVAL");
+    command.arg(script.source).arg(1).arg(&op.target.key);
+    let mut request = Request {
+        command,
+        names,
+        ops,
+        buckets: Vec::new(),
+    };
+    match &op.what {
+        What::Acquire(wanted) | What::Contend(wanted) => {
+            request.owner(wanted.owner);
+            request.terms(wanted);
+            request.find_buckets();
+            request.counters();
+        }
+        _ => request.starts(),
+    }
+    Some(request.command)
+}
+
 /// A script's answer, taken apart.
 pub(crate) struct Replies {
     /// To releases where they share a script with acquisitions.

@@ -214,6 +214,15 @@ impl Ways {
         let calls = self.parts(ops).map(|part| {
             let (command, script) = request::request(&self.names, kind, part);
             let call = Call::script(part[0].target.bucket, command, script);
+            let call = match part {
+                [_] if self.router.is_cluster() => {
+                    match request::request_in_parts(&self.names, part) {
+                        Some(alone) => call.when_torn(alone),
+                        None => call,
+                    }
+                }
+                _ => call.split_when_torn(),
+            };
             if kind == Kind::Contend {
                 call.tracking(part.iter().map(|op| &*op.target.key))
             } else {
@@ -224,6 +233,7 @@ impl Ways {
         let mut answers = Vec::with_capacity(ops.len());
         for (part, heard) in self.parts(ops).zip(heard) {
             match heard {
+                Ok(heard) if heard.torn => answers.extend(part.iter().map(|_| Reply::Alone)),
                 Ok(mut heard) => {
                     let reply = heard.replies.pop().unwrap_or(Value::Nil);
                     let mut replies = Replies::new(kind, part, reply);

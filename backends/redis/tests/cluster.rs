@@ -2,10 +2,14 @@
 
 mod common;
 
-use std::{collections::BTreeSet, process::Command, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+    time::Duration,
+};
 
 use common::{SOON, locker, redis, request, take, within};
-use distlock_core::{Guard, Locker};
+use distlock_core::{Attempt, Guard, Lease, Locker, ReleaseOutcome, Renewal, Renewed, Ttl};
 use distlock_harness::{
     FaultProxy, eventually_async, free_port,
     servers::redis::{RedisCluster, RedisServer},
@@ -36,6 +40,49 @@ fn home(servers: &RedisCluster, name: &str) -> usize {
     let pattern = format!("*:l:{name}");
     let has_it = |node: &RedisServer| !node.command(&["KEYS", &pattern]).unwrap().is_empty();
     servers.nodes.iter().position(has_it).unwrap()
+}
+
+/// A slot on its way from one server to another, step by step as an operator's tool does it.
+struct Moving<'a> {
+    old: &'a RedisServer,
+    new: &'a RedisServer,
+    slot: String,
+    ids: [String; 2],
+}
+
+impl<'a> Moving<'a> {
+    /// The slot of a key.
+    fn begin(old: &'a RedisServer, new: &'a RedisServer, key: &str) -> Self {
+        let slot = old.command(&["CLUSTER", "KEYSLOT", key]).unwrap();
+        let ids = [old, new].map(|node| node.command(&["CLUSTER", "MYID"]).unwrap());
+        let moving = Self {
+            old,
+            new,
+            slot,
+            ids,
+        };
+        moving.set(new, "IMPORTING", 0);
+        moving.set(old, "MIGRATING", 1);
+        moving
+    }
+
+    fn bring(&self, keys: &[&str]) {
+        let port = self.new.address().port().to_string();
+        let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        migrate.extend(keys);
+        assert_eq!(self.old.command(&migrate).unwrap(), "OK");
+    }
+
+    fn end(self) {
+        for node in [self.new, self.old] {
+            self.set(node, "NODE", 1);
+        }
+    }
+
+    fn set(&self, node: &RedisServer, state: &str, id: usize) {
+        let set = ["CLUSTER", "SETSLOT", &self.slot, state, &self.ids[id]];
+        assert_eq!(node.command(&set).unwrap(), "OK");
+    }
 }
 
 /// One that was started for a cluster and never joined it knows nothing, and says so quickly.
@@ -118,20 +165,9 @@ async fn a_wait_survives_that_its_slot_moves() {
     .unwrap();
 
     let key = old.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
-    let slot = old.command(&["CLUSTER", "KEYSLOT", &key]).unwrap();
-    let ids = [old, new].map(|node| node.command(&["CLUSTER", "MYID"]).unwrap());
-    let set_slot = |node: &RedisServer, state: &str, id: &str| {
-        let done = node.command(&["CLUSTER", "SETSLOT", &slot, state, id]);
-        assert_eq!(done.unwrap(), "OK");
-    };
-    set_slot(new, "IMPORTING", &ids[0]);
-    set_slot(old, "MIGRATING", &ids[1]);
-    let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
-    let port = new.address().port().to_string();
-    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-    let keys = keys.unwrap();
-    migrate.extend(keys.lines());
-    assert_eq!(old.command(&migrate).unwrap(), "OK");
+    let moving = Moving::begin(old, new, &key);
+    let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
+    moving.bring(&keys.unwrap().lines().collect::<Vec<_>>());
     // With the text of the script, which is new there, at the latest.
     eventually_async("found held at the new place", SOON, || async {
         (new.calls("asking").unwrap() >= 2).then_some(())
@@ -140,11 +176,87 @@ async fn a_wait_survives_that_its_slot_moves() {
     .unwrap();
 
     assert!(guard.release().await.is_clean());
-    for node in [new, old] {
-        set_slot(node, "NODE", &ids[1]);
-    }
+    moving.end();
     let guard = within(SOON / 4, "woken", waiting).await.unwrap().unwrap();
     assert!(guard.release().await.is_clean());
+}
+
+/// A move may take long, or be left half done. A lock that is free then is nowhere, and its bucket's counter is somewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_taken_renewed_and_freed_while_their_slot_moves() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let lock = redis(&servers.url()).await.unwrap().lock();
+    let mut of_bucket: BTreeMap<String, Vec<(String, Lease)>> = BTreeMap::new();
+    let mut names = (0..).map(|n| format!("lock-{n}"));
+    let (bucket, mut held) = loop {
+        let name = names.next().unwrap();
+        let request = request(&name, TTL * 30);
+        let grant = take(&*lock, &request).await;
+        let pattern = format!("*:l:{name}");
+        let mut found = servers.nodes.iter();
+        let key = found.find_map(|node| {
+            let key = node.command(&["KEYS", &pattern]).unwrap();
+            (!key.is_empty()).then_some(key)
+        });
+        let key = key.unwrap();
+        let bucket = key.split_inclusive("}:").next().unwrap().to_owned();
+        let lease = Lease::new(request.name, request.owner, Some(grant.token));
+        let neighbours = of_bucket.entry(bucket.clone()).or_default();
+        neighbours.push((key, lease));
+        if neighbours.len() == 3 {
+            break (bucket.clone(), of_bucket.remove(&bucket).unwrap());
+        }
+    };
+    let (key, freed) = held.remove(2);
+    assert!(matches!(
+        lock.release(&freed).await.unwrap(),
+        ReleaseOutcome::Released { .. }
+    ));
+
+    let from = home(&servers, held[0].1.name.as_str());
+    let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
+    let moving = Moving::begin(old, new, &key);
+    // The counter is where no new keys are made any more.
+    let name = freed.name.as_str();
+    let refused = lock.try_acquire(&request(name, TTL)).await.unwrap_err();
+    assert!(
+        refused.did_not_happen() && refused.is_retryable(),
+        "{refused}"
+    );
+    moving.bring(&[&format!("{bucket}c"), &held[0].0]);
+    let wanted = request(name, TTL * 30);
+    let grant = take(&*lock, &wanted).await;
+    assert!(Some(grant.token) > freed.token, "{grant:?} after {freed:?}");
+    held.push((
+        key,
+        Lease::new(wanted.name, wanted.owner, Some(grant.token)),
+    ));
+    // One on each side was there before, and they are not free on the other.
+    for (_, lease) in &held {
+        let wanted = request(lease.name.as_str(), TTL);
+        let answer = lock.try_acquire(&wanted).await.unwrap();
+        let Attempt::Busy(Some(holder)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(holder.token, lease.token);
+        let mut contender = lock.contend(&wanted).await.unwrap();
+        let answer = contender.attempt().await.unwrap();
+        assert!(matches!(answer, Attempt::Busy(_)), "{answer:?}");
+    }
+    // What goes out together is on both sides.
+    let renewal = Renewal::plain(Ttl::new(TTL * 30).unwrap());
+    let renewed = held.iter().map(|(_, lease)| lock.renew(lease, &renewal));
+    for renewed in join_all(renewed).await {
+        assert!(matches!(renewed.unwrap(), Renewed::Extended { .. }));
+    }
+    for outcome in join_all(held.iter().map(|(_, lease)| lock.release(lease))).await {
+        assert!(matches!(outcome.unwrap(), ReleaseOutcome::Released { .. }));
+    }
+    moving.end();
+    for (_, lease) in &held {
+        take(&*lock, &request(lease.name.as_str(), TTL)).await;
+    }
+    lock.close().await;
 }
 
 /// Everything stands and nothing answers. What travels together does not wait for as many tries to connect as there are locks.
