@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use distlock_core::{Health, Result, Verdict};
 use redis::Value;
 
-use crate::{connection::Link, server::Info, topology::Router};
+use crate::{connection::Link, names::SLOTS, server::Info, topology::Router};
 
 /// The settings that are looked at.
 const SETTINGS: [&str; 6] = [
@@ -22,6 +22,7 @@ const SETTINGS: [&str; 6] = [
 /// # Errors
 /// When one of them cannot be asked at all.
 pub(crate) async fn examine(router: &Router) -> Result<Health> {
+    let unserved = router.unserved().await?;
     let links = router.links().await?;
     let several = links.len() > 1;
     let mut health: Option<Health> = None;
@@ -41,7 +42,19 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
             health.found(check, verdict, format!("{at}{detail}"));
         }
     }
-    Ok(health.unwrap_or_else(|| Health::new("Redis")))
+    let mut health = health.unwrap_or_else(|| Health::new("Redis"));
+    match unserved {
+        None => {}
+        Some(0) => health.found("slots", Verdict::Pass, "each has a server"),
+        Some(unserved) => health.found(
+            "slots",
+            Verdict::Fail,
+            format!(
+                "nobody serves {unserved} of {SLOTS}: locks in them can be neither taken nor freed; repair the cluster                  with `redis-cli --cluster fix`"
+            ),
+        ),
+    }
+    Ok(health)
 }
 
 type Finding = (&'static str, Verdict, String);

@@ -71,6 +71,15 @@ impl RedisLock {
     ) -> Result<Vec<LockName>> {
         let ways = self.store.ways();
         let pattern = ways.names.locks_like(prefix);
+        // Who serves the slots may have changed since anybody looked, and a part of the locks would pass for all of them.
+        if let Some(unserved @ 1..) = ways.router.unserved().await? {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "nobody serves {unserved} of the cluster's slots, so the list would lack the locks in them"
+                ),
+            ));
+        }
         let mut first = BTreeSet::new();
         for link in ways.router.links().await? {
             let mut cursor = String::from("0");

@@ -132,6 +132,17 @@ impl Router {
         .await
     }
 
+    /// How many slots of a cluster nobody serves, asked for anew; `None` where there is one primary.
+    ///
+    /// # Errors
+    /// As [`Router::link`].
+    pub(crate) async fn unserved(&self) -> Result<Option<usize>> {
+        if let Shape::Cluster(cluster) = &self.shape {
+            cluster.doubt();
+        }
+        Ok(self.map().await?.map(|map| map.unserved()))
+    }
+
     /// Connects everywhere for the first time. It is tried once: whoever opens a store learns at once what is wrong.
     ///
     /// # Errors

@@ -9,7 +9,10 @@ use std::{
 };
 
 use common::{SOON, locker, redis, request, take, within};
-use distlock_core::{Attempt, Guard, Lease, Locker, ReleaseOutcome, Renewal, Renewed, Ttl};
+use distlock_core::{
+    Attempt, ErrorKind, Guard, Health, Lease, Locker, ReleaseOutcome, Renewal, Renewed, Ttl,
+    Verdict,
+};
 use distlock_harness::{
     FaultProxy, eventually_async, free_port,
     servers::redis::{RedisCluster, RedisServer},
@@ -256,6 +259,47 @@ async fn locks_are_taken_renewed_and_freed_while_their_slot_moves() {
     for (_, lease) in &held {
         take(&*lock, &request(lease.name.as_str(), TTL)).await;
     }
+    lock.close().await;
+}
+
+/// A cluster that was put together in haste, or lost a part: what is in the rest does not pass for all.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_without_a_server_are_found_and_no_list_leaves_them_out() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    for node in &servers.nodes {
+        let serve = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+        assert_eq!(node.command(&serve).unwrap(), "OK");
+    }
+    let lock = redis(&servers.url()).await.unwrap().lock();
+    let kept = request("kept", TTL * 30);
+    take(&*lock, &kept).await;
+    let slots = |health: Health| {
+        let mut findings = health.findings.into_iter();
+        let finding = findings.find(|finding| finding.check == "slots").unwrap();
+        (finding.verdict, finding.detail)
+    };
+    assert_eq!(slots(lock.health().await.unwrap()).0, Verdict::Pass);
+    assert_eq!(lock.list("", None, 10).await.unwrap().len(), 1);
+    // Some other than its own.
+    let at = home(&servers, "kept");
+    let key = servers.nodes[at].command(&["KEYS", "*:l:kept"]).unwrap();
+    let slot = servers.nodes[at].command(&["CLUSTER", "KEYSLOT", &key]);
+    let slot: u16 = slot.unwrap().parse().unwrap();
+    let other = if slot < 8192 { "16000" } else { "5" };
+    for node in &servers.nodes {
+        assert_eq!(node.command(&["CLUSTER", "DELSLOTS", other]).unwrap(), "OK");
+    }
+    let (verdict, detail) = slots(lock.health().await.unwrap());
+    assert_eq!(verdict, Verdict::Fail);
+    assert!(detail.contains("nobody serves 1 of 16384"), "{detail}");
+    let refused = lock.list("", None, 10).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(
+        refused.to_string().contains("nobody serves 1 "),
+        "{refused}"
+    );
+    let info = lock.inspect(&kept.name).await.unwrap();
+    assert!(info.held.is_some(), "{info:?}");
     lock.close().await;
 }
 

@@ -71,6 +71,11 @@ impl Map {
         node.map(|node| &node.endpoint)
     }
 
+    /// How many slots nobody serves.
+    pub(crate) fn unserved(&self) -> usize {
+        usize::from(SLOTS) - self.slots
+    }
+
     pub(super) fn serves(&self, node: &Arc<Node>) -> bool {
         let mut primaries = self.primaries.iter();
         primaries.any(|primary| Arc::ptr_eq(primary, node))
