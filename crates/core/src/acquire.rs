@@ -211,8 +211,8 @@ struct Claim {
     contender: Option<Box<dyn Contender>>,
     /// The attempt on its way. Owned, so that it can be let finish elsewhere when this claim is dropped.
     in_flight: Option<InFlight>,
-    /// Whether an attempt may have been granted without an answer.
-    tainted: bool,
+    /// How many attempts may have been granted without an answer, or may still be.
+    unanswered: u32,
 }
 
 impl Claim {
@@ -224,7 +224,7 @@ impl Claim {
             lined_up: None,
             contender: None,
             in_flight: None,
-            tainted,
+            unanswered: u32::from(tainted),
         }
     }
 
@@ -309,7 +309,10 @@ impl Claim {
                         .await?;
                 }
                 Err(error) => {
-                    self.tainted |= !error.did_not_happen();
+                    // One that is still on its way is counted when it is let go of.
+                    if !error.did_not_happen() && self.in_flight.is_none() {
+                        self.unanswered += 1;
+                    }
                     failures += 1;
                     let out_of_time = until.is_some_and(|until| self.inner.clock().now() >= until);
                     let again =
@@ -427,14 +430,14 @@ impl Claim {
         });
         if let Err(error) = self.land(operation, false).await {
             tracing::debug!(%error, lock = ?self.request.name, "leaving the queue failed");
-            self.tainted = true;
+            self.unanswered += 1;
         }
     }
 
     /// A grant that came too late to be used.
     async fn give_back(&mut self) -> Result<()> {
-        // An attempt before it that was never answered may still arrive.
-        let before = std::mem::replace(&mut self.tainted, true);
+        // Attempts before it that were never answered may still arrive.
+        self.unanswered += 1;
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
         let limit = Duration::from_secs(1);
         bounded(
@@ -443,7 +446,7 @@ impl Claim {
             self.inner.backend().release(&lease),
         )
         .await?;
-        self.tainted = before;
+        self.unanswered -= 1;
         Ok(())
     }
 
@@ -456,21 +459,21 @@ impl Claim {
             grant,
             sent,
             granted,
-            tainted: std::mem::take(&mut self.tainted),
+            tainted: std::mem::take(&mut self.unanswered) > 0,
         }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.in_flight.is_none() && self.contender.is_none() && !self.tainted {
+        if self.in_flight.is_none() && self.contender.is_none() && self.unanswered == 0 {
             return;
         }
         let abandoned = Abandoned {
             request: self.request.clone(),
             in_flight: self.in_flight.take(),
             contender: self.contender.take(),
-            tainted: self.tainted,
+            unanswered: self.unanswered,
         };
         self.inner.meters().abandoned.increment(1);
         self.inner

@@ -68,7 +68,7 @@ async fn an_attempt_that_arrives_after_an_extension_cuts_what_the_guard_believes
     let open =
         |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
     let locker = open(Arc::new(network.clone()));
-    network.keep_acquire.store(true, SeqCst);
+    network.keep_acquire.store(1, SeqCst);
     let acquiring = tokio::spawn(
         locker
             .lock("a")
@@ -107,7 +107,7 @@ async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_
     let network = Network::to(&store);
     let open =
         |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
-    network.keep_acquire.store(true, SeqCst);
+    network.keep_acquire.store(1, SeqCst);
     store.0.acquire.delay_ms.store(700, SeqCst);
     let acquiring = tokio::spawn(
         open(Arc::new(network.clone()))
@@ -153,7 +153,7 @@ async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
     let locker = Locker::builder(Arc::new(network.clone()))
         .clock(Arc::new(clock.clone()))
         .build();
-    network.keep_acquire.store(true, SeqCst);
+    network.keep_acquire.store(1, SeqCst);
     store.0.acquire.delay_ms.store(500, SeqCst);
     let day = Duration::from_secs(24 * 3600);
     let acquiring = tokio::spawn(locker.lock("a").ttl(day).acquire());
@@ -178,6 +178,35 @@ async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
         assert!(clock.now() < latest, "nobody holds it, and nobody frees it");
         clock.advance(Duration::from_millis(50));
         pause().await;
+    }
+}
+
+/// The first that arrives and is taken back does not stand for the second.
+#[tokio::test]
+async fn two_unanswered_attempts_of_one_caller_are_both_taken_back() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::to(&store);
+    let locker = Locker::builder(Arc::new(network.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    network.keep_acquire.store(2, SeqCst);
+    let day = Duration::from_secs(24 * 3600);
+    let acquiring = tokio::spawn(locker.lock("a").ttl(day).acquire());
+    while network.keep_acquire.load(SeqCst) > 0 {
+        clock.advance(Duration::from_millis(10));
+        pause().await;
+    }
+    acquiring.abort();
+    for arrived in [1, 2] {
+        network.arrive.add_permits(1);
+        eventually("it is granted", || store.0.grants("a").len() == arrived).await;
+        let latest = clock.now() + Duration::from_secs(60);
+        while store.0.is_held("a") {
+            assert!(clock.now() < latest, "attempt {arrived} is not freed");
+            clock.advance(Duration::from_millis(50));
+            pause().await;
+        }
     }
 }
 

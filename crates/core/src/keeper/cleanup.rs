@@ -22,8 +22,8 @@ pub(crate) struct Abandoned {
     /// The attempt that was on its way. It is let finish, because a request that was sent cannot be called back.
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) contender: Option<Box<dyn Contender>>,
-    /// Whether an earlier attempt may have been granted without an answer.
-    pub(crate) tainted: bool,
+    /// How many earlier attempts may have been granted without an answer, or may still be.
+    pub(crate) unanswered: u32,
 }
 
 pub(crate) type InFlight = Pin<Box<dyn Future<Output = Landed> + Send>>;
@@ -40,7 +40,7 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
         request,
         in_flight,
         mut contender,
-        mut tainted,
+        mut unanswered,
     } = abandoned;
     let clock = Arc::clone(inner.clock());
     let until = clock.now() + request.ttl.duration();
@@ -54,41 +54,42 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
                     Ok(Some(Attempt::Acquired(_))) => {
                         // The same connection, so it cannot arrive before what it undoes.
                         let released = bounded(&*clock, STEP, inner.backend().release(&lease));
-                        tainted |= released.await.is_err();
+                        unanswered += u32::from(released.await.is_err());
                     }
                     Ok(_) => {}
-                    Err(error) => tainted |= !error.did_not_happen(),
+                    Err(error) => unanswered += u32::from(!error.did_not_happen()),
                 }
             }
             // It may still arrive, at any time.
-            Err(_) => tainted = true,
+            Err(_) => unanswered += 1,
         }
     }
     if let Some(contender) = contender {
         // `leave` consumes the contender, so repeating it is the backend's own task; a bound keeps us from hanging on it.
         if let Err(error) = bounded(&*clock, STEP * 5, contender.leave()).await {
             tracing::debug!(%error, lock = ?request.name, "leaving the queue failed");
-            tainted = true;
+            unanswered += 1;
         }
     }
-    if tainted {
-        release_repeatedly(inner, &lease, until, true).await;
+    if unanswered > 0 {
+        release_repeatedly(inner, &lease, until, unanswered).await;
     }
 }
 
 /// Releases a lock whose release was not confirmed, until its lease has ended anyway.
 pub(crate) async fn release_until_expiry(inner: Arc<Inner>, lease: Lease, until: Moment) {
-    release_repeatedly(inner, &lease, until, false).await;
+    release_repeatedly(inner, &lease, until, 0).await;
 }
 
-/// `may_still_arrive`: "not held" is no end yet, because the grant itself may reach the store later than its release.
+/// `may_still_arrive`: so many requests for it, each of which may reach the store later than a release. Then "not held" is no
+/// end yet, and "released" is one of no more than one of them.
 ///
 /// After a while nobody but the locker's owner keeps it alive: a long lease must not hold a thread and two connections.
 async fn release_repeatedly(
     inner: Arc<Inner>,
     lease: &Lease,
     until: Moment,
-    may_still_arrive: bool,
+    mut may_still_arrive: u32,
 ) {
     let clock = Arc::clone(inner.clock());
     let shared = inner.keeper().shared();
@@ -103,8 +104,9 @@ async fn release_repeatedly(
     let mut kept_alive = Some(inner);
     loop {
         match bounded(&*clock, STEP, handle.release(lease)).await {
-            Ok(ReleaseOutcome::Released { .. }) => return,
-            Ok(ReleaseOutcome::NotHeld) if !may_still_arrive => return,
+            Ok(ReleaseOutcome::Released { .. }) if may_still_arrive <= 1 => return,
+            Ok(ReleaseOutcome::Released { .. }) => may_still_arrive -= 1,
+            Ok(ReleaseOutcome::NotHeld) if may_still_arrive == 0 => return,
             Ok(ReleaseOutcome::NotHeld) => {}
             Err(error) => tracing::debug!(%error, lock = ?lease.name, "background release failed"),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, Ordering::SeqCst},
+    atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
 };
 
 use async_trait::async_trait;
@@ -23,8 +23,8 @@ pub(crate) struct Network {
     /// The next release is answered with "unknown" and arrives when `arrive` is given a permit.
     pub(crate) keep_release: Arc<AtomicBool>,
     pub(crate) arrive: Arc<Semaphore>,
-    /// As `keep_release`, the next attempt.
-    pub(crate) keep_acquire: Arc<AtomicBool>,
+    /// As `keep_release`, so many attempts.
+    pub(crate) keep_acquire: Arc<AtomicU32>,
     /// As `keep_release`, the next renewal.
     pub(crate) keep_renewal: Arc<AtomicBool>,
     /// While set, a renewal of the lock "block" blocks its thread.
@@ -77,7 +77,9 @@ impl DistLock for Network {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        if self.keep_acquire.swap(false, SeqCst) {
+        let one_less = |kept: u32| kept.checked_sub(1);
+        let keep = self.keep_acquire.fetch_update(SeqCst, SeqCst, one_less);
+        if keep.is_ok() {
             let (store, arrive) = (self.store.clone(), Arc::clone(&self.arrive));
             let request = request.clone();
             tokio::spawn(async move {
