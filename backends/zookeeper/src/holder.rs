@@ -77,8 +77,24 @@ pub(crate) async fn ask(
     {
         Ok((data, stat)) => Ok(Some(read(&data, recipe::token(stat.czxid)?))),
         Err(zk::Error::NoNode) => Ok(None),
+        // It stands in the queue all the same, and when it was created is no secret.
+        Err(zk::Error::NoAuth) => {
+            let stat = client.check_stat(path);
+            let stat = session.answer(Access::Read, until, stat).await?;
+            let Some(stat) = stat.map_err(|error| meaning(error, Access::Read))? else {
+                return Ok(None);
+            };
+            let mut info = unreadable();
+            info.token = Some(recipe::token(stat.czxid)?);
+            Ok(Some(info))
+        }
         Err(error) => Err(meaning(error, Access::Read)),
     }
+}
+
+/// Whose node may not be read.
+pub(crate) fn unreadable() -> HolderInfo {
+    HolderInfo::new("(unknown: other credentials)")
 }
 
 fn foreign_label(data: &[u8]) -> String {

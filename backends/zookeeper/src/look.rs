@@ -45,6 +45,7 @@ async fn look(
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => Vec::new(),
+            Err(zk::Error::NoAuth) => return unreadable(session, name, &parent, until).await,
             Err(error) => return Err(meaning(error, Access::Read)),
         };
         let contenders = in_order(children);
@@ -100,8 +101,9 @@ pub(crate) async fn list(
         for ((name, parent), asked) in chunk.iter().zip(&parents).zip(asked) {
             match session.answer(Access::Read, until, asked).await? {
                 Ok(children) if children.is_empty() => {}
-                Ok(children) => contended.push((name, parent, children)),
+                Ok(children) => contended.push((name, parent, Some(children))),
                 Err(zk::Error::NoNode) => {}
+                Err(zk::Error::NoAuth) => contended.push((name, parent, None)),
                 Err(error) => return Err(meaning(error, Access::Read)),
             }
         }
@@ -109,8 +111,14 @@ pub(crate) async fn list(
             if found.len() >= limit {
                 break;
             }
-            let contenders = in_order(children);
-            let info = match first_of(session, name, parent, &contenders, until).await? {
+            let first = match children {
+                Some(children) => {
+                    let contenders = in_order(children);
+                    first_of(session, name, parent, &contenders, until).await?
+                }
+                None => Some(unreadable(session, name, parent, until).await?),
+            };
+            let info = match first {
                 Some(info) => info,
                 // The first has gone in between.
                 None => look(session, name, 0, until).await?,
@@ -173,7 +181,8 @@ pub(crate) async fn remove_of_owner(
             .await?
         {
             Ok(found) => found,
-            Err(zk::Error::NoNode) => continue,
+            // Gone, or made with other credentials: what is ours may be read.
+            Err(zk::Error::NoNode | zk::Error::NoAuth) => continue,
             Err(error) => return Err(meaning(error, Access::Read)),
         };
         let is_it = holder::names(&data, lease.owner);
@@ -232,6 +241,28 @@ async fn first_of(
     Ok(Some(info))
 }
 
+/// What everybody may know of a container that was made with other credentials: whether anything is in it.
+async fn unreadable(
+    session: &Arc<Session>,
+    name: &LockName,
+    parent: &str,
+    until: Moment,
+) -> Result<LockInfo> {
+    let client = session.client()?;
+    let stat = client.check_stat(parent);
+    let stat = session.answer(Access::Read, until, stat).await?;
+    let stat = stat.map_err(|error| meaning(error, Access::Read).about(name))?;
+    let children = stat.map_or(0, |stat| u32::try_from(stat.num_children).unwrap_or(0));
+    let mut info = if children == 0 {
+        LockInfo::free(name.clone())
+    } else {
+        LockInfo::held(name.clone(), holder::unreadable())
+    };
+    info.waiters = Some(children.saturating_sub(1));
+    info.epoch = Some(session.epoch());
+    Ok(info)
+}
+
 /// Who these nodes belong to, without those that have gone in between. Nothing has been granted to them.
 async fn holders_of(
     session: &Arc<Session>,
@@ -250,6 +281,7 @@ async fn holders_of(
                 holders.push(holder);
             }
             Err(zk::Error::NoNode) => {}
+            Err(zk::Error::NoAuth) => holders.push(holder::unreadable()),
             Err(error) => return Err(meaning(error, Access::Read)),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Locker, SystemClock};
+use distlock_core::{Attempt, Error, ErrorKind, Locker, SystemClock};
 use distlock_harness::{
     free_port,
     servers::zookeeper::{Setup, ZooKeeper},
@@ -10,7 +10,9 @@ use distlock_harness::{
 use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
 use zookeeper_client as zk;
 
-use crate::rig::{config, container, contenders, eventually, give_back, hold, now, stranger};
+use crate::rig::{
+    config, container, contenders, eventually, give_back, hold, line_up, now, stranger,
+};
 
 const PASSWORD: &str = "pa:ss w0rd";
 
@@ -159,6 +161,60 @@ async fn only_the_creator_may_touch_a_lock() {
     assert_eq!(contenders(&client, "a").await.len(), 1);
     give_back(here).await;
     give_back(there).await;
+}
+
+/// Some clients of a root show credentials and others do not, which nobody should do.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
+    let server = ZooKeeper::start_with(&alone(&[])).unwrap();
+    // Without credentials first: so everybody may use the root.
+    let plain = connect(url(&server.servers(), None, &[])).await;
+    let open = hold(&plain, "b open").await;
+    let known = connect(url(&server.servers(), Some("app:secret"), &[])).await;
+    let secret = hold(&known, "a secret").await;
+    // A node of theirs among those that everybody may see.
+    let first = hold(&plain, "c mixed").await;
+    let waiting = line_up(&known, "c mixed").await;
+    let queue = plain.inspect("c mixed").await.unwrap().queue;
+    assert_eq!(queue.len(), 1);
+    assert!(queue[0].holder.contains("other credentials"), "{queue:?}");
+    give_back(first).await;
+    let (mixed, _) = waiting.await.unwrap();
+
+    let listed = plain.list("").await.unwrap();
+    let seen: Vec<_> = listed
+        .iter()
+        .map(|info| {
+            let held = info.held.as_ref().unwrap();
+            let unknown = held.holder.contains("other credentials");
+            (info.name.as_str(), unknown, held.token)
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("a secret", true, None),
+            ("b open", false, Some(open.token())),
+            ("c mixed", true, Some(mixed.token())),
+        ]
+    );
+    let info = plain.inspect("a secret").await.unwrap();
+    assert_eq!(info.waiters, Some(0));
+    assert!(info.held.is_some());
+    // Whoever may not enter a queue is told so; whoever may waits behind them.
+    let refused = plain.lock("a secret").try_acquire().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::AccessDenied);
+    assert!(refused.to_string().contains("a secret"), "{refused}");
+    let attempt = plain.lock("c mixed").try_acquire().await.unwrap();
+    let Attempt::Busy(Some(holder)) = attempt else {
+        panic!("{attempt:?}");
+    };
+    assert_eq!(holder.token, Some(mixed.token()));
+    give_back(secret).await;
+    let info = plain.inspect("a secret").await.unwrap();
+    assert!(info.held.is_none(), "{info:?}");
+    give_back(mixed).await;
+    give_back(open).await;
 }
 
 #[cfg(feature = "sasl")]
