@@ -6,6 +6,7 @@
 mod access;
 mod basics;
 mod cuts;
+mod marks;
 mod neighbours;
 mod queue;
 mod rig;

@@ -1,0 +1,69 @@
+//! The marks that deleted records leave behind.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Deleted, Expect, RecordKey, Records, SystemClock, Version, Written, encode};
+use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
+use distlock_zookeeper::ZooKeeper as Backend;
+
+use crate::rig::{config, eventually, stranger};
+
+async fn put(records: &dyn Records, key: &RecordKey) -> Version {
+    match records.put(key, b"v", Expect::Absent).await.unwrap() {
+        Written::Stored(version) => version,
+        Written::Conflict => panic!("{key:?} was deleted"),
+    }
+}
+
+async fn delete(records: &dyn Records, key: &RecordKey) {
+    let version = put(records, key).await;
+    let deleted = records.delete(key, version).await.unwrap();
+    assert_eq!(deleted, Deleted::Done);
+}
+
+/// A write may be on its way for as long as its session lasts, and that is for the ensemble to say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_outlasts_a_session_that_is_longer_than_was_asked_for() {
+    let granted = Duration::from_secs(60);
+    let millis = granted.as_millis();
+    let server = ZooKeeper::start_with(&Setup {
+        servers: 1,
+        settings: vec![
+            format!("minSessionTimeout={millis}"),
+            format!("maxSessionTimeout={millis}"),
+        ],
+        ..Setup::default()
+    })
+    .unwrap();
+    let mut config = config(&server.servers());
+    config.session_timeout = Duration::from_secs(1);
+    config.reap_after = config.session_timeout * 2;
+    let reap_after = i64::try_from(config.reap_after.as_millis()).unwrap();
+    let opened = Backend::open(config, Arc::new(SystemClock)).await.unwrap();
+    let records = opened.records();
+    let key = |text: &str| RecordKey::new(text).unwrap();
+    delete(&*records, &key("marked")).await;
+    let client = stranger(&server.servers()).await;
+    let path = |text: &str| format!("/distlock/records/{}", encode(text));
+    let written = async |text: &str| {
+        client.sync("/").await.unwrap();
+        let stat = client.check_stat(&path(text)).await.unwrap();
+        stat.map(|stat| stat.mtime)
+    };
+    let marked = written("marked").await.unwrap();
+    // Whoever scans knows what time it is from what was written last.
+    eventually("old enough by the clock of the server", async || {
+        delete(&*records, &key("later")).await;
+        (written("later").await? > marked + reap_after).then_some(())
+    })
+    .await;
+    assert!(records.scan("", None, 10).await.unwrap().is_empty());
+    // What the scan sent is done before this.
+    assert_eq!(records.get(&key("marked")).await.unwrap(), None);
+    assert_eq!(
+        written("marked").await,
+        Some(marked),
+        "gone before a session of {granted:?} may have ended"
+    );
+    records.close().await;
+}
