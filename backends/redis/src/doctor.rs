@@ -5,7 +5,13 @@ use std::{collections::HashMap, sync::Arc};
 use distlock_core::{Health, Result, Verdict};
 use redis::Value;
 
-use crate::{connection::Link, names::SLOTS, server::Info, topology::Router};
+use crate::{
+    connection::Link,
+    names::{Bucket, Names, SLOTS},
+    scripts,
+    server::Info,
+    topology::Router,
+};
 
 /// The settings that are looked at.
 const SETTINGS: [&str; 6] = [
@@ -33,7 +39,8 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
             health.epoch = Some(router.epoch(&link));
             health
         });
-        for (check, verdict, detail) in patient.findings() {
+        let rights = rights(router, &link).await?;
+        for (check, verdict, detail) in patient.findings().into_iter().chain([rights]) {
             let at = if several {
                 format!("{}: ", link.address)
             } else {
@@ -206,6 +213,48 @@ impl Patient {
             ),
         }
     }
+}
+
+/// Whether the user may do what locks and records take.
+async fn rights(router: &Router, link: &Link) -> Result<Finding> {
+    let check = "rights";
+    let mut question = redis::cmd("EVAL");
+    // No key of it: a server of a cluster answers for all slots.
+    question.arg(&scripts::RIGHTS.source).arg(0);
+    let names = Names::new(&router.dialer.config().prefix);
+    question
+        .arg(names.counter(Bucket::of("")))
+        .arg(u8::from(router.is_cluster()));
+    Ok(match link.send_one(&question).await? {
+        Value::ServerError(refusal) if refusal.code() == "NOPERM" => (
+            check,
+            Verdict::Fail,
+            "this user may not run EVAL: every operation is a script".into(),
+        ),
+        Value::Array(denied) if denied.is_empty() => (
+            check,
+            Verdict::Pass,
+            "this user may run every command that it takes".into(),
+        ),
+        Value::Array(denied) => {
+            let denied = redis::from_redis_value::<Vec<String>>(Value::Array(denied));
+            let denied = denied.unwrap_or_default().join(", ");
+            (
+                check,
+                Verdict::Fail,
+                format!(
+                    "this user may not run {denied} on keys that begin with {:?}: grant what the documentation of the \
+                     Redis backend names",
+                    router.dialer.config().prefix
+                ),
+            )
+        }
+        _ => (
+            check,
+            Verdict::Unknown,
+            "the server cannot tell what this user may do: Redis 7.0 and newer can".into(),
+        ),
+    })
 }
 
 fn eviction(memory: &str, policy: &str) -> Finding {

@@ -36,6 +36,8 @@ pub(crate) static PUT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/put.lua")));
 pub(crate) static DELETE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/delete.lua")));
+pub(crate) static RIGHTS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/rights.lua")));
 
 impl Script {
     fn new(source: &'static str) -> Self {

@@ -56,9 +56,29 @@ async fn what_this_user_may_not_read_is_unknown_to_the_doctor() {
         ("eviction", Verdict::Unknown),
         ("persistence", Verdict::Unknown),
         ("replicas", Verdict::Unknown),
+        ("rights", Verdict::Pass),
     ] {
         let found = health.findings.iter().find(|found| found.check == check);
         assert_eq!(found.unwrap().verdict, verdict, "{check}: {health:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_this_user_may_not_do_is_found_by_the_doctor() {
+    let (server, url) = server_with_the_documented_user();
+    for (change, says) in [
+        (&["-set", "-client|caching"][..], "SET, CLIENT|CACHING"),
+        (&["+@all", "resetkeys", "%R~distlock:*"], "SET"),
+        (&["allkeys", "-eval"], "EVAL"),
+    ] {
+        let command = [&["ACL", "SETUSER", "distlock"], change].concat();
+        assert_eq!(server.command(&command).unwrap(), "OK");
+        let store = redis(&url).await.unwrap();
+        let health = store.lock().health().await.unwrap();
+        let found = health.findings.iter().find(|found| found.check == "rights");
+        let found = found.unwrap();
+        assert_eq!(found.verdict, Verdict::Fail, "{change:?}: {health:?}");
+        assert!(found.detail.contains(says), "{change:?}: {found:?}");
     }
 }
 

@@ -1,0 +1,23 @@
+-- Which of the commands that locks and records take the user may not run. Nothing is changed.
+-- ARGV: a key of the store; 1 for a server of a cluster.
+-- Answers their names, or nothing when the server cannot tell (before Redis 7.0).
+if not redis.acl_check_cmd then return false end
+local key = ARGV[1]
+local commands = {
+  {'TIME'}, {'GET', key}, {'SET', key, ''}, {'MGET', key}, {'MSET', key, ''}, {'DEL', key}, {'EXISTS', key},
+  {'GETRANGE', key, '0', '1'}, {'PEXPIRE', key, '1'}, {'PTTL', key}, {'SCAN', '0'}, {'ZADD', key, '0', ''},
+  {'ZREM', key, ''}, {'ZRANGEBYLEX', key, '-', '+'}, {'EVALSHA', '', '1', key}, {'CLIENT', 'TRACKING', 'ON'},
+  {'CLIENT', 'CACHING', 'YES'}
+}
+if ARGV[2] == '1' then
+  commands[#commands + 1] = {'CLUSTER', 'SLOTS'}
+  commands[#commands + 1] = {'ASKING'}
+end
+local denied = {}
+for _, command in ipairs(commands) do
+  if not redis.acl_check_cmd(unpack(command)) then
+    local group = command[1] == 'CLIENT' or command[1] == 'CLUSTER'
+    denied[#denied + 1] = group and command[1] .. '|' .. command[2] or command[1]
+  end
+end
+return denied
