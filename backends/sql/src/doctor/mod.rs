@@ -11,6 +11,21 @@ use std::time::Duration;
 
 use distlock_core::{Health, Verdict};
 
+/// What the user may not do, as `INSERT ON distributed_lock`.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn rights(health: &mut Health, denied: &[String]) {
+    let (verdict, detail) = if denied.is_empty() {
+        (Verdict::Pass, "this user may do what it takes".to_owned())
+    } else {
+        let denied = denied.join(", ");
+        (
+            Verdict::Fail,
+            format!("this user lacks {denied}: it cannot work with locks and records; grant it"),
+        )
+    };
+    health.found("rights", verdict, detail);
+}
+
 /// What is in the tables.
 pub(crate) struct Stock {
     pub(crate) held: i64,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{Health, Result, Verdict, micros, unix_time};
+use distlock_core::{ErrorKind, Health, Result, Verdict, micros, unix_time};
 
 use super::Stock;
 use crate::{
@@ -59,6 +59,8 @@ pub(crate) async fn examine(
     );
 
     tables(health, &ask(open, shared, shared.columns_question()).await?)?;
+
+    rights(health, open, shared).await?;
 
     let found = ask(open, shared, shared.stock_question()).await?;
     Stock {
@@ -201,6 +203,28 @@ fn tables(health: &mut Health, found: &crate::dialect::mysql::Answers) -> Result
                 problems.join(", ")
             ),
         );
+    }
+    Ok(())
+}
+
+/// Whether the user may do what locks and records take.
+async fn rights(health: &mut Health, open: &mut Open, shared: &Shared) -> Result<(), Failed> {
+    let (mut denied, mut untold) = (Vec::new(), None);
+    for (right, statement) in shared.rights_questions() {
+        match ask(open, shared, statement).await {
+            Err(failed) if failed.meaning.kind == ErrorKind::AccessDenied => denied.push(right),
+            // A server that takes no writes refuses them whoever asks.
+            Err(failed) => untold = Some(failed),
+            Ok(_) => {}
+        }
+    }
+    match untold.filter(|_| denied.is_empty()) {
+        Some(failed) => health.found(
+            "rights",
+            Verdict::Unknown,
+            format!("cannot be tried: {}", failed.into_error()),
+        ),
+        None => super::rights(health, &denied),
     }
     Ok(())
 }

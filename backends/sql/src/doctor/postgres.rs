@@ -39,6 +39,13 @@ SELECT c.relname::text, format_type(a.atttypid, a.atttypmod),
  WHERE c.oid IN (to_regclass($1), to_regclass($2)) AND a.attname IN ('lock_name', 'record_key')
  ORDER BY 1";
 
+/// What the user may not do with our tables.
+const DENIED: &str = "
+SELECT p || ' ON ' || c.relname
+  FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
+ WHERE c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3)) AND NOT has_table_privilege(c.oid, p)
+ ORDER BY c.relname, p";
+
 const TLS: &str =
     "SELECT coalesce((SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), '')";
 
@@ -77,6 +84,7 @@ pub(crate) async fn examine(
 
     session(&mut health, connection, shared, &settings).await?;
     names(&mut health, connection, shared).await?;
+    rights(&mut health, connection, shared).await?;
 
     shared.group.count("doctor");
     let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
@@ -157,6 +165,24 @@ async fn session(
             "it changes under us: a pooler in transaction mode is in between; use session mode or the server itself",
         );
     }
+    Ok(())
+}
+
+/// Whether the user may do what locks and records take.
+async fn rights(
+    health: &mut Health,
+    connection: &mut PgConnection,
+    shared: &Shared,
+) -> Result<(), sqlx::Error> {
+    let prefix = &shared.config.table_prefix;
+    shared.group.count("doctor");
+    let denied = sqlx::query_scalar(DENIED)
+        .bind(format!("{prefix}distributed_lock"))
+        .bind(format!("{prefix}distributed_record"))
+        .bind(format!("{prefix}distributed_meta"))
+        .fetch_all(connection)
+        .await?;
+    super::rights(health, &denied);
     Ok(())
 }
 

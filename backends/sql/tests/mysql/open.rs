@@ -20,6 +20,7 @@ on_both! {
     tables_that_vanish => vanished;
     tables_that_were_not_finished => unfinished;
     a_schema_changed_by_hand => changed;
+    a_user_who_may_not_do_everything => limited;
     transport => tls;
 }
 
@@ -248,6 +249,33 @@ async fn changed(product: Product) {
     let long = "n".repeat(200);
     let refused = locker.lock(&*long).wait(Duration::ZERO).acquire().await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidConfig);
+}
+
+/// A user who may not do everything is found out before the first lock is wanted.
+async fn limited(product: Product) {
+    let server = start(product);
+    locker(&server.url()).await;
+    let tables = ["distributed_lock", "distributed_record", "distributed_meta"];
+    let grants = tables.map(|table| {
+        format!("; GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.{table} TO poor@'127.0.0.1'")
+    });
+    let user = format!("CREATE USER poor@'127.0.0.1'{}", grants.concat());
+    server.sql(&user).unwrap();
+    let url = server.url().replace("root@", "poor@");
+    let rights = async || {
+        // Sessions may go on with the rights that they began with.
+        let health = locker(&url).await.health().await.unwrap();
+        let found = health.findings.iter().find(|it| it.check == "rights");
+        found.cloned().unwrap_or_else(|| panic!("{health:?}"))
+    };
+    assert_eq!(rights().await.verdict, Verdict::Pass);
+    server
+        .sql("REVOKE UPDATE ON distlock.distributed_lock FROM poor@'127.0.0.1'")
+        .unwrap();
+    let found = rights().await;
+    assert_eq!(found.verdict, Verdict::Fail);
+    let lacks = "lacks UPDATE ON distributed_lock:";
+    assert!(found.detail.contains(lacks), "{found:?}");
 }
 
 /// One node of a cluster: locks work as elsewhere, and the doctor says what a cluster does not promise.

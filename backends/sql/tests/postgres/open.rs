@@ -154,6 +154,32 @@ async fn what_is_wrong_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_sees_what_the_user_may_not_do() {
+    let server = PostgresServer::start().unwrap();
+    open(&server.url()).await;
+    let tables = "distributed_lock, distributed_record, distributed_meta";
+    server
+        .sql(&format!(
+            "CREATE ROLE app LOGIN PASSWORD 'right'; GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO app"
+        ))
+        .unwrap();
+    let postgres = open(&server.url().replace("postgres@", "app:right@")).await;
+    let rights = async || {
+        let health = postgres.lock().health().await.unwrap();
+        let found = health.findings.iter().find(|it| it.check == "rights");
+        found.cloned().unwrap_or_else(|| panic!("{health:?}"))
+    };
+    assert_eq!(rights().await.verdict, Verdict::Pass);
+    server
+        .sql("REVOKE INSERT, DELETE ON distributed_record FROM app")
+        .unwrap();
+    let found = rights().await;
+    assert_eq!(found.verdict, Verdict::Fail);
+    let lacks = "lacks DELETE ON distributed_record, INSERT ON distributed_record:";
+    assert!(found.detail.contains(lacks), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
     let server = PostgresServer::with(&["fsync=off", "synchronous_commit=off"]).unwrap();
     let postgres = open(&server.url()).await;

@@ -114,6 +114,11 @@ impl Shared {
         self.statements.columns()
     }
 
+    /// For the doctor: rights, each with a statement that shows whether the user has it.
+    pub(crate) fn rights_questions(&self) -> Vec<(String, String)> {
+        self.statements.rights()
+    }
+
     /// For the doctor: what is in the tables.
     pub(crate) fn stock_question(&self) -> String {
         self.statements.stocktaking()
