@@ -33,9 +33,9 @@ impl MySql {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] for an option that is wrong, a database that is not there, and tables that are absent or
     /// of another version, with the command that creates or upgrades them; [`ErrorKind::AccessDenied`] when the server
-    /// refuses the user, or TLS as it was asked for; [`ErrorKind::Unsupported`] for a server that is too old;
+    /// refuses the user, or us as a client of TLS; [`ErrorKind::Unsupported`] for a server that is too old;
     /// [`ErrorKind::Unavailable`] when it cannot be reached within [`ServerConfig::connect_timeout`], or offers no TLS
-    /// where TLS was asked for.
+    /// where TLS was asked for, or none that can be trusted.
     ///
     /// # Cancel safety
     /// Safe: what was created stays. Where that is a part of the tables, [`MySql::migrate`] makes the rest.

@@ -30,8 +30,9 @@ impl Postgres {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] for an option, database or table that cannot be right, with the command that helps;
-    /// [`ErrorKind::AccessDenied`] when the server refuses the user, or TLS as it was asked for;
-    /// [`ErrorKind::Unavailable`] when it does not answer, offers no TLS where TLS was asked for, or is a standby.
+    /// [`ErrorKind::AccessDenied`] when the server refuses the user, or us as a client of TLS;
+    /// [`ErrorKind::Unavailable`] when it does not answer, offers no TLS where TLS was asked for, or none that can be
+    /// trusted, or is a standby.
     ///
     /// # Cancel safety
     /// Safe: what was created stays, and is what the next call needs.

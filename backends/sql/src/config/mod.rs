@@ -1,6 +1,8 @@
 //! Options, checked once.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod certificates;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod product;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;

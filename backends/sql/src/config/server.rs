@@ -9,8 +9,8 @@ use std::{
 use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
-    Product, REAP_AFTER, SslMode, check_prefix, check_range, duration, escape, flag, invalid,
-    unknown,
+    Product, REAP_AFTER, SslMode, certificates, check_prefix, check_range, duration, escape, flag,
+    invalid, unknown,
 };
 
 /// Where the server is and how it is used. `Debug` hides the password.
@@ -206,13 +206,14 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Checks every option against its range.
+    /// Checks every option against its range, and whether the files of TLS can be read.
     ///
     /// # Errors
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option; [`ErrorKind::Unsupported`] when TLS is asked of a build without
     /// it.
     pub fn check(&self) -> Result<()> {
         self.checked()
+            .and_then(|()| certificates::check(self))
             .map_err(|error| error.on(self.product.name()))
     }
 

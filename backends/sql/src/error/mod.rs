@@ -123,22 +123,46 @@ impl Failed {
     }
 }
 
-/// Whether TLS was asked for where the server has none. The driver says it in words only.
+/// Why no TLS could be agreed on.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-fn is_without_tls(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Tls(problem) if problem.to_string().contains("server does not support TLS"))
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TlsTrouble {
+    /// The server has none.
+    Absent,
+    /// The driver could not use what the options name.
+    Options,
+    /// We do not accept the server's certificate.
+    Certificate,
+    /// The server broke it off, as one does that accepts no client without a certificate.
+    Refused,
+    /// What came was not TLS as it should be.
+    Protocol,
 }
 
-/// Whether no TLS could be agreed on. A certificate that is not accepted comes as data that is not valid; later on, what is
-/// not valid was damaged on its way.
+/// Whether no TLS could be agreed on, and why. The driver says it in words only, and what it heard from the library of
+/// TLS comes as data that is not valid; later on, what is not valid was damaged on its way.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-fn is_of_tls(error: &sqlx::Error, access: Access) -> bool {
+fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
     match error {
-        sqlx::Error::Tls(_) => true,
-        sqlx::Error::Io(error) => {
-            access == Access::Read && error.kind() == std::io::ErrorKind::InvalidData
+        sqlx::Error::Tls(problem)
+            if problem.to_string().contains("server does not support TLS") =>
+        {
+            Some(TlsTrouble::Absent)
         }
-        _ => false,
+        sqlx::Error::Tls(_) => Some(TlsTrouble::Options),
+        sqlx::Error::Io(error)
+            if access == Access::Read && error.kind() == std::io::ErrorKind::InvalidData =>
+        {
+            let said = error.to_string();
+            Some(if said.contains("invalid peer certificate") {
+                TlsTrouble::Certificate
+            } else if said.contains("received fatal alert") {
+                TlsTrouble::Refused
+            } else {
+                TlsTrouble::Protocol
+            })
+        }
+        _ => None,
     }
 }
 

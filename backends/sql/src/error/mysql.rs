@@ -3,7 +3,7 @@
 use distlock_core::ErrorKind;
 use sqlx::mysql::MySqlDatabaseError;
 
-use super::{Access, Failed, Meaning, is_of_tls, is_without_tls};
+use super::{Access, Failed, Meaning, TlsTrouble, tls_trouble};
 
 /// What sending again, or leaving something out, can cure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,17 +83,10 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
     if let Some(number) = mysql_number(error) {
         return mysql_meaning(number, unknown);
     }
+    if let Some(trouble) = tls_trouble(error, access) {
+        return of_tls(trouble).reconnect();
+    }
     match error {
-        error if is_without_tls(error) => Meaning::of(
-            ErrorKind::Unavailable,
-            "the server offers no TLS, which `ssl-mode` demands",
-        )
-        .reconnect(),
-        error if is_of_tls(error, access) => Meaning::of(
-            ErrorKind::AccessDenied,
-            "the server could not be spoken to through TLS as `ssl-mode` demands",
-        )
-        .reconnect(),
         sqlx::Error::Io(_) => Meaning::of(unknown, "the connection broke").reconnect(),
         sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => Meaning::of(
             ErrorKind::AccessDenied,
@@ -111,6 +104,32 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
         }
         // A stranger at the other end, or an answer cut off in the middle.
         _ => Meaning::of(unknown, "the driver failed").reconnect(),
+    }
+}
+
+fn of_tls(trouble: TlsTrouble) -> Meaning {
+    match trouble {
+        TlsTrouble::Absent => Meaning::of(
+            ErrorKind::Unavailable,
+            "the server offers no TLS, which `ssl-mode` demands",
+        ),
+        TlsTrouble::Options => Meaning::of(
+            ErrorKind::InvalidConfig,
+            "the driver cannot use what `ssl-ca`, `ssl-cert` and `ssl-key` name, or the host's name",
+        ),
+        TlsTrouble::Certificate => Meaning::of(
+            ErrorKind::Unavailable,
+            "the server's certificate is not trusted, or not for this host: `ssl-ca` names the file with the authority \
+             to trust",
+        ),
+        TlsTrouble::Refused => Meaning::of(
+            ErrorKind::AccessDenied,
+            "the server broke TLS off: it may accept only clients with a certificate (`ssl-cert` and `ssl-key`)",
+        ),
+        TlsTrouble::Protocol => Meaning::of(
+            ErrorKind::Unavailable,
+            "the server could not be spoken to through TLS as `ssl-mode` demands",
+        ),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use distlock_core::ErrorKind;
 
-use super::{Access, Failed, Meaning, is_of_tls, is_without_tls};
+use super::{Access, Failed, Meaning, TlsTrouble, tls_trouble};
 
 impl Failed {
     /// Reads Postgres' answer.
@@ -21,26 +21,19 @@ impl Failed {
 }
 
 fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
-    use ErrorKind::{AccessDenied, Corrupt, Internal, OutcomeUnknown, Unavailable};
+    use ErrorKind::{Corrupt, Internal, OutcomeUnknown, Unavailable};
     let unknown_if_write = match access {
         Access::Read => Unavailable,
         Access::Write => OutcomeUnknown,
     };
+    if let Some(trouble) = tls_trouble(error, access) {
+        return of_tls(trouble).reconnect();
+    }
     match error {
         sqlx::Error::Database(database) => {
             let code = database.code().unwrap_or_default();
             by_state(&code, unknown_if_write)
         }
-        error if is_without_tls(error) => Meaning::of(
-            Unavailable,
-            "the server offers no TLS, which `sslmode` demands",
-        )
-        .reconnect(),
-        error if is_of_tls(error, access) => Meaning::of(
-            AccessDenied,
-            "the server could not be spoken to through TLS as `sslmode` demands",
-        )
-        .reconnect(),
         sqlx::Error::Io(_) => {
             Meaning::of(unknown_if_write, "the connection to the server failed").reconnect()
         }
@@ -54,6 +47,32 @@ fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
             Meaning::of(unknown_if_write, "the server's answer was not understood").reconnect()
         }
         _ => Meaning::of(Internal, "the driver failed").reconnect(),
+    }
+}
+
+fn of_tls(trouble: TlsTrouble) -> Meaning {
+    match trouble {
+        TlsTrouble::Absent => Meaning::of(
+            ErrorKind::Unavailable,
+            "the server offers no TLS, which `sslmode` demands",
+        ),
+        TlsTrouble::Options => Meaning::of(
+            ErrorKind::InvalidConfig,
+            "the driver cannot use what `sslrootcert`, `sslcert` and `sslkey` name, or the host's name",
+        ),
+        TlsTrouble::Certificate => Meaning::of(
+            ErrorKind::Unavailable,
+            "the server's certificate is not trusted, or not for this host: `sslrootcert` names the file with the authority \
+             to trust",
+        ),
+        TlsTrouble::Refused => Meaning::of(
+            ErrorKind::AccessDenied,
+            "the server broke TLS off: it may accept only clients with a certificate (`sslcert` and `sslkey`)",
+        ),
+        TlsTrouble::Protocol => Meaning::of(
+            ErrorKind::Unavailable,
+            "the server could not be spoken to through TLS as `sslmode` demands",
+        ),
     }
 }
 

@@ -22,10 +22,15 @@ async fn refused(url: &str) {
 }
 
 async fn refused_as(url: &str, kind: ErrorKind) {
+    let _ = refusal(url, kind).await;
+}
+
+async fn refusal(url: &str, kind: ErrorKind) -> String {
     let error = mysql(url).await.unwrap_err();
     assert_eq!(error.kind(), kind, "{url}: {error}");
     let shown = format!("{error} {error:?}");
     assert!(!shown.contains("hunter2"), "{shown}");
+    error.to_string()
 }
 
 async fn verified(product: Product) {
@@ -68,13 +73,25 @@ async fn verified(product: Product) {
     refused(&at("ssl-mode=DISABLED")).await;
     refused(&at(&format!("ssl-mode=VERIFY_CA&ssl-ca={ca}"))).await;
     // Known to no authority that is trusted by itself, nor to this one.
-    refused(&at(&format!("ssl-mode=VERIFY_IDENTITY&{client}"))).await;
     let stranger = Pki::new().unwrap();
     let strange = stranger.path("ca.crt").display().to_string();
-    refused(&at(&format!(
-        "ssl-mode=VERIFY_CA&ssl-ca={strange}&{client}"
-    )))
-    .await;
+    for untrusted in [
+        format!("ssl-mode=VERIFY_IDENTITY&{client}"),
+        format!("ssl-mode=VERIFY_CA&ssl-ca={strange}&{client}"),
+    ] {
+        let said = refusal(&at(&untrusted), ErrorKind::Unavailable).await;
+        assert!(said.contains("certificate is not trusted"), "{said}");
+        assert!(said.contains("`ssl-ca` names"), "{said}");
+    }
+    for (option, path, says) in [
+        ("ssl-ca", "/nowhere/ca.crt", "cannot read /nowhere/ca.crt"),
+        ("ssl-ca", &key, "holds no certificate in PEM form"),
+    ] {
+        let wrong = at(&format!("ssl-mode=VERIFY_CA&{option}={path}&{client}"));
+        let said = refusal(&wrong, ErrorKind::InvalidConfig).await;
+        assert!(said.contains(&format!("option `{option}`: ")), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
 }
 
 async fn plain(product: Product) {

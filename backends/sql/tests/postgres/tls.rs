@@ -10,10 +10,15 @@ async fn refused(url: &str) {
 }
 
 async fn refused_as(url: &str, kind: ErrorKind) {
+    let _ = refusal(url, kind).await;
+}
+
+async fn refusal(url: &str, kind: ErrorKind) -> String {
     let error = try_open(url).await.unwrap_err();
     assert_eq!(error.kind(), kind, "{url}: {error}");
     let shown = format!("{error} {error:?}");
     assert!(!shown.contains("hunter2"), "{shown}");
+    error.to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,14 +55,34 @@ async fn a_verified_server_and_a_verified_client_speak_through_tls() {
     refused(&at("127.0.0.1", "sslmode=disable")).await;
     refused(&at("127.0.0.1", &format!("sslmode=verify-full&{ca}"))).await;
     // Known to no authority that is trusted by itself, nor to this one.
-    refused(&at("127.0.0.1", &format!("sslmode=verify-full&{client}"))).await;
     let stranger = Pki::new().unwrap();
-    let strange = format!("sslrootcert={}", stranger.path("ca.crt").display());
-    refused(&at(
-        "127.0.0.1",
-        &format!("sslmode=verify-ca&{strange}&{client}"),
-    ))
-    .await;
+    let strange = stranger.path("ca.crt").display().to_string();
+    for untrusted in [
+        format!("sslmode=verify-full&{client}"),
+        format!("sslmode=verify-ca&sslrootcert={strange}&{client}"),
+    ] {
+        let said = refusal(&at("127.0.0.1", &untrusted), ErrorKind::Unavailable).await;
+        assert!(said.contains("certificate is not trusted"), "{said}");
+        assert!(said.contains("`sslrootcert` names"), "{said}");
+    }
+    let certificate = format!("sslcert={}", file("client.crt"));
+    for (options, option, says) in [
+        (
+            format!("sslrootcert=/nowhere/ca.crt&{client}"),
+            "sslrootcert",
+            "cannot read /nowhere/ca.crt",
+        ),
+        (
+            format!("{ca}&{certificate}&sslkey={}", file("client.crt")),
+            "sslkey",
+            "holds no private key in PEM form",
+        ),
+    ] {
+        let wrong = at("127.0.0.1", &format!("sslmode=verify-ca&{options}"));
+        let said = refusal(&wrong, ErrorKind::InvalidConfig).await;
+        assert!(said.contains(&format!("option `{option}`: ")), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
