@@ -1,6 +1,9 @@
 //! `distlock run`: exclusion, environment, signals, and what happens when the lock cannot be kept.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use distlock_harness::{Process, Signal, distlock_binary, eventually};
 
@@ -110,6 +113,29 @@ fn a_stopped_command_can_be_ended() {
     }
 }
 
+/// No shell would continue what is stopped in a session of its own.
+#[test]
+fn control_z_where_nobody_looks_after_the_session_pauses_for_a_moment_only() {
+    let home = Home::new();
+    let tool = home.distlock::<&str>([]);
+    let mut session = Command::new("setsid");
+    for (name, value) in tool.get_envs() {
+        match value {
+            Some(value) => session.env(name, value),
+            None => session.env_remove(name),
+        };
+    }
+    // The command is paused as well, and sees that it is continued.
+    let script = "trap 'exit 7' CONT; kill -TSTP $PPID; sleep 60 & wait";
+    session
+        .arg("--wait")
+        .arg(tool.get_program())
+        .args(["run", "job", "--", "sh", "-c", script]);
+    let mut run = Process::spawn(&mut session).unwrap();
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(7), "{}", run.output());
+    assert_eq!(home.inspect("job")["state"], "free");
+}
+
 #[test]
 fn what_was_ignored_from_the_start_stays_ignored() {
     let home = Home::new();
@@ -121,7 +147,7 @@ fn what_was_ignored_from_the_start_stays_ignored() {
         go.display()
     );
     let tool = home.distlock(["run", "job", "--", "sh", "-c", &script]);
-    let mut command = std::process::Command::new("sh");
+    let mut command = Command::new("sh");
     command
         .args(["-c", ignoring, "sh"])
         .arg(tool.get_program())

@@ -11,15 +11,20 @@
 use std::{io, os::fd::AsFd as _, thread};
 
 use nix::{
-    sys::signal::{SigSet, Signal as NixSignal},
+    sys::signal::{SigSet, Signal as NixSignal, raise},
     unistd::getpgrp,
 };
 use rustix::{
-    process::{Pid, Signal, getpid, kill_current_process_group, kill_process},
+    process::{Pid, Signal, kill_current_process_group},
     termios::{tcgetpgrp, tcsetpgrp},
 };
 
 use super::ProcessGroup;
+
+/// What stops us and our group. Unlike SIGSTOP, the system ignores it in a group that no shell looks after (of a session
+/// of its own, as under `setsid` or a service manager, or when the shell has gone): nobody would ever continue us there,
+/// and the lock would lapse. SIGTSTP, which is ignored in the same way, is caught.
+const STOP: Signal = Signal::TTOU;
 
 /// The terminal on standard input, if there is one.
 #[derive(Debug)]
@@ -55,7 +60,7 @@ impl Terminal {
         }
         self.take_back();
         // The shell looks at our whole group, and a pipeline's other members are in it.
-        let _ = kill_current_process_group(Signal::STOP);
+        let _ = kill_current_process_group(STOP);
         true
     }
 
@@ -99,9 +104,10 @@ impl Terminal {
     }
 }
 
-/// Stops this process as an uncaught Ctrl-Z would.
+/// Stops this process as an uncaught Ctrl-Z would. Gives when it is continued, or at once where nobody could continue it.
 pub(crate) fn stop_ourselves() {
-    let _ = kill_process(getpid(), Signal::STOP);
+    // To this thread alone: it is stopped before the call ends.
+    let _ = raise(NixSignal::SIGTTOU);
 }
 
 fn foreground() -> rustix::io::Result<Pid> {
