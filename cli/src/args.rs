@@ -8,7 +8,7 @@ use clap::{
 };
 
 use crate::{
-    commands,
+    advice, commands,
     context::Context,
     exit::{Failure, Outcome, code},
     logging::{self, LogFormat},
@@ -139,8 +139,9 @@ pub(crate) fn run() -> Outcome {
         _ => "error",
     };
     logging::start(cli.global.log_format, level)?;
-    let context = Context::new(cli.global);
+    let context = Context::new(cli.global.clone());
     on_runtime(Box::pin(dispatch(cli.command, context)))
+        .map_err(|failure| advice::with_store(failure, &cli.global))
 }
 
 fn on_runtime(work: impl Future<Output = Outcome>) -> Outcome {

@@ -70,6 +70,12 @@ impl Failure {
         self
     }
 
+    /// The same failure, said in other words.
+    pub(crate) fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Self {
+        self.message = words(&self.message);
+        self
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(code::USAGE, message)
     }

@@ -5,6 +5,7 @@
 )]
 
 mod admin;
+mod advice;
 mod args;
 mod commands;
 mod compare;

@@ -1,0 +1,108 @@
+//! Commands that a message advises, made to look at the store that was meant.
+
+use distlock::config::mask;
+
+use crate::{args::Global, exit::Failure};
+
+/// Puts this call's `--backend` and `--config` into the commands that a failure advises: the library does not know them, and
+/// without them the advised command would look at another store. A password is not shown.
+pub(crate) fn with_store(failure: Failure, global: &Global) -> Failure {
+    let flags = flags(global);
+    let secret = global.backend.last().is_some_and(|url| mask(url) != *url);
+    failure.reworded(|message| {
+        let inspected = match message.strip_suffix('`') {
+            Some(rest) if rest.contains("look with `distlock inspect ") => {
+                format!("{rest}{flags}`")
+            }
+            _ => message.to_owned(),
+        };
+        // The store names itself in this one, as far as it can without its password.
+        if global.config.is_some() || secret {
+            migrated(&inspected, &flags)
+        } else {
+            inspected
+        }
+    })
+}
+
+fn migrated(message: &str, flags: &str) -> String {
+    const COMMAND: &str = "`distlock migrate";
+    let Some(start) = message.find(COMMAND) else {
+        return message.to_owned();
+    };
+    let (before, rest) = message.split_at(start);
+    match rest[1..].split_once('`') {
+        Some((_, after)) => format!("{before}{COMMAND}{flags}`{after}"),
+        None => message.to_owned(),
+    }
+}
+
+fn flags(global: &Global) -> String {
+    let config = global.config.as_ref().map(|path| path.to_string_lossy());
+    let config = config.map(|path| format!(" --config {}", quoted(&path)));
+    let backend = global.backend.last();
+    let backend = backend.map(|url| format!(" --backend {}", quoted(&mask(url))));
+    [config, backend].into_iter().flatten().collect()
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
+    if word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advised(message: &str, backend: Option<&str>, config: Option<&str>) -> String {
+        let global = Global {
+            backend: backend.into_iter().map(str::to_owned).collect(),
+            config: config.map(Into::into),
+            ..Global::default()
+        };
+        with_store(Failure::new(75, message), &global).to_string()
+    }
+
+    #[test]
+    fn the_advised_command_looks_at_the_store_that_was_meant() {
+        let busy = "busy: held by a; look with `distlock inspect 'a`b'`";
+        let strict = "absent: run `distlock migrate --backend 'mysql://bob@h/d'` now";
+        for (message, backend, config, says) in [
+            (busy, None, None, "`distlock inspect 'a`b'`"),
+            (
+                busy,
+                Some("sqlite:/a b.db"),
+                None,
+                "`distlock inspect 'a`b' --backend 'sqlite:/a b.db'`",
+            ),
+            (
+                busy,
+                Some("redis://u:hunter2@h"),
+                Some("x.toml"),
+                "`distlock inspect 'a`b' --config x.toml --backend 'redis://u:***@h'`",
+            ),
+            (strict, None, None, strict),
+            (strict, Some("mysql://bob@h/d"), None, strict),
+            (
+                strict,
+                Some("mysql://bob:hunter2@h/d"),
+                None,
+                "run `distlock migrate --backend 'mysql://bob:***@h/d'` now",
+            ),
+            (
+                strict,
+                None,
+                Some("x.toml"),
+                "run `distlock migrate --config x.toml` now",
+            ),
+        ] {
+            let said = advised(message, backend, config);
+            assert!(said.ends_with(says), "{said}");
+        }
+    }
+}
