@@ -69,8 +69,8 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
         Found::Whole(version, _) => version,
         Found::Nothing => 0,
         // As when whoever made them was stopped: here, one table comes after the other.
-        Found::Partly(problem) => {
-            parts_are_ours(&mut wire, shared, problem).await?;
+        Found::Partly(_) => {
+            parts_are_ours(&mut wire, shared).await?;
             0
         }
     };
@@ -160,7 +160,7 @@ async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>>
 }
 
 /// Whether those of our tables that are there have our columns: others are another program's, and are left alone.
-async fn parts_are_ours(wire: &mut Wire, shared: &Shared, problem: &'static str) -> Result<()> {
+async fn parts_are_ours(wire: &mut Wire, shared: &Shared) -> Result<()> {
     for (table, whole) in shared.statements.each_whole() {
         let there = run(wire, shared, Statements::is_there(table)).await?;
         if there.rows.is_empty() {
@@ -168,7 +168,13 @@ async fn parts_are_ours(wire: &mut Wire, shared: &Shared, problem: &'static str)
         }
         run(wire, shared, whole).await.map_err(|error| {
             let problem = if error.kind() == ErrorKind::InvalidConfig {
-                not_migrated(shared, problem)
+                wrong(
+                    shared,
+                    format!(
+                        "has a table `{table}` that is not as distlock makes it, so it is another program's or was changed by \
+                         hand: choose another database or a `table_prefix`"
+                    ),
+                )
             } else {
                 Error::new(error.kind(), place(shared))
             };
