@@ -270,7 +270,7 @@ impl Dialer {
             () = self.clock.sleep(limit) => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "{address} did not answer within {limit:?}; a server that wants TLS, or one that does not, may also stay silent"
+                    "{address} did not answer in time (option `connect_timeout`); a server that wants TLS, or one that does not, may also stay silent"
                 ),
             )
             .on(BACKEND)),

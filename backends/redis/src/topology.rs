@@ -284,7 +284,7 @@ async fn dial_primary(
         () = dialer.clock().sleep(limit) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("{names}: no sentinel answered within {limit:?}"),
+                format!("{names}: no sentinel answered in time (option `connect_timeout`)"),
             )
             .on(BACKEND));
         }

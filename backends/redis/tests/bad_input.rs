@@ -99,7 +99,11 @@ async fn addresses() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = silent.local_addr().unwrap().to_string();
     let error = refused(&format!("redis://:canary@{at}")).await;
-    says(&error, ErrorKind::Unavailable, &[&at, "did not answer"]);
+    says(
+        &error,
+        ErrorKind::Unavailable,
+        &[&at, "did not answer in time"],
+    );
 
     // Somebody who speaks something else.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -140,7 +140,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
         () = shared.clock.sleep(config.connect_timeout) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("{} did not answer within {:?}", place(shared), config.connect_timeout),
+                format!("{} did not answer in time (option `connect_timeout`)", place(shared)),
             ));
         }
     };

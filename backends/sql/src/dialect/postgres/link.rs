@@ -150,7 +150,7 @@ pub(super) async fn bounded<T>(
         }),
         () = shared.clock.sleep(limit) => Err(Error::new(
             ErrorKind::Unavailable,
-            format!("{} did not answer within {limit:?}", shared.place()),
+            format!("{} did not answer in time (option `connect_timeout`)", shared.place()),
         )),
     }
 }
