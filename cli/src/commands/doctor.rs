@@ -27,9 +27,10 @@ impl Doctor {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let target = context.target(Sharing::Optional)?;
         let store = distlock::open(&target).await?;
-        let health = store.locker().health().await?;
+        let health = store.locker().health().await;
         let capabilities = store.locker().capabilities().clone();
         store.close().await;
+        let health = health?;
         let worst = health.findings.iter().map(|finding| finding.verdict).max();
         let verdict = worst.unwrap_or(Verdict::Pass);
         if context.json() {

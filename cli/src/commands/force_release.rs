@@ -36,8 +36,9 @@ impl ForceRelease {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::lock_name(&self.name)?;
         let store = context.open(Sharing::Required).await?;
-        let forced = store.locker().force_release(&name, self.token).await?;
+        let forced = store.locker().force_release(&name, self.token).await;
         store.close().await;
+        let forced = forced?;
         let refused = |why: String| {
             Err(Failure::new(
                 code::LOST,

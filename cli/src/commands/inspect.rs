@@ -34,8 +34,9 @@ impl Inspect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::lock_name(&self.name)?;
         let store = context.open(Sharing::Required).await?;
-        let info = store.locker().inspect(&name).await?;
+        let info = store.locker().inspect(&name).await;
         store.close().await;
+        let info = info?;
         if context.json() {
             output::json(&LockJson::from(&info))?;
             return Ok(code::OK);

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 use comfy_table::{Table, presets};
+use distlock::Locker;
 
 use crate::{
     context::{Context, Sharing},
@@ -34,46 +35,52 @@ impl List {
             Failure::usage("the prefix is not UTF-8: no lock name can start with it")
         })?;
         let store = context.open(Sharing::Required).await?;
-        let locker = store.locker();
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header([
-            "NAME",
-            "HOLDER",
-            "TOKEN",
-            "SINCE",
-            "EXPIRES IN",
-        ]);
-        let mut after = None;
-        loop {
-            let page = locker.list_page(&prefix, after.as_ref(), PAGE).await?;
-            for info in &page {
-                if context.json() {
-                    output::json(&LockJson::from(info))?;
-                    continue;
-                }
-                let held = info.held.as_ref();
-                let unknown = || "-".to_owned();
-                table.add_row([
-                    info.name.as_str().escape_debug().to_string(),
-                    held.map_or_else(unknown, |held| held.holder.escape_debug().to_string()),
-                    held.and_then(|held| held.token)
-                        .map_or_else(unknown, |token| token.to_string()),
-                    held.and_then(|held| held.acquired_at)
-                        .and_then(rfc3339)
-                        .unwrap_or_else(unknown),
-                    held.and_then(|held| held.expires_in)
-                        .map_or_else(unknown, brief),
-                ]);
-            }
-            match page.last() {
-                Some(last) if page.len() == PAGE as usize => after = Some(last.name.clone()),
-                _ => break,
-            }
-        }
+        let listed = print(&store.locker(), &prefix, context.json()).await;
         store.close().await;
-        if !context.json() && !table.is_empty() {
-            output::line(table.trim_fmt())?;
-        }
+        listed?;
         Ok(code::OK)
     }
+}
+
+/// Prints all of them, as JSON while they are read.
+async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header([
+        "NAME",
+        "HOLDER",
+        "TOKEN",
+        "SINCE",
+        "EXPIRES IN",
+    ]);
+    let mut after = None;
+    loop {
+        let page = locker.list_page(prefix, after.as_ref(), PAGE).await?;
+        for info in &page {
+            if as_json {
+                output::json(&LockJson::from(info))?;
+                continue;
+            }
+            let held = info.held.as_ref();
+            let unknown = || "-".to_owned();
+            table.add_row([
+                info.name.as_str().escape_debug().to_string(),
+                held.map_or_else(unknown, |held| held.holder.escape_debug().to_string()),
+                held.and_then(|held| held.token)
+                    .map_or_else(unknown, |token| token.to_string()),
+                held.and_then(|held| held.acquired_at)
+                    .and_then(rfc3339)
+                    .unwrap_or_else(unknown),
+                held.and_then(|held| held.expires_in)
+                    .map_or_else(unknown, brief),
+            ]);
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE as usize => after = Some(last.name.clone()),
+            _ => break,
+        }
+    }
+    if !as_json && !table.is_empty() {
+        output::line(table.trim_fmt())?;
+    }
+    Ok(())
 }
