@@ -86,6 +86,13 @@ fn bad_usage_is_64() {
 }
 
 #[test]
+fn a_ttl_that_is_too_long_is_told_as_it_was_written() {
+    let home = Home::new();
+    home.run(["acquire", "job", "--ttl", "25h"])
+        .failed_with(64, "ttl of 25h is outside 1 ms to 24 h");
+}
+
+#[test]
 fn a_file_that_can_never_be_a_store_is_78() {
     let home = Home::new();
     let text = home.write("notes.txt", &"this is not a database\n".repeat(100));
@@ -155,6 +162,24 @@ fn busy_is_75_or_what_was_asked_for() {
         .failed_with(3, "nightly@db1");
     home.run(["acquire", "job", "--ttl", "5s", "--wait", "0"])
         .failed_with(75, "nightly@db1");
+}
+
+#[test]
+fn the_advised_command_finds_the_holder() {
+    let home = Home::new();
+    let _holder = home.hold("job", &["--holder", "nightly@db1"], "sleep 60");
+    // Without the variable, nothing but the flag names the store.
+    let backend = format!("sqlite:{}", home.store().display());
+    let advised = format!("`distlock inspect job --backend {backend}`");
+    let busy = ["run", "job", "-n", "--backend", &backend, "--", "true"];
+    finish(&mut home.bare(busy), "").failed_with(75, &advised);
+    let config = home.write("my store.toml", &format!("[backend]\nurl = {backend:?}"));
+    let config = config.to_str().unwrap();
+    let advised = format!("`distlock inspect job --config '{config}'`");
+    let busy = [
+        "acquire", "job", "--ttl", "5s", "--wait", "0", "--config", config,
+    ];
+    finish(&mut home.bare(busy), "").failed_with(75, &advised);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use tracing::{Instrument as _, debug_span};
 use crate::{
     acquire::{self, Wanted},
     contract::{AcquireRequest, Attempt},
+    duration::written,
     error::{Error, ErrorKind, Result},
     guard::{Guard, LockWatch},
     hold::Renew,
@@ -231,7 +232,7 @@ impl Options {
         if self.min_hold > Ttl::MAX.duration() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("min_hold of {:?} is over 24 h", self.min_hold),
+                format!("min_hold of {} is over 24 h", written(self.min_hold)),
             ));
         }
         let holder = match &self.holder {
@@ -256,7 +257,9 @@ pub(crate) fn checked_ttl(inner: &Inner, ttl: Duration) -> Result<Ttl> {
         return Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "ttl of {ttl:?} is below the {least:?} that {} can keep",
+                "ttl of {} is below the {} that {} can keep",
+                written(ttl),
+                written(least),
                 inner.backend_name()
             ),
         ));

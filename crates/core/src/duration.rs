@@ -73,6 +73,29 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     Ok(total)
 }
 
+/// Writes a duration as [`parse_duration`] reads it, in hours and smaller units; one that is no whole number of milliseconds
+/// as it is.
+pub(crate) fn written(time: Duration) -> String {
+    let whole = time.subsec_nanos().is_multiple_of(1_000_000);
+    if time.is_zero() {
+        return "0s".to_owned();
+    }
+    if !whole {
+        return format!("{time:?}");
+    }
+    let seconds = time.as_secs();
+    [
+        (seconds / 3600, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+        (time.subsec_millis().into(), "ms"),
+    ]
+    .into_iter()
+    .filter(|(number, _)| *number > 0)
+    .map(|(number, unit)| format!("{number}{unit}"))
+    .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +137,14 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.to_string().contains(says), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn is_written_as_people_do() {
+        for text in ["25h", "1m30s", "500ms", "1h1ms", "86400h"] {
+            assert_eq!(written(parse_duration(text).unwrap()), text);
+        }
+        assert_eq!(written(Duration::ZERO), "0s");
+        assert_eq!(written(Duration::from_micros(1500)), "1.5ms");
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    duration::written,
+    error::{Error, ErrorKind, Result},
+};
 
 /// How long a lease lasts: a whole number of milliseconds, 1 ms to 24 h.
 ///
@@ -24,7 +27,7 @@ impl Ttl {
             Ok(ms @ 1..) if ms < Self::MAX.0 || ttl == Self::MAX.duration() => Ok(Self(ms)),
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("ttl of {ttl:?} is outside 1 ms to 24 h"),
+                format!("ttl of {} is outside 1 ms to 24 h", written(ttl)),
             )),
         }
     }
