@@ -73,6 +73,17 @@ impl Context {
         !self.global.backend.is_empty()
     }
 
+    /// What says which store to use by default: `--config` or a variable.
+    pub(crate) fn configured_by(&self) -> Option<&'static str> {
+        if self.global.config.is_some() {
+            return Some("--config");
+        }
+        let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        [Config::BACKEND_VARIABLE, Config::FILE_VARIABLE]
+            .into_iter()
+            .find(set)
+    }
+
     /// Every backend that was named on the command line, or the configured one if there is one.
     pub(crate) fn targets(&self) -> Outcome<Vec<Target>> {
         if self.global.backend.len() < 2 {

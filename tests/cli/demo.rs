@@ -109,6 +109,20 @@ fn the_timeline_is_for_people_and_a_store_of_ones_own_will_do() {
 }
 
 #[test]
+fn a_configured_store_is_left_alone_and_that_is_said() {
+    let home = Home::new();
+    let mut command = demo(&home, &[]);
+    command.env("DISTLOCK_BACKEND", "sqlite:/nowhere/locks.db");
+    let mut run = Process::spawn(&mut command).unwrap();
+    run.wait_for_line(SOON, |line| line.contains("DISTLOCK_BACKEND is not used"))
+        .unwrap();
+    run.wait_for_line(SOON, |line| line.contains("scene 1"))
+        .unwrap();
+    run.signal(Signal::INT).unwrap();
+    run.wait(SOON).unwrap();
+}
+
+#[test]
 fn a_signal_leaves_no_process_and_no_file() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let home = Home::new();

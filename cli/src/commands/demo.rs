@@ -6,6 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
+    output,
 };
 
 /// Watch two gateway nodes arbitrate one account: six scenes, a timeline, and a verdict on each.
@@ -31,6 +32,11 @@ impl Demo {
         let backend = if context.backend_is_flag() {
             Some(context.target(Sharing::Required)?)
         } else {
+            if let Some(ignored) = context.configured_by() {
+                output::tell(format_args!(
+                    "{ignored} is not used: the demo plays on a store of its own; --backend names another one"
+                ));
+            }
             None
         };
         let play = Box::pin(crate::demo::play(backend, context.json()));

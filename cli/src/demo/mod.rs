@@ -13,7 +13,7 @@ mod timeline;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use distlock::{Store, Target};
+use distlock::{LockName, Store, Target};
 use distlock_gateway::{TokenKey, Uid};
 use uuid::Uuid;
 
@@ -84,9 +84,11 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
         }
     }
     stage.node1.stop().await;
+    let killed = stage.node2.name.clone();
     stage.node2.stop().await;
     if !own {
         tidy(&store, stage.uid.as_str()).await?;
+        end_lease(&store, &killed).await?;
     }
     store.close().await;
     timeline.close(passed, SCENES.len());
@@ -121,6 +123,21 @@ async fn tidy(store: &Store, uid: &str) -> Result<()> {
                 records.delete(&key, entry.version).await?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Ends what a killed node still holds in a store of the user's, instead of leaving it until it expires.
+async fn end_lease(store: &Store, node: &str) -> Result<()> {
+    // As the kick-out flow names it.
+    let (locker, name) = (store.locker(), LockName::new(format!("node/{node}"))?);
+    if let Some(token) = locker
+        .inspect(&name)
+        .await?
+        .held
+        .and_then(|held| held.token)
+    {
+        locker.force_release(&name, token).await?;
     }
     Ok(())
 }
