@@ -32,7 +32,7 @@ use supervise::{End, Supervision};
 /// passed on, except those that were ignored from the start, as under nohup.
 ///
 /// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and KILL no later than
-/// when it does; the exit code is then 76.
+/// when it does; if it is gone already (released by force, say), KILL at once. The exit code is then 76.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
