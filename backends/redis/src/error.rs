@@ -104,7 +104,18 @@ fn kind(code: &str, detail: &str) -> ErrorKind {
 }
 
 fn refused_credentials(at: &str, detail: &str) -> Error {
-    let detail = detail.trim();
+    // The server speaks of its commands, which the user has never seen.
+    let detail = match detail.trim() {
+        none if none.contains("HELLO must be called")
+            || none.starts_with("Authentication required") =>
+        {
+            "it wants a password, and none is given (option `password`, or redis://user:password@host)"
+        }
+        wrong if wrong.starts_with("invalid username-password pair") => {
+            "the user or the password is wrong, or the user is disabled"
+        }
+        other => other,
+    };
     let because = if detail.is_empty() {
         String::new()
     } else {
@@ -223,6 +234,29 @@ mod tests {
             if kind != ErrorKind::Internal {
                 assert!(error.did_not_happen(), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn refused_credentials_are_explained_without_the_protocol() {
+        for (text, says) in [
+            (
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
+                 option can be used",
+                "db:6379 refused the credentials: it wants a password, and none is given (option `password`",
+            ),
+            (
+                "NOAUTH Authentication required.",
+                "db:6379 refused the credentials: it wants a password",
+            ),
+            (
+                "WRONGPASS invalid username-password pair or user is disabled.",
+                "db:6379 refused the credentials: the user or the password is wrong",
+            ),
+        ] {
+            let said = of_connecting(&refusal(text), "db:6379").to_string();
+            assert!(said.contains(says), "{said}");
+            assert!(!said.contains("HELLO"), "{said}");
         }
     }
 
