@@ -109,7 +109,13 @@ impl Failed {
     }
 
     pub(crate) fn into_error(self) -> Error {
-        Error::new(self.meaning.kind, self.meaning.what).caused_by(self.source)
+        let error = Error::new(self.meaning.kind, self.meaning.what);
+        // The driver adds a line number, which is one of the server's own source.
+        #[cfg(feature = "postgres")]
+        if let Some(said) = postgres::said(&self.source) {
+            return error.caused_by(said);
+        }
+        error.caused_by(self.source)
     }
 
     pub(crate) fn into_failure(self) -> Failure {

@@ -1,6 +1,7 @@
 //! Postgres' SQLSTATE codes.
 
 use distlock_core::ErrorKind;
+use sqlx::postgres::PgDatabaseError;
 
 use super::{Access, Failed, Meaning, TlsTrouble, tls_trouble};
 
@@ -18,6 +19,14 @@ impl Failed {
         let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
         Self::postgres(sqlx::Error::Io(source), access)
     }
+}
+
+/// What the server itself said, with its code, by which it is found in the manual.
+pub(super) fn said(error: &sqlx::Error) -> Option<String> {
+    let error = error
+        .as_database_error()?
+        .try_downcast_ref::<PgDatabaseError>()?;
+    Some(format!("{} (SQLSTATE {})", error.message(), error.code()))
 }
 
 fn postgres(error: &sqlx::Error, access: Access) -> Meaning {

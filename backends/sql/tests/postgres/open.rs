@@ -11,6 +11,8 @@ async fn refused(url: &str, kind: ErrorKind, says: &str) {
     assert_eq!(error.kind(), kind, "{url}: {all}");
     assert!(all.contains(says), "{url}: {all}");
     assert!(!all.contains("hunter2"), "{all}");
+    // Of the server's own source.
+    assert!(!all.contains(" at line "), "{all}");
 }
 
 /// An error and what it comes from.
