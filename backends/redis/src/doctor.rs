@@ -57,7 +57,8 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
             "slots",
             Verdict::Fail,
             format!(
-                "nobody serves {unserved} of {SLOTS}: locks in them can be neither taken nor freed; repair the cluster                  with `redis-cli --cluster fix`"
+                "nobody serves {unserved} of {SLOTS}: locks in them can be neither taken nor freed; repair the cluster \
+                 with `redis-cli --cluster fix`"
             ),
         ),
     }

@@ -146,11 +146,9 @@ async fn a_locker_counts_what_it_does_and_names_its_spans() {
     let guard = locker.lock("b").ttl(TTL).acquire().await.unwrap();
     store.0.delete("b");
     assert!(guard.extend(TTL).await.is_err());
-    assert_eq!(
-        seen.count("distlock_lost_total backend=scripted reason=removed"),
-        1
-    );
-    assert_eq!(held(), 0.0);
+    // Whoever notices the loss first counts it: that may be the keeper, whose thread does so while we go on.
+    let lost = || seen.count("distlock_lost_total backend=scripted reason=removed");
+    eventually("the loss is counted", || (lost(), held()) == (1, 0.0)).await;
 
     drop(locker.lock("c").ttl(TTL).acquire().await.unwrap());
     eventually("released in the background", || !store.0.is_held("c")).await;
