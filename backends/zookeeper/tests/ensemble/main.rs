@@ -13,3 +13,4 @@ mod rig;
 mod servers;
 mod sessions;
 mod tap;
+mod trust;

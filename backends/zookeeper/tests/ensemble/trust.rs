@@ -1,0 +1,174 @@
+//! How long a session is trusted: two thirds of what the ensemble granted, from when the last request was sent that the
+//! leader answered.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{
+    Attempt, DistLock, Lease, Locker, ManualClock, Renewal, Renewed, SystemClock, Ttl, Verdict,
+};
+use distlock_harness::{
+    Direction, FaultProxy,
+    servers::zookeeper::{Ports, Setup, ZooKeeper},
+};
+use distlock_zookeeper::ZooKeeper as Backend;
+use tokio::task::JoinHandle;
+
+use crate::rig::{
+    SESSION, config, eventually, give_back, hold, line_up_behind, locker, now, request, within,
+};
+
+/// What of a session may be trusted.
+fn trust() -> Duration {
+    SESSION * 2 / 3
+}
+
+/// A lease that the session cuts short, whatever it asks for.
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_trusted_for_two_thirds_of_what_was_granted() {
+    let server = ZooKeeper::start_with(&Setup {
+        servers: 1,
+        ..Setup::default()
+    })
+    .unwrap();
+    granted_less_than_was_asked_for(&server).await;
+    not_for_longer(&server).await;
+    from_when_it_was_sent(&server).await;
+}
+
+/// The servers allow less than the configuration asks for, and what they allow counts.
+async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
+    let mut config = config(&server.servers());
+    config.session_timeout = SESSION * 12;
+    let store = Backend::open(config, Arc::new(SystemClock)).await.unwrap();
+    let lock = store.lock();
+    assert_eq!(lock.capabilities().max_lease, Some(trust()));
+    let locker = Locker::new(lock);
+    let guard = within("held", locker.lock("less").ttl(LONG).acquire()).await;
+    let guard = guard.unwrap();
+    assert!(guard.ttl().duration() <= trust(), "{guard:?}");
+    assert!(guard.remaining() <= trust(), "{guard:?}");
+    let health = locker.health().await.unwrap();
+    let found = health
+        .findings
+        .iter()
+        .find(|finding| finding.check == "session timeout")
+        .expect("it was looked at");
+    assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
+    assert!(found.detail.contains("5s instead of 60s"), "{found:?}");
+    give_back(guard).await;
+    locker.close().await;
+}
+
+/// The line is cut right after the grant: two thirds of the session later nobody believes in it any more.
+async fn not_for_longer(server: &ZooKeeper) {
+    let proxy = FaultProxy::start(server.address(0)).await.unwrap();
+    let clock = ManualClock::new();
+    let lock = by_clock(&proxy, &clock).await;
+    let locker = Locker::builder(lock).clock(Arc::new(clock.clone())).build();
+    locker.ready().await.unwrap();
+    let acquired = within("held", locker.lock("cut").ttl(LONG).acquire()).await;
+    let guard = acquired.unwrap();
+    proxy.stop(Direction::ToServer);
+    proxy.stop(Direction::ToClient);
+    // The first of it is still good, so the end that comes is the session's.
+    clock.advance(trust() / 4);
+    assert!(guard.is_valid());
+    clock.advance(trust() - trust() / 4);
+    assert!(!guard.is_valid(), "{guard:?}");
+    within("told", guard.lost()).await;
+}
+
+/// The answer to a proof takes long: what rests on that proof ends as much earlier.
+async fn from_when_it_was_sent(server: &ZooKeeper) {
+    // Young enough to be shared by a renewal that comes after it.
+    let late = SESSION / 13;
+    let proxy = FaultProxy::start(server.address(0)).await.unwrap();
+    let clock = ManualClock::new();
+    let lock = by_clock(&proxy, &clock).await;
+    let request = request("late", LONG);
+    let Attempt::Acquired(grant) = lock.try_acquire(&request).await.unwrap() else {
+        panic!("nobody else wants it");
+    };
+    let lease = Lease::new(request.name, request.owner, Some(grant.token));
+    // By now renewing it takes another proof.
+    clock.advance(trust() / 2);
+    let before = lock.requests_sent();
+    proxy.stop(Direction::ToClient);
+    let renewing = renew(&lock, &lease);
+    eventually("it is sent", async || {
+        (lock.requests_sent() > before).then_some(())
+    })
+    .await;
+    clock.advance(late);
+    proxy.pass();
+    let valid_for = within("answered", renewing).await.unwrap();
+    assert!(valid_for <= trust(), "{valid_for:?}");
+    let sent = lock.requests_sent();
+    let valid_for = within("answered", renew(&lock, &lease)).await.unwrap();
+    assert_eq!(lock.requests_sent(), sent, "the proof is shared");
+    assert!(valid_for <= trust() - late, "{valid_for:?}");
+    // Kept, it would have to run out before the session can be closed, and this clock stands.
+    lock.release(&lease).await.unwrap();
+    within("closed", lock.close()).await;
+}
+
+/// A store behind a proxy whose time is the test's.
+async fn by_clock(proxy: &FaultProxy, clock: &ManualClock) -> Arc<dyn DistLock> {
+    let config = config(&proxy.address().to_string());
+    let store = Backend::open(config, Arc::new(clock.clone())).await;
+    store.unwrap().lock()
+}
+
+fn renew(lock: &Arc<dyn DistLock>, lease: &Lease) -> JoinHandle<Duration> {
+    let (lock, lease) = (Arc::clone(lock), lease.clone());
+    tokio::spawn(async move {
+        let renewal = Renewal::plain(Ttl::new(LONG).unwrap());
+        match lock.renew(&lease, &renewal).await.unwrap() {
+            Renewed::Extended { valid_for, .. } => valid_for,
+            lost => panic!("{lost:?}"),
+        }
+    })
+}
+
+/// A follower that has lost the leader goes on answering reads for a while; that proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_alone_proves_nothing() {
+    // The first server is the one that can be cut off: it never leads, having the lowest number.
+    let ports = [(); 3].map(|()| Ports::pick().unwrap());
+    let mut lines = Vec::new();
+    for other in &ports[1..] {
+        let quorum = (std::net::Ipv4Addr::LOCALHOST, other.quorum).into();
+        lines.push(FaultProxy::start(quorum).await.unwrap());
+    }
+    let detours = lines.iter().zip(1..);
+    let ensemble = ZooKeeper::start_with(&Setup {
+        detours: detours
+            .map(|(line, other)| (0, other, line.address().port()))
+            .collect(),
+        ports: Some(ports.to_vec()),
+        // It believes that it has a leader for twice as long as a session lasts.
+        settings: vec!["syncLimit=40".into()],
+        ..Setup::default()
+    })
+    .unwrap();
+    assert!(ensemble.followers().contains(&0));
+    let others = format!("{},{}", ensemble.address(1), ensemble.address(2));
+    let ours = locker(&ensemble.address(0).to_string()).await;
+    let theirs = locker(&others).await;
+    let guard = hold(&ours, "a").await;
+    let next = line_up_behind(&guard, &theirs).await;
+    let cut = now();
+    for line in &lines {
+        line.stop(Direction::ToServer);
+        line.stop(Direction::ToClient);
+    }
+    within("told", guard.lost()).await;
+    // Two thirds of it, and the rest for a busy machine.
+    assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
+    assert!(ensemble.followers().contains(&0), "it still answers reads");
+    let (next, _) = within("the session has expired", next).await.unwrap();
+    assert!(next.token() > guard.token());
+    give_back(next).await;
+}
