@@ -5,7 +5,9 @@ use std::time::Duration;
 use distlock_core::{Attempt, Forced, Lease, LossReason};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 
-use crate::rig::{give_back, line_up_behind, locker, open, request, within};
+use crate::rig::{
+    container, contenders, give_back, hold, line_up_behind, locker, open, request, stranger, within,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_passes_between_two_sessions() {
@@ -39,7 +41,37 @@ async fn a_lock_passes_between_two_sessions() {
     assert_eq!(forced, Forced::Released);
     assert_eq!(next.lost().await, LossReason::Removed);
     assert!(ours.inspect("x/é").await.unwrap().held.is_none());
+    a_contender_is_its_sessions(&ensemble).await;
     a_cycle_is_three_requests(&ensemble).await;
+}
+
+/// Its node's name tells which attempt made it and in which session, and its birth is the token.
+async fn a_contender_is_its_sessions(ensemble: &ZooKeeper) {
+    let locker = locker(&ensemble.servers()).await;
+    let client = stranger(&ensemble.servers()).await;
+    let guard = hold(&locker, "named").await;
+    let [child] = &contenders(&client, "named").await[..] else {
+        panic!("one holds it and nobody waits");
+    };
+    let path = format!("{}/{child}", container("named"));
+    let stat = client.check_stat(&path).await.unwrap().expect("it is held");
+    assert_ne!(stat.ephemeral_owner, 0);
+    let [attempt, session, number] = child
+        .strip_prefix("_c_")
+        .and_then(|rest| rest.split_at_checked(36))
+        .and_then(|(attempt, rest)| {
+            let (session, number) = rest.strip_prefix('-')?.split_once("-lock-")?;
+            Some([attempt, session, number])
+        })
+        .unwrap_or_else(|| panic!("{child}"));
+    let groups: Vec<_> = attempt.split('-').map(str::len).collect();
+    assert_eq!(groups, [8, 4, 4, 4, 12], "{child}");
+    assert_eq!(session, format!("{:016x}", stat.ephemeral_owner), "{child}");
+    assert_eq!(number.len(), 10, "{child}");
+    assert!(number.bytes().all(|byte| byte.is_ascii_digit()), "{child}");
+    assert_eq!(u64::try_from(stat.czxid).unwrap(), guard.token().get());
+    give_back(guard).await;
+    locker.close().await;
 }
 
 /// Creation and listing, which are sent together, and deletion.
