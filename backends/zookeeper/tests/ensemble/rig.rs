@@ -120,15 +120,16 @@ pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
 /// Requests that all servers have had from clients so far.
 pub(crate) fn requests(ensemble: &servers::ZooKeeper) -> u64 {
     (0..ensemble.len())
-        .map(|at| {
-            let answer = ensemble.ask(at, "mntr").expect("answers");
-            let line = answer
-                .lines()
-                .find_map(|line| line.strip_prefix("zk_packets_received\t"));
-            let count = line.and_then(|count| count.trim().parse::<u64>().ok());
-            count.unwrap_or_else(|| panic!("no count in {answer}"))
-        })
+        .map(|at| figure(ensemble, at, "zk_packets_received"))
         .sum()
+}
+
+/// What a server tells about itself.
+pub(crate) fn figure(ensemble: &servers::ZooKeeper, at: usize, name: &str) -> u64 {
+    let answer = ensemble.ask(at, "mntr").expect("answers");
+    let line = answer.lines().find_map(|line| line.strip_prefix(name));
+    let figure = line.and_then(|figure| figure.trim().parse().ok());
+    figure.unwrap_or_else(|| panic!("no {name} in {answer}"))
 }
 
 pub(crate) fn now() -> Moment {

@@ -1,18 +1,21 @@
-//! A line to one server that knows how sessions are opened: it can give a client another session than its own without
-//! saying so, and end one from somewhere else.
+//! A line to one server that knows how sessions are opened and what requests are: it can give a client another session
+//! than its own without saying so, end one from somewhere else, hold answers back, and lose that to a creation.
 
 use std::{
     io,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
     },
 };
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
@@ -22,6 +25,13 @@ use tokio::{
 pub(crate) struct Session {
     id: [u8; 8],
     password: Vec<u8>,
+}
+
+impl Session {
+    /// Its number, as in the stat of its nodes.
+    pub(crate) fn id(&self) -> i64 {
+        i64::from_be_bytes(self.id)
+    }
 }
 
 /// The line. It is cut when it is dropped.
@@ -37,7 +47,38 @@ pub(crate) struct Tap {
 struct Shared {
     opened: Mutex<Vec<Session>>,
     swap: AtomicBool,
+    requests: Mutex<Vec<Request>>,
+    lines: AtomicUsize,
+    lose_creation: AtomicBool,
+    hold_answers: watch::Sender<bool>,
+    /// Whether whoever comes has to wait.
+    shut: watch::Sender<bool>,
 }
+
+/// What a client has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Which connection it came on.
+    pub(crate) line: usize,
+    /// What it asks for, by its number in the protocol.
+    pub(crate) operation: i32,
+}
+
+impl Request {
+    /// Of a sequential node among others.
+    pub(crate) const fn creates(self) -> bool {
+        matches!(self.operation, 1 | 15)
+    }
+
+    /// The children of a node.
+    pub(crate) const fn lists(self) -> bool {
+        matches!(self.operation, 8 | 12)
+    }
+}
+
+// Where things are in a request and its answer: number (of ours; below zero are pings and such), operation or transaction.
+const NUMBER: std::ops::Range<usize> = 0..4;
+const OPERATION: std::ops::Range<usize> = 4..8;
 
 // Where things are in a client's greeting: protocol, last transaction, timeout, session, length of the password, password.
 const ASKED_ID: std::ops::Range<usize> = 16..24;
@@ -88,6 +129,33 @@ impl Tap {
         self.hang_ups.send_modify(|count| *count += 1);
     }
 
+    /// What has come from clients and belongs to their sessions, pings left out.
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        let requests = self.shared.requests.lock();
+        requests.expect("nobody panics with it").clone()
+    }
+
+    /// Whether answers wait.
+    pub(crate) fn hold_answers(&self, hold: bool) {
+        self.shared.hold_answers.send_replace(hold);
+    }
+
+    /// Loses the answer to the next creation, together with its connection. Nobody can connect from then on.
+    pub(crate) fn lose_creation(&self) {
+        self.shared.lose_creation.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until that has happened.
+    pub(crate) async fn has_lost_it(&self) {
+        let mut shut = self.shared.shut.subscribe();
+        let _ = shut.wait_for(|shut| *shut).await;
+    }
+
+    /// Lets clients connect again.
+    pub(crate) fn let_in(&self) {
+        self.shared.shut.send_replace(false);
+    }
+
     /// Comes to the server with a session's number and password, and ends it. A server may hang up on such a visitor instead
     /// of answering.
     pub(crate) async fn end_session(&self, session: &Session) -> io::Result<()> {
@@ -123,12 +191,13 @@ impl Drop for Tap {
     }
 }
 
-async fn carry(mut client: TcpStream, server: SocketAddr, line: &Shared) -> io::Result<()> {
+async fn carry(mut client: TcpStream, server: SocketAddr, shared: &Shared) -> io::Result<()> {
+    let _ = shared.shut.subscribe().wait_for(|shut| !*shut).await;
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let mut greeting = receive(&mut client).await?;
-    if greeting[ASKED_ID] != [0; 8] && line.swap.swap(false, Ordering::SeqCst) {
+    if greeting[ASKED_ID] != [0; 8] && shared.swap.swap(false, Ordering::SeqCst) {
         greeting[ASKED_ID].fill(0);
         greeting[ASKED_PASSWORD][..PASSWORD].fill(0);
     }
@@ -138,23 +207,80 @@ async fn carry(mut client: TcpStream, server: SocketAddr, line: &Shared) -> io::
         id: answer[GIVEN_ID].try_into().map_err(io::Error::other)?,
         password: answer[GIVEN_PASSWORD][..PASSWORD].to_vec(),
     };
-    line.opened
+    shared
+        .opened
         .lock()
         .expect("nobody panics with it")
         .push(session);
     send(&mut client, &answer).await?;
-    copy_bidirectional(&mut client, &mut server).await?;
+    let line = shared.lines.fetch_add(1, Ordering::SeqCst);
+    // The number of the request whose answer must not arrive; 0 is nobody's.
+    let lost = AtomicI32::new(0);
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    tokio::try_join!(
+        there(from_client, to_server, shared, line, &lost),
+        back(from_server, to_client, shared, &lost),
+    )?;
     Ok(())
 }
 
-async fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+async fn there(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    shared: &Shared,
+    line: usize,
+    lost: &AtomicI32,
+) -> io::Result<()> {
+    loop {
+        let frame = receive(&mut from).await?;
+        let (sent, operation) = (number(&frame, NUMBER)?, number(&frame, OPERATION)?);
+        if sent >= 0 {
+            let request = Request { line, operation };
+            if request.creates() && shared.lose_creation.swap(false, Ordering::SeqCst) {
+                lost.store(sent, Ordering::SeqCst);
+            }
+            let mut requests = shared.requests.lock().expect("nobody panics with it");
+            requests.push(request);
+        }
+        send(&mut to, &frame).await?;
+    }
+}
+
+async fn back(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    shared: &Shared,
+    lost: &AtomicI32,
+) -> io::Result<()> {
+    let mut hold = shared.hold_answers.subscribe();
+    loop {
+        let frame = receive(&mut from).await?;
+        let answered = number(&frame, NUMBER)?;
+        if answered > 0 && answered == lost.load(Ordering::SeqCst) {
+            shared.shut.send_replace(true);
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let _ = hold.wait_for(|hold| !*hold).await;
+        send(&mut to, &frame).await?;
+    }
+}
+
+fn number(frame: &[u8], at: std::ops::Range<usize>) -> io::Result<i32> {
+    let bytes = frame.get(at).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(i32::from_be_bytes(
+        bytes.try_into().map_err(io::Error::other)?,
+    ))
+}
+
+async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let length = stream.read_u32().await?;
     let mut frame = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     stream.read_exact(&mut frame).await?;
     Ok(frame)
 }
 
-async fn send(stream: &mut TcpStream, frame: &[u8]) -> io::Result<()> {
+async fn send(stream: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> io::Result<()> {
     let length = u32::try_from(frame.len()).map_err(io::Error::other)?;
     stream
         .write_all(&[&length.to_be_bytes(), frame].concat())

@@ -1,0 +1,165 @@
+//! What can be seen at one server: how many sessions it has, and what goes over their lines.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Locker, RecordKey, SystemClock};
+use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
+use distlock_zookeeper::ZooKeeper as Backend;
+use tokio::task::JoinHandle;
+
+use crate::{
+    rig::{
+        SOON, config, container, contenders, eventually, figure, give_back, hold, locker, now,
+        stranger, waiters, within,
+    },
+    tap::Tap,
+};
+
+/// What this server's tick allows at the most: nobody mistakes the end of such a session for its closing.
+const LONG: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_and_their_lines() {
+    let server = ZooKeeper::start_with(&Setup {
+        servers: 1,
+        tick: LONG / 20,
+        ..Setup::default()
+    })
+    .unwrap();
+    one_store_is_one_session(&server).await;
+    closing_ends_the_session(&server).await;
+    creation_and_listing_are_sent_together(&server).await;
+    for swapped in [false, true] {
+        nothing_is_adopted_from_an_older_session(&server, swapped).await;
+    }
+}
+
+async fn long_store(server: &ZooKeeper) -> Backend {
+    let mut config = config(&server.servers());
+    config.session_timeout = LONG;
+    let opened = Backend::open(config, Arc::new(SystemClock)).await;
+    opened.expect("opens")
+}
+
+fn sessions(server: &ZooKeeper) -> u64 {
+    figure(server, 0, "zk_global_sessions")
+}
+
+/// Its locks, its records and what renews for its lockers; and it ends with the last of them, whoever forgets to close.
+async fn one_store_is_one_session(server: &ZooKeeper) {
+    assert_eq!(sessions(server), 0);
+    let store = long_store(server).await;
+    let lockers = [Locker::new(store.lock()), Locker::new(store.lock())];
+    for (locker, name) in lockers.iter().zip(["a", "b"]) {
+        locker.ready().await.unwrap();
+        give_back(hold(locker, name).await).await;
+    }
+    let key = RecordKey::new("a").unwrap();
+    assert_eq!(store.records().get(&key).await.unwrap(), None);
+    let again = store.lock().reopen().await.unwrap();
+    again.health().await.unwrap();
+    assert_eq!(sessions(server), 1);
+    let start = now();
+    drop((store, lockers, again));
+    ends(server, "forgotten").await;
+    assert!(now().since(start) < LONG / 2, "not by itself");
+}
+
+/// The servers know it at once, and whoever waits behind its places in a queue is let through.
+async fn closing_ends_the_session(server: &ZooKeeper) {
+    let open = async || {
+        let locker = Locker::new(long_store(server).await.lock());
+        locker.ready().await.expect("connects");
+        locker
+    };
+    let [ahead, closed, behind] = [open().await, open().await, open().await];
+    give_back(hold(&closed, "nothing is held").await).await;
+    assert_eq!(sessions(server), 3);
+    let guard = hold(&ahead, "closed").await;
+    let mut queue: Vec<JoinHandle<_>> = Vec::new();
+    for (locker, place) in [(&closed, 1), (&behind, 2)] {
+        queue.push(tokio::spawn(locker.lock("closed").wait(SOON * 2).acquire()));
+        eventually("in the queue", async || {
+            (waiters(&ahead, "closed").await == place).then_some(())
+        })
+        .await;
+    }
+    let start = now();
+    closed.close().await;
+    eventually("one less", async || (sessions(server) == 2).then_some(())).await;
+    give_back(guard).await;
+    let granted = queue.pop().expect("two are in the queue");
+    let granted = within("its turn", granted).await.unwrap().unwrap();
+    assert!(now().since(start) < LONG / 2, "not when it ends by itself");
+    give_back(granted).await;
+    ahead.close().await;
+    behind.close().await;
+    ends(server, "closed").await;
+    assert!(now().since(start) < LONG / 2, "not by themselves");
+}
+
+async fn ends(server: &ZooKeeper, how: &str) {
+    eventually(how, async || (sessions(server) == 0).then_some(())).await;
+}
+
+/// Neither waits for the other's answer, so that a free lock costs one round trip.
+async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
+    let tap = Tap::start(server.address(0)).await;
+    let locker = locker(&tap.address.to_string()).await;
+    give_back(hold(&locker, "other").await).await;
+    // The container is there.
+    let client = stranger(&server.servers()).await;
+    give_back(hold(&self::locker(&server.servers()).await, "together").await).await;
+    assert!(contenders(&client, "together").await.is_empty());
+    let before = tap.requests().len();
+    tap.hold_answers(true);
+    let acquiring = tokio::spawn(locker.lock("together").wait(SOON).acquire());
+    eventually("both have come", async || {
+        let requests = tap.requests();
+        let creation = requests.iter().skip(before).position(|it| it.creates())?;
+        let [creation, next, ..] = requests[before + creation..] else {
+            return None;
+        };
+        assert!(next.lists(), "{requests:?}");
+        assert_eq!(next.line, creation.line, "{requests:?}");
+        Some(())
+    })
+    .await;
+    tap.hold_answers(false);
+    give_back(within("held", acquiring).await.unwrap().unwrap()).await;
+    locker.close().await;
+}
+
+/// A contender was created, which its client never heard of, and before it can ask its session has ended, or another one was
+/// given to it while the old one lives on. The next contender is the new session's own.
+async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: bool) {
+    let tap = Tap::start(server.address(0)).await;
+    let locker = locker(&tap.address.to_string()).await;
+    let client = stranger(&server.servers()).await;
+    give_back(hold(&locker, "adopted").await).await;
+    let old = tap.session();
+    tap.lose_creation();
+    let acquiring = tokio::spawn(locker.lock("adopted").wait(SOON).acquire());
+    within("lost", tap.has_lost_it()).await;
+    let left = contenders(&client, "adopted").await;
+    assert_eq!(left.len(), 1, "{left:?}");
+    if swapped {
+        tap.swap_session();
+    } else {
+        eventually("ended", async || tap.end_session(&old).await.ok()).await;
+    }
+    tap.let_in();
+    let guard = within("held", acquiring).await.unwrap().unwrap();
+    assert!(guard.is_valid());
+    let new = tap.session();
+    assert_ne!(new, old);
+    let held = contenders(&client, "adopted").await;
+    assert_eq!(held.len(), 1, "{held:?}");
+    assert_ne!(held, left);
+    let path = format!("{}/{}", container("adopted"), held[0]);
+    let stat = client.check_stat(&path).await.unwrap().expect("it is held");
+    assert_eq!(stat.ephemeral_owner, new.id());
+    give_back(guard).await;
+    assert!(contenders(&client, "adopted").await.is_empty());
+    locker.close().await;
+}
