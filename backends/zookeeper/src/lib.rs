@@ -43,8 +43,12 @@
 //! The servers stamp what is written and do not tell what time it is now, so records have no ages, and
 //! [`KvLock`](distlock_core::KvLock) cannot stand on them.
 //!
-//! A session is shared by all locks of one [`ZooKeeper`] and its handles. When it is lost, all of them are; the next
-//! request is served by a new one.
+//! A session is shared by all locks and records of one [`ZooKeeper`] and all its handles, and each [`ZooKeeper::open`]
+//! begins another one: a process has one session when it opens one store and shares it. When it is lost, all locks are; the
+//! next request is served by a new one.
+//!
+//! How long a session lasts is what the ensemble granted when it began. A reconnect tells the driver of another limit, and
+//! the driver tells nobody: `maxSessionTimeout` must not be lowered below what sessions have.
 //!
 //! # Features
 //! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None by default; ZooKeeper's own digest authentication is always there.
