@@ -151,14 +151,13 @@ async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: b
     tap.let_in();
     let guard = within("held", acquiring).await.unwrap().unwrap();
     assert!(guard.is_valid());
-    let new = tap.session();
-    assert_ne!(new, old);
     let held = contenders(&client, "adopted").await;
     assert_eq!(held.len(), 1, "{held:?}");
     assert_ne!(held, left);
     let path = format!("{}/{}", container("adopted"), held[0]);
     let stat = client.check_stat(&path).await.unwrap().expect("it is held");
-    assert_eq!(stat.ephemeral_owner, new.id());
+    assert_ne!(stat.ephemeral_owner, old.id());
+    assert_eq!(u64::try_from(stat.czxid).unwrap(), guard.token().get());
     give_back(guard).await;
     assert!(contenders(&client, "adopted").await.is_empty());
     locker.close().await;

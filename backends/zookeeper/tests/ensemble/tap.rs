@@ -46,7 +46,8 @@ pub(crate) struct Tap {
 #[derive(Default)]
 struct Shared {
     opened: Mutex<Vec<Session>>,
-    swap: AtomicBool,
+    /// Whoever comes back with it is given another one.
+    forgotten: Mutex<Option<[u8; 8]>>,
     requests: Mutex<Vec<Request>>,
     lines: AtomicUsize,
     lose_creation: AtomicBool,
@@ -123,9 +124,10 @@ impl Tap {
         opened.last().expect("one was opened").clone()
     }
 
-    /// Cuts the line; whoever comes back with a session is given a new one, once.
+    /// Cuts the line; whoever comes back with the session that was opened last is given a new one.
     pub(crate) fn swap_session(&self) {
-        self.shared.swap.store(true, Ordering::SeqCst);
+        let forgotten = self.session().id;
+        *self.shared.forgotten.lock().expect("nobody panics with it") = Some(forgotten);
         self.hang_ups.send_modify(|count| *count += 1);
     }
 
@@ -197,7 +199,8 @@ async fn carry(mut client: TcpStream, server: SocketAddr, shared: &Shared) -> io
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let mut greeting = receive(&mut client).await?;
-    if greeting[ASKED_ID] != [0; 8] && shared.swap.swap(false, Ordering::SeqCst) {
+    let forgotten = *shared.forgotten.lock().expect("nobody panics with it");
+    if forgotten.is_some_and(|session| greeting[ASKED_ID] == session) {
         greeting[ASKED_ID].fill(0);
         greeting[ASKED_PASSWORD][..PASSWORD].fill(0);
     }
