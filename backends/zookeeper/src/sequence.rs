@@ -163,6 +163,25 @@ mod tests {
             }
         }
 
+        /// Nobody can be between two nodes of which one has the number right after the other's, also across the wrap.
+        #[test]
+        fn only_the_next_number_follows(
+            number in prop_oneof![any::<i32>(), Just(i32::MAX), Just(i32::MAX - 1), Just(i32::MIN), Just(-1)],
+            apart in prop_oneof![-3..=3, any::<i32>()],
+        ) {
+            let other = number.wrapping_add(apart);
+            let [this, that] = [number, other].map(|number| Sequence::of(&format!("x-lock-{}", printed(number))).unwrap());
+            prop_assert_eq!(that.follows(this), apart == 1);
+            prop_assert!(!that.follows(this) || this.is_before(that));
+        }
+
+        /// Servers that count further do not wrap there.
+        #[test]
+        fn a_longer_count_goes_on(number in i64::from(i32::MAX)..i64::MAX, apart in 0i64..3) {
+            let other = number.saturating_add(apart);
+            prop_assert_eq!(Sequence::new(other).follows(Sequence::new(number)), other - number == 1);
+        }
+
         #[test]
         fn what_a_server_prints_is_read_back(number in any::<i32>(), prefix in "[a-z0-9-]{0,20}") {
             let child = format!("{prefix}-lock-{}", printed(number));
