@@ -18,6 +18,18 @@ pub(crate) fn meaning(error: zk::Error, access: Access) -> Error {
     Error::new(kind, what).on("zookeeper").caused_by(error)
 }
 
+/// Why a request got no answer. The client calls a connection lost only when the server closed it; one that was reset, or on
+/// which the server fell silent, ends its requests with an error of its own. Whoever sent them has the same to do.
+pub(crate) fn unanswered(error: zk::Error) -> zk::Error {
+    match error {
+        zk::Error::Custom(why) => {
+            tracing::debug!(%why, "the connection failed");
+            zk::Error::ConnectionLoss
+        }
+        other => other,
+    }
+}
+
 /// A request to which no answer came in time.
 pub(crate) fn no_answer(access: Access) -> Error {
     let (kind, what) = match access {

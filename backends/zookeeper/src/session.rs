@@ -29,7 +29,7 @@ use zookeeper_client as zk;
 use crate::{
     config::AclPolicy,
     ensemble::Ensemble,
-    error::{Access, closed, meaning, no_answer, not_connected, session_ended},
+    error::{Access, closed, meaning, no_answer, not_connected, session_ended, unanswered},
     names::Layout,
     nodes::Nodes,
     runs::Runs,
@@ -216,7 +216,7 @@ impl Session {
         let _waiting = self.ensemble.pump.waiting();
         tokio::select! {
             biased;
-            answer = reply => Ok(answer),
+            answer = reply => Ok(answer.map_err(unanswered)),
             () = self.clock().sleep(until.since(self.clock().now())) => Err(no_answer(access)),
         }
     }

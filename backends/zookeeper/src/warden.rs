@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use zookeeper_client::{self as zk, EventType};
 
 use crate::{
+    error::unanswered,
     nodes::{Node, Status},
     recipe,
     session::Session,
@@ -59,7 +60,8 @@ async fn watch(session: Arc<Session>, node: Arc<Node>) {
         }
         let Ok(client) = session.client() else { return };
         session.ensemble().requests.add(1);
-        match client.check_and_watch_stat(&path).await {
+        let asked = client.check_and_watch_stat(&path).await;
+        match asked.map_err(unanswered) {
             Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,
             Ok((Some(_), watcher)) => {
                 drop(client);

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use distlock_core::LossReason;
+use distlock_core::{LossReason, Renew};
 use distlock_harness::{Direction, FaultProxy, servers::zookeeper::ZooKeeper};
 
-use crate::rig::{
-    SESSION, contenders, eventually, give_back, hold, line_up, line_up_behind, locker, pause,
-    stranger, within,
+use crate::{
+    deletions,
+    rig::{
+        SESSION, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
+        locker, pause, stranger, within,
+    },
 };
 
 /// A proxy before each server, and their addresses.
-async fn behind_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
+pub(crate) async fn behind_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
     let mut proxies = Vec::new();
     for at in 0..ensemble.len() {
         proxies.push(FaultProxy::start(ensemble.address(at)).await.unwrap());
@@ -30,7 +33,7 @@ fn cut(proxies: &[FaultProxy]) {
     }
 }
 
-fn mend(proxies: &[FaultProxy]) {
+pub(crate) fn mend(proxies: &[FaultProxy]) {
     for proxy in proxies {
         proxy.pass();
     }
@@ -132,4 +135,30 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
         .await;
     }
     give_back(hold(&cut_off, "a").await).await;
+    a_watch_whose_answer_was_lost(&ensemble).await;
+    deletions::whose_answer_was_lost(&ensemble).await;
+    deletions::tried_until_done(&ensemble).await;
+}
+
+/// The line breaks while a watch is set on a node of ours: it is set again, and its removal by somebody else is told.
+async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
+    let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
+    let cut_off = locker(&proxy.address().to_string()).await;
+    let client = stranger(&ensemble.servers()).await;
+    for round in 0..4 {
+        // The first lock of this name, so nothing else is watched, and nobody asks for it, so only its own watch tells.
+        let name = format!("watched-{round}");
+        let asked = cut_off.lock(&name).ttl(SESSION).renew(Renew::Manual);
+        let guard = asked.acquire().await.unwrap();
+        proxy.swallow_one_reply();
+        // The watch comes before the next ping.
+        pause(Duration::from_millis(200)).await;
+        eventually("connected again", async || guard.extend(SESSION).await.ok()).await;
+        let node = &contenders(&client, &name).await[0];
+        let path = format!("{}/{node}", container(&name));
+        client.delete(&path, None).await.unwrap();
+        let reason = within("told", guard.lost()).await;
+        assert_eq!(reason, LossReason::Removed, "round {round}");
+    }
+    cut_off.close().await;
 }

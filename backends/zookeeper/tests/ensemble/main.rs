@@ -6,6 +6,7 @@
 mod access;
 mod basics;
 mod cuts;
+mod deletions;
 mod lines;
 mod marks;
 mod neighbours;
