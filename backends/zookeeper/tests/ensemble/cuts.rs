@@ -46,25 +46,7 @@ async fn cut_off_from_one_server_from_all_and_for_longer_than_the_session() {
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
     let client = stranger(&ensemble.servers()).await;
 
-    // The server it talks to is out of reach: it finds another one before it has to give the lock up.
-    let guard = hold(&cut_off, "one").await;
-    let used = proxies
-        .iter()
-        .find(|proxy| proxy.connections() > 0)
-        .unwrap();
-    used.black_hole();
-    eventually("another server", async || {
-        let others = proxies.iter().filter(|proxy| !std::ptr::eq(*proxy, used));
-        others
-            .map(FaultProxy::connections)
-            .any(|count| count > 0)
-            .then_some(())
-    })
-    .await;
-    pause(SESSION).await;
-    assert!(guard.is_valid());
-    give_back(guard).await;
-    used.pass();
+    cut_off_from_a_follower(&ensemble).await;
 
     // No server can be reached while one lock is held and another one waited for: the holder is told before the next one
     // gets the lock, and the one in the queue lines up again when the line is mended.
@@ -100,9 +82,54 @@ async fn cut_off_from_one_server_from_all_and_for_longer_than_the_session() {
     give_back(next).await;
     // A program that goes on after that has a new session for everything.
     give_back(hold(&cut_off, "held").await).await;
-    for name in ["one", "held", "awaited"] {
+    for name in ["held", "awaited"] {
         assert!(contenders(&client, name).await.is_empty(), "{name}");
     }
+}
+
+/// The server that it talks to, a follower, is out of reach: it finds another one before it has to give the lock up.
+async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
+    let follower = ensemble.followers()[0];
+    // Whichever it tries first, it comes to that one.
+    let mut proxies = Vec::new();
+    for _ in 0..ensemble.len() {
+        let proxy = FaultProxy::start(ensemble.address(follower)).await;
+        proxies.push(proxy.unwrap());
+    }
+    let addresses: Vec<_> = proxies
+        .iter()
+        .map(|proxy| proxy.address().to_string())
+        .collect();
+    let cut_off = locker(&addresses.join(",")).await;
+    let guard = hold(&cut_off, "one").await;
+    let (used, unused): (Vec<_>, Vec<_>) =
+        proxies.iter().partition(|proxy| proxy.connections() > 0);
+    let others = (0..ensemble.len()).filter(|at| *at != follower);
+    for (proxy, other) in unused.iter().zip(others) {
+        proxy.redirect(ensemble.address(other));
+    }
+    let client = stranger(&ensemble.servers()).await;
+    let node = &contenders(&client, "one").await[0];
+    let path = format!("{}/{node}", container("one"));
+    let stat = client.check_stat(&path).await.unwrap().unwrap();
+    let sessions = ensemble.ask(follower, "cons").unwrap();
+    let session = format!("sid={:#x},", stat.ephemeral_owner);
+    assert!(sessions.contains(&session), "{session} {sessions}");
+    assert!(ensemble.followers().contains(&follower));
+
+    for proxy in used {
+        proxy.black_hole();
+    }
+    eventually("another server", async || {
+        let found = unused.iter().any(|proxy| proxy.connections() > 0);
+        found.then_some(())
+    })
+    .await;
+    pause(SESSION).await;
+    assert!(guard.is_valid());
+    give_back(guard).await;
+    assert_eq!(contenders(&client, "one").await, Vec::<String>::new());
+    cut_off.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
