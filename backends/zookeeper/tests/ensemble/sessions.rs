@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock as _, LossReason, SystemClock};
+use distlock_core::{Clock as _, LossReason, Renew, SystemClock};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 
 use crate::{
@@ -22,6 +22,7 @@ async fn a_session_that_the_servers_end_or_swap() {
     let ensemble = ZooKeeper::start().unwrap();
     kept_while_somebody_stops_half_way(&ensemble).await;
     ended_while_holding_and_waiting(&ensemble).await;
+    ended_with_every_lock_on_it(&ensemble).await;
     swapped_while_holding_and_waiting(&ensemble).await;
 }
 
@@ -86,6 +87,44 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     give_back(hold(&ours, "held").await).await;
     ours.close().await;
     theirs.close().await;
+}
+
+/// All locks hang on one session: none of them outlives it.
+async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
+    let tap = Tap::start(ensemble.address(0)).await;
+    let ours = locker(&tap.address.to_string()).await;
+    let mut guards = Vec::new();
+    for name in ["first", "second", "third"] {
+        // Nobody asks for it, so only the end of the session tells.
+        let asked = ours.lock(name).ttl(SESSION).renew(Renew::Manual);
+        guards.push(asked.acquire().await.unwrap());
+    }
+    for guard in &guards {
+        guard.extend(SESSION).await.unwrap();
+    }
+    let session = tap.session();
+    let start = now();
+    eventually("ended", async || tap.end_session(&session).await.ok()).await;
+    for guard in &guards {
+        let reason = within("told", guard.lost()).await;
+        assert!(
+            matches!(reason, LossReason::SessionLost | LossReason::Removed),
+            "{}: {reason}",
+            guard.name()
+        );
+        assert!(now().since(start) < SESSION, "{}", guard.name());
+    }
+    // The next session serves them all, and none of the old guards spoils it.
+    for guard in guards {
+        let name = guard.name().clone();
+        let token = guard.token();
+        assert!(!guard.release().await.is_clean());
+        let again = hold(&ours, name.as_str()).await;
+        assert!(again.token() > token);
+        give_back(again).await;
+    }
+    assert_ne!(tap.session(), session, "in another session");
+    ours.close().await;
 }
 
 /// The client comes back after its line was cut, and a server gives it another session without saying so: that must not
