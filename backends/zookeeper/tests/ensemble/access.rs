@@ -34,7 +34,7 @@ async fn connect(config: ZooKeeperConfig) -> Locker {
 }
 
 /// Opens what cannot be opened.
-async fn refused(mut config: ZooKeeperConfig) -> Error {
+pub(crate) async fn refused(mut config: ZooKeeperConfig) -> Error {
     config.connect_timeout = Duration::from_secs(2);
     let start = now();
     let opened = Backend::open(config, Arc::new(SystemClock)).await;
@@ -92,6 +92,7 @@ async fn without_a_session_the_reason_is_said_in_time() {
         ensemble.kill(at);
     }
     // Who had a session waits for another one, no longer than for an answer.
+    let for_an_answer = config(&ensemble.servers()).request_timeout;
     let start = now();
     let error = locker.lock("a").try_acquire().await.unwrap_err();
     assert!(
@@ -101,7 +102,9 @@ async fn without_a_session_the_reason_is_said_in_time() {
         ),
         "{error}"
     );
-    assert!(now().since(start) < Duration::from_secs(15));
+    let took = now().since(start);
+    // And as long again for a busy machine.
+    assert!(took < for_an_answer * 2, "{took:?}");
     // The last server answers nobody, then it serves reads.
     let last = ensemble.address(0).to_string();
     let error = refused(config(&ensemble.servers())).await;

@@ -1,11 +1,14 @@
 //! Servers that are killed, stopped and started again.
 
-use distlock_core::Guard;
+use distlock_core::{ErrorKind, Guard};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinHandle;
 
-use crate::rig::{
-    contenders, eventually, give_back, hold, line_up_behind, locker, stranger, within,
+use crate::{
+    access::refused,
+    rig::{
+        config, contenders, eventually, give_back, hold, line_up_behind, locker, stranger, within,
+    },
 };
 
 /// Whether the guard has outlived a fault or not: the next holder comes after it, with a larger token.
@@ -87,4 +90,23 @@ async fn all_servers_restarted_with_their_data() {
         contenders(&client, "a").await.is_empty().then_some(())
     })
     .await;
+    without_a_quorum(&mut ensemble).await;
+}
+
+/// One server of three is left: whoever comes to it is told why it does not serve.
+async fn without_a_quorum(ensemble: &mut ZooKeeper) {
+    for at in [0, 1] {
+        ensemble.kill(at);
+    }
+    let last = ensemble.address(2).to_string();
+    eventually("the last one notices", async || {
+        let answer = ensemble.ask(2, "srvr").ok()?;
+        answer.contains("not currently serving").then_some(())
+    })
+    .await;
+    for servers in [last, ensemble.servers()] {
+        let error = refused(config(&servers)).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("no quorum"), "{error}");
+    }
 }
