@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Attempt, DistLock, ErrorKind, Guard, Lease, Locker, LossReason};
+use distlock_core::{Attempt, DistLock, ErrorKind, Guard, Lease, Locker, LossReason, Renew};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 
@@ -82,7 +82,10 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
         locker(&ensemble.servers()).await,
     );
     let client = stranger(&ensemble.servers()).await;
-    let guard = hold(&ours, "removed").await;
+    // Nobody asks for it, so only its removal tells.
+    let ttl = SESSION;
+    let held = ours.lock("removed").ttl(ttl).renew(Renew::Manual);
+    let guard = held.acquire().await.expect("acquires");
     let holders = contenders(&client, "removed").await;
     let waiting = tokio::spawn(theirs.lock("removed").wait(SOON).acquire());
     let queued = eventually("in the queue", async || {
@@ -90,18 +93,22 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
         all.into_iter().find(|child| !holders.contains(child))
     })
     .await;
-    let start = now();
     let path = |child: &str| format!("{}/{child}", container("removed"));
+    // Two thirds of the session are what a lease lasts.
+    let at_once = SESSION / 2;
+    guard.extend(ttl).await.expect("is held");
+    let start = now();
     client.delete(&path(&queued), None).await.unwrap();
     let error = within("refused", waiting).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-    assert!(guard.is_valid());
+    let took = now().since(start);
+    assert!(took < at_once, "who waits was told after {took:?}");
+    guard.extend(ttl).await.expect("is held");
+    let start = now();
     client.delete(&path(&holders[0]), None).await.unwrap();
     assert_eq!(within("told", guard.lost()).await, LossReason::Removed);
-    assert!(
-        now().since(start) < SESSION * 2,
-        "without waiting for the lease to end"
-    );
+    let took = now().since(start);
+    assert!(took < at_once, "the holder was told after {took:?}");
     assert!(!guard.release().await.is_clean());
     give_back(hold(&theirs, "removed").await).await;
     ours.close().await;
