@@ -5,6 +5,7 @@
 
 mod access;
 mod basics;
+mod crowds;
 mod cuts;
 mod deletions;
 mod lines;

@@ -8,13 +8,16 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Attempt, DistLock, ErrorKind, Guard, Lease, Locker, LossReason, Renew};
+use distlock_core::{Attempt, ErrorKind, Guard, Lease, Locker, LossReason, Renew};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 
-use crate::rig::{
-    SESSION, SOON, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
-    locker, now, open, pause, request, requests, stranger, within,
+use crate::{
+    crowds,
+    rig::{
+        SESSION, SOON, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
+        locker, now, open, pause, request, requests, stranger, within,
+    },
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,9 +30,7 @@ async fn crowds_cancellations_and_hands_that_interfere() {
     renewals_are_shared(&ensemble).await;
     closing_wakes_those_behind(&ensemble).await;
     a_grant_that_came_too_late(&ensemble).await;
-    for waiters in [40, 200] {
-        crowd_with_cancellations(&ensemble, waiters).await;
-    }
+    crowds::with_cancellations(&ensemble).await;
 }
 
 /// Everybody can see who comes next, and after whom.
@@ -267,78 +268,4 @@ async fn a_grant_that_came_too_late(ensemble: &ZooKeeper) {
     let client = stranger(&ensemble.servers()).await;
     assert_eq!(contenders(&client, "late").await, Vec::<String>::new());
     lock.close().await;
-}
-
-/// Many wait, some of them give up at any time: all others get the lock, one after the other.
-async fn crowd_with_cancellations(ensemble: &ZooKeeper, waiters: u32) {
-    const SESSIONS: usize = 4;
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..));
-    eprintln!("SEED={seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut stores: Vec<Arc<dyn DistLock>> = Vec::new();
-    for _ in 0..SESSIONS {
-        stores.push(open(&ensemble.servers()).await.lock());
-    }
-    let client = stranger(&ensemble.servers()).await;
-    let name = format!("crowd-{waiters}");
-    let inside = Arc::new(AtomicBool::new(false));
-    let granted = Arc::new(AtomicU32::new(0));
-    let before = requests(ensemble);
-    let mut tasks = JoinSet::new();
-    let mut stay = 0;
-    for at in 0..waiters {
-        let lock = Arc::clone(&stores[at as usize % SESSIONS]);
-        let patience = random
-            .bool()
-            .then(|| Duration::from_millis(random.u64(0..1500)));
-        stay += u32::from(patience.is_none());
-        let (inside, granted, name) = (Arc::clone(&inside), Arc::clone(&granted), name.clone());
-        tasks.spawn(async move {
-            let request = request(&name, Duration::from_secs(60));
-            let acquire = async {
-                let mut contender = lock.contend(&request).await.unwrap();
-                loop {
-                    if let Attempt::Acquired(grant) = contender.attempt().await.unwrap() {
-                        return grant;
-                    }
-                    contender.wait(Duration::from_secs(60)).await;
-                }
-            };
-            let grant = match patience {
-                None => acquire.await,
-                Some(patience) => tokio::select! {
-                    grant = acquire => grant,
-                    () = pause(patience) => return,
-                },
-            };
-            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-            if patience.is_none() {
-                granted.fetch_add(1, Ordering::SeqCst);
-            }
-            tokio::task::yield_now().await;
-            inside.store(false, Ordering::SeqCst);
-            let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
-            lock.release(&lease).await.unwrap();
-        });
-    }
-    let all = async {
-        while let Some(task) = tasks.join_next().await {
-            task.unwrap();
-        }
-    };
-    within("everybody who stays gets the lock", all).await;
-    assert_eq!(granted.load(Ordering::SeqCst), stay);
-    eventually("no place is left", async || {
-        contenders(&client, &name).await.is_empty().then_some(())
-    })
-    .await;
-    let each = (requests(ensemble) - before) / u64::from(waiters);
-    eprintln!("{waiters} waiters: {each} requests each");
-    assert!(each <= 16, "{each} requests for each of {waiters}");
-    for store in stores {
-        store.close().await;
-    }
 }

@@ -1,0 +1,135 @@
+//! Many in one queue.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Attempt, DistLock, Lease};
+use distlock_harness::servers::zookeeper::ZooKeeper;
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::rig::{
+    contenders, eventually, give_back, hold, locker, open, pause, request, requests, stranger,
+    waiters, within,
+};
+
+/// Those who wait watch the one ahead of them and nobody else, so a turn costs the same however many there are.
+pub(crate) async fn with_cancellations(ensemble: &ZooKeeper) {
+    let few = turns_of(ensemble, 40).await;
+    let many = turns_of(ensemble, 200).await;
+    // Of the four or so that it takes, and those of whoever gave up in between.
+    assert!(few <= 16.0, "{few} requests for each turn");
+    assert!(
+        many <= few + 8.0,
+        "{few} requests for each turn of few, {many} of many"
+    );
+}
+
+/// Many wait, some of them give up at any time: all others get the lock, one after the other. Gives the requests for each
+/// turn.
+async fn turns_of(ensemble: &ZooKeeper, many: u32) -> f64 {
+    const SESSIONS: usize = 4;
+    const TURN: Duration = Duration::from_millis(5);
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
+    eprintln!("SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut stores: Vec<Arc<dyn DistLock>> = Vec::new();
+    for _ in 0..SESSIONS {
+        stores.push(open(&ensemble.servers()).await.lock());
+    }
+    let client = stranger(&ensemble.servers()).await;
+    let name = format!("crowd-{many}");
+    let first = locker(&ensemble.servers()).await;
+    let guard = hold(&first, &name).await;
+    let inside = Arc::new(AtomicBool::new(false));
+    let (begin, begun) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    for at in 0..many {
+        let lock = Arc::clone(&stores[at as usize % SESSIONS]);
+        // Every second one gives up before half of the crowd can have had its turn.
+        let patience = (at % 2 == 0).then(|| TURN.mul_f64(f64::from(many) / 2.0 * random.f64()));
+        let (inside, name, mut begun) = (Arc::clone(&inside), name.clone(), begun.clone());
+        tasks.spawn(async move {
+            let request = request(&name, Duration::from_secs(60));
+            let acquire = async {
+                let mut contender = lock.contend(&request).await.unwrap();
+                loop {
+                    if let Attempt::Acquired(grant) = contender.attempt().await.unwrap() {
+                        return grant;
+                    }
+                    contender.wait(Duration::from_secs(60)).await;
+                }
+            };
+            let has_enough = async {
+                let Some(patience) = patience else {
+                    return std::future::pending().await;
+                };
+                begun.wait_for(|begun| *begun).await.unwrap();
+                pause(patience).await;
+            };
+            let grant = tokio::select! {
+                grant = acquire => grant,
+                () = has_enough => return Turn::GaveUp,
+            };
+            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+            pause(TURN).await;
+            inside.store(false, Ordering::SeqCst);
+            let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
+            lock.release(&lease).await.unwrap();
+            match patience {
+                None => Turn::Stayed,
+                Some(_) => Turn::WasLucky,
+            }
+        });
+    }
+    eventually("all are in the queue", async || {
+        (waiters(&first, &name).await == many).then_some(())
+    })
+    .await;
+    let before = requests(ensemble);
+    begin.send_replace(true);
+    give_back(guard).await;
+    let mut turns = Vec::new();
+    let all = async {
+        while let Some(task) = tasks.join_next().await {
+            turns.push(task.unwrap());
+        }
+    };
+    within("everybody who stays gets the lock", all).await;
+    let sent = requests(ensemble) - before;
+    let count = |kind| turns.iter().filter(|turn| **turn == kind).count();
+    let (stayed, gave_up) = (count(Turn::Stayed), count(Turn::GaveUp));
+    assert_eq!(stayed, many as usize / 2);
+    assert!(
+        gave_up >= many as usize / 10,
+        "only {gave_up} of {many} gave up in the queue"
+    );
+    eventually("no place is left", async || {
+        contenders(&client, &name).await.is_empty().then_some(())
+    })
+    .await;
+    let granted = u32::try_from(turns.len() - gave_up).unwrap();
+    let each = f64::from(u32::try_from(sent).unwrap()) / f64::from(granted);
+    eprintln!("{many} in the queue: {granted} turns, {gave_up} gave up, {each} requests each");
+    for store in stores {
+        store.close().await;
+    }
+    first.close().await;
+    each
+}
+
+/// How it ended for one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    GaveUp,
+    Stayed,
+    /// It would have given up later.
+    WasLucky,
+}
