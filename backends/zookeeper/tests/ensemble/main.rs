@@ -5,9 +5,11 @@
 
 mod access;
 mod basics;
+mod containers;
 mod crowds;
 mod cuts;
 mod deletions;
+mod leftovers;
 mod lines;
 mod marks;
 mod neighbours;

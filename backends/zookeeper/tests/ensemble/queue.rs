@@ -13,7 +13,7 @@ use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 
 use crate::{
-    crowds,
+    containers, crowds,
     rig::{
         SESSION, SOON, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
         locker, now, open, pause, request, requests, stranger, within,
@@ -30,6 +30,7 @@ async fn crowds_cancellations_and_hands_that_interfere() {
     renewals_are_shared(&ensemble).await;
     closing_wakes_those_behind(&ensemble).await;
     a_grant_that_came_too_late(&ensemble).await;
+    containers::removed_again_and_again(&ensemble).await;
     crowds::with_cancellations(&ensemble).await;
 }
 

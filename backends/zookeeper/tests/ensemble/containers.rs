@@ -1,0 +1,69 @@
+//! What the contenders of a name are under. The servers remove it when it is empty, whenever they like.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_harness::servers::zookeeper::ZooKeeper;
+use tokio::task::JoinSet;
+use zookeeper_client as zk;
+
+use crate::rig::{container, give_back, hold, locker, pause, stranger, within};
+
+/// Stands for a server that removes it at the first opportunity.
+pub(crate) async fn removed_again_and_again(ensemble: &ZooKeeper) {
+    const NAME: &str = "removed again and again";
+    const CYCLES: u32 = 100;
+    const OFTEN: u32 = 10;
+    let lockers = [
+        locker(&ensemble.servers()).await,
+        locker(&ensemble.servers()).await,
+    ];
+    let client = stranger(&ensemble.servers()).await;
+    let path = container(NAME);
+    let removed = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&removed);
+    let remover = tokio::spawn(async move {
+        loop {
+            match client.delete(&path, None).await {
+                Ok(()) => count.fetch_add(1, Ordering::SeqCst),
+                Err(zk::Error::NotEmpty | zk::Error::NoNode) => continue,
+                Err(error) => return error,
+            };
+        }
+    });
+    let newest = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for locker in &lockers {
+        let (locker, newest) = (locker.clone(), Arc::clone(&newest));
+        let removed = Arc::clone(&removed);
+        tasks.spawn(async move {
+            let mut cycles = 0;
+            while cycles < CYCLES || removed.load(Ordering::SeqCst) < OFTEN {
+                cycles += 1;
+                let guard = hold(&locker, NAME).await;
+                let token = guard.token().get();
+                let before = newest.swap(token, Ordering::SeqCst);
+                assert!(before < token, "{token} after {before}");
+                give_back(guard).await;
+                // Now and then nobody is there.
+                pause(Duration::from_millis(fastrand::u64(0..4))).await;
+            }
+        });
+    }
+    let all = async {
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+    };
+    within("all cycles", all).await;
+    assert!(!remover.is_finished(), "{}", remover.await.unwrap());
+    remover.abort();
+    for locker in lockers {
+        locker.close().await;
+    }
+}
