@@ -2,32 +2,30 @@
 
 use distlock::config::mask;
 
-use crate::{args::Global, exit::Failure};
+use crate::{
+    args::Global,
+    exit::{Failure, code},
+};
 
 /// Puts this call's `--backend` and `--config` into the commands that a failure advises: the library does not know them, and
 /// without them the advised command would look at another store. A password is not shown.
 pub(crate) fn with_store(failure: Failure, global: &Global) -> Failure {
     let flags = flags(global);
-    let secret = global.backend.last().is_some_and(|url| mask(url) != *url);
-    failure.reworded(|message| {
-        let inspected = match message.strip_suffix('`') {
-            Some(rest) if rest.contains("look with `distlock inspect ") => {
-                format!("{rest}{flags}`")
-            }
-            _ => message.to_owned(),
-        };
-        // The store names itself in this one, as far as it can without its password.
-        if global.config.is_some() || secret {
-            migrated(&inspected, &flags)
-        } else {
-            inspected
-        }
+    // A store names itself where it advises to migrate, as far as it can without its password.
+    let named_well = |url: &String| global.config.is_none() && mask(url) == *url;
+    let says_more = !global.backend.last().is_some_and(named_well);
+    let is_wrong = failure.code == code::CONFIG;
+    failure.reworded(|message| match message.strip_suffix('`') {
+        Some(rest) if rest.contains("look with `distlock inspect ") => format!("{rest}{flags}`"),
+        // Names and labels may hold anything, so only where no lock is spoken of.
+        _ if is_wrong && says_more => migrated(message, &flags),
+        _ => message.to_owned(),
     })
 }
 
 fn migrated(message: &str, flags: &str) -> String {
     const COMMAND: &str = "`distlock migrate";
-    let Some(start) = message.find(COMMAND) else {
+    let Some(start) = message.rfind(COMMAND) else {
         return message.to_owned();
     };
     let (before, rest) = message.split_at(start);
@@ -65,7 +63,12 @@ mod tests {
             config: config.map(Into::into),
             ..Global::default()
         };
-        with_store(Failure::new(75, message), &global).to_string()
+        let code = if message.starts_with("busy") {
+            code::BUSY
+        } else {
+            code::CONFIG
+        };
+        with_store(Failure::new(code, message), &global).to_string()
     }
 
     #[test]
@@ -86,7 +89,13 @@ mod tests {
                 Some("x.toml"),
                 "`distlock inspect 'a`b' --config x.toml --backend 'redis://u:***@h'`",
             ),
-            (strict, None, None, strict),
+            (strict, None, None, "run `distlock migrate` now"),
+            (
+                "busy: held by `distlock migrate`; look with `distlock inspect a`",
+                None,
+                Some("x.toml"),
+                "held by `distlock migrate`; look with `distlock inspect a --config x.toml`",
+            ),
             (strict, Some("mysql://bob@h/d"), None, strict),
             (
                 strict,

@@ -22,13 +22,19 @@ pub fn mask(url: &str) -> String {
         let pairs: Vec<_> = query
             .split('&')
             .map(|pair| match pair.split_once('=') {
-                Some((key, _)) if is_secret(key) => format!("{key}=***"),
+                Some((key, _)) if is_secret(&decoded(key)) => format!("{key}=***"),
                 _ => pair.to_owned(),
             })
             .collect();
         shown.push_str(&pairs.join("&"));
     }
     shown
+}
+
+/// An option's name as it is read.
+fn decoded(key: &str) -> String {
+    let pairs = url::form_urlencoded::parse(key.as_bytes());
+    pairs.map(|(key, _)| key.into_owned()).collect()
 }
 
 /// Whether an option of this name holds something that must not be shown.
@@ -108,6 +114,7 @@ mod tests {
                 "redis://h?password=***&a=1",
             ),
             ("redis://h?API_TOKEN=hunter2", "redis://h?API_TOKEN=***"),
+            ("redis://h?p%61ssword=hunter2", "redis://h?p%61ssword=***"),
             (
                 "distlock://h?client_key=hunter2",
                 "distlock://h?client_key=***",

@@ -3,9 +3,11 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `mod.rs` | [`ProcessGroup`]: starting, signalling, waiting until nobody of it is left |
+//! | `members.rs` | the processes of a group: whether one lives, whether a shell looks after them |
 //! | `signals.rs` | [`Signals`]: what is sent to us and meant for the command |
 //! | `terminal.rs` | [`Terminal`]: who may read the keyboard, and Ctrl-Z |
 
+mod members;
 mod signals;
 mod terminal;
 
@@ -90,32 +92,7 @@ impl ProcessGroup {
 
     /// Whether anybody of the group can still do something.
     pub(crate) fn somebody_lives(&self) -> bool {
-        test_kill_process_group(self.id).is_ok() && has_living_member(self.id)
+        test_kill_process_group(self.id).is_ok()
+            && members::has_living_member(self.id.as_raw_nonzero().get())
     }
-}
-
-/// Whether a group that exists has a member which is not a zombie. A zombie can wait for its parent for ever, and does
-/// nothing any more. Where the system does not say, every member counts.
-fn has_living_member(group: Pid) -> bool {
-    let Ok(processes) = std::fs::read_dir("/proc") else {
-        return true;
-    };
-    let mut told = false;
-    for process in processes.flatten() {
-        let Ok(stat) = std::fs::read_to_string(process.path().join("stat")) else {
-            continue;
-        };
-        // `pid (any text) state ppid pgrp ..`: the text may hold anything, a closing parenthesis included.
-        let Some((_, fields)) = stat.rsplit_once(") ") else {
-            continue;
-        };
-        told = true;
-        let mut fields = fields.split(' ');
-        let dead = matches!(fields.next(), Some("Z" | "X"));
-        let its_group = fields.nth(1).and_then(|text| text.parse::<i32>().ok());
-        if its_group == Some(group.as_raw_nonzero().get()) && !dead {
-            return true;
-        }
-    }
-    !told
 }

@@ -19,12 +19,7 @@ use rustix::{
     termios::{tcgetpgrp, tcsetpgrp},
 };
 
-use super::ProcessGroup;
-
-/// What stops us and our group. Unlike SIGSTOP, the system ignores it in a group that no shell looks after (of a session
-/// of its own, as under `setsid` or a service manager, or when the shell has gone): nobody would ever continue us there,
-/// and the lock would lapse. SIGTSTP, which is ignored in the same way, is caught.
-const STOP: Signal = Signal::TTOU;
+use super::{ProcessGroup, members};
 
 /// The terminal on standard input, if there is one.
 #[derive(Debug)]
@@ -60,7 +55,7 @@ impl Terminal {
         }
         self.take_back();
         // The shell looks at our whole group, and a pipeline's other members are in it.
-        let _ = kill_current_process_group(STOP);
+        let _ = kill_current_process_group(how_to_stop());
         true
     }
 
@@ -107,7 +102,18 @@ impl Terminal {
 /// Stops this process as an uncaught Ctrl-Z would. Gives when it is continued, or at once where nobody could continue it.
 pub(crate) fn stop_ourselves() {
     // To this thread alone: it is stopped before the call ends.
-    let _ = raise(NixSignal::SIGTTOU);
+    let _ = NixSignal::try_from(how_to_stop().as_raw()).map(raise);
+}
+
+/// SIGSTOP, which nobody can mistake or ignore, where a shell will continue us. In a group that no shell looks after (of a
+/// session of its own, as under `setsid` or a service manager, or when the shell has gone) nobody ever would, and the lock
+/// would lapse: there the system ignores SIGTTOU, as it does SIGTSTP, which is caught. Elsewhere SIGTTOU would say that we want
+/// the terminal, and some give it at once.
+fn how_to_stop() -> Signal {
+    match members::is_looked_after(getpgrp().as_raw()) {
+        Some(true) => Signal::STOP,
+        _ => Signal::TTOU,
+    }
 }
 
 fn foreground() -> rustix::io::Result<Pid> {
