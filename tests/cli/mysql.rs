@@ -27,8 +27,8 @@ fn missing_tables_are_made_by_the_command_that_the_error_names() {
     let run = |args: &[&str], url: &str| finish(home.bare(args).env("DISTLOCK_BACKEND", url), "");
     let strict = format!("{}&migrate=false", server.url());
     let refused = run(&["list"], &strict);
-    refused.failed_with(78, "distlock migrate --backend");
-    let migrated = run(&["migrate"], &server.url());
+    refused.failed_with(78, "run `distlock migrate`");
+    let migrated = run(&["migrate"], &strict);
     assert_eq!(migrated.code, 0, "{migrated:?}");
     let taken = run(&["run", "job", "-n", "--", "echo", "ran"], &strict);
     assert_eq!((taken.code, &*taken.stdout), (0, "ran\n"), "{taken:?}");

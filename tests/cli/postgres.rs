@@ -28,8 +28,8 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
     let (home, server) = (Home::new(), PostgresServer::start().unwrap());
     let url = server.url();
     let refused = run(&home, &format!("{url}?migrate=false"), &["list"]);
-    refused.failed_with(78, "run `distlock migrate --backend");
-    let made = run(&home, &url, &["migrate"]);
+    refused.failed_with(78, "run `distlock migrate`");
+    let made = run(&home, &format!("{url}?migrate=false"), &["migrate"]);
     assert_eq!(made.code, 0, "{made:?}");
     let taken = ["acquire", "job", "--ttl", "1m", "--holder", "me"];
     let taken = run(&home, &url, &taken);

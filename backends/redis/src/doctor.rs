@@ -250,6 +250,14 @@ async fn rights(router: &Router, link: &Link) -> Result<Finding> {
                 ),
             )
         }
+        Value::ServerError(refusal) => (
+            check,
+            Verdict::Unknown,
+            format!(
+                "the server does not tell what this user may do: {}",
+                refusal.code()
+            ),
+        ),
         _ => (
             check,
             Verdict::Unknown,

@@ -280,12 +280,17 @@ impl Router {
                                 tells: call.tracks().is_some(),
                                 torn: false,
                             }),
-                            Err(refusal) if call.is_split_by(&refusal) => Ok(Heard {
-                                replies: Vec::new(),
-                                link: Arc::clone(&link),
-                                tells: false,
-                                torn: true,
-                            }),
+                            // What may have been carried out before must not pass for not done.
+                            Err(refusal)
+                                if call.is_split_by(&refusal) && !is_in_doubt(&answers[at]) =>
+                            {
+                                Ok(Heard {
+                                    replies: Vec::new(),
+                                    link: Arc::clone(&link),
+                                    tells: false,
+                                    torn: true,
+                                })
+                            }
                             Err(refusal) => {
                                 if self.follow(&mut call, &refusal, &link) {
                                     again.push((at, call));
@@ -448,11 +453,13 @@ fn refusal(reply: &Value) -> Option<ServerError> {
 
 /// What a call came to when it was sent once more. What may have been carried out before stays in doubt if this was refused.
 fn note(answer: &mut Option<Result<Heard>>, latest: Result<Heard>) {
-    let unknown = |error: &Error| error.kind() == ErrorKind::OutcomeUnknown;
-    let in_doubt = matches!(answer, Some(Err(before)) if unknown(before));
-    if latest.is_ok() || !in_doubt {
+    if latest.is_ok() || !is_in_doubt(answer) {
         *answer = Some(latest);
     }
+}
+
+fn is_in_doubt(answer: &Option<Result<Heard>>) -> bool {
+    matches!(answer, Some(Err(before)) if before.kind() == ErrorKind::OutcomeUnknown)
 }
 
 fn no_answer() -> Error {

@@ -51,7 +51,7 @@ async fn of_an_odd_server(product: Product) {
             "CREATE USER poor@'127.0.0.1'; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_lock TO poor@'127.0.0.1'; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
-             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_meta TO poor@'127.0.0.1'; COMMIT",
+             GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'; COMMIT",
         )
         .unwrap();
     let url = format!("{}&migrate=false", root.replace("root@", "poor@"));

@@ -200,7 +200,7 @@ async fn unseen(product: Product) {
         .sql(&format!(
             "CREATE USER poor@'127.0.0.1'; {}; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
-             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_meta TO poor@'127.0.0.1'",
+             GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'",
             grants("SELECT,")
         ))
         .unwrap();

@@ -34,7 +34,8 @@ async fn prepared() -> (PostgresServer, String) {
     server
         .sql(
             "CREATE ROLE app LOGIN PASSWORD 'p@ss';
-             GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock, distributed_record, distributed_meta TO app",
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock, distributed_record TO app;
+             GRANT SELECT, UPDATE ON distributed_meta TO app",
         )
         .unwrap();
     let url = server.url().replace("postgres@", "app:p%40ss@");

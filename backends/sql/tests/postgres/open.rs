@@ -159,11 +159,12 @@ async fn what_is_wrong_is_said() {
 async fn the_doctor_sees_what_the_user_may_not_do() {
     let server = PostgresServer::start().unwrap();
     open(&server.url()).await;
-    let tables = "distributed_lock, distributed_record, distributed_meta";
     server
-        .sql(&format!(
-            "CREATE ROLE app LOGIN PASSWORD 'right'; GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO app"
-        ))
+        .sql(
+            "CREATE ROLE app LOGIN PASSWORD 'right';
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock, distributed_record TO app;
+             GRANT SELECT, UPDATE (reaped_at) ON distributed_meta TO app",
+        )
         .unwrap();
     let postgres = open(&server.url().replace("postgres@", "app:right@")).await;
     let rights = async || {

@@ -487,23 +487,29 @@ impl Statements {
 
     /// For each right that it takes, a statement that changes nothing and is refused without it.
     pub(super) fn rights(&self) -> Vec<(String, String)> {
+        let update = |table: &str, some: &str| {
+            let statement = format!("UPDATE {table} SET {some} = {some} WHERE 1 = 0");
+            (format!("UPDATE ON {table}"), statement)
+        };
         let of = |table: &str, columns: &str, some: &str| {
             let insert = format!(
                 "INSERT INTO {table} ({columns}) SELECT {columns} FROM {table} WHERE 1 = 0"
             );
-            let update = format!("UPDATE {table} SET {some} = {some} WHERE 1 = 0");
             let delete = format!("DELETE FROM {table} WHERE 1 = 0");
-            [("INSERT", insert), ("UPDATE", update), ("DELETE", delete)]
-                .map(|(right, statement)| (format!("{right} ON {table}"), statement))
+            vec![
+                (format!("INSERT ON {table}"), insert),
+                update(table, some),
+                (format!("DELETE ON {table}"), delete),
+            ]
         };
         // Those that have no value unless told one.
         let lock = "lock_name, token, acquired_at, expires_at, holder";
         let record = "record_key, version, value, deleted, written_at";
-        let meta = "id, schema_version, epoch, created_at";
         [
             of(&self.lock, lock, "expires_at"),
             of(&self.record, record, "version"),
-            of(&self.meta, meta, "reaped_at"),
+            // Its row is made by who sets the tables up.
+            vec![update(&self.meta, "reaped_at")],
         ]
         .concat()
     }

@@ -83,6 +83,14 @@ impl Link {
         }
     }
 
+    /// For those who come too late.
+    pub(super) fn closed() -> Self {
+        Self {
+            closed: true,
+            ..Self::default()
+        }
+    }
+
     /// The connection, on the file that the path leads to now.
     pub(super) async fn ready(&mut self, shared: &Shared) -> Result<&mut Open> {
         if self.closed {

@@ -1,8 +1,10 @@
 //! The connection that reads.
 
 use std::{
-    mem,
-    sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex as StdMutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -20,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Reader {
     // A std mutex: held to look and to swap only.
     link: StdMutex<Arc<Mutex<Link>>>,
+    closed: AtomicBool,
 }
 
 impl Reader {
@@ -40,13 +43,19 @@ impl Reader {
 
     /// What is asked for after this is refused. Whoever has the connection for too long closes it in the end.
     pub(super) async fn close(&self, clock: &dyn Clock) {
+        self.closed.store(true, Relaxed);
         self.take(clock).await.close().await;
     }
 
     fn replace(&self, stuck: &Arc<Mutex<Link>>) {
         let mut link = self.link();
         if Arc::ptr_eq(&link, stuck) {
-            drop(mem::take(&mut *link));
+            let next = if self.closed.load(Relaxed) {
+                Link::closed()
+            } else {
+                Link::default()
+            };
+            *link = Arc::new(Mutex::new(next));
         }
     }
 

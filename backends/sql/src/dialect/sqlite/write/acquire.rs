@@ -173,9 +173,14 @@ impl Batch<'_> {
         }
         self.now = self.shared.now();
         let leases: Vec<_> = leases.iter().collect();
-        let released = match self.free(&leases).await {
-            Ok(freed) => self.released(&leases, freed).await,
-            Err(failed) => Err(failed),
+        let mut patience = Patience::new(self.shared);
+        let released = loop {
+            match self.free(&leases).await {
+                Ok(freed) => break self.released(&leases, freed).await,
+                // As long as it stands, asking once more would find it and take its token for one of now.
+                Err(failed) if self.asks_again(&failed, &mut patience) => {}
+                Err(failed) => break Err(failed),
+            }
         };
         let released = each(released, leases.len());
         for (answer, released) in granted.into_iter().zip(released) {
