@@ -1,4 +1,4 @@
-//! Waiting in the queue: woken when the one just ahead lets go, and by nobody else.
+//! Waiting in the queue: woken when the one just ahead lets go, and by nobody else where its node may be read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -140,14 +140,8 @@ impl Queued {
             self.wake = Some(Wake::Ours(node.follow()));
             return Ok(true);
         }
-        let path = format!("{parent}/{}", just_ahead.child);
-        session.connected(until).await?;
-        let client = session.client()?;
-        let asked = session.answer(Access::Read, until, client.get_and_watch_data(&path));
-        let watcher = match asked.await? {
-            Ok((_, _, watcher)) => watcher,
-            Err(zk::Error::NoNode) => return Ok(false),
-            Err(error) => return Err(meaning(error, Access::Read)),
+        let Some(watcher) = watch_for(session, parent, &just_ahead.child, until).await? else {
+            return Ok(false);
         };
         let (told, wake) = watch::channel(false);
         // On the backend's own thread: a watcher must not be polled when its connection's task is gone.
@@ -165,6 +159,38 @@ impl Queued {
             Some(node) => Some(node.holder.clone()),
             None => holder_at(session, parent, &first.child, until).await,
         }
+    }
+}
+
+/// What fires when a child goes, at the latest; `None` when it has gone already.
+async fn watch_for(
+    session: &Session,
+    parent: &str,
+    child: &str,
+    until: Moment,
+) -> Result<Option<zk::OneshotWatcher>> {
+    session.connected(until).await?;
+    let client = session.client()?;
+    let path = format!("{parent}/{child}");
+    let asked = client.get_and_watch_data(&path);
+    match session.answer(Access::Read, until, asked).await? {
+        Ok((_, _, watcher)) => return Ok(Some(watcher)),
+        Err(zk::Error::NoNode) => return Ok(None),
+        Err(zk::Error::NoAuth) => {}
+        Err(error) => return Err(meaning(error, Access::Read)),
+    }
+    // It was made with other credentials, in a container that everybody may read: the container tells. That wakes all who
+    // wait behind such a node with every change of the queue, which nobody should mix credentials for. Whether the node
+    // exists may be asked, but a watch set by that is worth nothing: servers with the mend for CVE-2024-23944 keep its event
+    // from those who may not read the node.
+    let asked = client.list_and_watch_children(parent);
+    match session.answer(Access::Read, until, asked).await? {
+        Ok((children, watcher)) => {
+            let is_there = children.iter().any(|other| other == child);
+            Ok(is_there.then_some(watcher))
+        }
+        Err(zk::Error::NoNode) => Ok(None),
+        Err(error) => Err(meaning(error, Access::Read)),
     }
 }
 

@@ -11,7 +11,8 @@ use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
 use zookeeper_client as zk;
 
 use crate::rig::{
-    config, container, contenders, eventually, give_back, hold, line_up, now, stranger,
+    SOON, config, container, contenders, eventually, give_back, hold, line_up, now, stranger,
+    waiters, within,
 };
 
 const PASSWORD: &str = "pa:ss w0rd";
@@ -216,7 +217,23 @@ async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
     give_back(secret).await;
     let info = plain.inspect("a secret").await.unwrap();
     assert!(info.held.is_none(), "{info:?}");
+    // Also when there are others behind it, and one of them gives up.
+    let (last, behind) = (mixed.token(), line_up(&plain, "c mixed").await);
+    let next = tokio::spawn(known.lock("c mixed").wait(SOON).acquire());
+    let waiting = async |many: u32| {
+        eventually("in the queue", async || {
+            (waiters(&known, "c mixed").await == many).then_some(())
+        })
+        .await;
+    };
+    waiting(2).await;
+    next.abort();
+    waiting(1).await;
+    assert!(!behind.is_finished() && mixed.is_valid());
     give_back(mixed).await;
+    let (next, _) = within("its turn", behind).await.unwrap();
+    assert!(next.token() > last);
+    give_back(next).await;
     give_back(open).await;
 }
 
