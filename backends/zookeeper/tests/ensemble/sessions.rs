@@ -61,8 +61,8 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     // Nobody can keep the next one out: the servers themselves have given the lock away.
     let next = line_up(&theirs, "held").await;
     let session = tap.session();
-    let start = now();
     eventually("ended", async || tap.end_session(&session).await.ok()).await;
+    let start = now();
     let reason = within("told", holder.lost()).await;
     assert!(
         matches!(reason, LossReason::SessionLost | LossReason::Removed),
@@ -103,8 +103,8 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
         guard.extend(SESSION).await.unwrap();
     }
     let session = tap.session();
-    let start = now();
     eventually("ended", async || tap.end_session(&session).await.ok()).await;
+    let start = now();
     for guard in &guards {
         let reason = within("told", guard.lost()).await;
         assert!(
