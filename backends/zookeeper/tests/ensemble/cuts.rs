@@ -11,6 +11,7 @@ use crate::{
         SESSION, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
         locker, pause, stranger, within,
     },
+    tap::{Request, Tap},
 };
 
 /// A proxy before each server, and their addresses.
@@ -169,17 +170,17 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
 
 /// The line breaks while a watch is set on a node of ours: it is set again, and its removal by somebody else is told.
 async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
-    let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
-    let cut_off = locker(&proxy.address().to_string()).await;
+    let tap = Tap::start(ensemble.address(0)).await;
+    let cut_off = locker(&tap.address.to_string()).await;
     let client = stranger(&ensemble.servers()).await;
     for round in 0..4 {
         // The first lock of this name, so nothing else is watched, and nobody asks for it, so only its own watch tells.
         let name = format!("watched-{round}");
         let asked = cut_off.lock(&name).ttl(SESSION).renew(Renew::Manual);
+        tap.lose_answer(Request::checks);
         let guard = asked.acquire().await.unwrap();
-        proxy.swallow_one_reply();
-        // The watch comes before the next ping.
-        pause(Duration::from_millis(200)).await;
+        within("lost", tap.has_lost_it()).await;
+        tap.let_in();
         eventually("connected again", async || guard.extend(SESSION).await.ok()).await;
         let node = &contenders(&client, &name).await[0];
         let path = format!("{}/{node}", container(&name));

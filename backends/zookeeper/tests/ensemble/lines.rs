@@ -12,7 +12,7 @@ use crate::{
         SOON, config, container, contenders, eventually, figure, give_back, hold, locker, now,
         stranger, waiters, within,
     },
-    tap::Tap,
+    tap::{Request, Tap},
 };
 
 /// What this server's tick allows at the most: nobody mistakes the end of such a session for its closing.
@@ -138,7 +138,7 @@ async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: b
     let client = stranger(&server.servers()).await;
     give_back(hold(&locker, "adopted").await).await;
     let old = tap.session();
-    tap.lose_creation();
+    tap.lose_answer(Request::creates);
     let acquiring = tokio::spawn(locker.lock("adopted").wait(SOON).acquire());
     within("lost", tap.has_lost_it()).await;
     let left = contenders(&client, "adopted").await;

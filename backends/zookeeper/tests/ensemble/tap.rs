@@ -1,12 +1,12 @@
 //! A line to one server that knows how sessions are opened and what requests are: it can give a client another session
-//! than its own without saying so, end one from somewhere else, hold answers back, and lose that to a creation.
+//! than its own without saying so, end one from somewhere else, hold answers back, and lose one.
 
 use std::{
     io,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
+        atomic::{AtomicI32, AtomicUsize, Ordering},
     },
 };
 
@@ -50,11 +50,15 @@ struct Shared {
     forgotten: Mutex<Option<[u8; 8]>>,
     requests: Mutex<Vec<Request>>,
     lines: AtomicUsize,
-    lose_creation: AtomicBool,
+    /// The answer to the next request of this kind is lost.
+    lose: Mutex<Option<Kind>>,
     hold_answers: watch::Sender<bool>,
     /// Whether whoever comes has to wait.
     shut: watch::Sender<bool>,
 }
+
+/// Whether a request is of some kind.
+type Kind = fn(Request) -> bool;
 
 /// What a client has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +73,11 @@ impl Request {
     /// Of a sequential node among others.
     pub(crate) const fn creates(self) -> bool {
         matches!(self.operation, 1 | 15)
+    }
+
+    /// Whether a node exists, and maybe a watch on it.
+    pub(crate) const fn checks(self) -> bool {
+        self.operation == 3
     }
 
     /// The children of a node.
@@ -142,9 +151,9 @@ impl Tap {
         self.shared.hold_answers.send_replace(hold);
     }
 
-    /// Loses the answer to the next creation, together with its connection. Nobody can connect from then on.
-    pub(crate) fn lose_creation(&self) {
-        self.shared.lose_creation.store(true, Ordering::SeqCst);
+    /// Loses the answer to the next such request, together with its connection. Nobody can connect from then on.
+    pub(crate) fn lose_answer(&self, to: Kind) {
+        *self.shared.lose.lock().expect("nobody panics with it") = Some(to);
     }
 
     /// Waits until that has happened.
@@ -240,9 +249,11 @@ async fn there(
         let (sent, operation) = (number(&frame, NUMBER)?, number(&frame, OPERATION)?);
         if sent >= 0 {
             let request = Request { line, operation };
-            if request.creates() && shared.lose_creation.swap(false, Ordering::SeqCst) {
+            let mut lose = shared.lose.lock().expect("nobody panics with it");
+            if lose.take_if(|is_it| is_it(request)).is_some() {
                 lost.store(sent, Ordering::SeqCst);
             }
+            drop(lose);
             let mut requests = shared.requests.lock().expect("nobody panics with it");
             requests.push(request);
         }
