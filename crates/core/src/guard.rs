@@ -326,7 +326,10 @@ impl Departure {
         }
         let held = self.inner.clock().now().since(self.hold.acquired());
         let left = min_hold.checked_sub(held).filter(|left| !left.is_zero())?;
-        Ttl::new(left.max(self.inner.backend().capabilities().min_ttl)).ok()
+        // Whole milliseconds, and never less than asked for.
+        let left = left + Duration::from_nanos(999_999);
+        let least = self.inner.backend().capabilities().min_ttl;
+        Ttl::new(left.max(least).min(Ttl::MAX.duration())).ok()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Locker, LossReason, Scope, SystemClock};
+use distlock_core::{Clock, Locker, LossReason, ManualClock, Scope, SystemClock};
 use support::{Script, eventually};
 
 const TTL: Duration = Duration::from_millis(500);
@@ -157,6 +157,24 @@ async fn a_minimum_hold_outlasts_the_release() {
     let again = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     assert!(SystemClock.now().since(taken) >= Duration::from_millis(650));
     drop(again);
+}
+
+#[tokio::test]
+async fn a_minimum_hold_is_never_rounded_down() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let least = Duration::from_millis(700);
+    let lock = locker.lock("a").ttl(TTL).min_hold(least);
+    let guard = lock.acquire().await.unwrap();
+    clock.advance(Duration::from_micros(100));
+    assert!(guard.release().await.is_clean());
+    clock.advance(Duration::from_micros(699_500));
+    assert!(store.0.is_held("a"), "0.4 ms are left");
+    clock.advance(Duration::from_millis(2));
+    assert!(!store.0.is_held("a"));
 }
 
 #[tokio::test]

@@ -80,6 +80,11 @@ impl Request {
         self.operation == 3
     }
 
+    /// That what the server knows is no older than what its leader knows.
+    pub(crate) const fn proves(self) -> bool {
+        self.operation == 9
+    }
+
     /// The children of a node.
     pub(crate) const fn lists(self) -> bool {
         matches!(self.operation, 8 | 12)

@@ -1,7 +1,7 @@
 //! How long a session is trusted: two thirds of what the ensemble granted, from when the last request was sent that the
 //! leader answered.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use distlock_core::{
     Attempt, DistLock, Lease, Locker, ManualClock, Renewal, Renewed, SystemClock, Ttl, Verdict,
@@ -13,8 +13,11 @@ use distlock_harness::{
 use distlock_zookeeper::ZooKeeper as Backend;
 use tokio::task::JoinHandle;
 
-use crate::rig::{
-    SESSION, config, eventually, give_back, hold, line_up_behind, locker, now, request, within,
+use crate::{
+    rig::{
+        SESSION, config, eventually, give_back, hold, line_up_behind, locker, now, request, within,
+    },
+    tap::Tap,
 };
 
 /// What of a session may be trusted.
@@ -65,7 +68,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
 async fn not_for_longer(server: &ZooKeeper) {
     let proxy = FaultProxy::start(server.address(0)).await.unwrap();
     let clock = ManualClock::new();
-    let lock = by_clock(&proxy, &clock).await;
+    let lock = by_clock(proxy.address(), &clock).await;
     let locker = Locker::builder(lock).clock(Arc::new(clock.clone())).build();
     locker.ready().await.unwrap();
     let acquired = within("held", locker.lock("cut").ttl(LONG).acquire()).await;
@@ -84,9 +87,10 @@ async fn not_for_longer(server: &ZooKeeper) {
 async fn from_when_it_was_sent(server: &ZooKeeper) {
     // Young enough to be shared by a renewal that comes after it.
     let late = SESSION / 13;
-    let proxy = FaultProxy::start(server.address(0)).await.unwrap();
+    let tap = Tap::start(server.address(0)).await;
+    let proofs = || tap.requests().iter().filter(|it| it.proves()).count();
     let clock = ManualClock::new();
-    let lock = by_clock(&proxy, &clock).await;
+    let lock = by_clock(tap.address, &clock).await;
     let request = request("late", LONG);
     let Attempt::Acquired(grant) = lock.try_acquire(&request).await.unwrap() else {
         panic!("nobody else wants it");
@@ -94,29 +98,25 @@ async fn from_when_it_was_sent(server: &ZooKeeper) {
     let lease = Lease::new(request.name, request.owner, Some(grant.token));
     // By now renewing it takes another proof.
     clock.advance(trust() / 2);
-    let before = lock.requests_sent();
-    proxy.stop(Direction::ToClient);
+    let before = proofs();
+    tap.hold_answers(true);
     let renewing = renew(&lock, &lease);
-    eventually("it is sent", async || {
-        (lock.requests_sent() > before).then_some(())
-    })
-    .await;
+    eventually("it is sent", async || (proofs() > before).then_some(())).await;
     clock.advance(late);
-    proxy.pass();
+    tap.hold_answers(false);
     let valid_for = within("answered", renewing).await.unwrap();
     assert!(valid_for <= trust(), "{valid_for:?}");
-    let sent = lock.requests_sent();
     let valid_for = within("answered", renew(&lock, &lease)).await.unwrap();
-    assert_eq!(lock.requests_sent(), sent, "the proof is shared");
+    assert_eq!(proofs(), before + 1, "the proof is shared");
     assert!(valid_for <= trust() - late, "{valid_for:?}");
     // Kept, it would have to run out before the session can be closed, and this clock stands.
     lock.release(&lease).await.unwrap();
     within("closed", lock.close()).await;
 }
 
-/// A store behind a proxy whose time is the test's.
-async fn by_clock(proxy: &FaultProxy, clock: &ManualClock) -> Arc<dyn DistLock> {
-    let config = config(&proxy.address().to_string());
+/// A store behind a line whose time is the test's.
+async fn by_clock(line: SocketAddr, clock: &ManualClock) -> Arc<dyn DistLock> {
+    let config = config(&line.to_string());
     let store = Backend::open(config, Arc::new(clock.clone())).await;
     store.unwrap().lock()
 }
