@@ -12,14 +12,19 @@ use distlock_core::{
 };
 use support::{Script, eventually, network::Network, pause};
 
+/// A locker whose time is the test's.
+fn by_clock(store: impl DistLock + 'static, clock: &ManualClock) -> Locker {
+    Locker::builder(Arc::new(store))
+        .clock(Arc::new(clock.clone()))
+        .build()
+}
+
 #[tokio::test]
 async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_owner() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
-    let locker = Locker::builder(Arc::new(network.clone()))
-        .clock(Arc::new(clock.clone()))
-        .build();
+    let locker = by_clock(network.clone(), &clock);
     network.keep_release.store(true, SeqCst);
     // Later than the deadline of a lease of 2 s, sooner than its end.
     store.0.acquire.delay_ms.store(1900, SeqCst);
@@ -43,9 +48,7 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
     // Now the release of the first grant arrives.
     network.arrive.add_permits(1);
     eventually("it is free", || !store.0.is_held("a")).await;
-    let theirs = Locker::builder(Arc::new(store.clone()))
-        .clock(Arc::new(clock.clone()))
-        .build()
+    let theirs = by_clock(store.clone(), &clock)
         .lock("a")
         .ttl(Duration::from_secs(2))
         .wait(Duration::ZERO)
@@ -150,9 +153,7 @@ async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
-    let locker = Locker::builder(Arc::new(network.clone()))
-        .clock(Arc::new(clock.clone()))
-        .build();
+    let locker = by_clock(network.clone(), &clock);
     network.keep_acquire.store(1, SeqCst);
     store.0.acquire.delay_ms.store(500, SeqCst);
     let day = Duration::from_secs(24 * 3600);
@@ -187,9 +188,7 @@ async fn two_unanswered_attempts_of_one_caller_are_both_taken_back() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
-    let locker = Locker::builder(Arc::new(network.clone()))
-        .clock(Arc::new(clock.clone()))
-        .build();
+    let locker = by_clock(network.clone(), &clock);
     network.keep_acquire.store(2, SeqCst);
     let day = Duration::from_secs(24 * 3600);
     let acquiring = tokio::spawn(locker.lock("a").ttl(day).acquire());
@@ -248,9 +247,7 @@ async fn a_hand_over_that_is_answered_late_is_not_taken_back_from_the_next_task(
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
-    let locker = Locker::builder(Arc::new(network.clone()))
-        .clock(Arc::new(clock.clone()))
-        .build();
+    let locker = by_clock(network.clone(), &clock);
     let ttl = Duration::from_secs(60);
     let first = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let next = tokio::spawn(locker.lock("a").ttl(ttl).acquire());
@@ -349,11 +346,7 @@ async fn who_resumes_a_ticket_knows_of_a_renewal_that_may_still_arrive() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
-    let open = || {
-        Locker::builder(Arc::new(network.clone()))
-            .clock(Arc::new(clock.clone()))
-            .build()
-    };
+    let open = || by_clock(network.clone(), &clock);
     let (first, second, third) = (open(), open(), open());
     let ttl = Duration::from_secs(10);
     let guard = first.lock("a").ttl(ttl).acquire().await.unwrap();
@@ -402,9 +395,7 @@ async fn an_attempt_that_lands_while_the_locker_closes_is_given_back() {
 async fn closing_does_not_wait_for_ever_for_a_stopped_future() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = Locker::builder(Arc::new(store.clone()))
-        .clock(Arc::new(clock.clone()))
-        .build();
+    let locker = by_clock(store.clone(), &clock);
     store.0.acquire.hang.store(1, SeqCst);
     let acquire = locker.lock("a").ttl(Duration::from_secs(2)).acquire();
     tokio::pin!(acquire);
@@ -520,9 +511,7 @@ async fn a_locker_that_nobody_has_any_more_ends_long_before_a_lease_that_it_coul
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
-    let locker = Locker::builder(Arc::new(network.clone()))
-        .clock(Arc::new(clock.clone()))
-        .build();
+    let locker = by_clock(network.clone(), &clock);
     let day = Duration::from_secs(24 * 3600);
     let guard = locker.lock("a").ttl(day).acquire().await.unwrap();
     store.0.release.refuse.store(u32::MAX, SeqCst);
@@ -546,9 +535,7 @@ async fn an_extension_that_was_never_answered_is_freed_however_the_lock_ends() {
     for released in [true, false] {
         let clock = ManualClock::new();
         let store = Script::open(Arc::new(clock.clone()));
-        let locker = Locker::builder(Arc::new(store.clone()))
-            .clock(Arc::new(clock.clone()))
-            .build();
+        let locker = by_clock(store.clone(), &clock);
         let ttl = Duration::from_secs(10);
         let guard = locker
             .lock("a")

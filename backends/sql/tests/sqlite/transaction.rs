@@ -4,10 +4,8 @@ use distlock_core::ErrorKind;
 
 use super::*;
 
-/// In a database that does not log ahead, whoever reads can keep a transaction from being committed.
-#[tokio::test]
-async fn a_commit_that_is_refused_leaves_the_file_to_others() {
-    let place = Place::new();
+/// A database of somebody else's, which therefore does not log ahead.
+async fn another_program(place: &Place) -> SqliteConnection {
     let mut raw = SqliteConnectOptions::new()
         .filename(&place.path)
         .create_if_missing(true)
@@ -15,6 +13,14 @@ async fn a_commit_that_is_refused_leaves_the_file_to_others() {
         .await
         .unwrap();
     execute(&mut raw, "CREATE TABLE another_program (id INTEGER)").await;
+    raw
+}
+
+/// In a database that does not log ahead, whoever reads can keep a transaction from being committed.
+#[tokio::test]
+async fn a_commit_that_is_refused_leaves_the_file_to_others() {
+    let place = Place::new();
+    let mut raw = another_program(&place).await;
     let (store, other) = (place.open().await, place.open().await.lock());
     let lock = store.lock();
     let leaving = request("old");
@@ -49,16 +55,7 @@ fn a_runtime_that_ends_in_the_middle_leaves_the_file_to_others() {
     let mine = tokio::runtime::Runtime::new().unwrap();
     let others = tokio::runtime::Runtime::new().unwrap();
     // In a database that does not log ahead, SQLite itself waits for its turn to begin.
-    let mut raw = others.block_on(async {
-        let mut raw = SqliteConnectOptions::new()
-            .filename(&place.path)
-            .create_if_missing(true)
-            .connect()
-            .await
-            .unwrap();
-        execute(&mut raw, "CREATE TABLE another_program (id INTEGER)").await;
-        raw
-    });
+    let mut raw = others.block_on(another_program(&place));
     // It stands still, so that no reaper sends anything meanwhile.
     let (_, clock) = manual();
     let store = mine.block_on(place.open_at(Arc::clone(&clock)));
