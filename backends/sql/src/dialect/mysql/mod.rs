@@ -1,6 +1,7 @@
 //! MySQL and MariaDB.
 
 mod group;
+mod inventory;
 mod link;
 mod literals;
 mod prepared;

@@ -44,10 +44,10 @@ pub(super) const SET_BATCH_NOW: &str =
 /// The statements of one table prefix.
 #[derive(Debug)]
 pub(super) struct Statements {
-    prefix: String,
-    lock: String,
-    record: String,
-    meta: String,
+    pub(super) prefix: String,
+    pub(super) lock: String,
+    pub(super) record: String,
+    pub(super) meta: String,
     /// For MariaDB and for MySQL.
     prepared: [Prepared; 2],
 }
@@ -73,12 +73,6 @@ impl Statements {
             Flavour::MariaDb => mariadb,
             Flavour::MySql => mysql,
         }
-    }
-
-    /// A migration's text for these tables.
-    pub(super) fn script(&self, sql: &str) -> String {
-        // Every name of ours begins so, and nothing else does.
-        sql.replace("distributed_", &format!("{}distributed_", self.prefix))
     }
 
     /// What changes the row of one operation, if it is as it must be; `now` is [`NOW`] or [`BATCH_NOW`].
@@ -424,105 +418,6 @@ impl Statements {
         format!(
             "DELETE idle FROM {name} AS idle FORCE INDEX (PRIMARY) WHERE {column} IN ({}) AND {condition}",
             list(keys.iter().map(Vec::as_slice))
-        )
-    }
-
-    pub(super) fn meta(&self) -> String {
-        format!(
-            "SELECT schema_version, epoch FROM {} WHERE id = 1",
-            self.meta
-        )
-    }
-
-    /// Reads nothing, from every column.
-    pub(super) fn whole(&self) -> String {
-        let [lock, record, meta] = self.each_whole().map(|(_, whole)| whole);
-        format!("{lock}; {record}; {meta}")
-    }
-
-    /// The same for each table, with its name.
-    pub(super) fn each_whole(&self) -> [(&str, String); 3] {
-        let whole =
-            |table, columns: &str| (table, format!("SELECT {columns} FROM {table} LIMIT 0"));
-        [
-            whole(
-                self.lock.as_str(),
-                "lock_name, holder_id, token, acquired_at, expires_at, holder, meta, nonce, wanted_by, wanted_until, \
-                 expires_minute",
-            ),
-            whole(
-                self.record.as_str(),
-                "record_key, version, value, deleted, written_at",
-            ),
-            whole(self.meta.as_str(), "schema_version, epoch, reaped_at"),
-        ]
-    }
-
-    /// A row if there is such a table.
-    pub(super) fn is_there(table: &str) -> String {
-        format!(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{table}'"
-        )
-    }
-
-    /// How many of our tables there are.
-    pub(super) fn objects(&self) -> String {
-        format!(
-            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
-             AND table_name IN ('{}', '{}', '{}')",
-            self.lock, self.record, self.meta
-        )
-    }
-
-    /// Table, column, its type with collation, and the engine.
-    pub(super) fn columns(&self) -> String {
-        format!(
-            "SELECT c.table_name, c.column_name, c.column_type, c.collation_name, t.engine, c.column_key \
-             FROM information_schema.columns c JOIN information_schema.tables t \
-             ON t.table_schema = c.table_schema AND t.table_name = c.table_name \
-             WHERE c.table_schema = DATABASE() AND c.table_name IN ('{}', '{}')",
-            self.lock, self.record
-        )
-    }
-
-    /// For each right that it takes, a statement that changes nothing and is refused without it.
-    pub(super) fn rights(&self) -> Vec<(String, String)> {
-        let update = |table: &str, some: &str| {
-            let statement = format!("UPDATE {table} SET {some} = {some} WHERE 1 = 0");
-            (format!("UPDATE ON {table}"), statement)
-        };
-        let of = |table: &str, columns: &str, some: &str| {
-            let insert = format!(
-                "INSERT INTO {table} ({columns}) SELECT {columns} FROM {table} WHERE 1 = 0"
-            );
-            let delete = format!("DELETE FROM {table} WHERE 1 = 0");
-            vec![
-                (format!("INSERT ON {table}"), insert),
-                update(table, some),
-                (format!("DELETE ON {table}"), delete),
-            ]
-        };
-        // Those that have no value unless told one.
-        let lock = "lock_name, token, acquired_at, expires_at, holder";
-        let record = "record_key, version, value, deleted, written_at";
-        [
-            of(&self.lock, lock, "expires_at"),
-            of(&self.record, record, "version"),
-            // Its row is made by who sets the tables up.
-            vec![update(&self.meta, "reaped_at")],
-        ]
-        .concat()
-    }
-
-    /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
-    pub(super) fn stocktaking(&self) -> String {
-        let held = format!("holder_id <> {NOBODY} AND expires_at > {NOW}");
-        let stale = format!("holder_id <> {NOBODY} AND expires_at <= {NOW}");
-        format!(
-            "SELECT COUNT(CASE WHEN {held} THEN 1 END), COUNT(CASE WHEN COALESCE(holder_id, {NOBODY}) = {NOBODY} THEN 1 END), \
-             COUNT(CASE WHEN {stale} THEN 1 END), MAX(CASE WHEN {stale} THEN {NOW} - expires_at END), \
-             (SELECT COUNT(*) FROM {0} WHERE deleted = 0), (SELECT COUNT(*) FROM {0} WHERE deleted = 1) FROM {1}",
-            self.record, self.lock
         )
     }
 }
