@@ -9,8 +9,8 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, Clock, ErrorKind, Expect, LossReason, Moment, RecordKey, Released, Sleep, SystemClock,
-    Written,
+    Attempt, Clock, ErrorKind, Expect, Lease, LossReason, Moment, RecordKey, Released, Renewal,
+    Sleep, SystemClock, Ttl, Written,
 };
 use distlock_harness::{
     Direction, FaultProxy, Process, Signal, eventually_async,
@@ -21,7 +21,7 @@ use distlock_sql::{MySql, ServerConfig};
 
 use crate::{
     common::{lease, request, take},
-    locker, on_both,
+    locker, mysql, on_both,
     servers::{
         LONG, SOON, a_locked_row_delays_only_itself, hold, locked_rows_delay_nobody_else, within,
     },
@@ -35,6 +35,7 @@ on_both! {
     a_cut_line => a_cut;
     lost_replies => lost;
     a_batch_that_was_cut => cut_batch;
+    a_statement_that_comes_late => latecomers;
     killed_sessions => killed;
     a_server_set_read_only => read_only;
     a_row_held_by_an_operator => an_operator;
@@ -182,7 +183,7 @@ async fn cut_batch(product: Product) {
     let url = server
         .url()
         .replace(&port(server.address()), &port(proxy.address()));
-    let mysql = crate::mysql(&format!("{url}&pool_size=2&statement_timeout=1m"))
+    let mysql = mysql(&format!("{url}&pool_size=2&statement_timeout=1m"))
         .await
         .unwrap();
     let lock = mysql.lock();
@@ -191,20 +192,10 @@ async fn cut_batch(product: Product) {
         let grant = take(&*lock, request).await;
         lock.release(&lease(request, &grant)).await.unwrap();
     }
-    // When all rows are locked, a trigger of the last one waits until nobody has a lock of this name.
-    // It sleeps in short turns, since in a long one a server sees that its client has gone.
-    let slow = "SET GLOBAL log_bin_trust_function_creators = 1;
-                DELIMITER //
-                CREATE TRIGGER slow AFTER UPDATE ON distributed_lock FOR EACH ROW
-                WHILE NEW.lock_name = 'other' AND IS_USED_LOCK('slow') IS NOT NULL DO DO SLEEP(0.01); END WHILE//";
-    server.sql(slow).unwrap();
-    let held_up = server.hold_open("SELECT GET_LOCK('slow', 0)").unwrap();
-    let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
+    // When all rows are locked, the last one waits.
+    let held_up = slow_at(&server, "other");
     let cut = async || {
-        let waits = async || (server.sql(waits).unwrap() != "0").then_some(());
-        eventually_async("it is under way", SOON, waits)
-            .await
-            .unwrap();
+        slowed_down(&server).await;
         proxy.reset();
     };
     // Those that come while the first is on its way are one batch.
@@ -219,6 +210,87 @@ async fn cut_batch(product: Product) {
         let error = said.unwrap_err();
         assert!(!error.did_not_happen(), "{error}");
     }
+}
+
+/// A batch goes from row to row, and what it says of the time is as old as it is itself. Its holder was told more meanwhile.
+async fn latecomers(product: Product) {
+    let server = start(product);
+    let url = format!("{}&pool_size=2&statement_timeout=1m", server.url());
+    let (slow, swift) = (mysql(&url).await.unwrap(), mysql(&url).await.unwrap());
+    let (slow, swift) = (slow.lock(), swift.lock());
+    let asked = ["first", "one", "other"].map(|name| request(name, LONG));
+    for request in &asked {
+        let grant = take(&*slow, request).await;
+        slow.release(&lease(request, &grant)).await.unwrap();
+    }
+    let ends = || {
+        let ends = "SELECT expires_at FROM distributed_lock WHERE lock_name = 'other'";
+        server.sql(ends).unwrap().parse::<i64>().unwrap()
+    };
+
+    // With a trigger there, what a statement says gets lost: what counts is the row.
+    let held_up = slow_at(&server, "one");
+    let (.., told) = tokio::join!(
+        slow.try_acquire(&asked[0]),
+        slow.try_acquire(&asked[1]),
+        slow.try_acquire(&asked[2]),
+        async {
+            slowed_down(&server).await;
+            let _ = swift.try_acquire(&asked[2]).await;
+            let told = ends();
+            drop(held_up);
+            told
+        }
+    );
+    let token = swift.inspect(&asked[1].name).await.unwrap();
+    assert!(token.held.is_some(), "it came to its end: {token:?}");
+    assert!(ends() >= told, "taken: {} of {told}", ends());
+
+    let mut leases = Vec::new();
+    for request in &asked {
+        let token = swift.inspect(&request.name).await.unwrap().last_token;
+        leases.push(Lease::new(request.name.clone(), request.owner, token));
+    }
+    let renewal = Renewal::plain(Ttl::new(LONG).unwrap());
+    let held_up = slow_at(&server, "one");
+    let (.., told) = tokio::join!(
+        slow.renew(&leases[0], &renewal),
+        slow.renew(&leases[1], &renewal),
+        slow.renew(&leases[2], &renewal),
+        async {
+            slowed_down(&server).await;
+            let before = ends();
+            let _ = swift.renew(&leases[2], &renewal).await;
+            let told = ends();
+            assert!(told > before, "it was renewed");
+            drop(held_up);
+            told
+        }
+    );
+    assert!(ends() >= told, "renewed: {} of {told}", ends());
+}
+
+/// Whoever changes the row of this lock waits until what is returned is dropped.
+fn slow_at(server: &MySqlServer, name: &str) -> Process {
+    // It sleeps in short turns, since in a long one a server sees that its client has gone.
+    let slow = format!(
+        "SET GLOBAL log_bin_trust_function_creators = 1;
+         DROP TRIGGER IF EXISTS slow;
+         DELIMITER //
+         CREATE TRIGGER slow AFTER UPDATE ON distributed_lock FOR EACH ROW
+         WHILE NEW.lock_name = '{name}' AND IS_USED_LOCK('slow') IS NOT NULL DO DO SLEEP(0.01); END WHILE//"
+    );
+    server.sql(&slow).unwrap();
+    server.hold_open("SELECT GET_LOCK('slow', 5)").unwrap()
+}
+
+/// Somebody waits so.
+async fn slowed_down(server: &MySqlServer) {
+    let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
+    let waits = async || (server.sql(waits).unwrap() != "0").then_some(());
+    eventually_async("it is under way", SOON, waits)
+        .await
+        .unwrap();
 }
 
 async fn killed(product: Product) {

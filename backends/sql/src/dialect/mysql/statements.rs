@@ -5,7 +5,10 @@
 //! changes their meaning, and several statements travel in one round trip. Each answers for itself: how many rows it matched, and what it gave to `LAST_INSERT_ID`, which comes back
 //! in the same packet.
 //!
-//! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before.
+//! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before. A
+//! statement that nobody waits for any more may still stand before a row that somebody has locked, and come to it with a time
+//! that has long passed: it must not cut what its lock's holder was told since. So who takes a lock that is its own already
+//! only ever adds to the lease, and a renewal, which may be meant to shorten it, counts from when it has the row.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -30,6 +33,9 @@ pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTA
 
 /// The same for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
 pub(super) const BATCH_NOW: &str = "@distlock_now";
+
+/// The same as it is when the row is at hand, after others who had it locked. Sessions are at UTC.
+const ROW_NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',SYSDATE(6))";
 
 /// Who stands in a row that was freed: nobody. As long as an identity, because a row that keeps its length is changed where it
 /// is, which takes a server much less than making room for another; `NULL`, as others may have written, means the same.
@@ -94,8 +100,8 @@ impl Statements {
                     ),
                 };
                 format!(
-                    "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {now} + {ttl}{set} \
-                     WHERE {} AND expires_at > {now}{condition}",
+                    "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + {ttl}{set} \
+                     WHERE {} AND expires_at > {ROW_NOW}{condition}",
                     of(lease)
                 )
             }
@@ -167,9 +173,10 @@ impl Statements {
              holder = IF({ours}, {holder}, holder), \
              meta = IF({ours}, {meta}, meta), \
              holder_id = IF({ours}, {owner}, holder_id), \
-             expires_at = IF(holder_id = {owner}, {until}, expires_at)",
+             expires_at = IF(holder_id = {owner}, {}, expires_at)",
             self.lock,
             hex(request.name.as_str().as_bytes()),
+            lasting("", now, &until),
         )
     }
 
@@ -243,8 +250,8 @@ impl Statements {
     pub(super) fn renew_all(&self, leases: &[&Lease], ttl: Ttl, waits: bool) -> String {
         self.change_all(
             leases,
-            &format!("expires_at = {BATCH_NOW} + {}", ttl.as_millis() * 1000),
-            &format!(" AND expires_at > {BATCH_NOW}"),
+            &format!("expires_at = {ROW_NOW} + {}", ttl.as_millis() * 1000),
+            &format!(" AND expires_at > {ROW_NOW}"),
             waits,
         )
     }
@@ -456,7 +463,7 @@ pub(super) fn unless_held(
         set(
             "expires_at",
             &format!("{held_by} = {}", new("holder_id")),
-            &new("expires_at"),
+            &lasting(&format!("{lock}."), now, &new("expires_at")),
         ),
     ];
     format!(
@@ -464,6 +471,12 @@ pub(super) fn unless_held(
         flavour.new_row(),
         assignments.join(", ")
     )
+}
+
+/// How long a lease lasts whose row is taken `until` then: longer, where the row was its owner's already and lasts longer, which
+/// shows by when it was acquired.
+fn lasting(table: &str, now: &str, until: &str) -> String {
+    format!("IF({table}acquired_at = {now}, {until}, GREATEST({table}expires_at, {until}))")
 }
 
 /// Whether nobody stands in a row, or somebody whose lease is over. `table` is what its columns are named after.
