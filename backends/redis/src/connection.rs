@@ -23,6 +23,7 @@ use crate::{
     config::{Endpoint, RedisConfig},
     error::{self, BACKEND},
     server::{CompareDelete, Server},
+    standing::{Standing, Standings},
     waiters::Waiters,
 };
 
@@ -32,6 +33,9 @@ pub(crate) struct Link {
     /// Where it leads, for messages.
     pub(crate) address: Arc<str>,
     pub(crate) server: Server,
+    /// What is known of the server by now, and the generation of what it told this connection.
+    standing: Arc<Standing>,
+    told_in: u64,
     /// The server's clock, and a moment of ours at which it showed no less.
     clock_read: (u64, Moment),
     line: Arc<Line>,
@@ -80,13 +84,25 @@ pub(crate) struct Dialer {
     clock: Arc<dyn Clock>,
     waiters: Arc<Waiters>,
     tally: Arc<Tally>,
+    standings: Arc<Standings>,
     #[cfg(feature = "tls")]
     certificates: Option<redis::TlsCertificates>,
 }
 
 impl Link {
+    /// Whether another one must be made.
     pub(crate) fn is_broken(&self) -> bool {
-        self.line.broken.load(Ordering::Acquire)
+        self.line.broken.load(Ordering::Acquire) || self.is_outdated()
+    }
+
+    /// Whether the server may be in another history than it told this connection.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.standing.generation() != self.told_in
+    }
+
+    /// The server showed that it may be: no handle's connection from before counts any more.
+    pub(crate) fn doubt_history(&self) {
+        self.standing.doubt(self.told_in);
     }
 
     /// Gives it up: whoever comes next makes a new one.
@@ -221,6 +237,7 @@ impl Dialer {
             clock,
             waiters,
             tally: Arc::default(),
+            standings: Arc::default(),
         })
     }
 
@@ -231,6 +248,7 @@ impl Dialer {
             clock: Arc::clone(&self.clock),
             waiters,
             tally: Arc::clone(&self.tally),
+            standings: Arc::clone(&self.standings),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
         }
@@ -248,6 +266,10 @@ impl Dialer {
         &self.tally
     }
 
+    pub(crate) const fn standings(&self) -> &Arc<Standings> {
+        &self.standings
+    }
+
     /// One try to connect is given up after this, a little before whoever waits for it gives up and knows less.
     pub(crate) fn patience(&self) -> Duration {
         self.config.connect_timeout * 4 / 5
@@ -262,11 +284,16 @@ impl Dialer {
     ///
     /// # Errors
     /// Whatever keeps it from serving; nothing happened.
-    pub(crate) async fn dial(&self, client: &Client, address: &str) -> Result<Link> {
+    pub(crate) async fn dial(
+        &self,
+        client: &Client,
+        address: &str,
+        standing: Arc<Standing>,
+    ) -> Result<Link> {
         let limit = self.patience();
         tokio::select! {
             biased;
-            link = self.dial_unbounded(client, address) => link,
+            link = self.dial_unbounded(client, address, standing) => link,
             () = self.clock.sleep(limit) => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -277,7 +304,12 @@ impl Dialer {
         }
     }
 
-    async fn dial_unbounded(&self, client: &Client, address: &str) -> Result<Link> {
+    async fn dial_unbounded(
+        &self,
+        client: &Client,
+        address: &str,
+        standing: Arc<Standing>,
+    ) -> Result<Link> {
         let line = Arc::<Line>::default();
         let ear = Ear {
             line: Arc::clone(&line),
@@ -300,20 +332,28 @@ impl Dialer {
             .arg("DELIFEQ")
             .arg("DELEX");
         // The greeting, and the choice of a database.
-        self.tally
-            .count(questions.len() + 1 + usize::from(self.config.database != 0));
-        let answers = connection
-            .send_packed_commands(&questions, 0, 3)
-            .await
-            .map_err(|error| error::of_connecting(&error, address))?;
-        let answered = self.clock.now();
-        let (time, server) = Server::read(answers, address)?;
+        self.tally.count(1 + usize::from(self.config.database != 0));
+        let (clock_read, server, told_in) = loop {
+            let begun = standing.generation();
+            self.tally.count(questions.len());
+            let answers = connection
+                .send_packed_commands(&questions, 0, questions.len())
+                .await
+                .map_err(|error| error::of_connecting(&error, address))?;
+            let answered = self.clock.now();
+            let (time, server) = Server::read(answers, address)?;
+            if let Some(told_in) = standing.told(begun, &server.epoch) {
+                break ((time, answered), server, told_in);
+            }
+        };
         line.used.store(true, Ordering::Release);
         Ok(Link {
             connection,
             address: address.into(),
             server,
-            clock_read: (time, answered),
+            standing,
+            told_in,
+            clock_read,
             line,
             tracking: AtomicBool::new(false),
             must_not_compare: AtomicBool::new(false),

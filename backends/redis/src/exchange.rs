@@ -430,8 +430,14 @@ impl Router {
                     true
                 }
             },
-            "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => {
-                // It is not the primary any more, or not yet.
+            "READONLY" | "MASTERDOWN" | "LOADING" => {
+                // It is not the primary any more, or not yet. When it is again, it has begun another history, and may have
+                // closed no connection.
+                link.doubt_history();
+                self.doubt(link);
+                false
+            }
+            "CLUSTERDOWN" => {
                 self.doubt(link);
                 false
             }

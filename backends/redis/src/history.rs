@@ -57,8 +57,9 @@ impl Histories {
         u32::try_from(at).unwrap_or(u32::MAX - 1) + 1
     }
 
-    /// A bucket was served by this epoch; `now` reads the server's clock, in case that it is news.
-    pub(crate) fn served(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> u64) {
+    /// A bucket was served by this epoch. In case that it is news, `now` reads the server's clock, or tells that the answer
+    /// came late and is not.
+    pub(crate) fn served(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> Option<u64>) {
         let serving = &self.buckets[bucket.index()];
         if serving.epoch.load(Ordering::Acquire) == epoch {
             return;
@@ -68,7 +69,8 @@ impl Histories {
         let before = serving.epoch.load(Ordering::Acquire);
         if before != epoch {
             if before != 0 {
-                serving.since.store(now(), Ordering::Release);
+                let Some(now) = now() else { return };
+                serving.since.store(now, Ordering::Release);
             }
             serving.epoch.store(epoch, Ordering::Release);
         }
@@ -140,7 +142,10 @@ mod tests {
         let seen = LossReason::Removed;
         assert_eq!(histories.reason(bucket, &lost, seen), seen);
 
-        histories.served(bucket, two, || 500);
+        histories.served(bucket, two, || Some(500));
+        // An answer from before that comes now changes nothing, either time.
+        histories.served(bucket, one, || None);
+        histories.served(bucket, two, || unreachable!());
         assert_eq!(
             histories.reason(bucket, &lost, seen),
             LossReason::HistoryChanged

@@ -25,7 +25,7 @@
 //! | `lock`, `wait` | [`DistLock`]: operations, and the server's wake-ups |
 //! | `records` | [`Records`]: versioned values |
 //! | `connection`, `node`, `topology`, `cluster`, `exchange` | one server, sentinels, a cluster's slots: finding the primary, asking it, asking again |
-//! | `history` | what a lock was lost to when the server forgot it |
+//! | `standing`, `history` | which history a server is in, and what a lock was lost to when the server forgot it |
 //! | `doctor`, `error` | health, and what each refusal means |
 //!
 //! # Guarantees
@@ -66,6 +66,7 @@ mod request;
 mod runs;
 mod scripts;
 mod server;
+mod standing;
 mod store;
 #[cfg(feature = "tls")]
 mod tls;

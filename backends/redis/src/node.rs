@@ -8,18 +8,21 @@ use crate::{
     config::Endpoint,
     connection::{Dialer, Link},
     lasting::Lasting,
+    standing::{Standing, Standings},
 };
 
 /// A place a connection leads to.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) endpoint: Endpoint,
+    standing: Arc<Standing>,
     link: Lasting<Arc<Link>>,
 }
 
 impl Node {
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, standings: &Standings) -> Self {
         Self {
+            standing: standings.of(&endpoint),
             endpoint,
             link: Lasting::default(),
         }
@@ -32,11 +35,12 @@ impl Node {
 
     /// The connection, made if there is none that works.
     pub(crate) async fn connect(&self, dialer: &Arc<Dialer>) -> Result<Arc<Link>> {
-        self.link(dialer, || {
+        self.link(dialer, |standing| {
             let (dialer, endpoint) = (Arc::clone(dialer), self.endpoint.clone());
             async move {
                 let client = dialer.client(&endpoint)?;
-                dialer.dial(&client, &endpoint.to_string()).await
+                let address = endpoint.to_string();
+                dialer.dial(&client, &address, standing).await
             }
         })
         .await
@@ -46,14 +50,14 @@ impl Node {
     pub(crate) async fn link<F>(
         &self,
         dialer: &Dialer,
-        dial: impl FnOnce() -> F,
+        dial: impl FnOnce(Arc<Standing>) -> F,
     ) -> Result<Arc<Link>>
     where
         F: Future<Output = Result<Link>> + Send + 'static,
     {
         let works = |link: &Arc<Link>| !link.is_broken();
         let make = || {
-            let dialing = dial();
+            let dialing = dial(Arc::clone(&self.standing));
             async move { dialing.await.map(Arc::new) }
         };
         self.link
@@ -61,9 +65,9 @@ impl Node {
             .await
     }
 
-    /// Its history, as it was when it was last connected.
+    /// Its history, as it was when any handle last connected to it.
     pub(crate) fn known_epoch(&self) -> Option<Epoch> {
-        self.link.made().map(|link| link.epoch().clone())
+        self.standing.epoch()
     }
 
     /// Lets go of the connection, and makes none any more.

@@ -317,7 +317,8 @@ impl Ways {
         histories.served(bucket, news.history, || {
             let now = link.server_micros(clock);
             // What this very answer grants is of the new history, and was granted before it was read.
-            op.granted(reply).map_or(now, |token| now.min(token))
+            let now = op.granted(reply).map_or(now, |token| now.min(token));
+            (!link.is_outdated()).then_some(now)
         });
         let reason = |lease: &Lease, seen| histories.reason(bucket, lease, seen);
         let heard = op::Heard {
@@ -326,7 +327,10 @@ impl Ways {
         };
         let answer = op::answer(op, reply, &heard)?;
         match (&op.what, &answer) {
-            (What::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. })) => {
+            (What::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
+                // An older answer does not show that it is there still.
+                if !link.is_outdated() =>
+            {
                 histories.confirmed(bucket, lease);
             }
             (What::Release(lease) | What::ReleaseAndLook(lease), _) => {

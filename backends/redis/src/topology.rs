@@ -16,6 +16,7 @@ use crate::{
     error::{self, BACKEND},
     names::Bucket,
     node::Node,
+    standing::Standing,
 };
 
 /// How long an operation waits for a connection that broke: longer than a restart of a server takes, shorter than anybody
@@ -43,16 +44,21 @@ enum Shape {
 
 impl Router {
     pub(crate) fn new(dialer: Dialer) -> Result<Self> {
+        let standings = dialer.standings();
+        let node = |endpoint| Arc::new(Node::new(endpoint, standings));
         let shape = match &dialer.config().topology {
-            Topology::Single(endpoint) => Shape::Single(Arc::new(Node::new(endpoint.clone()))),
+            Topology::Single(endpoint) => Shape::Single(node(endpoint.clone())),
             Topology::Sentinel { sentinels, primary } => Shape::Sentinel {
                 sentinels: Arc::new(tokio::sync::Mutex::new(
                     dialer.sentinels(sentinels, primary)?,
                 )),
                 // Known by its name; where it is changes.
-                primary: Arc::new(Node::new(Endpoint::new(primary, 0))),
+                primary: node(Endpoint::new(primary, 0)),
             },
-            Topology::Cluster(seeds) => Shape::Cluster(Arc::new(Cluster::new(seeds.clone()))),
+            Topology::Cluster(seeds) => {
+                let cluster = Cluster::new(seeds.clone(), Arc::clone(standings));
+                Shape::Cluster(Arc::new(cluster))
+            }
         };
         Ok(Self {
             dialer: Arc::new(dialer),
@@ -206,7 +212,9 @@ impl Router {
         match &self.shape {
             Shape::Single(node) => node.connect(&self.dialer).await,
             Shape::Sentinel { sentinels, primary } => {
-                let dial = || dial_primary(Arc::clone(&self.dialer), Arc::clone(sentinels));
+                let dial = |standing| {
+                    dial_primary(Arc::clone(&self.dialer), Arc::clone(sentinels), standing)
+                };
                 primary.link(&self.dialer, dial).await
             }
             Shape::Cluster(cluster) => {
@@ -274,6 +282,7 @@ impl fmt::Debug for Router {
 async fn dial_primary(
     dialer: Arc<Dialer>,
     sentinels: Arc<tokio::sync::Mutex<SentinelClient>>,
+    standing: Arc<Standing>,
 ) -> Result<Link> {
     let limit = dialer.patience();
     let asking = async { sentinels.lock().await.async_get_client().await };
@@ -291,7 +300,7 @@ async fn dial_primary(
     };
     let address = client.get_connection_info().addr().to_string();
     let client = dialer.adopt(&client)?;
-    dialer.dial(&client, &address).await
+    dialer.dial(&client, &address, standing).await
 }
 
 fn invalid(message: String) -> Error {

@@ -102,7 +102,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_map_is_read() {
-        let cluster = Cluster::new(vec![]);
+        let cluster = Cluster::new(vec![], Arc::default());
         let slots = Value::Array(vec![
             range(0, 8000, named("a"), 1),
             range(8001, 8001, named("b"), 2),
@@ -129,7 +129,7 @@ pub(super) mod tests {
 
     #[test]
     fn nonsense_is_no_map() {
-        let cluster = Cluster::new(vec![]);
+        let cluster = Cluster::new(vec![], Arc::default());
         let asked = Endpoint::new("asked", 9);
         for nonsense in [
             Value::Nil,

@@ -17,7 +17,7 @@ use redis::Script;
 pub(crate) use self::map::Map;
 use crate::{
     config::Endpoint, connection::Dialer, error::BACKEND, lasting::Lasting, names::Bucket,
-    node::Node,
+    node::Node, standing::Standings,
 };
 
 mod map;
@@ -29,6 +29,7 @@ const LOOK: Duration = Duration::from_millis(300);
 /// What is known of a cluster.
 pub(crate) struct Cluster {
     seeds: Vec<Endpoint>,
+    standings: Arc<Standings>,
     /// The primaries, and whom else somebody named since the last map.
     // Std mutexes: held for map operations only.
     nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
@@ -72,9 +73,10 @@ impl Drop for Unsettled {
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: Vec<Endpoint>) -> Self {
+    pub(crate) fn new(seeds: Vec<Endpoint>, standings: Arc<Standings>) -> Self {
         Self {
             seeds,
+            standings,
             nodes: Mutex::default(),
             givers: Mutex::default(),
             map: Lasting::default(),
@@ -114,7 +116,7 @@ impl Cluster {
         let mut nodes = lock(&self.nodes);
         let node = nodes
             .entry(endpoint.clone())
-            .or_insert_with(|| Arc::new(Node::new(endpoint.clone())));
+            .or_insert_with(|| Arc::new(Node::new(endpoint.clone(), &self.standings)));
         if self.closed.load(Ordering::Acquire) {
             node.hang_up();
         }

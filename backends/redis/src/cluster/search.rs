@@ -134,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn others_are_asked_before_who_gave_the_map_that_is_in_doubt() {
         let endpoint = |host: &str| Endpoint::new(host, 1);
-        let cluster = Cluster::new(["a", "b", "seed"].map(endpoint).to_vec());
+        let cluster = Cluster::new(["a", "b", "seed"].map(endpoint).to_vec(), Arc::default());
         for (giver, next) in [
             ("seed", ["a", "b", "c", "seed"]),
             ("a", ["b", "c", "a", "seed"]),

@@ -1,0 +1,136 @@
+//! Which history each server is in, as all handles of a store know it together: one that was demoted and promoted again closes
+//! no connection, and only who asks it anew learns of it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use distlock_core::Epoch;
+
+use crate::config::Endpoint;
+
+/// Every server that a handle connects to.
+#[derive(Debug, Default)]
+pub(crate) struct Standings(Mutex<HashMap<Endpoint, Arc<Standing>>>);
+
+impl Standings {
+    pub(crate) fn of(&self, endpoint: &Endpoint) -> Arc<Standing> {
+        let mut all = lock(&self.0);
+        Arc::clone(all.entry(endpoint.clone()).or_default())
+    }
+}
+
+/// What is known of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    /// Goes up whenever what the server told before may be true no more. What it told a connection counts for as long as
+    /// this is as it was when it was asked.
+    generation: AtomicU64,
+    // A std mutex: held for a look at a short list only.
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Every epoch that was seen, the latest at the end.
+    epochs: Vec<Epoch>,
+    /// Whether nobody has asked the server since it was doubted.
+    doubted: bool,
+}
+
+impl Standing {
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The server showed that it may not be what it told in this generation.
+    pub(crate) fn doubt(&self, told_in: u64) {
+        let mut known = lock(&self.known);
+        // Many hear it at once.
+        if told_in == self.generation() {
+            known.doubted = true;
+            self.raise();
+        }
+    }
+
+    /// The server told its epoch to who began to ask in the generation `begun`. The generation that this is true of; `None`
+    /// when something else was learned meanwhile, and it must be asked again.
+    pub(crate) fn told(&self, begun: u64, epoch: &Epoch) -> Option<u64> {
+        let mut known = lock(&self.known);
+        let stands = !known.doubted && known.epochs.last() == Some(epoch);
+        if begun != self.generation() && !stands {
+            return None;
+        }
+        known.doubted = false;
+        let before = known.epochs.len();
+        known.epochs.retain(|other| other != epoch);
+        let is_new = known.epochs.len() == before;
+        known.epochs.push(epoch.clone());
+        // One that was seen before is no news to anybody: where several servers answer in one place, those who are
+        // connected to one would otherwise drive out those who are connected to another, for ever.
+        if is_new && before > 0 {
+            self.raise();
+        }
+        Some(self.generation())
+    }
+
+    /// The last epoch that it told.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        lock(&self.known).epochs.last().cloned()
+    }
+
+    fn raise(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_told_something_older_asks_again() {
+        let standing = Standing::default();
+        let [one, two] = ["one", "two"].map(Epoch::new);
+        assert_eq!(standing.told(0, &one), Some(0));
+        assert_eq!(standing.told(0, &one), Some(0), "the same is no news");
+        // Two ask at once, on either side of the change.
+        assert_eq!(standing.told(0, &two), Some(1));
+        assert_eq!(standing.told(0, &one), None);
+        assert_eq!(standing.told(0, &two), Some(1));
+        assert_eq!(standing.epoch(), Some(two));
+    }
+
+    #[test]
+    fn a_doubt_counts_once_and_ends_with_an_answer() {
+        let standing = Standing::default();
+        let one = Epoch::new("one");
+        assert_eq!(standing.told(0, &one), Some(0));
+        standing.doubt(0);
+        standing.doubt(0);
+        assert_eq!(standing.generation(), 1);
+        assert_eq!(standing.told(0, &one), None, "asked before the doubt");
+        assert_eq!(standing.told(1, &one), Some(1));
+        assert_eq!(standing.told(0, &one), Some(1), "it stands again");
+    }
+
+    #[test]
+    fn two_servers_in_one_place_do_not_drive_out_each_other() {
+        let standing = Standing::default();
+        let [one, two] = ["one", "two"].map(Epoch::new);
+        standing.told(0, &one);
+        standing.told(0, &two);
+        let generation = standing.generation();
+        for epoch in [&one, &two, &one] {
+            assert_eq!(standing.told(generation, epoch), Some(generation));
+        }
+    }
+}
