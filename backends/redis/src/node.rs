@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use distlock_core::{Epoch, Result};
+use distlock_core::Result;
 
 use crate::{
     config::Endpoint,
@@ -63,11 +63,6 @@ impl Node {
         self.link
             .get(&**dialer.clock(), dialer.longest(), works, make)
             .await
-    }
-
-    /// Its history, as it was when any handle last connected to it.
-    pub(crate) fn known_epoch(&self) -> Option<Epoch> {
-        self.standing.epoch()
     }
 
     /// Lets go of the connection, and makes none any more.

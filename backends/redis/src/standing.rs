@@ -15,12 +15,28 @@ use crate::config::Endpoint;
 
 /// Every server that a handle connects to.
 #[derive(Debug, Default)]
-pub(crate) struct Standings(Mutex<HashMap<Endpoint, Arc<Standing>>>);
+pub(crate) struct Standings {
+    // Std mutexes: held for a look only.
+    servers: Mutex<HashMap<Endpoint, Arc<Standing>>>,
+    /// A cluster's primaries, as the last map of any handle names them.
+    primaries: Mutex<Vec<Arc<Standing>>>,
+}
 
 impl Standings {
     pub(crate) fn of(&self, endpoint: &Endpoint) -> Arc<Standing> {
-        let mut all = lock(&self.0);
-        Arc::clone(all.entry(endpoint.clone()).or_default())
+        let mut servers = lock(&self.servers);
+        Arc::clone(servers.entry(endpoint.clone()).or_default())
+    }
+
+    pub(crate) fn set_primaries(&self, endpoints: impl Iterator<Item = Endpoint>) {
+        let primaries = endpoints.map(|endpoint| self.of(&endpoint)).collect();
+        *lock(&self.primaries) = primaries;
+    }
+
+    /// What each of the primaries told last, in any order.
+    pub(crate) fn of_primaries(&self) -> Vec<Option<Epoch>> {
+        let primaries = lock(&self.primaries);
+        primaries.iter().map(|primary| primary.epoch()).collect()
     }
 }
 

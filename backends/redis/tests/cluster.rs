@@ -151,6 +151,51 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
     }
 }
 
+/// A shard fails over, and only grants go there: the renewals of another shard's locks tell the same history.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_a_process_does_tells_the_same_history() {
+    let servers = RedisCluster::start(3, 1).unwrap();
+    let locker = locker(&servers.url()).await;
+    let mut names = (0..).map(|n| format!("lock-{n}"));
+    let mut on_shard = [None, None];
+    while let Some(shard) = on_shard.iter().position(Option::is_none) {
+        let name = names.next().unwrap();
+        let guard = hold(&locker, &name).await;
+        if home(&servers, &name) == shard {
+            on_shard[shard] = Some(name);
+        }
+        assert!(guard.release().await.is_clean());
+    }
+    let [moved, stays] = on_shard.map(Option::unwrap);
+    let before = hold(&locker, &stays).await;
+    let old = before.epoch();
+    let primary = servers.nodes[0].command(&["CLUSTER", "MYID"]).unwrap();
+    let replica = servers.nodes[3..].iter().find(|node| {
+        let nodes = node.command(&["CLUSTER", "NODES"]).unwrap();
+        let own = nodes.lines().find(|line| line.contains("myself"));
+        own.unwrap().contains(&primary)
+    });
+    let replica = replica.unwrap();
+    // Nobody is asked to agree, which may fail.
+    let takeover = replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    assert_eq!(takeover.unwrap(), "OK");
+    eventually_async("the former primary follows it", SOON, || async {
+        (servers.nodes[0].info("role").unwrap() == "slave").then_some(())
+    })
+    .await
+    .unwrap();
+    let granted = hold(&locker, &moved).await;
+    let new = granted.epoch();
+    assert_ne!(new, old);
+    for round in 0..2 {
+        before.extend(TTL).await.unwrap();
+        assert_eq!(before.epoch(), new, "round {round}");
+    }
+    for guard in [before, granted] {
+        assert!(guard.release().await.is_clean());
+    }
+}
+
 /// While a slot is on its way to another server, that one cannot be told to remember what it was asked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_that_its_slot_moves() {

@@ -146,6 +146,8 @@ impl Cluster {
                     _ = join_all(links) => {}
                     () = dialer.clock().sleep(LOOK) => {}
                 }
+                let primaries = map.primaries.iter().map(|node| node.endpoint.clone());
+                unsettled.cluster.standings.set_primaries(primaries);
                 unsettled.cluster.part_with_others(&map);
                 unsettled.settle();
                 Ok(Arc::new(map))
@@ -156,12 +158,8 @@ impl Cluster {
 
     /// The cluster's history: another one as soon as one of its primaries has another one.
     pub(crate) fn epoch(&self) -> Epoch {
-        let map = self.map.made();
-        let mut known: Vec<_> = map
-            .iter()
-            .flat_map(|map| &map.primaries)
-            .map(|node| node.known_epoch())
-            .collect();
+        // Not by this handle's own map: it may have asked nobody since another handle noticed a change.
+        let mut known = self.standings.of_primaries();
         known.sort_by(|a, b| {
             a.as_ref()
                 .map(Epoch::as_str)
