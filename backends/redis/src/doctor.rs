@@ -7,6 +7,7 @@ use redis::Value;
 
 use crate::{
     connection::Link,
+    error,
     names::{Bucket, Names, SLOTS},
     scripts,
     server::Info,
@@ -227,7 +228,7 @@ async fn rights(router: &Router, link: &Link) -> Result<Finding> {
         .arg(names.counter(Bucket::of("")))
         .arg(u8::from(router.is_cluster()));
     Ok(match link.send_one(&question).await? {
-        Value::ServerError(refusal) if refusal.code() == "NOPERM" => (
+        Value::ServerError(refusal) if error::said(&refusal).0 == "NOPERM" => (
             check,
             Verdict::Fail,
             "this user may not run EVAL: every operation is a script".into(),
@@ -255,7 +256,7 @@ async fn rights(router: &Router, link: &Link) -> Result<Finding> {
             Verdict::Unknown,
             format!(
                 "the server does not tell what this user may do: {}",
-                refusal.code()
+                error::said(&refusal).0
             ),
         ),
         _ => (

@@ -67,9 +67,28 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         .caused_by(Cause::of(error))
 }
 
+/// A refusal's code, and what it says besides. Nobody else reads them: before Redis 7, what a script was refused for stands
+/// within a refusal of the script, with the places in its text that it came by.
+pub(crate) fn said(refusal: &ServerError) -> (&str, &str) {
+    let (code, detail) = (refusal.code(), refusal.details().unwrap_or_default());
+    within_a_script(code, detail).unwrap_or((code, detail))
+}
+
+/// `ERR Error running script (call to f_SHA): @user_script:9: @user_script: 9: -READONLY You can't write ..`
+fn within_a_script<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
+    let script = detail.strip_prefix("Error running script (call to ");
+    let (_, mut inner) = script.filter(|_| code == "ERR")?.split_once("): ")?;
+    while let Some(place) = inner.strip_prefix("@user_script:") {
+        (_, inner) = place.split_once(": ")?;
+    }
+    let (code, detail) = inner.trim_start_matches('-').split_once(' ')?;
+    let is_code = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then_some((code, detail))
+}
+
 /// A server's refusal. The whole table: what each code means for the operation that got it.
 pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
-    let (code, detail) = (refusal.code(), refusal.details().unwrap_or_default());
+    let (code, detail) = said(refusal);
     let kind = kind(code, detail);
     let message = match (kind, code) {
         (ErrorKind::AccessDenied, "NOPERM") => {
@@ -224,6 +243,37 @@ mod tests {
             ),
             (
                 "ERR Error running script (call to f_1234): @user_script:1: oops",
+                ErrorKind::Internal,
+            ),
+            // The same of a script, before Redis 7.
+            (
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -READONLY You can't write against a \
+                 read only replica.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -MISCONF Redis is configured to \
+                 save RDB snapshots, but it is currently not able to persist on disk.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -NOREPLICAS Not enough good \
+                 replicas to write.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -OOM command not allowed when used \
+                 memory > 'maxmemory'.",
+                ErrorKind::LimitExceeded,
+            ),
+            (
+                "ERR Error running script (call to f_1234): @user_script:9: WRONGTYPE Operation against a key holding the wrong \
+                 kind of value",
+                ErrorKind::Corrupt,
+            ),
+            (
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: Unknown Redis command called from \
+                 Lua script",
                 ErrorKind::Internal,
             ),
         ];

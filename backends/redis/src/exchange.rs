@@ -119,7 +119,7 @@ impl Call {
 
     /// Whether its caller wants to split it after this.
     fn is_split_by(&self, refusal: &Refusal) -> bool {
-        matches!(self.torn, Torn::Split) && refusal.says.code() == "TRYAGAIN"
+        matches!(self.torn, Torn::Split) && error::said(&refusal.says).0 == "TRYAGAIN"
     }
 
     /// What has the server remember keys, where it is told to.
@@ -392,9 +392,9 @@ impl Router {
 
     /// Whether to send a call again after this refusal, and where to.
     fn follow(&self, call: &mut Call, refusal: &Refusal, link: &Link) -> bool {
-        let says = &refusal.says;
+        let (code, detail) = error::said(&refusal.says);
         let target = || {
-            let (_, address) = says.details()?.split_once(' ')?;
+            let (_, address) = detail.split_once(' ')?;
             // A server may leave out the host: then it is its own.
             let own_host = Endpoint::parse(&link.address, 0)?.host;
             let endpoint = match address.strip_prefix(':') {
@@ -408,7 +408,7 @@ impl Router {
             // Whatever it was that it refused: it may not have been told to remember.
             link.forget_tracking();
         }
-        match says.code() {
+        match code {
             "NOSCRIPT" => {
                 call.spell_out();
                 true
@@ -442,9 +442,7 @@ impl Router {
                 false
             }
             // It was to be told by another request, which was refused or comes later.
-            "ERR" => says
-                .details()
-                .is_some_and(|details| details.contains("CLIENT CACHING")),
+            "ERR" => detail.contains("CLIENT CACHING"),
             _ => false,
         }
     }

@@ -63,6 +63,8 @@ struct Shared {
     /// Where new connections lead.
     server: Mutex<SocketAddr>,
     swallow_one_reply: AtomicBool,
+    /// What is to arrive instead of the next reply.
+    other_reply: Mutex<Option<Vec<u8>>>,
     connections: AtomicUsize,
 }
 
@@ -83,6 +85,7 @@ impl FaultProxy {
         let shared = Arc::new(Shared {
             server: Mutex::new(server),
             swallow_one_reply: AtomicBool::new(false),
+            other_reply: Mutex::default(),
             connections: AtomicUsize::new(0),
         });
         let acceptor = tokio::spawn(accept(listener, seen, Arc::clone(&shared)));
@@ -109,6 +112,7 @@ impl FaultProxy {
     /// Ends every fault. Stopped bytes arrive now; connections that lost bytes are reset.
     pub fn pass(&self) {
         self.shared.swallow_one_reply.store(false, Ordering::SeqCst);
+        *self.shared.other_reply() = None;
         self.set(Flow::Pass, Flow::Pass);
     }
 
@@ -147,6 +151,11 @@ impl FaultProxy {
         self.shared.swallow_one_reply.store(true, Ordering::SeqCst);
     }
 
+    /// The next bytes that come back from the server are lost, and these arrive in their place.
+    pub fn replace_one_reply(&self, by: impl Into<Vec<u8>>) {
+        *self.shared.other_reply() = Some(by.into());
+    }
+
     fn set(&self, to_server: Flow, to_client: Flow) {
         self.faults.send_modify(|faults| {
             faults.to_server = to_server;
@@ -156,6 +165,11 @@ impl FaultProxy {
 }
 
 impl Shared {
+    fn other_reply(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
+        let reply = self.other_reply.lock();
+        reply.unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn server(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -261,6 +275,10 @@ impl Pump {
             {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
+            let other = match self.direction {
+                Direction::ToClient if read > 0 => self.shared.other_reply().take(),
+                _ => None,
+            };
             loop {
                 match self.flow() {
                     Flow::Pass => break,
@@ -293,7 +311,8 @@ impl Pump {
                 to.shutdown().await?;
                 return Ok(());
             }
-            to.write_all(&buffer[..read]).await?;
+            to.write_all(other.as_deref().unwrap_or(&buffer[..read]))
+                .await?;
         }
     }
 
@@ -491,6 +510,17 @@ mod tests {
         let error = timeout(SOON, old.hear()).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
+    }
+
+    #[tokio::test]
+    async fn one_reply_is_another_and_its_request_happened() {
+        let (server, heard) = echo().await;
+        let proxy = FaultProxy::start(server).await.unwrap();
+        let mut client = Client::connect(&proxy).await;
+        proxy.replace_one_reply("no\n");
+        assert_eq!(client.ask("please").await, "no");
+        assert_eq!(client.ask("again").await, "again");
+        assert_eq!(*heard.lock().unwrap(), ["please", "again"]);
     }
 
     #[tokio::test]

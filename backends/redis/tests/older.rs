@@ -1,0 +1,55 @@
+//! What servers before Redis 7 say otherwise than the one that is installed.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{redis, request, take};
+use distlock_core::ErrorKind;
+use distlock_harness::{FaultProxy, servers::redis::RedisServer};
+
+/// The connections of clients that speak as this library does.
+fn connections(server: &RedisServer) -> Vec<String> {
+    let clients = server.command(&["CLIENT", "LIST"]).unwrap();
+    let ours = clients.lines().filter(|client| client.contains("resp=3"));
+    ours.filter_map(|client| client.split(' ').next().map(str::to_owned))
+        .collect()
+}
+
+/// A script's refusal stands within another one there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demoted_server_is_left_and_what_else_a_script_is_refused_for_is_told() {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let store = redis(&format!("redis://{}", proxy.address()))
+        .await
+        .unwrap();
+    let lock = store.lock();
+    let wanted = request("a", Duration::from_secs(60));
+    // The script is loaded, so that the reply that is another is its own.
+    take(&*lock, &wanted).await;
+    for (says, kind, is_left) in [
+        (
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            ErrorKind::LimitExceeded,
+            false,
+        ),
+        (
+            "READONLY You can't write against a read only replica.",
+            ErrorKind::Unavailable,
+            true,
+        ),
+    ] {
+        let before = connections(&server);
+        assert_eq!(before.len(), 1);
+        proxy.replace_one_reply(format!(
+            "-ERR Error running script (call to f_1028a5dba704e1d8a01fd96efeba25bb78f62df2): @user_script:9: \
+             @user_script: 9: -{says}\r\n"
+        ));
+        let error = lock.try_acquire(&wanted).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(!error.to_string().contains("script"), "{error}");
+        take(&*lock, &wanted).await;
+        assert_eq!(connections(&server) != before, is_left, "{says}");
+    }
+}
