@@ -104,7 +104,7 @@ impl Patient {
         let mut findings = vec![self.version(), self.role()];
         match &self.settings {
             Some(settings) => {
-                let get = |name: &str| settings.get(name).map_or("", String::as_str);
+                let get = |name: &str| settings.get(name).map(String::as_str);
                 findings.push(eviction(get("maxmemory"), get("maxmemory-policy")));
                 findings.push(persistence(
                     get("appendonly"),
@@ -162,9 +162,11 @@ impl Patient {
         }
     }
 
-    fn replicas(&self, to_write: &str) -> Finding {
+    fn replicas(&self, to_write: Option<&str>) -> Finding {
         let check = "replicas";
-        let connected = self.info.get("connected_slaves").unwrap_or("0");
+        let Some(connected) = self.info.get("connected_slaves") else {
+            return (check, Verdict::Unknown, "this user may not run INFO".into());
+        };
         if connected == "0" {
             return (
                 check,
@@ -172,6 +174,9 @@ impl Patient {
                 "none is connected, so none can be promoted without the latest locks".into(),
             );
         }
+        let Some(to_write) = to_write else {
+            return untold(check, "min-replicas-to-write");
+        };
         if matches!(to_write, "" | "0") {
             return (
                 check,
@@ -267,49 +272,64 @@ async fn rights(router: &Router, link: &Link) -> Result<Finding> {
     })
 }
 
-fn eviction(memory: &str, policy: &str) -> Finding {
+/// Some servers that are run for others leave out settings.
+fn untold(check: &'static str, settings: &str) -> Finding {
+    (
+        check,
+        Verdict::Unknown,
+        format!("the server does not tell {settings}: ask the administrator"),
+    )
+}
+
+fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
     let check = "eviction";
     match (memory, policy) {
-        (_, "noeviction") => (
+        (_, Some("noeviction")) => (
             check,
             Verdict::Pass,
             "noeviction: a full server refuses instead of forgetting".into(),
         ),
-        ("" | "0", policy) => (
+        (Some("" | "0"), _) => (
             check,
             Verdict::Pass,
-            format!("{policy}, and without a limit of memory nothing is evicted"),
+            format!(
+                "{}, and without a limit of memory nothing is evicted",
+                policy.unwrap_or("no policy is told")
+            ),
         ),
-        (_, policy) => (
+        (Some(_), Some(policy)) => (
             check,
             Verdict::Warn,
             format!(
                 "{policy}: held locks vanish when memory is short; set maxmemory-policy noeviction"
             ),
         ),
+        _ => untold(check, "maxmemory and maxmemory-policy"),
     }
 }
 
-fn persistence(appends: &str, sync: &str, save: &str) -> Finding {
+fn persistence(appends: Option<&str>, sync: Option<&str>, save: Option<&str>) -> Finding {
     let check = "persistence";
     match (appends, sync) {
-        ("yes", "always") => (
+        (None, _) => untold(check, "appendonly"),
+        (Some("yes"), Some("always")) => (
             check,
             Verdict::Pass,
             "append-only file, synced at every write".into(),
         ),
-        ("yes", sync) => (
+        (Some("yes"), sync) => (
             check,
             Verdict::Pass,
             format!(
-                "append-only file, appendfsync {sync}: a power cut may take the last second with it; tokens rise all the same"
+                "append-only file, appendfsync {}: a power cut may take the last second with it; tokens rise all the same",
+                sync.unwrap_or("untold")
             ),
         ),
-        _ => {
-            let snapshots = if save.is_empty() {
-                "no snapshots either"
-            } else {
-                "snapshots only"
+        (Some(_), _) => {
+            let snapshots = match save {
+                Some("") => "no snapshots either",
+                Some(_) => "snapshots only",
+                None => "snapshots at most",
             };
             (
                 check,
@@ -389,13 +409,63 @@ mod tests {
 
     #[test]
     fn what_may_not_be_read_is_unknown() {
-        let findings = patient("", None);
-        assert_eq!(findings.len(), 6);
-        assert!(
-            findings
-                .iter()
-                .all(|(_, verdict)| *verdict == Verdict::Unknown),
-            "{findings:?}"
-        );
+        // Some servers that are run for others let everybody read the settings, and leave out what they keep to themselves.
+        for settings in [None, Some(&[][..])] {
+            let findings = patient("", settings);
+            assert_eq!(findings.len(), 6);
+            assert!(
+                findings
+                    .iter()
+                    .all(|(_, verdict)| *verdict == Verdict::Unknown),
+                "{findings:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_setting_that_is_left_out_is_unknown_where_it_matters() {
+        let info = |replicas| {
+            format!(
+                "redis_version:7.0.15\nrole:master\nconnected_slaves:{replicas}\naof_last_write_status:ok\n"
+            )
+        };
+        let verdict = |replicas, settings: &[_], check| {
+            let findings = patient(&info(replicas), Some(settings));
+            let found = findings.into_iter().find(|(found, _)| *found == check);
+            found.map(|(_, verdict)| verdict).unwrap()
+        };
+        for (replicas, settings, check, expected) in [
+            (0, &[][..], "replicas", Verdict::Pass),
+            (1, &[], "replicas", Verdict::Unknown),
+            (
+                1,
+                &[("min-replicas-to-write", "0")],
+                "replicas",
+                Verdict::Warn,
+            ),
+            (0, &[("maxmemory", "0")], "eviction", Verdict::Pass),
+            (0, &[("maxmemory", "1")], "eviction", Verdict::Unknown),
+            (
+                0,
+                &[("maxmemory-policy", "noeviction")],
+                "eviction",
+                Verdict::Pass,
+            ),
+            (
+                0,
+                &[("maxmemory-policy", "allkeys-lru")],
+                "eviction",
+                Verdict::Unknown,
+            ),
+            (0, &[("save", "3600 1")], "persistence", Verdict::Unknown),
+            (0, &[("appendonly", "no")], "persistence", Verdict::Warn),
+            (0, &[("appendonly", "yes")], "persistence", Verdict::Pass),
+        ] {
+            assert_eq!(
+                verdict(replicas, settings, check),
+                expected,
+                "{check}: {settings:?}"
+            );
+        }
     }
 }

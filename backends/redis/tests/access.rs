@@ -63,6 +63,28 @@ async fn what_this_user_may_not_read_is_unknown_to_the_doctor() {
     }
 }
 
+/// The same the other way round: the settings may be read, and what the server says about itself may not.
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_without_info_are_not_taken_for_a_server_without_replicas() {
+    let (server, url) = server_with_the_documented_user();
+    let change = ["ACL", "SETUSER", "distlock", "+config|get", "-info"];
+    assert_eq!(server.command(&change).unwrap(), "OK");
+    let store = redis(&url).await.unwrap();
+    let health = store.lock().health().await.unwrap();
+    for (check, verdict) in [
+        ("version", Verdict::Unknown),
+        ("role", Verdict::Unknown),
+        ("eviction", Verdict::Pass),
+        ("persistence", Verdict::Pass),
+        ("replicas", Verdict::Unknown),
+        ("disk", Verdict::Unknown),
+        ("rights", Verdict::Pass),
+    ] {
+        let found = health.findings.iter().find(|found| found.check == check);
+        assert_eq!(found.unwrap().verdict, verdict, "{check}: {health:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_this_user_may_not_do_is_found_by_the_doctor() {
     let (server, url) = server_with_the_documented_user();
