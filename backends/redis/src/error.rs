@@ -91,6 +91,10 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
     let (code, detail) = said(refusal);
     let kind = kind(code, detail);
     let message = match (kind, code) {
+        // It goes on about its settings for a whole page.
+        (ErrorKind::AccessDenied, "DENIED") => format!(
+            "{at} is in protected mode and serves its own machine only: give it a password, or set protected-mode no there"
+        ),
         (ErrorKind::AccessDenied, "NOPERM") => {
             format!("{at} does not permit this user what it takes: {detail}")
         }
@@ -110,7 +114,7 @@ fn kind(code: &str, detail: &str) -> ErrorKind {
         "BUSY" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "MISCONF" | "MOVED" | "ASK"
         | "NOREPLICAS" | "READONLY" | "TRYAGAIN" => ErrorKind::Unavailable,
         "OOM" => ErrorKind::LimitExceeded,
-        "NOAUTH" | "NOPERM" | "WRONGPASS" => ErrorKind::AccessDenied,
+        "DENIED" | "NOAUTH" | "NOPERM" | "WRONGPASS" => ErrorKind::AccessDenied,
         "WRONGTYPE" => ErrorKind::Corrupt,
         "ERR" if detail.contains("max number of clients") => ErrorKind::LimitExceeded,
         "ERR" if detail.contains("DB index") || detail.contains("database") => {
@@ -230,6 +234,11 @@ mod tests {
             ),
             (
                 "WRONGPASS invalid username-password pair or user is disabled.",
+                ErrorKind::AccessDenied,
+            ),
+            (
+                "DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
+                 default user.",
                 ErrorKind::AccessDenied,
             ),
             (

@@ -65,6 +65,33 @@ async fn credentials() {
     says(&option, ErrorKind::AccessDenied, &[&at]);
 }
 
+/// A server without a password serves its own machine only, unless told otherwise. It says so to everybody else, at length.
+#[tokio::test(flavor = "multi_thread")]
+async fn protected_mode() {
+    use std::io::Write as _;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(
+                b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
+                  default user. In this mode connections are only accepted from the loopback interface. If you want to \
+                  connect from external computers to Redis you may adopt one of the following solutions: 1) Just disable \
+                  protected mode sending the command 'CONFIG SET protected-mode no' from the loopback interface by \
+                  connecting to Redis from the same host the server is running. 4) Set up an authentication password for the \
+                  default user.\r\n",
+            );
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    for url in [format!("redis://{at}"), format!("redis+cluster://{at}")] {
+        let error = refused(&url).await;
+        says(&error, ErrorKind::AccessDenied, &["protected mode", &at]);
+        assert!(error.to_string().len() < 250, "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn databases() {
     let server = RedisServer::start().unwrap();
