@@ -9,9 +9,14 @@ local rest = ' ' .. now .. ' - ' .. ARGV[3]
 if redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. now .. rest, 'PX', ARGV[2], 'NX') then
   local last = redis.pcall('SET', KEYS[2], now, 'GET')
   if not last or (type(last) == 'string' and (last < now or #last ~= 16)) then return now end
-  if type(last) ~= 'string' or last >= '9007199254740991' then
+  if type(last) ~= 'string' then
+    -- Whatever else stands in the counter's place is no counter, and the next one begins at the present time.
+    redis.call('SET', KEYS[2], now)
+    return now
+  end
+  if last >= '9007199254740991' then
     redis.call('DEL', KEYS[1])
-    if type(last) == 'string' then redis.call('SET', KEYS[2], last) end
+    redis.call('SET', KEYS[2], last)
     return -2
   end
   local token = string.format('%016.0f', last + 1)

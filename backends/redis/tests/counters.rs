@@ -1,0 +1,172 @@
+//! The counters that tokens and versions come from: they never end, and whatever becomes of one, the next number is higher.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{SOON, locker, redis, request, take, within};
+use distlock_core::{
+    Attempt, Deleted, DistLock, Expect, FencingToken, HandOver, Lease, RecordKey, Records,
+    ReleaseOutcome, Version, Written,
+};
+use distlock_harness::servers::redis::RedisServer;
+use futures_util::future::join_all;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn counters(server: &RedisServer) -> Vec<String> {
+    let keys = server.command(&["KEYS", "*}:c"]).unwrap();
+    keys.lines().map(str::to_owned).collect()
+}
+
+async fn put(records: &dyn Records, key: &RecordKey, expect: Expect) -> Version {
+    match records.put(key, b"v", expect).await.unwrap() {
+        Written::Stored(version) => version,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_never_expire() {
+    let server = RedisServer::start().unwrap();
+    let mut tasks = Vec::new();
+    for process in 0..3 {
+        let locker = locker(&server.url()).await;
+        for task in 0..4 {
+            let locker = locker.clone();
+            tasks.push(async move {
+                for name in ["a", "b", "c"] {
+                    let wanted = locker.lock(name).ttl(LONG).wait(SOON);
+                    let guard = wanted.acquire().await.unwrap();
+                    let released = guard.release().await;
+                    assert!(released.is_clean(), "{process} {task} {name}");
+                }
+            });
+        }
+    }
+    within(SOON, "everybody had a turn", join_all(tasks)).await;
+    let records = redis(&server.url()).await.unwrap().records();
+    let key = RecordKey::new("r").unwrap();
+    put(&*records, &key, Expect::Absent).await;
+    let counters = counters(&server);
+    assert_eq!(counters.len(), 4, "{counters:?}");
+    for counter in counters {
+        let left = server.command(&["PTTL", &counter]).unwrap();
+        assert_eq!(left, "-1", "{counter}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_rise_although_one_was_deleted() {
+    let server = RedisServer::start().unwrap();
+    let records = redis(&server.url()).await.unwrap().records();
+    let key = RecordKey::new("r").unwrap();
+    let first = put(&*records, &key, Expect::Absent).await;
+    let deleted = records.delete(&key, first).await.unwrap();
+    assert_eq!(deleted, Deleted::Done);
+    let [counter] = &*counters(&server) else {
+        panic!("one counter");
+    };
+    assert_eq!(server.command(&["DEL", counter]).unwrap(), "1");
+    let second = put(&*records, &key, Expect::Absent).await;
+    assert!(second > first);
+    let third = put(&*records, &key, Expect::Version(second)).await;
+    assert!(third > second);
+}
+
+/// Somebody has put something else in their place, of every kind there is.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_none_gives_way_to_one_that_is_higher() {
+    let server = RedisServer::start().unwrap();
+    let store = redis(&server.url()).await.unwrap();
+    let (lock, records) = (store.lock(), store.records());
+    let names: Vec<_> = (0..64).map(|n| format!("n{n}")).collect();
+    let mut last = take_and_free(&*lock, &names).await;
+    let key = RecordKey::new("n0").unwrap();
+    let mut version = put(&*records, &key, Expect::Absent).await;
+    for other in [
+        &["RPUSH"][..],
+        &["SADD"],
+        &["HSET", "field"],
+        &["ZADD", "1"],
+        &["SET"],
+    ] {
+        let spoil = || {
+            for counter in counters(&server) {
+                server.command(&["DEL", &counter]).unwrap();
+                let command = [&other[..1], &[&counter], &other[1..], &["none"]].concat();
+                server.command(&command).unwrap();
+            }
+        };
+        spoil();
+        let alone = take_and_free(&*lock, &names[..1]).await;
+        assert!(alone[0] > last[0], "{other:?}, alone");
+        last[0] = alone[0];
+        spoil();
+        let together = take_and_free(&*lock, &names).await;
+        assert!(
+            together.iter().zip(&last).all(|(now, before)| now > before),
+            "{other:?}, together"
+        );
+        last = together;
+        for count in [1, names.len()] {
+            let given = hand_over(&*lock, &names[..count], spoil).await;
+            assert!(
+                given.iter().zip(&last).all(|(now, before)| now > before),
+                "{other:?}, {count} handed over"
+            );
+            last.splice(..count, given);
+        }
+        spoil();
+        let next = put(&*records, &key, Expect::Version(version)).await;
+        assert!(next > version, "{other:?}");
+        version = next;
+    }
+    // They are counters again.
+    take_and_free(&*lock, &names).await;
+    for counter in counters(&server) {
+        let number = server.command(&["GET", &counter]).unwrap();
+        assert!(number.len() == 16 && number.parse::<u64>().is_ok());
+    }
+}
+
+/// The tokens of locks that are taken at the same time and freed. The first few go alone, the others together.
+async fn take_and_free(lock: &dyn DistLock, names: &[String]) -> Vec<FencingToken> {
+    let taken = names.iter().map(|name| async move {
+        let wanted = request(name, LONG);
+        match lock.try_acquire(&wanted).await.unwrap() {
+            Attempt::Acquired(grant) => {
+                Lease::new(wanted.name.clone(), wanted.owner, Some(grant.token))
+            }
+            busy @ Attempt::Busy(_) => panic!("{name}: {busy:?}"),
+        }
+    });
+    let leases = join_all(taken).await;
+    let freed = leases.iter().map(|lease| lock.release(lease));
+    for freed in join_all(freed).await {
+        assert!(matches!(freed.unwrap(), ReleaseOutcome::Released { .. }));
+    }
+    leases.iter().filter_map(|lease| lease.token).collect()
+}
+
+/// The tokens of locks that are handed over at the same time, after something happened, and freed.
+async fn hand_over(lock: &dyn DistLock, names: &[String], before: impl Fn()) -> Vec<FencingToken> {
+    let mut leases = Vec::new();
+    for name in names {
+        let wanted = request(name, LONG);
+        let grant = take(lock, &wanted).await;
+        leases.push(Lease::new(wanted.name, wanted.owner, Some(grant.token)));
+    }
+    before();
+    let given = leases.iter().map(|lease| async move {
+        let next = request(lease.name.as_str(), LONG);
+        let HandOver::Done(grant) = lock.hand_over(lease, &next).await.unwrap() else {
+            panic!("{}: not ours", lease.name);
+        };
+        assert!(Some(grant.token) > lease.token);
+        let heir = Lease::new(next.name, next.owner, Some(grant.token));
+        lock.release(&heir).await.unwrap();
+        grant.token
+    });
+    join_all(given).await
+}
