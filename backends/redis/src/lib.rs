@@ -101,7 +101,8 @@ impl Redis {
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database that cannot be right, and
     /// for a URL that names the wrong kind of server; [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for
     /// credentials that are missing, refused or permit too little;
-    /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) when a primary cannot be reached or cannot serve now.
+    /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) when a primary cannot be reached within the connect timeout, or
+    /// cannot serve now.
     ///
     /// # Cancel safety
     /// Safe: connections that were made are closed.

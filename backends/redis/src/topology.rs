@@ -123,19 +123,7 @@ impl Router {
     /// # Errors
     /// As [`Router::link`], when one of them cannot be reached.
     pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
-        let Shape::Cluster(cluster) = &self.shape else {
-            // Any bucket will do: there is one primary.
-            let link = self.link(Bucket::of("")).await?;
-            return Ok(vec![link]);
-        };
-        self.patiently(|| async {
-            let map = cluster.map(&self.dialer).await?;
-            let links = map.primaries.iter().map(|node| node.connect(&self.dialer));
-            futures_util::future::try_join_all(links)
-                .await
-                .inspect_err(|_| cluster.doubt())
-        })
-        .await
+        self.patiently(|| self.try_links()).await
     }
 
     /// How many slots of a cluster nobody serves, asked for anew; `None` where there is one primary.
@@ -154,17 +142,15 @@ impl Router {
     /// # Errors
     /// Whatever keeps a server from serving.
     pub(crate) async fn open(&self) -> Result<Vec<Arc<Link>>> {
-        let opened = match &self.shape {
-            Shape::Cluster(cluster) => {
-                let map = cluster.map(&self.dialer).await?;
-                let links = map.primaries.iter().map(|node| node.connect(&self.dialer));
-                futures_util::future::try_join_all(links).await
-            }
-            Shape::Single(_) | Shape::Sentinel { .. } => {
-                self.try_link(Bucket::of("")).await.map(|link| vec![link])
+        // Each step has a limit of its own, which says more of what is wrong; together they may take longer.
+        let limit = self.dialer.config().connect_timeout;
+        let links = tokio::select! {
+            biased;
+            links = self.try_links() => links?,
+            () = self.dialer.clock().sleep(limit) => {
+                return Err(self.silent(limit, " (option `connect_timeout`)"));
             }
         };
-        let links = opened?;
         for link in &links {
             match (link.server.clustered, self.is_cluster()) {
                 (Some(true), false) => {
@@ -205,6 +191,22 @@ impl Router {
         match &self.shape {
             Shape::Single(node) | Shape::Sentinel { primary: node, .. } => node.hang_up(),
             Shape::Cluster(cluster) => cluster.hang_up(),
+        }
+    }
+
+    async fn try_links(&self) -> Result<Vec<Arc<Link>>> {
+        match &self.shape {
+            Shape::Cluster(cluster) => {
+                let map = cluster.map(&self.dialer).await?;
+                let links = map.primaries.iter().map(|node| node.connect(&self.dialer));
+                futures_util::future::try_join_all(links)
+                    .await
+                    .inspect_err(|_| cluster.doubt())
+            }
+            Shape::Single(_) | Shape::Sentinel { .. } => {
+                // Any bucket will do: there is one primary.
+                self.try_link(Bucket::of("")).await.map(|link| vec![link])
+            }
         }
     }
 
@@ -254,18 +256,18 @@ impl Router {
             }
             let left = until.since(clock.now());
             if left.is_zero() {
-                return Err(last.unwrap_or_else(|| self.silent()));
+                return Err(last.unwrap_or_else(|| self.silent(PATIENCE, "")));
             }
             clock.sleep(pause.min(left)).await;
             pause *= 2;
         }
     }
 
-    fn silent(&self) -> Error {
+    fn silent(&self, limit: Duration, option: &str) -> Error {
         Error::new(
             ErrorKind::Unavailable,
             format!(
-                "no connection to {} within {PATIENCE:?}",
+                "no connection to {} within {limit:?}{option}",
                 self.dialer.config().topology
             ),
         )

@@ -125,12 +125,19 @@ async fn addresses() {
     // Somebody who never says a word.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = silent.local_addr().unwrap().to_string();
-    let error = refused(&format!("redis://:canary@{at}")).await;
-    says(
-        &error,
-        ErrorKind::Unavailable,
-        &[&at, "did not answer in time"],
-    );
+    for url in [
+        format!("redis://:canary@{at}"),
+        format!("redis+sentinel://:canary@{at}/mymaster"),
+        format!("redis+cluster://:canary@{at}"),
+        format!("redis+cluster://:canary@{at},{at}"),
+    ] {
+        let error = refused(&url).await;
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &[&at, "did not answer in time"],
+        );
+    }
 
     // Somebody who speaks something else.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,0 +1,122 @@
+//! Servers that answer, each time a little too late: opening ends in time all the same.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server lives in real time"
+)]
+
+mod common;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use common::{pause, redis};
+use distlock_core::ErrorKind;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+const LIMIT: Duration = Duration::from_secs(4);
+
+/// What a server says to a command; nothing at all to one that it never answers.
+type Answer = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// A server that answers what it is sent in one go after a pause.
+async fn server(
+    late: Duration,
+    answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer: Answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(serve(client, late, Arc::clone(&answer)));
+        }
+    });
+    address
+}
+
+async fn serve(mut client: TcpStream, late: Duration, answer: Answer) {
+    let mut buffer = vec![0; 4096];
+    while let Ok(read @ 1..) = client.read(&mut buffer).await {
+        pause(late).await;
+        let sent = String::from_utf8_lossy(&buffer[..read]).into_owned();
+        for command in sent.split('*').skip(1) {
+            let words = command
+                .lines()
+                .skip(1)
+                .filter(|line| !line.starts_with('$'));
+            let command = words.collect::<Vec<_>>().join(" ");
+            if let Some(answer) = answer(&command) {
+                let _ = client.write_all(answer.as_bytes()).await;
+            }
+        }
+    }
+}
+
+fn strings(words: &[&str]) -> String {
+    let words = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    words.collect()
+}
+
+async fn gives_up(url: &str) {
+    let start = Instant::now();
+    let error = redis(url).await.expect_err(url);
+    let took = start.elapsed();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+    assert!(took < LIMIT + Duration::from_secs(1), "{took:?}: {error}");
+}
+
+/// Sentinels that take half of the time, and a primary that would take more than the other half.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_sentinels() {
+    let late = Duration::from_millis(420);
+    // It says that it is a primary, and nothing else.
+    let primary = server(late, |command| match command {
+        "ROLE" => Some("*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".into()),
+        command if command.starts_with("CLIENT") => Some("+OK\r\n".into()),
+        _ => None,
+    });
+    let port = primary.await.port().to_string();
+    let sentinel = server(late, move |command| match command {
+        "ROLE" => Some("*2\r\n$8\r\nsentinel\r\n*1\r\n$1\r\np\r\n".into()),
+        "SENTINEL MASTERS" => {
+            let fields = [
+                "name",
+                "p",
+                "ip",
+                "127.0.0.1",
+                "port",
+                &port,
+                "flags",
+                "master",
+            ];
+            Some(format!("*1\r\n*{}\r\n{}", fields.len(), strings(&fields)))
+        }
+        _ => Some("+OK\r\n".into()),
+    });
+    let sentinel = sentinel.await;
+    gives_up(&format!("redis+sentinel://{sentinel}/p?connect_timeout=4s")).await;
+}
+
+/// One that lets everybody in, and is silent when it is asked for the map.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster() {
+    let node = server(LIMIT / 2, |command| {
+        command
+            .starts_with("HELLO")
+            .then(|| "%1\r\n$5\r\nproto\r\n:3\r\n".into())
+    });
+    let node = node.await;
+    gives_up(&format!(
+        "redis+cluster://{node}?connect_timeout=4s&request_timeout=4s"
+    ))
+    .await;
+}
