@@ -62,7 +62,9 @@ impl RedisLock {
 
     /// Names of locks, as their keys say, in byte order: the first `limit` after `after`.
     ///
-    /// It looks at every key of the servers, in small steps: it is for people and repair tools.
+    /// It looks at every key of the servers, in small steps: it is for people and repair tools. In a cluster it looks at one
+    /// server after the other: what moves meanwhile to one that was looked at already is left out. The map does not tell,
+    /// because it changes when a slot has moved and not when it begins to.
     async fn scan(
         &self,
         prefix: &str,
