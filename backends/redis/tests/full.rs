@@ -1,0 +1,86 @@
+//! A server that has as many clients as it may have.
+
+mod common;
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
+
+use common::{SOON, locker};
+use distlock_core::ErrorKind;
+use distlock_harness::{eventually_async, servers::redis::RedisServer};
+
+/// Whoever lost the connection finds no room for another one, until there is room again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_outlives_that_there_is_no_room_for_its_connection() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let ttl = Duration::from_secs(12);
+    let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
+    let token = guard.token();
+    let key = server.command(&["KEYS", "*:l:a"]).unwrap();
+    // Nobody else gets in then.
+    let mut administrator = Administrator::of(&server);
+    assert_eq!(administrator.ask("CONFIG SET maxclients 1"), "+OK");
+    let killed = administrator.ask("CLIENT KILL TYPE normal SKIPME yes");
+    assert_ne!(killed, ":0");
+    eventually_async("a renewal found no room", ttl, || {
+        let refused = administrator.info("rejected_connections");
+        async move { (refused != "0").then_some(()) }
+    })
+    .await
+    .unwrap();
+    let error = locker.lock("b").wait(Duration::ZERO).acquire().await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert!(guard.is_valid());
+    let left = || -> u64 {
+        let left = server.command(&["PTTL", &key]).unwrap();
+        left.parse().unwrap()
+    };
+    assert_eq!(administrator.ask("CONFIG SET maxclients 100"), "+OK");
+    let before = left();
+    eventually_async("it is renewed", ttl, || async {
+        (left() > before).then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(guard.token(), token);
+    assert!(guard.release().await.is_clean());
+}
+
+/// Somebody who is connected while nobody else can be.
+struct Administrator(BufReader<TcpStream>);
+
+impl Administrator {
+    fn of(server: &RedisServer) -> Self {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// The first line of the reply.
+    fn ask(&mut self, command: &str) -> String {
+        let stream = self.0.get_mut();
+        stream
+            .write_all(format!("{command}\r\n").as_bytes())
+            .unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn info(&mut self, field: &str) -> String {
+        let length = self.ask("INFO stats");
+        let length: usize = length.trim_start_matches('$').parse().unwrap();
+        let mut text = vec![0; length + 2];
+        self.0.read_exact(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let found = text
+            .lines()
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        found.unwrap().to_owned()
+    }
+}
