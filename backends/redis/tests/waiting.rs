@@ -329,5 +329,8 @@ async fn four_processes_pass_a_lock_on() {
     for pair in holds.windows(2) {
         assert!(pair[0].1 <= pair[1].0, "two at once: {pair:?}");
         assert!(pair[0].2 < pair[1].2, "tokens rise: {pair:?}");
+        // Woken, and not found by somebody who looks every ten seconds without a reason.
+        let gap = pair[1].0.saturating_sub(pair[0].1);
+        assert!(gap < Duration::from_secs(5), "{gap:?} after {pair:?}");
     }
 }
