@@ -193,6 +193,24 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     assert!(is_busy(&*lock, &third).await);
     let released = lock.release(&lease(&second, &second_grant)).await.unwrap();
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
+
+    // The very schedule that fails above: the first answer is late, and whatever the release still did then would be late.
+    let first = request("a", SHORT);
+    let granted = take(&*slow.lock(), &first).await;
+    proxy.stop(Direction::ToClient);
+    let releasing = tokio::spawn({
+        let (lock, lease) = (slow.lock(), lease(&first, &granted));
+        async move { lock.release(&lease).await }
+    });
+    pause(SHORT * 2).await;
+    let second = request("a", LONG);
+    let second_grant = take(&*lock, &second).await;
+    proxy.pass();
+    let released = within(SOON, "answered", releasing).await.unwrap();
+    assert!(matches!(released.unwrap(), ReleaseOutcome::Released { .. }));
+    assert!(is_busy(&*lock, &third).await);
+    let released = lock.release(&lease(&second, &second_grant)).await.unwrap();
+    assert!(matches!(released, ReleaseOutcome::Released { .. }));
 }
 
 /// Schedule: the holder gives its lock back in time, and the next one asks.
