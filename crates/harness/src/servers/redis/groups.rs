@@ -1,10 +1,10 @@
 //! Servers that belong together: a primary with its replica and sentinels, a cluster.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{Flavour, READY, RedisServer};
+use super::{Flavour, READY, RedisServer, tls_settings};
 use crate::{eventually, free_port};
 
 /// A primary, one replica and three sentinels that watch them.
@@ -35,21 +35,29 @@ impl RedisSentinels {
     /// # Errors
     /// As [`RedisServer::start`].
     pub fn start() -> Result<Self> {
-        let primary = RedisServer::with(&["repl-diskless-sync-delay 0"])?;
-        let replica = RedisServer::with(&[
-            "repl-diskless-sync-delay 0",
-            &format!("replicaof 127.0.0.1 {}", primary.port),
-        ])?;
-        let monitor = format!(
-            "sentinel monitor {} 127.0.0.1 {} 2",
-            Self::PRIMARY,
-            primary.port
-        );
+        Self::start_as(None)
+    }
+
+    /// As [`RedisSentinels::start`], for clients that speak TLS and have a certificate; `pki` as in
+    /// [`RedisServer::with_tls`]. The tests themselves ask without.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn with_tls(pki: &Path) -> Result<Self> {
+        Self::start_as(Some(pki))
+    }
+
+    fn start_as(pki: Option<&Path>) -> Result<Self> {
+        let primary = server(pki, &[], &["repl-diskless-sync-delay 0"])?;
+        let at = primary.clients_port();
+        let replicaof = format!("replicaof 127.0.0.1 {at}");
+        let replica = server(pki, &[], &["repl-diskless-sync-delay 0", &replicaof])?;
+        let monitor = format!("sentinel monitor {} 127.0.0.1 {at} 2", Self::PRIMARY);
         let down = format!("sentinel down-after-milliseconds {} 3000", Self::PRIMARY);
         let limit = format!("sentinel failover-timeout {} 10000", Self::PRIMARY);
         let settings = ["appendonly no", &monitor, &down, &limit];
         let sentinels = (0..3)
-            .map(|_| RedisServer::start_as(Flavour::Installed, &["--sentinel"], &settings))
+            .map(|_| server(pki, &["--sentinel"], &settings))
             .collect::<Result<Vec<_>>>()?;
         let all = Self {
             primary,
@@ -106,16 +114,30 @@ impl RedisCluster {
     /// # Errors
     /// As [`RedisServer::start`].
     pub fn start(shards: usize, replicas: usize) -> Result<Self> {
+        Self::start_as(None, shards, replicas)
+    }
+
+    /// As [`RedisCluster::start`], without replicas, for clients that speak TLS and have a certificate; `pki` as in
+    /// [`RedisServer::with_tls`]. The tests themselves ask without.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn with_tls(pki: &Path, shards: usize) -> Result<Self> {
+        Self::start_as(Some(pki), shards, 0)
+    }
+
+    fn start_as(pki: Option<&Path>, shards: usize, replicas: usize) -> Result<Self> {
         let nodes = (0..shards * (1 + replicas))
             .map(|_| {
                 // Without it the bus takes the port 10000 above, which may be taken or not exist.
                 let bus = format!("cluster-port {}", free_port()?);
-                RedisServer::with(&[
+                let settings = [
                     "cluster-enabled yes",
                     "cluster-node-timeout 3000",
                     "repl-diskless-sync-delay 0",
                     &bus,
-                ])
+                ];
+                server(pki, &[], &settings)
             })
             .collect::<Result<Vec<_>>>()?;
         let cluster = Self { nodes };
@@ -179,10 +201,21 @@ impl RedisCluster {
     }
 }
 
+/// One of them. With certificates it has a second port, for clients and for the others.
+fn server(pki: Option<&Path>, arguments: &[&str], settings: &[&str]) -> Result<RedisServer> {
+    let mut all: Vec<_> = settings.iter().map(ToString::to_string).collect();
+    if let Some(pki) = pki {
+        all.extend(tls_settings(pki, free_port()?));
+        all.extend(["tls-replication yes".into(), "tls-cluster yes".into()]);
+    }
+    let all: Vec<_> = all.iter().map(String::as_str).collect();
+    RedisServer::start_as(Flavour::Installed, arguments, &all)
+}
+
 fn hosts(servers: &[RedisServer]) -> String {
     let hosts: Vec<_> = servers
         .iter()
-        .map(|server| format!("127.0.0.1:{}", server.port))
+        .map(|server| format!("127.0.0.1:{}", server.clients_port()))
         .collect();
     hosts.join(",")
 }

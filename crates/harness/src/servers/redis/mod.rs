@@ -5,7 +5,7 @@ mod groups;
 use std::{
     env, fs,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -62,7 +62,6 @@ pub struct RedisServer {
     port: u16,
     flavour: Flavour,
     config: Vec<String>,
-    tls: bool,
 }
 
 /// What clients ask a server, as it happens.
@@ -96,27 +95,17 @@ impl RedisServer {
         Self::start_as(flavour, &[], settings)
     }
 
-    /// Starts a server that speaks TLS only, and wants a client certificate of the same authority. `pki` holds `ca.crt`,
-    /// `server.crt` and `server.key`.
+    /// Starts a server that speaks TLS only, and wants a client certificate of the same authority. `pki` is the folder of
+    /// a [`Pki`](crate::Pki).
     ///
     /// # Errors
     /// As [`RedisServer::start`].
-    pub fn with_tls(pki: &std::path::Path, settings: &[&str]) -> Result<Self> {
-        let file = |name: &str| pki.join(name).display().to_string();
-        let mut all = vec![
-            format!("tls-ca-cert-file {}", file("ca.crt")),
-            format!("tls-cert-file {}", file("server.crt")),
-            format!("tls-key-file {}", file("server.key")),
-        ];
-        all.extend(settings.iter().map(|setting| (*setting).to_owned()));
-        let all: Vec<_> = all.iter().map(String::as_str).collect();
+    pub fn with_tls(pki: &Path, settings: &[&str]) -> Result<Self> {
         retried(|port| {
-            let mut server = Self::prepare(Flavour::Installed, port, &all)?;
-            server.tls = true;
+            let mut server = Self::prepare(Flavour::Installed, port, settings)?;
             server.config.retain(|line| !line.starts_with("port "));
-            server
-                .config
-                .extend(["port 0".into(), format!("tls-port {port}")]);
+            server.config.push("port 0".into());
+            server.config.extend(tls_settings(pki, port));
             server.launch(&[])?;
             server.wait_for_log("Ready to accept connections")?;
             Ok(server)
@@ -155,7 +144,6 @@ impl RedisServer {
             port,
             flavour,
             config,
-            tls: false,
         })
     }
 
@@ -210,6 +198,13 @@ impl RedisServer {
         self.port
     }
 
+    /// Where clients connect that speak TLS, if they may.
+    fn clients_port(&self) -> u16 {
+        let mut settings = self.config.iter();
+        let port = settings.find_map(|line| line.strip_prefix("tls-port ")?.parse().ok());
+        port.unwrap_or(self.port)
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -218,7 +213,7 @@ impl RedisServer {
 
     /// Its folder: the append-only file is in it.
     #[must_use]
-    pub fn folder(&self) -> &std::path::Path {
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -335,6 +330,19 @@ impl RedisMonitor {
         let sent = |line: &&String| line.contains(" [") && !line.contains(" lua] ");
         lines.iter().filter(sent).cloned().collect()
     }
+}
+
+/// What has a server listen to TLS on `port`, and have a certificate wherever it is the client itself.
+fn tls_settings(pki: &Path, port: u16) -> Vec<String> {
+    let file = |option, name| format!("{option} {}", pki.join(name).display());
+    vec![
+        format!("tls-port {port}"),
+        file("tls-ca-cert-file", "ca.crt"),
+        file("tls-cert-file", "server.crt"),
+        file("tls-key-file", "server.key"),
+        file("tls-client-cert-file", "client.crt"),
+        file("tls-client-key-file", "client.key"),
+    ]
 }
 
 /// Somebody else may take a free port before the server does.

@@ -1,0 +1,69 @@
+//! TLS to servers that belong together: to the sentinels and the primary they name, and to every shard of a cluster.
+#![cfg(feature = "tls")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{SOON, locker, redis, within};
+use distlock_core::{ErrorKind, Expect, RecordKey, Written};
+use distlock_harness::{
+    Pki,
+    servers::redis::{RedisCluster, RedisSentinels},
+};
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// A URL with everything that the servers ask for, certificates included.
+fn secured(url: &str, pki: &Pki) -> String {
+    let file = |name| pki.path(name).display().to_string();
+    let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
+    format!("{url}?tls=true&ca={ca}&cert={cert}&key={key}")
+}
+
+/// Locks, wake-ups and records work with what is asked for, and nothing does without.
+async fn works(url: &str, pki: &Pki) {
+    let secured_url = secured(url, pki);
+    let (holder, waiter) = (locker(&secured_url).await, locker(&secured_url).await);
+    // Some on every shard, as likely as not.
+    for at in 0..6 {
+        let name = format!("lock-{at}");
+        let guard = holder.lock(&name).ttl(TTL).acquire().await.unwrap();
+        let waiting = tokio::spawn(waiter.lock(&name).wait(SOON).acquire());
+        guard.extend(TTL).await.unwrap();
+        assert!(guard.release().await.is_clean());
+        let next = within(SOON, "woken", waiting).await.unwrap().unwrap();
+        assert!(next.release().await.is_clean());
+    }
+    let records = redis(&secured_url).await.unwrap().records();
+    let key = RecordKey::new("k").unwrap();
+    let written = records.put(&key, b"v", Expect::Absent).await;
+    assert!(matches!(written.unwrap(), Written::Stored(_)));
+
+    let other = Pki::new().unwrap();
+    for refused in [
+        // It does not speak TLS, where only that is spoken.
+        url.to_owned(),
+        // No authority that is known here has signed the servers.
+        format!("{url}?tls=true"),
+        secured(url, &other),
+    ] {
+        let error = redis(&refused).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("127.0.0.1"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels() {
+    let pki = Pki::new().unwrap();
+    let servers = RedisSentinels::with_tls(pki.folder()).unwrap();
+    works(&servers.url(), &pki).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster() {
+    let pki = Pki::new().unwrap();
+    let servers = RedisCluster::with_tls(pki.folder(), 3).unwrap();
+    works(&servers.url(), &pki).await;
+}
