@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::{SOON, locker, redis, request, take, within};
+use common::{SOON, locker, moving::Moving, redis, request, take, within};
 use distlock_core::{
     Attempt, ErrorKind, Guard, Health, Lease, Locker, ReleaseOutcome, Renewal, Renewed, Ttl,
     Verdict,
@@ -43,49 +43,6 @@ fn home(servers: &RedisCluster, name: &str) -> usize {
     let pattern = format!("*:l:{name}");
     let has_it = |node: &RedisServer| !node.command(&["KEYS", &pattern]).unwrap().is_empty();
     servers.nodes.iter().position(has_it).unwrap()
-}
-
-/// A slot on its way from one server to another, step by step as an operator's tool does it.
-struct Moving<'a> {
-    old: &'a RedisServer,
-    new: &'a RedisServer,
-    slot: String,
-    ids: [String; 2],
-}
-
-impl<'a> Moving<'a> {
-    /// The slot of a key.
-    fn begin(old: &'a RedisServer, new: &'a RedisServer, key: &str) -> Self {
-        let slot = old.command(&["CLUSTER", "KEYSLOT", key]).unwrap();
-        let ids = [old, new].map(|node| node.command(&["CLUSTER", "MYID"]).unwrap());
-        let moving = Self {
-            old,
-            new,
-            slot,
-            ids,
-        };
-        moving.set(new, "IMPORTING", 0);
-        moving.set(old, "MIGRATING", 1);
-        moving
-    }
-
-    fn bring(&self, keys: &[&str]) {
-        let port = self.new.address().port().to_string();
-        let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-        migrate.extend(keys);
-        assert_eq!(self.old.command(&migrate).unwrap(), "OK");
-    }
-
-    fn end(self) {
-        for node in [self.new, self.old] {
-            self.set(node, "NODE", 1);
-        }
-    }
-
-    fn set(&self, node: &RedisServer, state: &str, id: usize) {
-        let set = ["CLUSTER", "SETSLOT", &self.slot, state, &self.ids[id]];
-        assert_eq!(node.command(&set).unwrap(), "OK");
-    }
 }
 
 /// One that was started for a cluster and never joined it knows nothing, and says so quickly.

@@ -1,6 +1,8 @@
 //! What the tests of this backend share.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
+pub(crate) mod moving;
+
 use std::{future::Future, sync::Arc, time::Duration};
 
 use distlock_core::{
