@@ -1,0 +1,258 @@
+//! The documented rights of a user are enough on every kind of server, and none of them is for nothing.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{SOON, moving::Moving, redis, request, within};
+use distlock_core::{
+    AcquireRequest, Attempt, Deleted, Expect, Forced, Grant, HandOver, Health, Lease, RecordKey,
+    ReleaseOutcome, Renewal, Renewed, Result, Verdict, Written,
+};
+use distlock_harness::servers::redis::{Flavour, RedisCluster, RedisSentinels, RedisServer};
+use futures_util::future::join_all;
+
+/// The line that the crate's documentation gives.
+const ACL: &str = include_str!("../src/acl.txt");
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Gives the user these rights and no others.
+fn permit(server: &RedisServer, words: &[&str]) {
+    assert_eq!(server.command(words).unwrap(), "OK");
+}
+
+fn documented() -> Vec<String> {
+    let line = ACL.trim().replace(">PASSWORD", ">canary");
+    line.split(' ').map(str::to_owned).collect()
+}
+
+/// A URL with the user in it.
+fn by_the_user(url: &str) -> String {
+    url.replacen("://", "://distlock:canary@", 1)
+}
+
+fn granted(
+    asked: Result<Attempt<Grant>>,
+    of: &AcquireRequest,
+) -> std::result::Result<Lease, String> {
+    match asked {
+        Ok(Attempt::Acquired(grant)) => {
+            Ok(Lease::new(of.name.clone(), of.owner, Some(grant.token)))
+        }
+        other => Err(format!("acquire: {other:?}")),
+    }
+}
+
+/// The value of an answer, if it is the one that is expected.
+macro_rules! got {
+    ($answer:expr, $pattern:pat) => {{
+        match $answer {
+            Ok($pattern) => {}
+            answer => return Err(format!("{}: {answer:?}", stringify!($answer))),
+        }
+    }};
+}
+
+/// Everything that locks and records are for, and what is wrong when it does not work.
+async fn everything(url: &str) -> std::result::Result<Health, String> {
+    let store = redis(url).await.map_err(|error| error.to_string())?;
+    let (lock, records) = (store.lock(), store.records());
+    let next = request("n0", LONG);
+    let mut contender = lock
+        .contend(&next)
+        .await
+        .map_err(|error| error.to_string())?;
+
+    // One alone, and several that travel together.
+    let alone = request("alone", LONG);
+    let alone = granted(lock.try_acquire(&alone).await, &alone)?;
+    got!(lock.release(&alone).await, ReleaseOutcome::Released { .. });
+    let wanted: Vec<_> = (0..16).map(|at| request(&format!("n{at}"), LONG)).collect();
+    let asked = join_all(wanted.iter().map(|request| lock.try_acquire(request))).await;
+    let held = asked.into_iter().zip(&wanted);
+    let held: Vec<_> = held
+        .map(|(asked, of)| granted(asked, of))
+        .collect::<std::result::Result<_, _>>()?;
+    let renewal = Renewal::plain(next.ttl);
+    got!(
+        lock.renew(&held[0], &renewal).await,
+        Renewed::Extended { .. }
+    );
+    got!(contender.attempt().await, Attempt::Busy(Some(_)));
+    for released in join_all(held.iter().map(|lease| lock.release(lease))).await {
+        got!(released, ReleaseOutcome::Released { .. });
+    }
+    within(SOON, "woken", contender.wait(LONG)).await;
+    let lease = granted(contender.attempt().await, &next)?;
+
+    let other = request("n0", LONG);
+    let Ok(HandOver::Done(grant)) = lock.hand_over(&lease, &other).await else {
+        return Err("it is not handed over".into());
+    };
+    got!(
+        lock.inspect(&other.name).await.map(|info| info.held),
+        Some(_)
+    );
+    got!(lock.list("n", None, 10).await.as_deref(), [_]);
+    got!(
+        lock.force_release(&other.name, grant.token).await,
+        Forced::Released
+    );
+
+    let key = RecordKey::new("k").unwrap();
+    let written = records.put(&key, b"v", Expect::Absent).await;
+    let Ok(Written::Stored(version)) = written else {
+        return Err(format!("put: {written:?}"));
+    };
+    got!(records.get(&key).await, Some(_));
+    got!(records.scan("k", None, 10).await.as_deref(), [_]);
+    got!(records.delete(&key, version).await, Deleted::Done);
+
+    lock.health().await.map_err(|error| error.to_string())
+}
+
+fn verdicts(health: &Health) -> Vec<(&'static str, Verdict)> {
+    let findings = health.findings.iter();
+    findings.map(|found| (found.check, found.verdict)).collect()
+}
+
+fn may_do_all(health: &Health) {
+    for (check, verdict) in verdicts(health) {
+        assert!(check != "rights" || verdict == Verdict::Pass, "{health:?}");
+    }
+}
+
+/// What servers refused to do since they were asked the last time.
+fn refused(servers: &[RedisServer]) -> Vec<String> {
+    let mut objects = Vec::new();
+    for server in servers {
+        let log = server.command(&["ACL", "LOG"]).unwrap();
+        let words: Vec<_> = log.lines().collect();
+        let pairs = words.windows(2).filter(|pair| pair[0] == "object");
+        objects.extend(pairs.map(|pair| pair[1].to_owned()));
+        server.command(&["ACL", "LOG", "RESET"]).unwrap();
+    }
+    objects
+}
+
+/// One right of the line after the other is taken away, and it is missed.
+async fn each_is_missed(
+    servers: &[RedisServer],
+    rights: &[String],
+    tried: impl AsyncFn() -> std::result::Result<Health, String>,
+) {
+    let all = documented();
+    let mut whole = None;
+    for right in [None].into_iter().chain(rights.iter().map(Some)) {
+        let words = all.iter().filter(|word| Some(*word) != right);
+        let words: Vec<_> = words.map(String::as_str).collect();
+        for server in servers {
+            server.command(&["FLUSHALL"]).unwrap();
+            server.command(&["SCRIPT", "FLUSH"]).unwrap();
+            permit(server, &words);
+        }
+        refused(servers);
+        let outcome = tried().await;
+        let refused = refused(servers);
+        let Some(right) = right else {
+            let health = outcome.expect("with all of them it works");
+            may_do_all(&health);
+            whole = Some(verdicts(&health));
+            continue;
+        };
+        match right.as_str() {
+            // Only the doctor needs it.
+            "+info" => {
+                let health = outcome.expect(right);
+                assert_ne!(whole, Some(verdicts(&health)), "{right}: {health:?}");
+            }
+            // It is asked for what newer servers than this one can do.
+            "+command|info" => {
+                outcome.expect(right);
+                assert!(refused.contains(&"command|info".to_owned()), "{refused:?}");
+            }
+            _ => {
+                let error = outcome.expect_err(right);
+                let object = right.trim_start_matches('+');
+                let missed = refused.iter().any(|refused| {
+                    refused == object
+                        || (object.starts_with('~') && refused.starts_with("distlock:"))
+                });
+                assert!(missed, "{right}: {error}: {refused:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_needs_each_of_them() {
+    let servers = [RedisServer::start().unwrap()];
+    let url = by_the_user(&format!("{}/1", servers[0].url()));
+    let mut rights = documented();
+    rights.retain(|word| word.starts_with(['+', '~']));
+    rights.retain(|word| !["+cluster|slots", "+asking"].contains(&word.as_str()));
+    assert!(rights.len() > 20, "{rights:?}");
+    each_is_missed(&servers, &rights, async || everything(&url).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_needs_two_more() {
+    let cluster = RedisCluster::start(3, 0).unwrap();
+    let url = by_the_user(&cluster.url());
+    let rights = ["+cluster|slots".to_owned(), "+asking".to_owned()];
+    each_is_missed(&cluster.nodes, &rights, async || {
+        let health = everything(&url).await?;
+        taken_on_its_way(&cluster, &url).await?;
+        Ok(health)
+    })
+    .await;
+}
+
+/// Takes a lock whose slot is on its way to another server.
+async fn taken_on_its_way(cluster: &RedisCluster, url: &str) -> std::result::Result<(), String> {
+    let store = redis(url).await.map_err(|error| error.to_string())?;
+    let (lock, wanted) = (store.lock(), request("moved", LONG));
+    let lease = granted(lock.try_acquire(&wanted).await, &wanted)?;
+    let mut keys = Vec::new();
+    let from = cluster.nodes.iter().position(|node| {
+        let found = node.command(&["KEYS", "*:l:moved"]).unwrap();
+        keys.extend(found.lines().map(str::to_owned));
+        !found.is_empty()
+    });
+    let from = from.unwrap();
+    got!(lock.release(&lease).await, ReleaseOutcome::Released { .. });
+    let bucket = keys[0].strip_suffix("l:moved").unwrap();
+    let (old, new) = (&cluster.nodes[from], &cluster.nodes[(from + 1) % 3]);
+    let moving = Moving::begin(old, new, &keys[0]);
+    moving.bring(&[&format!("{bucket}c")]);
+    let asked = lock.try_acquire(&wanted).await;
+    moving.end();
+    granted(asked, &wanted).map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_lead_to_a_server_that_needs_no_more() {
+    let servers = RedisSentinels::start().unwrap();
+    let words = documented();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    for server in [&servers.primary, &servers.replica] {
+        permit(server, &words);
+    }
+    let health = everything(&by_the_user(&servers.url())).await;
+    may_do_all(&health.unwrap());
+}
+
+/// To greet and to say who it is takes no right, not even where nobody else may come in.
+#[tokio::test(flavor = "multi_thread")]
+async fn newer_servers_ask_for_no_more() {
+    let words = documented();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {
+        let server = RedisServer::of(flavour, &[]).unwrap();
+        permit(&server, &words);
+        permit(&server, &["ACL", "SETUSER", "default", "off"]);
+        let health = everything(&by_the_user(&server.url())).await;
+        may_do_all(&health.unwrap());
+    }
+}
