@@ -2,11 +2,18 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{
+    env, fs,
+    process::Command,
+    time::Duration,
+};
 
 use common::{SOON, locker, redis};
 use distlock_core::{ErrorKind, Locker};
-use distlock_harness::{eventually_async, servers::redis::RedisServer};
+use distlock_harness::{
+    Process, eventually_async,
+    servers::redis::{RedisMonitor, RedisServer},
+};
 use tokio::task::JoinSet;
 
 const NAME: &str = "waited-for";
@@ -54,8 +61,38 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     assert!(commands.len() <= 60, "{}: {commands:#?}", commands.len());
 }
 
+/// The commands that clients sent before this, all of them: a last one of ours comes after them.
+async fn all(server: &RedisServer, monitor: &RedisMonitor) -> Vec<String> {
+    let last = format!("last-{}", monitor.commands().len());
+    server.command(&["ECHO", &last]).unwrap();
+    eventually_async("the monitor tells of the last one", SOON, || async {
+        let mut commands = monitor.commands();
+        let at = commands.iter().rposition(|line| line.contains(&last))?;
+        commands.truncate(at);
+        Some(commands)
+    })
+    .await
+    .unwrap()
+}
+
+/// This very binary plays each of the processes.
 #[tokio::test(flavor = "multi_thread")]
-async fn five_waiters_of_each_of_ten_clients_cost_a_few_commands_each() {
+async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
+    const URL: &str = "DISTLOCK_TEST_WAITED_FOR_AT";
+    const NOTE: &str = "DISTLOCK_TEST_NOTE";
+    let time = Duration::from_secs(10);
+    if let (Ok(url), Some(note)) = (env::var(URL), env::var_os(NOTE)) {
+        let store = redis(&url).await.unwrap();
+        let waiting = Locker::new(store.lock());
+        waiting.ready().await.unwrap();
+        let mut tasks = JoinSet::new();
+        wait(&mut tasks, &waiting, 5, time);
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+        fs::write(note, store.commands().to_string()).unwrap();
+        return;
+    }
     let server = RedisServer::start().unwrap();
     let holder = locker(&server.url()).await;
     let guard = holder
@@ -65,20 +102,25 @@ async fn five_waiters_of_each_of_ten_clients_cost_a_few_commands_each() {
         .await
         .unwrap();
     let monitor = server.monitor().unwrap();
-    let mut tasks = JoinSet::new();
-    // Clients share nothing, as processes do not.
-    for _ in 0..10 {
-        wait(
-            &mut tasks,
-            &locker(&server.url()).await,
-            5,
-            Duration::from_secs(10),
-        );
+    let this = "five_waiters_of_each_of_ten_processes_cost_a_few_commands_each";
+    let mut processes = Vec::new();
+    for at in 0..10 {
+        let note = server.folder().join(format!("note-{at}"));
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", this]).env(URL, server.url());
+        command.env(NOTE, &note);
+        processes.push((Process::spawn(&mut command).unwrap(), note));
     }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
+    let mut counted = 0;
+    for (mut process, note) in processes {
+        let status = process.wait(time + SOON).unwrap();
+        assert!(status.success(), "{}", process.output());
+        let sent: usize = fs::read_to_string(note).unwrap().parse().unwrap();
+        assert!(sent > 5, "{sent}");
+        counted += sent;
     }
-    let commands = monitor.commands();
+    let commands = all(&server, &monitor).await;
     assert!(guard.is_valid());
+    assert!(commands.len() >= counted, "{counted}: {commands:#?}");
     assert!(commands.len() <= 300, "{}: {commands:#?}", commands.len());
 }
