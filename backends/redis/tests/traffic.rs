@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::{SOON, locker, redis};
+use common::{SOON, locker, redis, within};
 use distlock_core::{ErrorKind, Locker};
 use distlock_harness::{
     Process, eventually_async,
@@ -17,6 +17,9 @@ use distlock_harness::{
 use tokio::task::JoinSet;
 
 const NAME: &str = "waited-for";
+
+/// After this every process looks without a reason: whatever was woken was so in half of the time.
+const PATROL: Duration = Duration::from_secs(10);
 
 /// Waiting tasks that must not get the lock.
 fn wait(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration) {
@@ -123,4 +126,47 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
     assert!(guard.is_valid());
     assert!(commands.len() >= counted, "{counted}: {commands:#?}");
     assert!(commands.len() <= 300, "{}: {commands:#?}", commands.len());
+}
+
+/// Its renewals tell whoever waits that the lock changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_waiters_look_once_when_the_holder_extends_and_are_woken_all_the_same() {
+    const TIMES: u64 = 10;
+    let server = RedisServer::start().unwrap();
+    let ttl = Duration::from_secs(600);
+    let (holding, waiting) = (
+        redis(&server.url()).await.unwrap(),
+        redis(&server.url()).await.unwrap(),
+    );
+    let (holder, waiter) = (Locker::new(holding.lock()), Locker::new(waiting.lock()));
+    let guard = holder.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    waiter.ready().await.unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..50 {
+        let acquire = waiter.lock(NAME).ttl(ttl).wait(SOON * 3).acquire();
+        tasks.spawn(async move { acquire.await.unwrap() });
+    }
+    armed(&server, "1").await;
+    let sent = || holding.commands() + waiting.commands();
+    let before = sent();
+    for _ in 0..TIMES {
+        guard.extend(ttl).await.unwrap();
+        // The server forgot whom to tell, until they had looked again.
+        armed(&server, "1").await;
+    }
+    let sent = sent() - before;
+    assert!(sent <= 5 * TIMES, "{sent} for {TIMES} extensions");
+    assert!(guard.release().await.is_clean());
+    let next = within(PATROL / 2, "woken", tasks.join_next()).await;
+    let next = next.unwrap().unwrap();
+    assert!(next.is_valid());
+}
+
+/// Waits until the server remembers so many keys for somebody.
+async fn armed(server: &RedisServer, keys: &str) {
+    eventually_async("armed", PATROL / 2, || async {
+        (server.info("tracking_total_keys").unwrap() == keys).then_some(())
+    })
+    .await
+    .unwrap();
 }
