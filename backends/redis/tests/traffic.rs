@@ -1,15 +1,19 @@
 //! What is sent, as the server counts it.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server lives in real time"
+)]
 
 mod common;
 
 use std::{
     env, fs,
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use common::{SOON, locker, redis, within};
-use distlock_core::{ErrorKind, Locker};
+use common::{SOON, locker, redis, request, take, within};
+use distlock_core::{ErrorKind, Lease, Locker};
 use distlock_harness::{
     Process, eventually_async,
     servers::redis::{RedisMonitor, RedisServer},
@@ -169,4 +173,45 @@ async fn armed(server: &RedisServer, keys: &str) {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name_only() {
+    let server = RedisServer::start().unwrap();
+    let ttl = Duration::from_secs(600);
+    let holder = redis(&server.url()).await.unwrap().lock();
+    let waiter = locker(&server.url()).await;
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    for at in 0..20 {
+        let request = request(&format!("n{at}"), ttl);
+        let grant = take(&*holder, &request).await;
+        let acquire = waiter.lock(request.name.as_str()).ttl(ttl).wait(SOON * 3);
+        waiting.push(tokio::spawn(acquire.acquire()));
+        held.push(Lease::new(request.name, request.owner, Some(grant.token)));
+    }
+    armed(&server, "20").await;
+    assert_eq!(server.info("tracking_clients").unwrap(), "1");
+    let monitor = server.monitor().unwrap();
+    let (released, kept) = held.split_at(10);
+    for (lease, waiting) in released.iter().zip(waiting) {
+        holder.release(lease).await.unwrap();
+        let guard = within(PATROL / 2, "woken", waiting).await.unwrap();
+        guard.unwrap().into_ticket().await.unwrap();
+    }
+    let commands = all(&server, &monitor).await;
+    // Everybody looks now and then without a reason.
+    let patrols = usize::try_from(start.elapsed().as_secs() / PATROL.as_secs()).unwrap();
+    let looks = |lease: &Lease| {
+        let key = format!(":l:{}\"", lease.name);
+        let looks = commands.iter().filter(|line| line.contains("\"EXISTS\""));
+        looks.filter(|line| line.contains(&key)).count()
+    };
+    for lease in released {
+        assert!(looks(lease) > 0, "{lease:?}: {commands:#?}");
+    }
+    for lease in kept {
+        assert!(looks(lease) <= patrols, "{lease:?}: {commands:#?}");
+    }
+    assert_eq!(server.info("tracking_clients").unwrap(), "1");
 }
