@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{SOON, locker, redis, request, take, within};
-use distlock_core::{ErrorKind, Lease, Locker};
+use distlock_core::{ErrorKind, Expect, Lease, Locker, RecordKey, Written};
 use distlock_harness::{
     Process, eventually_async,
     servers::redis::{RedisMonitor, RedisServer},
@@ -214,4 +214,33 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
         assert!(looks(lease) <= patrols, "{lease:?}: {commands:#?}");
     }
     assert_eq!(server.info("tracking_clients").unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_the_server_knows_travels_as_its_hash() {
+    const CYCLES: u64 = 100;
+    let server = RedisServer::start().unwrap();
+    let store = redis(&server.url()).await.unwrap();
+    let locker = Locker::new(store.lock());
+    let records = store.records();
+    let cycle = async || {
+        let guard = locker.lock(NAME).ttl(SOON * 20).acquire().await.unwrap();
+        guard.extend(SOON * 20).await.unwrap();
+        assert!(guard.release().await.is_clean());
+        let key = RecordKey::new("k").unwrap();
+        let written = records.put(&key, b"v", Expect::Absent).await.unwrap();
+        let Written::Stored(version) = written else {
+            panic!("{written:?}");
+        };
+        records.delete(&key, version).await.unwrap();
+    };
+    cycle().await;
+    let calls = |command| server.calls(command).unwrap();
+    let (texts, hashes) = (calls("eval"), calls("evalsha"));
+    assert!(texts >= 5, "{texts}: the server did not know them yet");
+    for _ in 0..CYCLES {
+        cycle().await;
+    }
+    assert_eq!(calls("eval"), texts);
+    assert_eq!(calls("evalsha") - hashes, 5 * CYCLES);
 }
