@@ -6,8 +6,8 @@ use std::{
 };
 
 use distlock_harness::{
-    Process,
-    servers::redis::{RedisCluster, RedisServer},
+    Process, Signal,
+    servers::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
 use crate::support::{Finished, Home, SOON, finish};
@@ -87,16 +87,135 @@ fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
         (node, 78, "redis+cluster://"),
         (format!("redis://:canary@{silent}"), 69, &*silent),
     ] {
-        let sign = if url.contains('?') { '&' } else { '?' };
-        let start = Instant::now();
-        let done = run(&home, &format!("{url}{sign}connect_timeout=2s"), &["list"]);
-        // Time to start a process on a busy machine is not counted against it.
-        assert!(
-            start.elapsed() < Duration::from_secs(2 + 1) + SOON / 10,
-            "{url}"
-        );
-        done.failed_with(code, says);
-        assert!(!done.stderr.contains("canary"), "{done:?}");
-        assert!(!done.stderr.contains("secret"), "{done:?}");
+        is_refused(&home, &url, code, &[says]);
+    }
+}
+
+/// Everything that opens a store with a wrong URL comes to its code, soon, with what is wrong and where, and no secret.
+fn is_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
+    let sign = if url.contains('?') { '&' } else { '?' };
+    let start = Instant::now();
+    let done = run(home, &format!("{url}{sign}connect_timeout=2s"), &["list"]);
+    // Time to start a process on a busy machine is not counted against it.
+    assert!(
+        start.elapsed() < Duration::from_secs(2 + 1) + SOON / 10,
+        "{url}: {done:?}"
+    );
+    for word in says {
+        done.failed_with(code, word);
+    }
+    assert!(!done.stderr.contains("canary"), "{done:?}");
+    assert!(!done.stderr.contains("secret"), "{done:?}");
+}
+
+/// An address that nobody listens at, and one where nobody ever says a word.
+fn nobody_and_a_silent_one() -> (String, String, TcpListener) {
+    let at = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+    let gone = at(&TcpListener::bind("127.0.0.1:0").unwrap());
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    (gone, at(&silent), silent)
+}
+
+#[test]
+fn wrong_urls_of_sentinels() {
+    let (home, servers) = (Home::new(), RedisSentinels::start().unwrap());
+    let (gone, silent, _listens) = nobody_and_a_silent_one();
+    let primary = servers.primary.address().to_string();
+    let sentinel = servers.sentinels[0].address().to_string();
+    // Sentinels that name a primary which never says a word.
+    let (_, port) = silent.rsplit_once(':').unwrap();
+    let monitor = ["SENTINEL", "MONITOR", "mute", "127.0.0.1", port, "2"];
+    assert_eq!(servers.sentinels[0].command(&monitor).unwrap(), "OK");
+    let closed = servers.sentinels[2].address().to_string();
+    let close = ["ACL", "SETUSER", "default", "resetpass", ">secret"];
+    assert_eq!(servers.sentinels[2].command(&close).unwrap(), "OK");
+    let wrong = "sentinel_username=nobody&sentinel_password=canary";
+    let refused = |url: &str, code, says: &[&str]| {
+        is_refused(&home, &format!("redis+sentinel://{url}"), code, says);
+    };
+    let both = ["`password`", "`sentinel_password`", &sentinel];
+    refused(&format!("nobody:canary@{sentinel}/mymaster"), 77, &both);
+    refused(&format!("{sentinel}/mymaster?{wrong}"), 77, &both);
+    refused(&format!("{closed}/mymaster"), 77, &both[..2]);
+    let absent = format!(":canary@{gone}/mymaster");
+    refused(&absent, 69, &["cannot connect", &gone]);
+    let late = ["did not answer in time", "or the primary"];
+    refused(&format!(":canary@{silent}/mymaster"), 69, &late);
+    refused(&format!("{sentinel}/mute?password=canary"), 69, &late);
+    refused(
+        &format!("{sentinel}/nothing?password=canary"),
+        69,
+        &["know no", &sentinel],
+    );
+    refused(
+        &format!(":canary@{primary}/mymaster"),
+        69,
+        &["not point to a sentinel", &primary],
+    );
+}
+
+#[test]
+fn wrong_urls_of_clusters() {
+    let (home, servers) = (Home::new(), RedisCluster::start(3, 0).unwrap());
+    let (gone, silent, _listens) = nobody_and_a_silent_one();
+    let alone = RedisServer::start().unwrap();
+    let node = servers.nodes[0].address().to_string();
+    let alone = alone.address().to_string();
+    let refused = |url: &str, code, says: &[&str]| {
+        is_refused(&home, &format!("redis+cluster://{url}"), code, says);
+    };
+    let unknown = ["refused the credentials", &node];
+    refused(&format!("nobody:canary@{node}"), 77, &unknown);
+    refused(&format!(":canary@{gone}"), 69, &["cannot connect", &gone]);
+    let late = "did not answer in time";
+    refused(&format!(":canary@{silent}"), 69, &[late, &silent]);
+    refused(&format!(":canary@{alone}"), 78, &["redis://", &alone]);
+    // One shard of three stands still.
+    servers.nodes[1].signal(Signal::STOP).unwrap();
+    let mute = servers.nodes[1].address().to_string();
+    refused(&format!("{node}?password=canary"), 69, &[late, &mute]);
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn wrong_urls_of_servers_that_speak_tls() {
+    use distlock_harness::Pki;
+
+    let (home, pki, other) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
+    let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
+    let sentinels = RedisSentinels::with_tls(pki.folder()).unwrap();
+    let cluster = RedisCluster::with_tls(pki.folder(), 3).unwrap();
+    let files = |pki: &Pki| {
+        let file = |name| pki.path(name).display().to_string();
+        let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
+        format!("password=canary&ca={ca}&cert={cert}&key={key}")
+    };
+    let (right, wrong) = (files(&pki), files(&other));
+    let plain = server.url();
+    let secured = plain.replace("redis://", "rediss://");
+    let taken = run(&home, &format!("{secured}?{right}"), &["list"]);
+    assert_eq!(taken.code, 0, "{taken:?}");
+    let at = server.address().to_string();
+    let (sentinels, cluster) = (sentinels.url(), cluster.url());
+    let (certificate, tls) = ("certificate", "wants TLS");
+    for (url, what, at) in [
+        (format!("{plain}?password=canary"), tls, &*at),
+        (format!("{secured}?password=canary"), certificate, &at),
+        (format!("{secured}?{wrong}"), certificate, &at),
+        (
+            format!("{sentinels}?tls=true&{wrong}"),
+            certificate,
+            &sentinels,
+        ),
+        (format!("{sentinels}?password=canary"), tls, &sentinels),
+        // Whichever of its servers was asked.
+        (
+            format!("{cluster}?tls=true&{wrong}"),
+            certificate,
+            "127.0.0.1:",
+        ),
+        (format!("{cluster}?password=canary"), tls, "127.0.0.1:"),
+    ] {
+        is_refused(&home, &url, 69, &[what, at]);
     }
 }

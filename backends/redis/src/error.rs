@@ -57,6 +57,11 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
                 "{at} did not answer in time; a server that wants TLS, or one that does not, may also stay silent"
             )
         }
+        _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
+            format!(
+                "{at} broke the connection off; a server that wants TLS does so, or one that does not"
+            )
+        }
         _ => match ServerError::try_from(error.clone()) {
             Ok(refusal) => return of_reply(&refusal, at),
             Err(_) => format!("cannot connect to {at}"),
@@ -149,6 +154,23 @@ fn refused_credentials(at: &str, detail: &str) -> Error {
         format!("{at} refused the credentials{because}"),
     )
     .on(BACKEND)
+}
+
+/// As [`of_connecting`], of sentinels and the primary that they name: the driver asks both, and does not tell who it was.
+pub(crate) fn of_asking_sentinels(error: &RedisError, at: &str) -> Error {
+    use redis::ErrorKind as Driver;
+    match (error.kind(), error.code()) {
+        (Driver::MasterNameNotFoundBySentinel, _) => of_connecting(error, at),
+        (Driver::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => Error::new(
+            ErrorKind::AccessDenied,
+            format!(
+                "{at}: the sentinels (options `sentinel_username`, `sentinel_password`) or the primary that they name \
+                 (options `username`, `password`) refused the credentials, or want some"
+            ),
+        )
+        .on(BACKEND),
+        _ => of_connecting(error, &format!("{at} or the primary named there")),
+    }
 }
 
 /// The driver's error as a cause: its text, never its arguments. The driver puts no secrets into it.

@@ -291,7 +291,7 @@ async fn dial_primary(
     let names = dialer.config().topology.to_string();
     let client = tokio::select! {
         biased;
-        client = asking => client.map_err(|error| error::of_connecting(&error, &names))?,
+        client = asking => client.map_err(|error| error::of_asking_sentinels(&error, &names))?,
         () = dialer.clock().sleep(limit) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,

@@ -200,14 +200,14 @@ mod tls {
         let plain = RedisServer::start().unwrap();
         let at = plain.address().to_string();
         let error = refused(&format!("rediss://:canary@{at}")).await;
-        says(&error, ErrorKind::Unavailable, &[&at]);
+        says(&error, ErrorKind::Unavailable, &[&at, "TLS"]);
 
         let pki = Pki::new().unwrap();
         let secured = RedisServer::with_tls(pki.folder(), &[]).unwrap();
         let at = secured.address().to_string();
         let error = refused(&format!("redis://:canary@{at}")).await;
-        says(&error, ErrorKind::Unavailable, &[&at]);
+        says(&error, ErrorKind::Unavailable, &[&at, "wants TLS"]);
         let error = refused(&format!("rediss://:canary@{at}")).await;
-        says(&error, ErrorKind::Unavailable, &[&at]);
+        says(&error, ErrorKind::Unavailable, &[&at, "certificate"]);
     }
 }
