@@ -219,3 +219,50 @@ fn wrong_urls_of_servers_that_speak_tls() {
         is_refused(&home, &url, 69, &[what, at]);
     }
 }
+
+/// What only weakens a promise is told and is no failure; what breaks one is.
+#[test]
+fn the_doctor_tells_a_warning_from_a_failure() {
+    let home = Home::new();
+    let server = RedisServer::with(&["appendonly no"]).unwrap();
+    let at = server.address().to_string();
+    let user = "ACL SETUSER poor on >canary ~distlock:* -@all +@read +@write +@scripting +@connection +info +time";
+    let words: Vec<_> = user.split(' ').collect();
+    assert_eq!(server.command(&words).unwrap(), "OK");
+    let cases = [
+        (format!("redis://{at}"), 0, "warn", "persistence"),
+        (
+            format!("redis://poor:canary@{at}"),
+            0,
+            "unknown",
+            "persistence",
+        ),
+        (format!("redis://poor:canary@{at}"), 1, "fail", "rights"),
+    ];
+    for (url, code, verdict, check) in cases {
+        if code == 1 {
+            let deny = ["ACL", "SETUSER", "poor", "-set"];
+            assert_eq!(server.command(&deny).unwrap(), "OK");
+        }
+        let done = run(&home, &url, &["doctor", "--json"]);
+        assert_eq!(done.code, code, "{done:?}");
+        assert!(!done.stdout.contains("canary"), "{done:?}");
+        let json = done.json();
+        assert_eq!(json["verdict"], verdict, "{json}");
+        let findings = json["findings"].as_array().unwrap();
+        let found = findings.iter().find(|found| found["check"] == check);
+        assert_eq!(found.unwrap()["verdict"], verdict, "{json}");
+        let told = json["backend"].as_str().unwrap();
+        assert!(told.contains(&at), "{json}");
+        assert!(
+            json["epoch"].as_str().unwrap().starts_with("redis-"),
+            "{json}"
+        );
+        let text = run(&home, &url, &["doctor"]);
+        assert_eq!(text.code, code, "{text:?}");
+        let shown = if verdict == "fail" { "FAIL" } else { verdict };
+        let mut lines = text.stdout.lines();
+        let line = lines.find(|line| line.contains(check)).unwrap();
+        assert!(line.contains(shown), "{text:?}");
+    }
+}
