@@ -16,7 +16,7 @@ use common::{SOON, locker, redis, request, take, within};
 use distlock_core::{ErrorKind, Expect, Lease, Locker, RecordKey, Written};
 use distlock_harness::{
     Process, eventually_async,
-    servers::redis::{RedisMonitor, RedisServer},
+    servers::redis::{RedisCluster, RedisMonitor, RedisServer},
 };
 use tokio::task::JoinSet;
 
@@ -214,6 +214,33 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
         assert!(looks(lease) <= patrols, "{lease:?}: {commands:#?}");
     }
     assert_eq!(server.info("tracking_clients").unwrap(), "1");
+}
+
+/// Of a cluster, one to each server.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_primary_tells_a_process_on_one_connection() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    let ttl = Duration::from_secs(600);
+    let holder = redis(&servers.url()).await.unwrap().lock();
+    let waiter = locker(&servers.url()).await;
+    let mut waiting = JoinSet::new();
+    for at in 0..20 {
+        let request = request(&format!("n{at}"), ttl);
+        take(&*holder, &request).await;
+        let acquire = waiter.lock(request.name.as_str()).wait(SOON * 3).acquire();
+        waiting.spawn(acquire);
+    }
+    let each = |field: &str| {
+        let nodes = servers.nodes.iter();
+        let each = nodes.map(|node| node.info(field).unwrap().parse::<u32>().unwrap());
+        each.collect::<Vec<_>>()
+    };
+    eventually_async("armed", SOON, || async {
+        (each("tracking_total_keys").iter().sum::<u32>() == 20).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(each("tracking_clients"), [1; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
