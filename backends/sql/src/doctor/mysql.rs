@@ -17,6 +17,9 @@ const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
     ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'read_only', 'super_read_only', \
     'wsrep_on', 'innodb_doublewrite', 'innodb_rollback_on_timeout', 'max_allowed_packet')";
 
+/// Whether the time stands still within a statement, whichever way it is asked for.
+const STANDS_STILL: &str = "SELECT SLEEP(0.002), NOW(6) = SYSDATE(6)";
+
 /// A value and its overhead in hexadecimal.
 const PACKET: u64 = 1024 * 1024;
 
@@ -57,6 +60,15 @@ pub(crate) async fn examine(
         verdict,
         format!("{} ms from this machine's{note}", off / 1000),
     );
+    let found = ask(open, shared, STANDS_STILL.to_owned()).await?;
+    if first::<i64>(&found, 1)? == 1 {
+        health.found(
+            "sysdate-is-now",
+            Verdict::Warn,
+            "on: a renewal that stood before a locked row counts from when it was sent, so one that its client gave up may cut \
+             a longer lease; start the server without it",
+        );
+    }
 
     tables(health, &ask(open, shared, shared.columns_question()).await?)?;
 

@@ -236,8 +236,10 @@ async fn latecomers(product: Product) {
         slow.try_acquire(&asked[2]),
         async {
             slowed_down(&server).await;
+            let before = ends();
             let _ = swift.try_acquire(&asked[2]).await;
             let told = ends();
+            assert!(told > before, "it was taken");
             drop(held_up);
             told
         }

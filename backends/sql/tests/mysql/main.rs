@@ -4,6 +4,7 @@
     reason = "a real server lives in real time"
 )]
 
+mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 mod conformance;

@@ -34,8 +34,10 @@ pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTA
 /// The same for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
 pub(super) const BATCH_NOW: &str = "@distlock_now";
 
-/// The same as it is when the row is at hand, after others who had it locked. Sessions are at UTC.
-const ROW_NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',SYSDATE(6))";
+/// The same as it is when the row is at hand, after others who had it locked. `SYSDATE` has no form that is at UTC whatever the
+/// session's time zone: so it only says how much later it is.
+const ROW_NOW: &str = "(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) \
+    + TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6)))";
 
 /// Who stands in a row that was freed: nobody. As long as an identity, because a row that keeps its length is changed where it
 /// is, which takes a server much less than making room for another; `NULL`, as others may have written, means the same.

@@ -1,0 +1,25 @@
+//! The server's clock, and what may be wrong with it.
+
+use distlock_core::Verdict;
+use distlock_harness::servers::mysql::{MySqlServer, Product};
+
+use crate::{locker, on_both, start};
+
+on_both! {
+    time_that_stands_still_within_a_statement => stands_still;
+}
+
+async fn stands_still(product: Product) {
+    let (usual, still) = (
+        start(product),
+        MySqlServer::with(product, &["sysdate-is-now"]).unwrap(),
+    );
+    for (server, expected) in [(usual, None), (still, Some(Verdict::Warn))] {
+        let health = locker(&server.url()).await.health().await.unwrap();
+        let found = health
+            .findings
+            .iter()
+            .find(|it| it.check == "sysdate-is-now");
+        assert_eq!(found.map(|it| it.verdict), expected, "{health:?}");
+    }
+}
