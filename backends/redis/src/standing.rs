@@ -29,7 +29,10 @@ impl Standings {
     }
 
     pub(crate) fn set_primaries(&self, endpoints: impl Iterator<Item = Endpoint>) {
-        let primaries = endpoints.map(|endpoint| self.of(&endpoint)).collect();
+        let endpoints: Vec<_> = endpoints.collect();
+        // One that leaves and comes back has to say anew what it is: what it told before was another history.
+        lock(&self.servers).retain(|endpoint, _| endpoints.contains(endpoint));
+        let primaries = endpoints.iter().map(|endpoint| self.of(endpoint)).collect();
         *lock(&self.primaries) = primaries;
     }
 
@@ -88,7 +91,7 @@ impl Standing {
         known.epochs.push(epoch.clone());
         // One that was seen before is no news to anybody: where several servers answer in one place, those who are
         // connected to one would otherwise drive out those who are connected to another, for ever.
-        if is_new && before > 0 {
+        if is_new {
             self.raise();
         }
         Some(self.generation())
@@ -116,26 +119,45 @@ mod tests {
     fn who_was_told_something_older_asks_again() {
         let standing = Standing::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
-        assert_eq!(standing.told(0, &one), Some(0));
-        assert_eq!(standing.told(0, &one), Some(0), "the same is no news");
+        assert_eq!(standing.told(0, &one), Some(1));
+        assert_eq!(standing.told(0, &one), Some(1), "the same is no news");
         // Two ask at once, on either side of the change.
+        assert_eq!(standing.told(1, &two), Some(2));
+        assert_eq!(standing.told(1, &one), None);
+        assert_eq!(standing.told(1, &two), Some(2));
+        assert_eq!(standing.epoch(), Some(two));
+    }
+
+    #[test]
+    fn of_the_first_who_ask_none_is_late_with_something_older() {
+        let standing = Standing::default();
+        let [one, two] = ["one", "two"].map(Epoch::new);
         assert_eq!(standing.told(0, &two), Some(1));
         assert_eq!(standing.told(0, &one), None);
-        assert_eq!(standing.told(0, &two), Some(1));
-        assert_eq!(standing.epoch(), Some(two));
     }
 
     #[test]
     fn a_doubt_counts_once_and_ends_with_an_answer() {
         let standing = Standing::default();
         let one = Epoch::new("one");
-        assert_eq!(standing.told(0, &one), Some(0));
-        standing.doubt(0);
-        standing.doubt(0);
-        assert_eq!(standing.generation(), 1);
-        assert_eq!(standing.told(0, &one), None, "asked before the doubt");
-        assert_eq!(standing.told(1, &one), Some(1));
-        assert_eq!(standing.told(0, &one), Some(1), "it stands again");
+        assert_eq!(standing.told(0, &one), Some(1));
+        standing.doubt(1);
+        standing.doubt(1);
+        assert_eq!(standing.generation(), 2);
+        assert_eq!(standing.told(1, &one), None, "asked before the doubt");
+        assert_eq!(standing.told(2, &one), Some(2));
+        assert_eq!(standing.told(1, &one), Some(2), "it stands again");
+    }
+
+    #[test]
+    fn a_primary_that_comes_back_says_anew_what_it_is() {
+        let standings = Standings::default();
+        let [first, second] = ["first", "second"].map(|host| Endpoint::new(host, 1));
+        standings.set_primaries([first.clone()].into_iter());
+        standings.of(&first).told(0, &Epoch::new("one"));
+        standings.set_primaries([second].into_iter());
+        standings.set_primaries([first].into_iter());
+        assert_eq!(standings.of_primaries(), [None]);
     }
 
     #[test]
@@ -143,7 +165,7 @@ mod tests {
         let standing = Standing::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
         standing.told(0, &one);
-        standing.told(0, &two);
+        standing.told(1, &two);
         let generation = standing.generation();
         for epoch in [&one, &two, &one] {
             assert_eq!(standing.told(generation, epoch), Some(generation));
