@@ -19,6 +19,7 @@ on_both! {
     refusals => refused;
     tables_that_vanish => vanished;
     tables_that_were_not_finished => unfinished;
+    a_missing_table => missing;
     a_schema_changed_by_hand => changed;
     a_user_who_may_not_do_everything => limited;
     transport => tls;
@@ -163,6 +164,27 @@ async fn unfinished(product: Product) {
     assert!(!chain(&error).contains("run `distlock"), "{error}");
     let others = server.sql("SHOW TABLES LIKE 'other%'").unwrap();
     assert_eq!(others, "other_distributed_meta");
+}
+
+/// Whichever of them is missing, the message says what makes it, and that does.
+async fn missing(product: Product) {
+    let server = start(product);
+    let url = server.url();
+    mysql(&url).await.unwrap();
+    let at = format!("'mysql://root@{}/distlock", server.address());
+    let command = format!("run `distlock migrate --backend {at}");
+    for table in ["lock", "record", "meta"] {
+        let drop = format!("DROP TABLE distributed_{table}");
+        server.sql(&drop).unwrap();
+        let error = mysql(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(&command), "{error}");
+        let config = ServerConfig::from_url(&url).unwrap();
+        let migrated = MySql::migrate(config, Arc::new(SystemClock)).await;
+        migrated.unwrap();
+        let guard = hold(&locker(&url).await, table, LONG).await;
+        assert!(guard.release().await.is_clean());
+    }
 }
 
 /// Whoever has them open makes no others: that would let a second holder in.

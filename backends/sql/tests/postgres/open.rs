@@ -96,8 +96,42 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     server.sql(&version(99)).unwrap();
     unusable(&url, "made by a later version").await;
     server.sql(&version(1)).unwrap();
-    server.sql("DROP TABLE distributed_record").unwrap();
-    unusable(&url, "only some of distlock's tables").await;
+}
+
+/// Whichever of them is missing, the message says what makes it, and that does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_table_is_made_by_the_command_that_is_named() {
+    let server = PostgresServer::start().unwrap();
+    let url = server.url();
+    open(&url).await;
+    let command = format!("run `distlock migrate --backend '{url}'`");
+    for table in ["lock", "record", "meta"] {
+        let drop = format!("DROP TABLE distributed_{table}");
+        server.sql(&drop).unwrap();
+        refused(&url, ErrorKind::InvalidConfig, &command).await;
+        let clock = || Arc::new(SystemClock);
+        let status = Postgres::status(config(&url), clock()).await;
+        let status = chain(&status.unwrap_err());
+        assert!(status.contains(&command), "{status}");
+        Postgres::migrate(config(&url), clock()).await.unwrap();
+        let again = locker(&url).await;
+        let guard = hold(&again, table, LONG).await;
+        assert!(guard.release().await.is_clean());
+    }
+    // Another program's table of the same name is left as it is, and alone.
+    server
+        .sql("CREATE TABLE other_distributed_meta (name text)")
+        .unwrap();
+    let other = config(&format!("{url}?table_prefix=other_"));
+    let error = Postgres::migrate(other, Arc::new(SystemClock)).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    let error = chain(&error);
+    assert!(error.contains("another program's"), "{error}");
+    // That would only fail again.
+    assert!(!error.contains("run `distlock"), "{error}");
+    let others = "SELECT count(*) FROM pg_class WHERE relname LIKE 'other%'";
+    assert_eq!(server.sql(others).unwrap(), "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

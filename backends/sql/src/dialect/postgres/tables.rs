@@ -13,23 +13,38 @@ use crate::{
     migrate::{self, LATEST, TablesStatus},
 };
 
+const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's tables of the same names. For \
+     the latter, choose another `table_prefix`; to make what is missing";
+
+/// Which of our tables are there.
+enum Found {
+    Nothing,
+    /// Not all of them: these.
+    Partly(Vec<String>),
+    Whole,
+}
+
 /// Makes the tables where there are none and that is wanted, and finds them as they must be. Says what names them.
 pub(super) async fn ready(
     connection: &mut PgConnection,
     shared: &Shared,
     schema: &str,
 ) -> Result<String> {
-    if !are_there(connection, shared).await? {
-        if shared.schema.get().is_some() {
+    match found(connection, shared).await? {
+        Found::Whole => {}
+        Found::Partly(_) => return Err(shared.not_migrated(ONLY_SOME)),
+        Found::Nothing if shared.schema.get().is_some() => {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!("the schema {schema:?} {}", migrate::GONE),
             ));
         }
-        if !shared.config.migrate {
+        Found::Nothing if !shared.config.migrate => {
             return Err(shared.not_migrated("the database has no tables of distlock"));
         }
-        upgrade(connection, shared).await?;
+        Found::Nothing => {
+            upgrade(connection, shared).await?;
+        }
     }
     let (version, tables) = meta(connection, shared).await?;
     if version < LATEST {
@@ -59,7 +74,11 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
 pub(super) async fn version(shared: &Shared) -> Result<i64> {
     let asking = async {
         let (mut connection, _) = connect(shared, true).await?;
-        let version = present_version(&mut connection, shared).await?;
+        let version = match found(&mut connection, shared).await? {
+            Found::Nothing => 0,
+            Found::Partly(_) => return Err(shared.not_migrated(ONLY_SOME)),
+            Found::Whole => meta(&mut connection, shared).await?.0,
+        };
         not_later(version)?;
         if version == LATEST {
             tables_are_whole(&mut connection, shared).await?;
@@ -70,27 +89,43 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
     bounded(shared, asking).await
 }
 
-/// Whether our tables are there: all of them, or none.
-async fn are_there(connection: &mut PgConnection, shared: &Shared) -> Result<bool> {
-    let row = one(connection, shared, shared.statements.objects.text()).await?;
-    match column::<i64>(&row, 0)? {
-        0 => Ok(false),
-        3 => Ok(true),
-        _ => Err(Error::new(
-            ErrorKind::InvalidConfig,
-            "the database has only some of distlock's tables, or another program's tables of the same names: choose another \
-             `table_prefix`, or drop what is left of them",
-        )),
-    }
+async fn found(connection: &mut PgConnection, shared: &Shared) -> Result<Found> {
+    shared.group.count("open");
+    let rows = sqlx::query(shared.statements.objects.text())
+        .fetch_all(connection)
+        .await
+        .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
+    let tables = rows.iter().map(|row| column(row, 0));
+    let tables = tables.collect::<Result<Vec<_>>>()?;
+    Ok(match tables.len() {
+        0 => Found::Nothing,
+        3 => Found::Whole,
+        _ => Found::Partly(tables),
+    })
 }
 
-/// 0 when there are no tables.
-async fn present_version(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
-    if are_there(connection, shared).await? {
-        Ok(meta(connection, shared).await?.0)
-    } else {
-        Ok(0)
+/// Whether these tables have our columns: others are another program's, and are left alone.
+async fn are_ours(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    tables: Vec<String>,
+) -> Result<()> {
+    for table in tables {
+        shared.group.count("open");
+        let whole = sqlx::query(shared.statements.columns_of(&table).text());
+        if let Err(error) = whole.fetch_all(&mut *connection).await {
+            let error = Failed::postgres(error, Access::Read).into_error();
+            if error.kind() != ErrorKind::InvalidConfig {
+                return Err(error);
+            }
+            let problem = format!(
+                "the database has a table `{table}` that is not as distlock makes it, so it is another program's or was changed \
+                 by hand: choose another database or a `table_prefix`"
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, problem).caused_by(error));
+        }
     }
+    Ok(())
 }
 
 fn not_later(version: i64) -> Result<()> {
@@ -141,7 +176,15 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
             .map_err(failed)?;
     }
     // Another process may have done it while we waited.
-    let version = present_version(connection, shared).await?;
+    let version = match found(connection, shared).await? {
+        Found::Whole => meta(connection, shared).await?.0,
+        Found::Nothing => 0,
+        // Somebody has dropped the others: each step makes what is not there.
+        Found::Partly(tables) => {
+            are_ours(connection, shared, tables).await?;
+            0
+        }
+    };
     for migration in TablesStatus::at(version, &migrate::POSTGRES).migrations {
         shared.group.count("open");
         let script = shared.statements.script(migration.sql);
