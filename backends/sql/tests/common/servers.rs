@@ -2,10 +2,10 @@
 
 use std::{
     future::Future,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use distlock_core::{Guard, Locker, LossReason};
+use distlock_core::{Guard, Locker, LossReason, margin};
 use distlock_harness::eventually_async;
 
 /// What does not depend on a lease happens within this.
@@ -73,6 +73,48 @@ pub(crate) async fn locked_rows_delay_nobody_else<O>(
         drop(operator);
         are_free_again(locker, unlucky).await;
     }
+}
+
+/// Whoever has waited for a row holds the lock for no longer than from its question on, and the row does not end before. `waits`
+/// says whether somebody waits for a row, and `ends` when the row's lease does, in microseconds since 1970.
+pub(crate) async fn a_wait_for_a_row_is_part_of_the_lease<O>(
+    locker: &Locker,
+    kept_for: Duration,
+    lock_rows: impl Fn(&str) -> O,
+    waits: impl Fn() -> bool,
+    ends: impl Fn() -> i64,
+) {
+    assert!(hold(locker, "kept", LONG).await.release().await.is_clean());
+    let deadline = Instant::now() + SOON;
+    let (guard, waited) = loop {
+        assert!(Instant::now() < deadline, "nobody waits for long enough");
+        let operator = lock_rows("'kept'");
+        let asking = locker.lock("kept").ttl(LONG).wait(Duration::ZERO);
+        let asking = tokio::spawn(asking.acquire());
+        while !waits() && !asking.is_finished() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let seen = Instant::now();
+        tokio::time::sleep(kept_for).await;
+        let waited = seen.elapsed();
+        let came_of_it = asking.is_finished();
+        drop(operator);
+        // On a busy machine the server may have given up, or the question may come too late for the row.
+        match within(SOON, "answered", asking).await.unwrap() {
+            Ok(guard) if !came_of_it => break (guard, waited),
+            Ok(guard) => assert!(guard.release().await.is_clean()),
+            Err(_) => {}
+        }
+    };
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let left = guard.remaining();
+    assert!(
+        left <= LONG - margin(LONG) - waited,
+        "{left:?} after {waited:?}"
+    );
+    let ends = Duration::from_micros(ends().try_into().unwrap());
+    assert!(ends >= wall + left, "{ends:?} is before {:?}", wall + left);
+    assert!(guard.release().await.is_clean());
 }
 
 async fn hold_many(locker: &Locker, many: u32, ttl: Duration) -> Vec<Guard> {

@@ -23,7 +23,8 @@ use crate::{
     common::{lease, request, take},
     locker, mysql, on_both,
     servers::{
-        LONG, SOON, a_locked_row_delays_only_itself, hold, locked_rows_delay_nobody_else, within,
+        LONG, SOON, a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease, hold,
+        locked_rows_delay_nobody_else, within,
     },
     start,
 };
@@ -40,6 +41,7 @@ on_both! {
     a_server_set_read_only => read_only;
     a_row_held_by_an_operator => an_operator;
     rows_held_by_an_operator => many_rows;
+    a_row_that_is_waited_for => waited_for;
     a_read_that_was_given_up => given_up;
 }
 
@@ -358,6 +360,25 @@ async fn many_rows(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     locked_rows_delay_nobody_else(&locker, |names| lock_rows(&server, names)).await;
+}
+
+async fn waited_for(product: Product) {
+    let server = start(product);
+    let locker = locker(&server.url()).await;
+    a_wait_for_a_row_is_part_of_the_lease(
+        &locker,
+        Duration::from_millis(700),
+        |names| lock_rows(&server, names),
+        || {
+            let waits = server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'");
+            !waits.unwrap().ends_with("\t0")
+        },
+        || {
+            let ends = server.sql("SELECT expires_at FROM distributed_lock");
+            ends.unwrap().parse().unwrap()
+        },
+    )
+    .await;
 }
 
 /// As an operator may who then forgets to commit.

@@ -6,7 +6,10 @@ use distlock_core::{AcquireRequest, ErrorKind, Lease, LossReason, ReleaseOutcome
 use distlock_harness::{FaultProxy, Process, eventually_async};
 
 use super::{
-    servers::{a_locked_row_delays_only_itself, locked_rows_delay_nobody_else},
+    servers::{
+        a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease,
+        locked_rows_delay_nobody_else,
+    },
     *,
 };
 
@@ -288,6 +291,28 @@ async fn rows_that_an_operator_keeps_locked_delay_nobody_else() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&server.url()).await;
     locked_rows_delay_nobody_else(&locker, |names| lock_rows(&server, names)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_a_row_takes_of_the_lease() {
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    a_wait_for_a_row_is_part_of_the_lease(
+        &locker,
+        // A statement waits for 400 ms, and the operator's end is noticed within 100 ms.
+        Duration::from_millis(200),
+        |names| lock_rows(&server, names),
+        || {
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            server.sql(waits).unwrap() != "0"
+        },
+        || {
+            let ends =
+                "SELECT (extract(epoch FROM expires_at) * 1000000)::int8 FROM distributed_lock";
+            server.sql(ends).unwrap().parse().unwrap()
+        },
+    )
+    .await;
 }
 
 /// As an operator may who then forgets to commit.
