@@ -5,8 +5,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use distlock_core::{Guard, Locker, LossReason, margin};
+use distlock_core::{DistLock, Guard, Locker, LossReason, margin};
 use distlock_harness::eventually_async;
+use tokio::task::JoinSet;
+
+use crate::common::{lease, request, take};
 
 /// What does not depend on a lease happens within this.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -151,5 +154,77 @@ async fn are_free_again(locker: &Locker, unlucky: Vec<Guard>) {
             locker.lock(guard.name().as_str()).acquire().await.ok()
         });
         assert!(again.await.unwrap().release().await.is_clean());
+    }
+}
+
+/// What was freed keeps its row: tokens go on from what stands there, also where that is ahead of the clock. `set_token` changes
+/// it in all rows.
+pub(crate) async fn a_release_keeps_the_token(lock: &dyn DistLock, set_token: impl Fn(u64)) {
+    let asked = request("kept", LONG);
+    let grant = take(lock, &asked).await;
+    lock.release(&lease(&asked, &grant)).await.unwrap();
+    let freed = lock.inspect(&asked.name).await.unwrap();
+    assert!(freed.held.is_none(), "{freed:?}");
+    assert_eq!(freed.last_token, Some(grant.token));
+    let ahead = SystemTime::now() + Duration::from_secs(3600);
+    let ahead = ahead.duration_since(UNIX_EPOCH).unwrap().as_micros();
+    let ahead = u64::try_from(ahead).unwrap();
+    set_token(ahead);
+    for token in [ahead + 1, ahead + 2] {
+        let asked = request("kept", LONG);
+        let grant = take(lock, &asked).await;
+        assert_eq!(grant.token.get(), token);
+        lock.release(&lease(&asked, &grant)).await.unwrap();
+    }
+}
+
+/// How much is asked for those who wait: as much as for one, however many there are.
+pub(crate) struct Polls {
+    /// How many seconds to look at it.
+    pub(crate) seconds: u32,
+    /// How many statements there may be in each of them.
+    pub(crate) each: u32,
+    /// How many there may be beside them.
+    pub(crate) once: u32,
+}
+
+impl Polls {
+    /// Each of them waits for another lock.
+    pub(crate) async fn are_enough(
+        &self,
+        lock: &dyn DistLock,
+        statements: impl Fn() -> u64,
+        waiters: u32,
+    ) {
+        let mut contenders = Vec::new();
+        for number in 0..waiters {
+            let name = format!("{number} of {waiters}");
+            take(lock, &request(&name, LONG)).await;
+            let mut contender = lock.contend(&request(&name, LONG)).await.unwrap();
+            assert!(contender.attempt().await.unwrap().acquired().is_none());
+            contenders.push(contender);
+        }
+        let (before, started) = (statements(), Instant::now());
+        let until = started + Duration::from_secs(self.seconds.into());
+        let mut waiting = JoinSet::new();
+        for mut contender in contenders {
+            waiting.spawn(async move {
+                // They may be woken for nothing.
+                while let Some(left) = until.checked_duration_since(Instant::now()) {
+                    contender.wait(left).await;
+                }
+                contender.leave().await.unwrap();
+            });
+        }
+        waiting.join_all().await;
+        let spent = statements() - before;
+        let budget = f64::from(self.each) * started.elapsed().as_secs_f64() + f64::from(self.once);
+        #[expect(clippy::cast_precision_loss, reason = "a small count")]
+        let polled = spent as f64;
+        assert!(
+            polled <= budget,
+            "{spent} for {waiters}, {budget} are enough"
+        );
+        assert!(spent >= 3, "{spent} for {waiters}: nobody polled");
     }
 }

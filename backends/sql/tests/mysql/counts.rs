@@ -13,7 +13,7 @@ use crate::{
         self, a_mark_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, take,
     },
     mysql, on_both,
-    servers::{LONG, SOON},
+    servers::{LONG, Polls, SOON, a_release_keeps_the_token},
     start,
 };
 
@@ -21,6 +21,7 @@ on_both! {
     statements => counted;
     statements_that_are_broken_off => broken_off;
     a_mark_of_several => several;
+    a_freed_row => freed;
 }
 
 /// A reaper's first turn, and the connection it may open.
@@ -34,8 +35,27 @@ async fn counted(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
     passes_on_in_one_statement(&*mysql.lock(), REAPER, || mysql.statements()).await;
-    waited_for(&mysql, 1).await;
-    waited_for(&mysql, 50).await;
+    // The first polls follow each other sooner; each name's row is marked as wanted in two more.
+    let polls = Polls {
+        seconds: 2,
+        each: 20,
+        once: 30,
+    };
+    for waiters in [1, 50] {
+        polls
+            .are_enough(&*mysql.lock(), || mysql.statements(), waiters)
+            .await;
+    }
+}
+
+async fn freed(product: Product) {
+    let server = start(product);
+    let mysql = mysql(&server.url()).await.unwrap();
+    a_release_keeps_the_token(&*mysql.lock(), |token| {
+        let set = format!("UPDATE distributed_lock SET token = {token}");
+        server.sql(&set).unwrap();
+    })
+    .await;
 }
 
 async fn several(product: Product) {
@@ -55,39 +75,6 @@ async fn several(product: Product) {
         },
     )
     .await;
-}
-
-/// As many statements as for one, however many wait: each of them for another lock.
-async fn waited_for(mysql: &MySql, waiters: u32) {
-    let lock = mysql.lock();
-    let mut contenders = Vec::new();
-    for number in 0..waiters {
-        let name = format!("{number} of {waiters}");
-        take(&*lock, &request(&name)).await;
-        let mut contender = lock.contend(&request(&name)).await.unwrap();
-        assert!(contender.attempt().await.unwrap().acquired().is_none());
-        contenders.push(contender);
-    }
-    let (before, started) = (mysql.statements(), Instant::now());
-    let waiting = contenders.into_iter().map(|mut contender| {
-        tokio::spawn(async move {
-            contender.wait(Duration::from_secs(2)).await;
-            contender.leave().await
-        })
-    });
-    for waiter in join_all(waiting).await {
-        waiter.unwrap().unwrap();
-    }
-    let spent = mysql.statements() - before;
-    // The first polls follow each other sooner; each name's row is marked as wanted in two more.
-    let budget = 20.0 * started.elapsed().as_secs_f64() + 20.0;
-    #[expect(clippy::cast_precision_loss, reason = "a small count")]
-    let polled = spent.saturating_sub(REAPER) as f64;
-    assert!(
-        polled <= budget,
-        "{spent} for {waiters}, {budget} are enough"
-    );
-    assert!(spent >= 3, "{spent} for {waiters}: nobody polled");
 }
 
 /// A batch of which a row is locked by others, or which the server takes back, is sent again, and that is counted.

@@ -28,7 +28,7 @@ use common::{
 use distlock_core::{Locker, OwnerId, Result, SystemClock};
 use distlock_harness::servers::postgres::PostgresServer;
 use distlock_sql::{Postgres, ServerConfig};
-use servers::{LONG, SOON, hold, within};
+use servers::{LONG, Polls, SOON, a_release_keeps_the_token, hold, within};
 
 fn config(url: &str) -> ServerConfig {
     ServerConfig::from_url(url).unwrap()

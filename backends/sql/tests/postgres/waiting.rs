@@ -1,6 +1,6 @@
 //! How a waiter in another process learns of a release, and what is left behind.
 
-use distlock_core::{Expect, ReleaseOutcome, Written};
+use distlock_core::{Expect, Guard, ReleaseOutcome, Written};
 use distlock_harness::eventually_async;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
@@ -96,6 +96,87 @@ async fn a_lock_passes_on_in_one_statement() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
     passes_on_in_one_statement(&*postgres.lock(), 19, || postgres.statements()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freed_row_keeps_its_token() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    a_release_keeps_the_token(&*postgres.lock(), |token| {
+        let set = format!("UPDATE distributed_lock SET token = {token}");
+        server.sql(&set).unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_cost_no_more_than_one() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    // A poll and a round of marks; and once the reaper, the listener, and the connections of both.
+    let polls = Polls {
+        seconds: 4,
+        each: 3,
+        once: 40,
+    };
+    for waiters in [1, 100] {
+        polls
+            .are_enough(&*postgres.lock(), || postgres.statements(), waiters)
+            .await;
+    }
+}
+
+/// Whoever is not told finds out by asking.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_was_freed_by_hand_is_noticed_long_before_its_lease_ends() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    take(&*postgres.lock(), &request("a", SOON * 10)).await;
+    let waiting = waiting(&server, "a").await;
+    server
+        .sql("UPDATE distributed_lock SET holder_id = NULL, expires_at = now()")
+        .unwrap();
+    drop(within(SOON, "served", waiting).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_whose_session_was_ended_listens_again() {
+    const LISTENERS: &str =
+        "FROM pg_stat_activity WHERE application_name = 'distlock' AND query ILIKE 'LISTEN%'";
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "a", SOON * 10).await;
+    let waiting = waiting(&server, "a").await;
+    let listener = async || {
+        eventually_async("somebody listens", SOON, || async {
+            let pid = server.sql(&format!("SELECT pid {LISTENERS}")).unwrap();
+            (!pid.is_empty()).then_some(pid)
+        })
+        .await
+        .unwrap()
+    };
+    let before = listener().await;
+    let ended = server.sql(&format!(
+        "SELECT pg_terminate_backend(pid, 10000) {LISTENERS}"
+    ));
+    assert_eq!(ended.unwrap(), "t");
+    assert_ne!(listener().await, before);
+    assert!(guard.release().await.is_clean());
+    drop(within(SOON, "served", waiting).await.unwrap());
+}
+
+/// Somebody in another process who waits for a lock, and has marked its row.
+async fn waiting(server: &PostgresServer, name: &'static str) -> tokio::task::JoinHandle<Guard> {
+    let other = locker(&server.url()).await;
+    let waiting =
+        tokio::spawn(async move { other.lock(name).wait(SOON * 5).acquire().await.unwrap() });
+    eventually_async("the row is marked", SOON, || async {
+        let marked = "SELECT count(*) FROM distributed_lock WHERE wanted_until > now()";
+        (server.sql(marked).unwrap() == "1").then_some(())
+    })
+    .await
+    .unwrap();
+    waiting
 }
 
 #[tokio::test(flavor = "multi_thread")]
