@@ -2,10 +2,11 @@
 
 use std::{
     future::Future,
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use distlock_core::{DistLock, Guard, Locker, LossReason, margin};
+use distlock_core::{DistLock, Guard, Locker, LossReason, Verdict, margin};
 use distlock_harness::eventually_async;
 use tokio::task::JoinSet;
 
@@ -227,4 +228,76 @@ impl Polls {
         );
         assert!(spent >= 3, "{spent} for {waiters}: nobody polled");
     }
+}
+
+/// The doctor says how many rows nobody has removed yet, and worries when they should have gone long ago: after twice the time
+/// of `reap_after`, which is an hour. `make` makes one, whose lease has been over for so many seconds, where there is none.
+pub(crate) async fn stale_rows_are_counted(locker: &Locker, make: impl Fn(&str, u32)) {
+    for (name, seconds, verdict, says) in [
+        ("recent", 60, Verdict::Pass, " 1 stale (the oldest for 6"),
+        ("old", 10800, Verdict::Warn, " 2 stale (the oldest for 108"),
+    ] {
+        eventually_async(says, SOON, || async {
+            make("recent", 60);
+            // Unless a reaper that was under way has removed it.
+            make(name, seconds);
+            let findings = locker.health().await.unwrap().findings;
+            let rows = findings.into_iter().find(|it| it.check == "rows")?;
+            (rows.verdict == verdict && rows.detail.contains(says)).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+}
+
+/// However many ask at once, the server sees no more than `bare` connections of a handle, and `with_locker` of a locker, which
+/// renews with a handle of its own. `count` asks the server.
+pub(crate) async fn few_connections(
+    lock: Arc<dyn DistLock>,
+    bare: usize,
+    with_locker: usize,
+    count: impl Fn() -> usize,
+) {
+    const TASKS: usize = 256;
+    let mut asking = JoinSet::new();
+    for task in 0..TASKS {
+        let lock = Arc::clone(&lock);
+        asking.spawn(async move {
+            let asked = request(&format!("bare-{task}"), LONG);
+            let grant = take(&*lock, &asked).await;
+            for _ in 0..8 {
+                lock.inspect(&asked.name).await.unwrap();
+            }
+            lock.release(&lease(&asked, &grant)).await.unwrap();
+        });
+    }
+    let most = most_of(asking, &count).await;
+    assert!((1..=bare).contains(&most), "{most}");
+    let locker = Locker::new(lock);
+    locker.ready().await.unwrap();
+    let mut asking = JoinSet::new();
+    for task in 0..TASKS {
+        let locker = locker.clone();
+        asking.spawn(async move {
+            let name = format!("shared-{}", task % 64);
+            let guard = locker.lock(&*name).ttl(LONG).wait(LONG).acquire().await;
+            locker.inspect(&*name).await.unwrap();
+            assert!(guard.unwrap().release().await.is_clean());
+        });
+    }
+    let most = most_of(asking, &count).await;
+    assert!((1..=with_locker).contains(&most), "{most}");
+}
+
+/// The highest of what is counted until all have ended.
+async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
+    let mut most = 0;
+    while !asking.is_empty() {
+        most = most.max(count());
+        tokio::task::yield_now().await;
+        while let Some(ended) = asking.try_join_next() {
+            ended.unwrap();
+        }
+    }
+    most.max(count())
 }

@@ -8,17 +8,16 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    AcquireRequest, Attempt, FencingToken, Grant, HolderLabel, Lease, LockName, LossReason,
-    OwnerId, ReleaseOutcome, Renewal, Renewed, Ttl,
-};
+use distlock_core::{AcquireRequest, Attempt, HolderLabel, LockName, OwnerId, Ttl};
 use distlock_harness::servers::mysql::{MySqlServer, Product};
+use distlock_sql::MySql;
 use futures_util::future::join_all;
 
 use crate::{
+    batches::{ByHand, one_batch_of_unequals},
     locker, mysql, on_both,
-    servers::{LONG, SOON},
-    start,
+    servers::{LONG, SOON, few_connections, stale_rows_are_counted},
+    sessions, start,
 };
 
 on_both! {
@@ -27,6 +26,8 @@ on_both! {
     batches_of_unequals_as_text => unequals_as_text;
     grants_that_cannot_be_looked_at => unseen;
     idle_rows => reaped;
+    stale_rows => stale;
+    connections => few;
 }
 
 /// Two clients, so that their batches meet in the server.
@@ -72,118 +73,15 @@ async fn unequals_as_text(product: Product) {
     mixed(MySqlServer::with(product, &["max-prepared-stmt-count=0"]).unwrap()).await;
 }
 
-/// One batch, of which some is granted, kept and freed, and some is not.
 async fn mixed(server: MySqlServer) {
     let mysql = mysql(&server.url()).await.unwrap();
-    let lock = mysql.lock();
-    let (lock, ttl) = (&*lock, Ttl::new(LONG).unwrap());
-    let names: Vec<_> = (10..50)
-        .map(|number| LockName::new(format!("n-{number}")).unwrap())
-        .collect();
-    let request = |name: &LockName| {
-        let holder = HolderLabel::new("tester").unwrap();
-        AcquireRequest::new(name.clone(), OwnerId::new(), ttl, holder)
+    let by_hand = ByHand {
+        sql: &|statement| drop(server.sql(statement).unwrap()),
+        free: "holder_id = NULL, expires_at = 1",
+        given_away: "holder_id = REPEAT('x', 16), token = token + 5, holder = 'thief'",
+        wanted: "wanted_by = 1, wanted_until = expires_at",
     };
-    let acquired = async |requests: &[AcquireRequest]| {
-        let asked = requests.iter().map(|it| lock.try_acquire(it));
-        let answers = join_all(asked).await.into_iter();
-        let token = |answer: Attempt<Grant>| match answer {
-            Attempt::Acquired(grant) => Ok(grant.token),
-            Attempt::Busy(holder) => Err(holder.unwrap().holder),
-        };
-        let tokens = answers.map(|answer| token(answer.unwrap()));
-        tokens.collect::<Vec<_>>()
-    };
-    let lease = |(request, token): (&AcquireRequest, &Result<FencingToken, _>)| {
-        let token = Some(*token.as_ref().ok()?);
-        Some(Lease::new(request.name.clone(), request.owner, token))
-    };
-    let requests: Vec<_> = names.iter().map(request).collect();
-    let first = acquired(&requests).await;
-    let leases: Vec<_> = requests.iter().zip(&first).filter_map(lease).collect();
-    assert_eq!(leases.len(), 40, "{first:?}");
-    let renewal = Renewal::plain(ttl);
-    // The last ones go alone, so that those whose tokens differ share a batch.
-    let renewed = join_all(leases.iter().rev().map(|it| lock.renew(it, &renewal))).await;
-    for (renewed, lease) in renewed.into_iter().zip(leases.iter().rev()) {
-        match renewed.unwrap() {
-            Renewed::Extended { token, .. } => assert_eq!(Some(token), lease.token),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    // Ten were freed by hand, and ten given to somebody else.
-    server
-        .sql(
-            "UPDATE distributed_lock SET holder_id = NULL, expires_at = 1 WHERE lock_name < 'n-20'; \
-             UPDATE distributed_lock SET holder_id = REPEAT('x', 16), token = token + 5, holder = 'thief' \
-             WHERE lock_name >= 'n-40'",
-        )
-        .unwrap();
-    let others: Vec<_> = names.iter().map(request).collect();
-    let second = acquired(&others).await;
-    for (at, (before, now)) in first.iter().zip(&second).enumerate() {
-        match (at, now) {
-            (..10, Ok(token)) => assert!(token > before.as_ref().unwrap()),
-            (10..30, Err(holder)) => assert_eq!(holder, "tester"),
-            (30.., Err(holder)) => assert_eq!(holder, "thief"),
-            other => panic!("{other:?}"),
-        }
-    }
-    let renewed = join_all(leases.iter().map(|it| lock.renew(it, &renewal))).await;
-    for (at, (renewed, lease)) in renewed.into_iter().zip(&leases).enumerate() {
-        match (at, renewed.unwrap()) {
-            (10..30, Renewed::Extended { token, .. }) => assert_eq!(Some(token), lease.token),
-            (..10 | 30.., Renewed::NotHeld(LossReason::TakenOver)) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    let released = join_all(leases.iter().map(|it| lock.release(it))).await;
-    for (at, released) in released.into_iter().enumerate() {
-        let ours = matches!(released.unwrap(), ReleaseOutcome::Released { .. });
-        assert_eq!(ours, (10..30).contains(&at), "{at}");
-    }
-    // Another process waits for one of them.
-    server
-        .sql(
-            "UPDATE distributed_lock SET wanted_by = 1, wanted_until = expires_at WHERE lock_name = 'n-15'",
-        )
-        .unwrap();
-    let leases: Vec<_> = others.iter().zip(&second).filter_map(lease).collect();
-    let released = join_all(leases.iter().map(|it| lock.release(it))).await;
-    for (lease, released) in leases.iter().zip(released) {
-        let ReleaseOutcome::Released { others_waiting } = released.unwrap() else {
-            panic!("{lease:?} was held");
-        };
-        let wanted = lease.name.as_str() == "n-15";
-        assert!(!wanted || others_waiting != Some(false), "{lease:?}");
-    }
-    // One has expired, and then one has another token, although nobody else was there.
-    let requests: Vec<_> = names.iter().map(request).collect();
-    server.sql("DELETE FROM distributed_lock").unwrap();
-    let third = acquired(&requests).await;
-    let leases: Vec<_> = requests.iter().zip(&third).filter_map(lease).collect();
-    assert_eq!(leases.len(), 40, "{third:?}");
-    let change = |set: &str, name: &str| {
-        server.sql(&format!(
-            "UPDATE distributed_lock SET {set} WHERE lock_name = '{name}'"
-        ))
-    };
-    change("expires_at = acquired_at", "n-20").unwrap();
-    let renewed = join_all(leases.iter().map(|it| lock.renew(it, &renewal))).await;
-    for (renewed, lease) in renewed.into_iter().zip(&leases) {
-        match (lease.name.as_str(), renewed.unwrap()) {
-            ("n-20", Renewed::NotHeld(LossReason::Expired)) => {}
-            (name, Renewed::Extended { .. }) if name != "n-20" => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    change("token = token + 1", "n-30").unwrap();
-    let released = join_all(leases.iter().map(|it| lock.release(it))).await;
-    for (released, lease) in released.into_iter().zip(&leases) {
-        let ours = matches!(released.unwrap(), ReleaseOutcome::Released { .. });
-        assert_eq!(ours, lease.name.as_str() != "n-30", "{lease:?}");
-    }
+    one_batch_of_unequals(&*mysql.lock(), &by_hand).await;
 }
 
 /// What was granted, and cannot be looked at, may have been granted.
@@ -246,19 +144,31 @@ async fn unseen(product: Product) {
 async fn reaped(product: Product) {
     let server = start(product);
     let url = format!("{}&reap_after=1s", server.url());
-    let mysql = mysql(&url).await.unwrap();
-    let locker = distlock_core::Locker::new(mysql.lock());
+    let stores = [mysql(&url).await.unwrap(), mysql(&url).await.unwrap()];
+    let locker = distlock_core::Locker::new(stores[0].lock());
+    // Whoever comes second finds nothing to do, and takes no harm.
+    let reap = async || {
+        for reaped in join_all(stores.iter().map(MySql::reap)).await {
+            reaped.unwrap();
+        }
+    };
+    let deletes = || -> u64 {
+        let counted = server.sql("SHOW GLOBAL STATUS LIKE 'Com_delete%'").unwrap();
+        let counts = counted.lines().filter_map(|it| it.split('\t').nth(1));
+        counts.map(|it| it.parse::<u64>().unwrap()).sum()
+    };
+    let before = deletes();
     let kept = locker.lock("kept").ttl(LONG).acquire().await.unwrap();
     let freed = locker.lock("freed").ttl(LONG).acquire().await.unwrap();
     let token = freed.token();
     assert!(freed.release().await.is_clean());
-    // A thousand that somebody left behind, one of them locked by an operator.
+    // Many that somebody left behind, one of them locked by an operator.
     server
         .sql(
             "INSERT INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, holder) \
-             SELECT CONCAT('stale-', seq), REPEAT('x', 16), 1, 1, 1, 'gone' FROM \
+             SELECT CONCAT(kind, seq), REPEAT('x', 16), 1, 1, 1, 'gone' FROM \
              (WITH RECURSIVE s (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM s WHERE seq < 1000) \
-             SELECT seq FROM s) AS numbers",
+             SELECT seq FROM s) AS numbers, (SELECT 'stale-' AS kind UNION SELECT 'more-') AS kinds",
         )
         .unwrap();
     // Unless a reaper was there first.
@@ -279,16 +189,16 @@ async fn reaped(product: Product) {
     };
     let names = || server.sql("SELECT lock_name FROM distributed_lock ORDER BY lock_name");
     distlock_harness::eventually_async("all but two are gone", SOON, || async {
-        // Turns are taken by whoever comes first; both are harmless.
-        let _ = mysql.reap().await;
+        reap().await;
         (names().ok()? == "kept\nstale-7").then_some(())
     })
     .await
     .unwrap();
+    assert!(deletes() - before >= 4, "at most 500 at once");
     drop(operator);
     distlock_harness::eventually_async("the last one too", SOON, || async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let _ = mysql.reap().await;
+        reap().await;
         (names().ok()? == "kept").then_some(())
     })
     .await
@@ -299,4 +209,29 @@ async fn reaped(product: Product) {
     let health = locker.health().await.unwrap();
     let rows = health.findings.iter().find(|it| it.check == "rows");
     assert!(rows.unwrap().detail.contains("2 held"), "{rows:?}");
+}
+
+async fn stale(product: Product) {
+    let server = start(product);
+    let locker = locker(&format!("{}&reap_after=1h", server.url())).await;
+    // Nobody takes a turn.
+    server
+        .sql("UPDATE distributed_meta SET reaped_at = 4000000000000000")
+        .unwrap();
+    stale_rows_are_counted(&locker, |name, seconds| {
+        let insert = format!(
+            "INSERT IGNORE INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, holder) \
+             VALUES ('{name}', REPEAT('x', 16), 1, 1, \
+             TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - {seconds} * 1000000, 'gone')"
+        );
+        server.sql(&insert).unwrap();
+    })
+    .await;
+}
+
+async fn few(product: Product) {
+    let server = start(product);
+    let mysql = mysql(&server.url()).await.unwrap();
+    // The handle that renews has as many.
+    few_connections(mysql.lock(), 4, 8, || sessions(&server).len()).await;
 }

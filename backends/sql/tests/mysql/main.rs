@@ -4,6 +4,8 @@
     reason = "a real server lives in real time"
 )]
 
+#[path = "../common/batches.rs"]
+mod batches;
 mod clock;
 #[path = "../common/mod.rs"]
 mod common;
@@ -47,6 +49,19 @@ pub(crate) use on_both;
 
 fn start(product: Product) -> MySqlServer {
     MySqlServer::start(product).expect("starts")
+}
+
+/// The sessions that the server has over TCP, which its own client does not use.
+fn sessions(server: &MySqlServer) -> Vec<String> {
+    // MySQL's table of them stumbles over statements that are no text.
+    let shown = server.sql("SHOW PROCESSLIST").unwrap();
+    let lines = shown.lines().filter_map(|line| {
+        let [id, _, host, database, ..] = *line.split('\t').collect::<Vec<_>>() else {
+            return None;
+        };
+        (host.starts_with("127.0.0.1") && database == "distlock").then(|| id.to_owned())
+    });
+    lines.collect()
 }
 
 async fn mysql(url: &str) -> Result<MySql> {

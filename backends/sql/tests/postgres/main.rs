@@ -5,6 +5,8 @@
     reason = "a real server lives in real time"
 )]
 
+#[path = "../common/batches.rs"]
+mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod conformance;

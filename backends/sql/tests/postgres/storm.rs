@@ -8,7 +8,14 @@ use std::{
     },
 };
 
-use super::*;
+use distlock_core::{ErrorKind, Renewal, Renewed, Ttl};
+use futures_util::future::join_all;
+
+use super::{
+    batches::{ByHand, one_batch_of_unequals},
+    servers::few_connections,
+    *,
+};
 
 /// Sessions that start out with settings that would break us.
 const HOSTILE: [&str; 5] = [
@@ -95,4 +102,96 @@ async fn many_tasks_on_many_names() {
 async fn many_tasks_on_few_names_in_hostile_sessions() {
     let server = PostgresServer::with(&HOSTILE).unwrap();
     storm(&server.url(), 256, 8, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn few_connections_serve_many_tasks() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    // The handle that renews has as many; who waits has one that marks rows, and one that listens.
+    few_connections(postgres.lock(), 4, 10, || {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'distlock'";
+        server.sql(sessions).unwrap().parse().unwrap()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_operation_of_a_batch_is_answered_for_itself() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    let by_hand = ByHand {
+        sql: &|statement| drop(server.sql(statement).unwrap()),
+        free: "holder_id = NULL, expires_at = 'epoch'",
+        given_away: "holder_id = gen_random_uuid(), token = token + 5, holder = 'thief'",
+        wanted: "wanted_by = 1, wanted_until = expires_at",
+    };
+    one_batch_of_unequals(&*postgres.lock(), &by_hand).await;
+}
+
+/// Whose row an operator has locked is told so, and the others of its batch do not wait for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_row_is_left_out_of_a_batch() {
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    let lock = postgres.lock();
+    let asked: Vec<_> = (10..70)
+        .map(|it| request(&format!("n-{it}"), LONG))
+        .collect();
+    let grants = join_all(asked.iter().map(|it| take(&*lock, it))).await;
+    let leases = asked
+        .iter()
+        .zip(&grants)
+        .map(|(asked, grant)| lease(asked, grant));
+    let leases: Vec<_> = leases.collect();
+    let _operator = server
+        .hold_open("SELECT 1 FROM distributed_lock WHERE lock_name = 'n-40' FOR UPDATE")
+        .unwrap();
+    let renewal = Renewal::plain(Ttl::new(LONG).unwrap());
+    let before = postgres.statements();
+    let renewed = join_all(leases.iter().map(|it| lock.renew(it, &renewal))).await;
+    for (renewed, lease) in renewed.into_iter().zip(&leases) {
+        match (lease.name.as_str(), renewed) {
+            ("n-40", Err(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            (name, Ok(Renewed::Extended { token, .. })) if name != "n-40" => {
+                assert_eq!(Some(token), lease.token);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // A batch that fails as a whole is sent singly.
+    let spent = postgres.statements() - before;
+    assert!(spent < 40, "{spent}: no batch");
+}
+
+/// Statements that the server takes back for others' sake are sent again, alone and in a batch, and that is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_taken_back_is_sent_again() {
+    const MANY: u32 = 60;
+    let server = PostgresServer::start().unwrap();
+    let postgres = open(&server.url()).await;
+    let lock = postgres.lock();
+    server
+        .sql(
+            "CREATE SEQUENCE turns;
+             CREATE FUNCTION take_back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 CASE nextval('turns')
+                     WHEN 1 THEN RAISE 'a deadlock' USING ERRCODE = '40P01';
+                     WHEN 2 THEN RAISE 'not serializable' USING ERRCODE = '40001';
+                     ELSE RETURN NULL;
+                 END CASE;
+             END $$;
+             CREATE TRIGGER take_back AFTER INSERT ON distributed_lock FOR EACH STATEMENT EXECUTE FUNCTION take_back()",
+        )
+        .unwrap();
+    let before = postgres.retries();
+    take(&*lock, &request("alone", LONG)).await;
+    assert_eq!(postgres.retries(), before + 2);
+    server.sql("ALTER SEQUENCE turns RESTART").unwrap();
+    let statements = postgres.statements();
+    let asked: Vec<_> = (0..MANY).map(|it| request(&it.to_string(), LONG)).collect();
+    join_all(asked.iter().map(|it| take(&*lock, it))).await;
+    assert_eq!(postgres.retries(), before + 4);
+    let spent = postgres.statements() - statements;
+    assert!(spent < MANY.into(), "{spent}: no batch");
 }

@@ -4,7 +4,7 @@ use distlock_core::{Expect, Guard, ReleaseOutcome, Written};
 use distlock_harness::eventually_async;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use super::*;
+use super::{servers::stale_rows_are_counted, *};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_told_only_where_somebody_waits() {
@@ -188,7 +188,17 @@ async fn idle_rows_are_removed_by_whoever_comes_first() {
     let held = request("held", LONG);
     take(&*lock, &held).await;
     let idle = "INSERT INTO distributed_lock (lock_name, token, expires_at, acquired_at, holder)
-                SELECT 'idle:' || n, 1, now() - interval '1 hour', now(), '' FROM generate_series(1, 1500) n";
+                SELECT 'idle:' || n, 1, now() - interval '1 hour', now(), '' FROM generate_series(1, 2500) n";
+    // What each statement removes.
+    server
+        .sql(
+            "CREATE TABLE removed (rows bigint);
+             CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN INSERT INTO removed SELECT count(*) FROM gone; RETURN NULL; END $$;
+             CREATE TRIGGER note AFTER DELETE ON distributed_lock REFERENCING OLD TABLE AS gone
+                 FOR EACH STATEMENT EXECUTE FUNCTION note()",
+        )
+        .unwrap();
     server.sql(idle).unwrap();
     let key = distlock_core::RecordKey::new("k").unwrap();
     let records = stores[0].records();
@@ -212,9 +222,30 @@ async fn idle_rows_are_removed_by_whoever_comes_first() {
     })
     .await
     .unwrap();
+    let removed = server.sql("SELECT max(rows) <= 1000, sum(rows) FROM removed");
+    assert_eq!(removed.unwrap(), "t\t2500");
     // A version is not used twice, also not after its tombstone has gone.
     let Written::Stored(next) = records.put(&key, b"w", Expect::Absent).await.unwrap() else {
         panic!("it was absent")
     };
     assert!(next > version);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stale_rows_are_shown_to_the_doctor() {
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&format!("{}?reap_after=1h", server.url())).await;
+    // Nobody takes a turn.
+    server
+        .sql("UPDATE distributed_meta SET reaped_at = now() + interval '1 day'")
+        .unwrap();
+    stale_rows_are_counted(&locker, |name, seconds| {
+        let insert = format!(
+            "INSERT INTO distributed_lock (lock_name, holder_id, token, expires_at, acquired_at, holder)
+             VALUES ('{name}', gen_random_uuid(), 1, now() - interval '{seconds} s', now(), 'gone')
+             ON CONFLICT DO NOTHING"
+        );
+        server.sql(&insert).unwrap();
+    })
+    .await;
 }
