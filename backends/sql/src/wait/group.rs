@@ -284,3 +284,53 @@ impl fmt::Debug for Group {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, feature = "mysql"))]
+mod tests {
+    use distlock_core::HolderInfo;
+
+    use super::*;
+
+    const START: Moment = Moment::from_boot(Duration::from_secs(100));
+
+    /// How long the poller sleeps after a poll that saw leases which end so soon, when nothing has changed for long.
+    fn sleeps(leases: &[Duration]) -> Duration {
+        let group = Group::adaptive("test");
+        let rows = leases.iter().zip(0..).map(|(free_in, number)| {
+            let name = LockName::new(format!("lock-{number}")).unwrap();
+            let waiter = group.join(&name, START);
+            waiter.asleep.store(true, Ordering::Relaxed);
+            let mut holder = HolderInfo::new("holder");
+            holder.expires_in = Some(*free_in);
+            let row = LockRow {
+                owner: None,
+                held: Some(holder),
+                last_token: FencingToken::new(1).unwrap(),
+                until: None,
+                wanted_for: Duration::from_secs(5),
+            };
+            (name, Ok(row))
+        });
+        let rows = rows.collect();
+        let mut waiting = group.waiting();
+        waiting.quiet = 10;
+        waiting.next_poll = None;
+        let names = waiting.claim(START).unwrap();
+        assert_eq!(names.len(), leases.len());
+        assert!(waiting.report(START, names, rows).is_empty());
+        waiting.pause(START)
+    }
+
+    #[test]
+    fn nobody_sleeps_past_the_end_of_the_earliest_lease() {
+        let ms = Duration::from_millis;
+        assert_eq!(sleeps(&[ms(9000), ms(30), ms(50)]), ms(30));
+        // A lease that is about to end is not asked for all the time.
+        assert_eq!(
+            sleeps(&[ms(9000), ms(1)]),
+            super::super::pace::ADAPTIVE.at_least
+        );
+        let usual = sleeps(&[ms(9000)]).as_micros();
+        assert!((57_000..68_000).contains(&usual), "{usual}");
+    }
+}
