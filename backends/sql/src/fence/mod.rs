@@ -4,7 +4,7 @@
 //! the same transaction, so that no earlier holder can write in between or afterwards. There is one module for each dialect.
 //!
 //! A row that carries its own bar in two columns needs no second table: see
-//! [`FenceGuard::SQL_CONDITION`].
+//! [`FenceGuard::SQL_CONDITION`]; for Postgres, which numbers its parameters, `postgres::sql_condition`.
 
 #[cfg(feature = "mysql")]
 pub mod mysql;

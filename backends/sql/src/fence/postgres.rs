@@ -35,6 +35,21 @@ RETURNING state";
 
 const WRITE: &str = "UPDATE distributed_fence SET state = $2 WHERE resource = $1";
 
+/// [`FenceGuard::SQL_CONDITION`](distlock_core::FenceGuard::SQL_CONDITION) with the numbers of two parameters, as Postgres wants
+/// them: the token's and the owner's. Both can be those of the values that the same statement writes.
+///
+/// ```
+/// let condition = distlock_sql::fence::postgres::sql_condition(3, 4);
+/// let pay = format!(
+///     "UPDATE account SET balance = $1, fence_token = $3, fence_owner = $4 WHERE id = $2 AND {condition}"
+/// );
+/// assert!(pay.ends_with("AND (fence_token < $3 OR (fence_token = $3 AND fence_owner = $4))"));
+/// ```
+#[must_use]
+pub fn sql_condition(token: u16, owner: u16) -> String {
+    format!("(fence_token < ${token} OR (fence_token = ${token} AND fence_owner = ${owner}))")
+}
+
 /// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
 ///
 /// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.

@@ -1,14 +1,25 @@
 //! Fenced writes in the caller's own transaction.
 
-use distlock_core::{Epoch, ErrorKind, Fence, FenceError, FenceRefusal, FencingToken, OwnerId};
-use distlock_harness::servers::mysql::Product;
+use distlock_core::{
+    Epoch, ErrorKind, Fence, FenceError, FenceGuard, FenceRefusal, FencingToken, OwnerId,
+};
+use distlock_harness::{
+    eventually_async,
+    servers::mysql::{MySqlServer, Product},
+};
 use distlock_sql::fence::mysql::{CREATE_TABLE, admit};
-use sqlx::{Connection as _, MySqlConnection};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 
-use crate::{on_both, start};
+use crate::{
+    on_both,
+    servers::{SOON, within},
+    start,
+};
 
 on_both! {
     an_earlier_holder_changes_nothing => earlier;
+    who_comes_at_the_same_time => at_once;
+    a_row_with_a_bar_of_its_own => own_bar;
 }
 
 fn fence(token: u64) -> Fence {
@@ -17,6 +28,21 @@ fn fence(token: u64) -> Fence {
         OwnerId::new().tag(),
         Epoch::new("e"),
     )
+}
+
+async fn accounts(server: &MySqlServer) -> MySqlConnection {
+    let mut database = MySqlConnection::connect(&server.url()).await.unwrap();
+    for statement in [
+        "CREATE TABLE account (balance BIGINT NOT NULL)",
+        "INSERT INTO account VALUES (10)",
+        CREATE_TABLE,
+    ] {
+        sqlx::raw_sql(statement)
+            .execute(&mut database)
+            .await
+            .unwrap();
+    }
+    database
 }
 
 /// Takes 1 from the balance, if `fence` is let through.
@@ -33,17 +59,7 @@ async fn pay(database: &mut MySqlConnection, fence: &Fence) -> Result<(), FenceE
 
 async fn earlier(product: Product) {
     let server = start(product);
-    let mut database = MySqlConnection::connect(&server.url()).await.unwrap();
-    for statement in [
-        "CREATE TABLE account (balance BIGINT NOT NULL)",
-        "INSERT INTO account VALUES (10)",
-        CREATE_TABLE,
-    ] {
-        sqlx::raw_sql(statement)
-            .execute(&mut database)
-            .await
-            .unwrap();
-    }
+    let mut database = accounts(&server).await;
     let (early, late) = (fence(7), fence(8));
     pay(&mut database, &early).await.unwrap();
     pay(&mut database, &late).await.unwrap();
@@ -76,4 +92,76 @@ async fn earlier(product: Product) {
         refused => panic!("{refused}"),
     }
     assert_eq!(server.sql(balance).unwrap(), "6");
+}
+
+/// Of two transactions at once, the second waits for the first and is judged by what that has left.
+async fn at_once(product: Product) {
+    let server = start(product);
+    let mut database = accounts(&server).await;
+    for (first, second, balance) in [(9, 8, "9"), (10, 11, "7")] {
+        let mut transaction = database.begin().await.unwrap();
+        admit(&mut transaction, "account", &fence(first))
+            .await
+            .unwrap();
+        sqlx::raw_sql("UPDATE account SET balance = balance - 1")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let mut other = MySqlConnection::connect(&server.url()).await.unwrap();
+        let paying = tokio::spawn(async move { pay(&mut other, &fence(second)).await });
+        eventually_async("it waits", SOON, || async {
+            let waits = server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'");
+            waits.unwrap().ends_with("\t1").then_some(())
+        })
+        .await
+        .unwrap();
+        transaction.commit().await.unwrap();
+        let paid = within(SOON, "answered", paying).await.unwrap();
+        if second > first {
+            paid.unwrap();
+        } else {
+            let refused = paid.unwrap_err();
+            let older = matches!(refused.refusal(), Some(FenceRefusal::Older { .. }));
+            assert!(older, "{refused}");
+        }
+        let left = server.sql("SELECT balance FROM account");
+        assert_eq!(left.unwrap(), balance);
+    }
+}
+
+/// Without a second table: the row carries its own bar.
+async fn own_bar(product: Product) {
+    let server = start(product);
+    let mut database = accounts(&server).await;
+    sqlx::raw_sql(
+        "ALTER TABLE account ADD fence_token BIGINT NOT NULL DEFAULT 0, ADD fence_owner BINARY(16)",
+    )
+    .execute(&mut database)
+    .await
+    .unwrap();
+    let pay = format!(
+        "UPDATE account SET balance = balance - 1, fence_token = ?, fence_owner = ? WHERE {}",
+        FenceGuard::SQL_CONDITION
+    );
+    let (early, late, other) = (fence(7), fence(8), fence(8));
+    for (fence, let_through) in [
+        (&early, 1),
+        (&late, 1),
+        (&late, 1),
+        (&early, 0),
+        (&other, 0),
+    ] {
+        let (token, owner) = (fence.token.get(), fence.owner.as_bytes().to_vec());
+        let paid = sqlx::query(AssertSqlSafe(pay.clone()))
+            .bind(token)
+            .bind(owner.clone())
+            .bind(token)
+            .bind(token)
+            .bind(owner)
+            .execute(&mut database)
+            .await
+            .unwrap();
+        assert_eq!(paid.rows_affected(), let_through, "{fence:?}");
+    }
+    assert_eq!(server.sql("SELECT balance FROM account").unwrap(), "7");
 }

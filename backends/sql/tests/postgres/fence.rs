@@ -1,7 +1,8 @@
 //! Fenced writes in the caller's own transaction.
 
 use distlock_core::{Epoch, ErrorKind, Fence, FenceError, FenceRefusal, FencingToken};
-use distlock_sql::fence::postgres::{CREATE_TABLE, admit};
+use distlock_harness::eventually_async;
+use distlock_sql::fence::postgres::{CREATE_TABLE, admit, sql_condition};
 use sqlx::{Connection as _, PgConnection};
 
 use super::*;
@@ -98,4 +99,73 @@ async fn a_bar_that_cannot_be_read_lets_nobody_through() {
         .unwrap();
     assert!(pay(&mut database, &fence(10)).await.is_err());
     assert_eq!(balance(&mut database).await, 9);
+}
+
+/// Of two transactions at once, the second waits for the first and is judged by what that has left.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_at_the_same_time_waits_for_the_first() {
+    let server = PostgresServer::start().unwrap();
+    let mut database = database(&server).await;
+    for (first, second, balance_then) in [(9, 8, 9), (10, 11, 7)] {
+        let mut transaction = database.begin().await.unwrap();
+        admit(&mut transaction, "account", &fence(first))
+            .await
+            .unwrap();
+        sqlx::query("UPDATE account SET balance = balance - 1")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let mut other = PgConnection::connect(&server.url()).await.unwrap();
+        let paying = tokio::spawn(async move { pay(&mut other, &fence(second)).await });
+        eventually_async("it waits", SOON, || async {
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            (server.sql(waits).unwrap() == "1").then_some(())
+        })
+        .await
+        .unwrap();
+        transaction.commit().await.unwrap();
+        let paid = within(SOON, "answered", paying).await.unwrap();
+        if second > first {
+            paid.unwrap();
+        } else {
+            let refused = paid.unwrap_err();
+            let older = matches!(refused.refusal(), Some(FenceRefusal::Older { .. }));
+            assert!(older, "{refused}");
+        }
+        assert_eq!(balance(&mut database).await, balance_then);
+    }
+}
+
+/// Without a second table: the row carries its own bar.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_with_a_bar_of_its_own_refuses_earlier_holders() {
+    let server = PostgresServer::start().unwrap();
+    let mut database = database(&server).await;
+    sqlx::raw_sql(
+        "ALTER TABLE account ADD fence_token bigint NOT NULL DEFAULT 0, ADD fence_owner uuid",
+    )
+    .execute(&mut database)
+    .await
+    .unwrap();
+    let pay = format!(
+        "UPDATE account SET balance = balance - 1, fence_token = $1, fence_owner = $2 WHERE {}",
+        sql_condition(1, 2)
+    );
+    let (early, late, other) = (fence(7), fence(8), fence(8));
+    for (fence, let_through) in [
+        (&early, 1),
+        (&late, 1),
+        (&late, 1),
+        (&early, 0),
+        (&other, 0),
+    ] {
+        let paid = sqlx::query(sqlx::AssertSqlSafe(pay.clone()))
+            .bind(fence.token.get().cast_signed())
+            .bind(fence.owner)
+            .execute(&mut database)
+            .await
+            .unwrap();
+        assert_eq!(paid.rows_affected(), let_through, "{fence:?}");
+    }
+    assert_eq!(balance(&mut database).await, 7);
 }
