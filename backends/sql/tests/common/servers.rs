@@ -2,12 +2,15 @@
 
 use std::{
     future::Future,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use distlock_core::{DistLock, Guard, Locker, LossReason, Verdict, margin};
-use distlock_harness::eventually_async;
+use distlock_core::{DistLock, ErrorKind, Guard, Locker, LossReason, Verdict, margin};
+use distlock_harness::{Direction, FaultProxy, eventually_async};
 use tokio::task::JoinSet;
 
 use crate::common::{lease, request, take};
@@ -300,4 +303,69 @@ async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
         }
     }
     most.max(count())
+}
+
+/// The holder's line is cut while somebody else waits on one that works: the holder knows that it has lost the lock before the
+/// next one has it. `cut` goes through `proxy`.
+pub(crate) async fn who_is_cut_off_is_told_first(cut: &Locker, direct: Locker, proxy: &FaultProxy) {
+    let ttl = Duration::from_secs(3);
+    let guard = hold(cut, "a", ttl).await;
+    let token = guard.token();
+    proxy.stop(Direction::ToServer);
+    proxy.stop(Direction::ToClient);
+    // Somebody else waits for it on a line that works: the holder must be told before.
+    let other = tokio::spawn(async move {
+        let guard = direct.lock("a").wait(SOON).acquire().await.unwrap();
+        (Instant::now(), guard)
+    });
+    let reason = within(SOON, "told", guard.lost()).await;
+    let told = Instant::now();
+    assert_eq!(reason, LossReason::Unreachable);
+    let (granted, next) = within(SOON, "taken over", other).await.unwrap();
+    assert!(told <= granted, "told {:?} late", told - granted);
+    assert!(next.token() > token);
+    proxy.pass();
+    // What was held back in the line, and whatever the old holder still does, changes nothing.
+    assert!(!guard.release().await.is_clean());
+    next.extend(ttl).await.unwrap();
+    assert!(next.release().await.is_clean());
+    let again = within(SOON, "the line is mended", cut.lock("a").acquire()).await;
+    assert!(again.unwrap().release().await.is_clean());
+}
+
+/// Somebody who asks all the time while sessions are ended, and of whose failures each says what it should.
+pub(crate) struct Asking {
+    stopped: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+pub(crate) fn told_as_documented(locker: &Locker) -> Asking {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let task = tokio::spawn({
+        let (locker, stopped) = (locker.clone(), Arc::clone(&stopped));
+        async move {
+            let known = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
+            let mut number = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                number += 1;
+                let name = format!("asked-{number}");
+                match locker.lock(&*name).wait(Duration::ZERO).acquire().await {
+                    Ok(guard) => drop(guard.release().await),
+                    Err(error) => assert!(known(error.kind()), "{error:?}"),
+                }
+                if let Err(error) = locker.inspect(&*name).await {
+                    // A read may be repeated, so that there is no doubt.
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+                }
+            }
+        }
+    });
+    Asking { stopped, task }
+}
+
+impl Asking {
+    pub(crate) async fn stop(self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        within(SOON, "answered", self.task).await.unwrap();
+    }
 }

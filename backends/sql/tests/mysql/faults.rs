@@ -9,11 +9,11 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, Clock, ErrorKind, Expect, Lease, LossReason, Moment, RecordKey, Released, Renewal,
-    Sleep, SystemClock, Ttl, Written,
+    Attempt, Clock, ErrorKind, Expect, Lease, Locker, LossReason, Moment, RecordKey, Released,
+    Renewal, Sleep, SystemClock, Ttl, Written,
 };
 use distlock_harness::{
-    Direction, FaultProxy, Process, Signal, eventually_async,
+    FaultProxy, Process, Signal, eventually_async,
     servers::mysql::{MySqlServer, Product},
 };
 
@@ -24,9 +24,9 @@ use crate::{
     locker, mysql, on_both,
     servers::{
         LONG, SOON, a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease, hold,
-        locked_rows_delay_nobody_else, within,
+        locked_rows_delay_nobody_else, told_as_documented, who_is_cut_off_is_told_first, within,
     },
-    start,
+    sessions, start,
 };
 
 on_both! {
@@ -129,34 +129,20 @@ async fn behind_a_proxy(product: Product) -> (MySqlServer, FaultProxy, String) {
 async fn a_cut(product: Product) {
     let (server, proxy, url) = behind_a_proxy(product).await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-    let guard = hold(&cut, "a", TTL).await;
-    let token = guard.token();
-    proxy.stop(Direction::ToServer);
-    proxy.stop(Direction::ToClient);
-    // Somebody else waits for it on a line that works: the holder must be told before.
-    let other = tokio::spawn(async move {
-        let guard = direct.lock("a").wait(SOON).acquire().await.unwrap();
-        (Instant::now(), guard)
-    });
-    let reason = within(SOON, "told", guard.lost()).await;
-    let told = Instant::now();
-    assert_eq!(reason, LossReason::Unreachable);
-    let (granted, next) = within(SOON, "taken over", other).await.unwrap();
-    assert!(told <= granted, "told {:?} late", told - granted);
-    assert!(next.token() > token);
-    proxy.pass();
-    // What was held back in the line, and whatever the old holder still does, changes nothing.
-    assert!(!guard.release().await.is_clean());
-    next.extend(TTL).await.unwrap();
-    assert!(next.release().await.is_clean());
-    let again = within(SOON, "the line is mended", cut.lock("a").acquire()).await;
-    assert!(again.unwrap().release().await.is_clean());
+    who_is_cut_off_is_told_first(&cut, direct, &proxy).await;
 }
 
 async fn lost(product: Product) {
     let (server, proxy, url) = behind_a_proxy(product).await;
-    let locker = locker(&url).await;
-    for _ in 0..2 {
+    let mysql = mysql(&url).await.unwrap();
+    let locker = Locker::new(mysql.lock());
+    locker.ready().await.unwrap();
+    let (before, deadline) = (mysql.retries(), Instant::now() + SOON);
+    // It may be the reply to somebody else that is lost.
+    while mysql.retries() < before + 2 {
+        assert!(Instant::now() < deadline, "not asked again");
+        // A statement is prepared once on each connection, which is a request of its own.
+        assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
         proxy.swallow_one_reply();
         let guard = within(SOON, "granted", hold(&locker, "a", LONG)).await;
         let shown = locker.inspect("a").await.unwrap();
@@ -301,27 +287,23 @@ async fn killed(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL).await;
+    let asking = told_as_documented(&locker);
     let until = Instant::now() + TTL * 2;
     while Instant::now() < until {
-        let sessions = server
-            .sql(
-                "SELECT id FROM information_schema.processlist \
-                 WHERE db = 'distlock' AND host LIKE '127.0.0.1%'",
-            )
-            .unwrap();
-        for session in sessions.lines() {
+        for session in sessions(&server) {
             // It may have gone by itself.
             let _ = server.sql(&format!("KILL {session}"));
         }
         tokio::time::sleep(TTL / 3).await;
     }
     assert!(guard.is_valid(), "every renewal found its way");
+    asking.stop().await;
     assert!(matches!(
         guard.release().await,
         Released::Clean | Released::Unconfirmed(_)
     ));
     eventually_async("released all the same", SOON, || async {
-        let held = "SELECT COUNT(*) FROM distributed_lock WHERE HEX(holder_id) <> REPEAT('0', 32)";
+        let held = "SELECT COUNT(*) FROM distributed_lock WHERE lock_name = 'a' AND HEX(holder_id) <> REPEAT('0', 32)";
         (server.sql(held).ok()? == "0").then_some(())
     })
     .await

@@ -8,7 +8,7 @@ use distlock_harness::{FaultProxy, Process, eventually_async};
 use super::{
     servers::{
         a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease,
-        locked_rows_delay_nobody_else,
+        locked_rows_delay_nobody_else, told_as_documented, who_is_cut_off_is_told_first,
     },
     *,
 };
@@ -143,6 +143,13 @@ async fn a_cut_line_is_survived_by_those_whose_lease_outlasts_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_cut_off_is_told_before_the_next_is_granted() {
+    let (server, proxy, url) = behind_a_proxy().await;
+    let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
+    who_is_cut_off_is_told_first(&cut, direct, &proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_reply_is_a_grant_that_recognises_itself() {
     let (_server, proxy, url) = behind_a_proxy().await;
     let postgres = open(&url).await;
@@ -268,6 +275,7 @@ async fn killed_sessions_are_made_again() {
     let locker = locker(&server.url()).await;
     let ttl = Duration::from_secs(10);
     let guard = hold(&locker, "a", ttl).await;
+    let asking = told_as_documented(&locker);
     // Longer than the lease, so that renewals are needed.
     let until = Instant::now() + ttl + ttl / 2;
     while Instant::now() < until {
@@ -277,6 +285,7 @@ async fn killed_sessions_are_made_again() {
         tokio::time::sleep(ttl / 10).await;
     }
     assert!(guard.is_valid(), "every renewal found its way");
+    asking.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
