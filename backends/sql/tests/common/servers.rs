@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use distlock_core::{DistLock, ErrorKind, Guard, Locker, LossReason, Verdict, margin};
+use distlock_core::{
+    Clock, DistLock, ErrorKind, Guard, Locker, LossReason, Moment, Sleep, SystemClock, Verdict,
+    margin,
+};
 use distlock_harness::{Direction, FaultProxy, eventually_async};
 use tokio::task::JoinSet;
 
@@ -367,5 +370,31 @@ impl Asking {
     pub(crate) async fn stop(self) {
         self.stopped.store(true, Ordering::Relaxed);
         within(SOON, "answered", self.task).await.unwrap();
+    }
+}
+
+/// A host whose clock on the wall is wrong by so many seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrongClock(i64);
+
+/// Ahead, and behind.
+pub(crate) const WRONG_CLOCKS: [WrongClock; 2] = [WrongClock(60), WrongClock(-60)];
+
+impl Clock for WrongClock {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        let off = Duration::from_secs(self.0.unsigned_abs());
+        if self.0 > 0 {
+            SystemClock.wall() + off
+        } else {
+            SystemClock.wall() - off
+        }
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        SystemClock.sleep(time)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{ErrorKind, SystemClock, Verdict};
+use distlock_core::{ErrorKind, Finding, Locker, SystemClock, Verdict};
 use distlock_harness::servers::mysql::{MySqlServer, Product};
 use distlock_sql::{MySql, ServerConfig};
 use futures_util::future::join_all;
@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use crate::{
     common::request,
     locker, mysql, on_both,
-    servers::{LONG, SOON, hold},
+    servers::{LONG, SOON, WRONG_CLOCKS, hold},
     start,
 };
 
@@ -21,6 +21,9 @@ on_both! {
     tables_that_were_not_finished => unfinished;
     a_missing_table => missing;
     a_schema_changed_by_hand => changed;
+    other_schemas_changed_by_hand => keys;
+    a_binary_log_that_is_not_synced => unsynced;
+    clocks_that_differ => apart;
     a_user_who_may_not_do_everything => limited;
     transport => tls;
 }
@@ -250,14 +253,7 @@ async fn refused(product: Product) {
 async fn changed(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
-    let verdict = |check: &'static str| {
-        let locker = locker.clone();
-        async move {
-            let health = locker.health().await.unwrap();
-            let found = health.findings.iter().find(|it| it.check == check).cloned();
-            found.unwrap_or_else(|| panic!("{check}: {health:?}"))
-        }
-    };
+    let verdict = async |check| finding(&locker, check).await;
     let flush = "innodb_flush_log_at_trx_commit";
     for check in ["tables", "clock", "read_only", "rows", flush] {
         let found = verdict(check).await;
@@ -275,6 +271,54 @@ async fn changed(product: Product) {
     let long = "n".repeat(200);
     let refused = locker.lock(&*long).wait(Duration::ZERO).acquire().await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidConfig);
+}
+
+/// Each of them is seen without the others.
+async fn keys(product: Product) {
+    let server = start(product);
+    let locker = locker(&server.url()).await;
+    for (change, says) in [
+        (
+            "distributed_record MODIFY record_key VARBINARY(64) NOT NULL",
+            "distributed_record.record_key is varbinary(64) instead of varbinary(512)",
+        ),
+        (
+            "distributed_lock DROP PRIMARY KEY",
+            "distributed_lock.lock_name is not the primary key",
+        ),
+    ] {
+        server.sql(&format!("ALTER TABLE {change}")).unwrap();
+        let found = finding(&locker, "tables").await;
+        assert_eq!(found.verdict, Verdict::Fail, "{found:?}");
+        assert!(found.detail.contains(says), "{found:?}");
+    }
+}
+
+async fn unsynced(product: Product) {
+    let server = MySqlServer::with(product, &["log-bin=log", "server-id=1", "sync-binlog=0"]);
+    let server = server.unwrap();
+    let locker = locker(&server.url()).await;
+    let found = finding(&locker, "sync_binlog").await;
+    assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
+    server.sql("SET GLOBAL sync_binlog = 1").unwrap();
+    let found = finding(&locker, "sync_binlog").await;
+    assert_eq!(found.verdict, Verdict::Pass, "{found:?}");
+}
+
+async fn apart(product: Product) {
+    let server = start(product);
+    let config = ServerConfig::from_url(&server.url()).unwrap();
+    for clock in WRONG_CLOCKS {
+        let mysql = MySql::open(config.clone(), Arc::new(clock)).await.unwrap();
+        let found = finding(&Locker::new(mysql.lock()), "clock").await;
+        assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
+    }
+}
+
+async fn finding(locker: &Locker, check: &str) -> Finding {
+    let health = locker.health().await.unwrap();
+    let found = health.findings.iter().find(|it| it.check == check).cloned();
+    found.unwrap_or_else(|| panic!("{check}: {health:?}"))
 }
 
 /// A user who may not do everything is found out before the first lock is wanted.

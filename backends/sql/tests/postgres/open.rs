@@ -3,7 +3,7 @@
 use distlock_core::{Attempt, ErrorKind, Verdict};
 use distlock_harness::eventually_async;
 
-use super::*;
+use super::{servers::WRONG_CLOCKS, *};
 
 async fn refused(url: &str, kind: ErrorKind, says: &str) {
     let error = try_open(url).await.unwrap_err();
@@ -252,6 +252,63 @@ async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
     // By a session that has not seen the old column.
     let health = open(&server.url()).await.lock().health().await.unwrap();
     assert_eq!(verdict(&health, "names"), Some(Verdict::Fail), "{health:?}");
+}
+
+/// Each of them is seen without the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_sees_each_change_by_itself() {
+    let server = PostgresServer::with(&["full_page_writes=off"]).unwrap();
+    let url = server.url();
+    open(&url).await;
+    let finding = async |check: &str| {
+        // By a session that has not seen what was there before.
+        let health = open(&url).await.lock().health().await.unwrap();
+        let found = health.findings.iter().find(|it| it.check == check);
+        found.cloned().unwrap_or_else(|| panic!("{health:?}"))
+    };
+    assert_eq!(finding("full_page_writes").await.verdict, Verdict::Fail);
+    let read_only = |value| {
+        let alter = format!("ALTER DATABASE distlock SET default_transaction_read_only = {value}");
+        server.sql_in("postgres", &alter).unwrap();
+    };
+    read_only("on");
+    assert_eq!(finding("writable").await.verdict, Verdict::Fail);
+    read_only("off");
+    assert_eq!(finding("writable").await.verdict, Verdict::Pass);
+    let names = async |says: &str| {
+        let found = finding("names").await;
+        assert_eq!(found.verdict, Verdict::Fail, "{found:?}");
+        assert!(found.detail.contains(says), "{found:?}");
+    };
+    let alter = |what: &str| drop(server.sql(&format!("ALTER TABLE {what}")).unwrap());
+    server
+        .sql("CREATE COLLATION anyhow (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        .unwrap();
+    for (table, name) in [
+        ("distributed_lock", "lock_name"),
+        ("distributed_record", "record_key"),
+    ] {
+        alter(&format!("{table} ALTER {name} TYPE text COLLATE anyhow"));
+        names(&format!(
+            "{table}: names are text and not compared byte for byte"
+        ))
+        .await;
+        alter(&format!("{table} ALTER {name} TYPE text COLLATE \"C\""));
+        assert_eq!(finding("names").await.verdict, Verdict::Pass);
+    }
+    alter("distributed_record DROP CONSTRAINT distributed_record_key");
+    names("distributed_record: names are not unique").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_sees_that_clocks_differ() {
+    let server = PostgresServer::start().unwrap();
+    for clock in WRONG_CLOCKS {
+        let opened = Postgres::open(config(&server.url()), Arc::new(clock)).await;
+        let health = opened.unwrap().lock().health().await.unwrap();
+        let found = health.findings.iter().find(|it| it.check == "clock");
+        assert_eq!(found.unwrap().verdict, Verdict::Warn, "{health:?}");
+    }
 }
 
 /// A schema that comes to stand before the one with the tables hides them from nobody.
