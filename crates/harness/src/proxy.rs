@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -66,6 +66,7 @@ struct Shared {
     /// What is to arrive instead of the next reply.
     other_reply: Mutex<Option<Vec<u8>>>,
     connections: AtomicUsize,
+    round_trips: AtomicU64,
 }
 
 impl FaultProxy {
@@ -87,6 +88,7 @@ impl FaultProxy {
             swallow_one_reply: AtomicBool::new(false),
             other_reply: Mutex::default(),
             connections: AtomicUsize::new(0),
+            round_trips: AtomicU64::new(0),
         });
         let acceptor = tokio::spawn(accept(listener, seen, Arc::clone(&shared)));
         Ok(Self {
@@ -107,6 +109,13 @@ impl FaultProxy {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many times a client has asked for something after it was answered, on all connections together: round trips, where
+    /// nobody asks before the answer has come.
+    #[must_use]
+    pub fn round_trips(&self) -> u64 {
+        self.shared.round_trips.load(Ordering::SeqCst)
     }
 
     /// Ends every fault. Stopped bytes arrive now; connections that lost bytes are reset.
@@ -228,13 +237,16 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     // Borrowed halves: an owned one says goodbye with FIN when it is dropped, and a reset must come without.
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = upstream.split();
+    let asking = AtomicBool::new(false);
     let there = Pump {
         direction: Direction::ToServer,
+        asking: &asking,
         faults: faults.clone(),
         shared: Arc::clone(&shared),
     };
     let back = Pump {
         direction: Direction::ToClient,
+        asking: &asking,
         faults: faults.clone(),
         shared,
     };
@@ -253,13 +265,15 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     }
 }
 
-struct Pump {
+struct Pump<'a> {
     direction: Direction,
+    /// Whether the last bytes of the connection were the client's.
+    asking: &'a AtomicBool,
     faults: watch::Receiver<Faults>,
     shared: Arc<Shared>,
 }
 
-impl Pump {
+impl Pump<'_> {
     /// Carries bytes until the reader's end, and passes that end on.
     async fn run(mut self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
@@ -270,6 +284,10 @@ impl Pump {
                 // A stream with a hole in it must not go on.
                 () = Self::healed(&mut self.faults, self.direction), if lost_bytes => return Err(io::ErrorKind::ConnectionReset.into()),
             };
+            let asks = self.direction == Direction::ToServer && read > 0;
+            if !self.asking.swap(asks, Ordering::SeqCst) && asks {
+                self.shared.round_trips.fetch_add(1, Ordering::SeqCst);
+            }
             if self.direction == Direction::ToClient
                 && self.shared.swallow_one_reply.swap(false, Ordering::SeqCst)
             {
