@@ -1,4 +1,4 @@
-//! What the tests do alike on every server: guards taken through a locker, and rows that an operator keeps locked.
+//! What the tests do alike on every server, through a locker or below it.
 
 use std::{
     future::Future,
@@ -10,10 +10,11 @@ use std::{
 };
 
 use distlock_core::{
-    Clock, DistLock, ErrorKind, Guard, Locker, LossReason, Moment, Sleep, SystemClock, Verdict,
-    margin,
+    Attempt, Clock, DistLock, ErrorKind, Guard, Locker, LossReason, Moment, Sleep, SystemClock,
+    Verdict, margin,
 };
 use distlock_harness::{Direction, FaultProxy, eventually_async};
+use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use crate::common::{lease, request, take};
@@ -396,5 +397,38 @@ impl Clock for WrongClock {
 
     fn sleep(&self, time: Duration) -> Sleep {
         SystemClock.sleep(time)
+    }
+}
+
+/// What a granted lock costs, and a held one, alone and in a batch: the proxy counts, since a server counts statements, of which
+/// several may travel together. The store has one connection, so that a batch is what comes while the first is on its way.
+pub(crate) async fn a_grant_takes_one_round_trip(lock: &dyn DistLock, proxy: &FaultProxy) {
+    const MANY: u64 = 40;
+    // The reaper travels too now and then.
+    const ROUNDS: usize = 5;
+    for (set, many, granted, busy) in [("one", 1, 1, 2), ("batch", MANY, 2, 4)] {
+        let requests = || {
+            let names = (0..many).map(|number| request(&format!("{set}-{number}"), LONG));
+            names.collect::<Vec<_>>()
+        };
+        let (mut took, mut refused) = (u64::MAX, u64::MAX);
+        for _ in 0..ROUNDS {
+            let (ours, theirs) = (requests(), requests());
+            let before = proxy.round_trips();
+            let grants = join_all(ours.iter().map(|it| take(lock, it))).await;
+            let between = proxy.round_trips();
+            for attempt in join_all(theirs.iter().map(|it| lock.try_acquire(it))).await {
+                let attempt = attempt.unwrap();
+                assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
+            }
+            took = took.min(between - before);
+            refused = refused.min(proxy.round_trips() - between);
+            for (request, grant) in ours.iter().zip(&grants) {
+                lock.release(&lease(request, grant)).await.unwrap();
+            }
+        }
+        // Whoever comes first may find the connection in use, and is in the batch.
+        assert!((1..=granted).contains(&took), "{set}: {took}");
+        assert!((1..=busy).contains(&refused), "{set}: {refused}");
     }
 }

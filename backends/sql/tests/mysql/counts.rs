@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use distlock_core::{AcquireRequest, ErrorKind, Lease, Renewal, Renewed, Result, Ttl};
-use distlock_harness::servers::mysql::Product;
+use distlock_harness::{FaultProxy, servers::mysql::Product};
 use distlock_sql::MySql;
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
@@ -13,7 +13,7 @@ use crate::{
         self, a_mark_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, take,
     },
     mysql, on_both,
-    servers::{LONG, Polls, SOON, a_release_keeps_the_token},
+    servers::{LONG, Polls, SOON, a_grant_takes_one_round_trip, a_release_keeps_the_token},
     start,
 };
 
@@ -22,6 +22,7 @@ on_both! {
     statements_that_are_broken_off => broken_off;
     a_mark_of_several => several;
     a_freed_row => freed;
+    round_trips => one_trip;
 }
 
 /// A reaper's first turn, and the connection it may open.
@@ -46,6 +47,17 @@ async fn counted(product: Product) {
             .are_enough(&*mysql.lock(), || mysql.statements(), waiters)
             .await;
     }
+}
+
+async fn one_trip(product: Product) {
+    let server = start(product);
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let port = |address: std::net::SocketAddr| format!(":{}/", address.port());
+    let url = server
+        .url()
+        .replace(&port(server.address()), &port(proxy.address()));
+    let mysql = mysql(&format!("{url}&pool_size=1")).await.unwrap();
+    a_grant_takes_one_round_trip(&*mysql.lock(), &proxy).await;
 }
 
 async fn freed(product: Product) {

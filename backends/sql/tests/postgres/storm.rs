@@ -9,11 +9,12 @@ use std::{
 };
 
 use distlock_core::{ErrorKind, Renewal, Renewed, Ttl};
+use distlock_harness::FaultProxy;
 use futures_util::future::join_all;
 
 use super::{
     batches::{ByHand, one_batch_of_unequals},
-    servers::few_connections,
+    servers::{a_grant_takes_one_round_trip, few_connections},
     *,
 };
 
@@ -194,4 +195,16 @@ async fn what_is_taken_back_is_sent_again() {
     assert_eq!(postgres.retries(), before + 4);
     let spent = postgres.statements() - statements;
     assert!(spent < MANY.into(), "{spent}: no batch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_one_round_trip() {
+    let server = PostgresServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let url = format!(
+        "postgres://postgres@{}/distlock?pool_size=1",
+        proxy.address()
+    );
+    let postgres = open(&url).await;
+    a_grant_takes_one_round_trip(&*postgres.lock(), &proxy).await;
 }
