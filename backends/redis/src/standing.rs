@@ -29,11 +29,14 @@ impl Standings {
     }
 
     pub(crate) fn set_primaries(&self, endpoints: impl Iterator<Item = Endpoint>) {
-        let endpoints: Vec<_> = endpoints.collect();
-        // One that leaves and comes back has to say anew what it is: what it told before was another history.
-        lock(&self.servers).retain(|endpoint, _| endpoints.contains(endpoint));
-        let primaries = endpoints.iter().map(|endpoint| self.of(endpoint)).collect();
-        *lock(&self.primaries) = primaries;
+        let present: Vec<_> = endpoints.map(|endpoint| self.of(&endpoint)).collect();
+        let mut primaries = lock(&self.primaries);
+        for former in primaries.iter() {
+            if !present.iter().any(|standing| Arc::ptr_eq(standing, former)) {
+                former.leave();
+            }
+        }
+        *primaries = present;
     }
 
     /// What each of the primaries told last, in any order.
@@ -59,6 +62,8 @@ struct Known {
     epochs: Vec<Epoch>,
     /// Whether nobody has asked the server since it was doubted.
     doubted: bool,
+    /// Whether nobody has asked it since it left the primaries.
+    left: bool,
 }
 
 impl Standing {
@@ -76,6 +81,15 @@ impl Standing {
         }
     }
 
+    /// It is no primary any more. Should it come back, it has to say anew what it is, to every handle: one that asked for
+    /// nothing meanwhile has a connection from before.
+    fn leave(&self) {
+        let mut known = lock(&self.known);
+        known.doubted = true;
+        known.left = true;
+        self.raise();
+    }
+
     /// The server told its epoch to who began to ask in the generation `begun`. The generation that this is true of; `None`
     /// when something else was learned meanwhile, and it must be asked again.
     pub(crate) fn told(&self, begun: u64, epoch: &Epoch) -> Option<u64> {
@@ -85,6 +99,7 @@ impl Standing {
             return None;
         }
         known.doubted = false;
+        known.left = false;
         let before = known.epochs.len();
         known.epochs.retain(|other| other != epoch);
         let is_new = known.epochs.len() == before;
@@ -97,9 +112,10 @@ impl Standing {
         Some(self.generation())
     }
 
-    /// The last epoch that it told.
+    /// The last epoch that it told, unless it has left since.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        lock(&self.known).epochs.last().cloned()
+        let known = lock(&self.known);
+        known.epochs.last().filter(|_| !known.left).cloned()
     }
 
     fn raise(&self) {
@@ -150,14 +166,24 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_that_comes_back_says_anew_what_it_is() {
+    fn a_primary_that_comes_back_says_anew_what_it_is_to_everybody() {
         let standings = Standings::default();
         let [first, second] = ["first", "second"].map(|host| Endpoint::new(host, 1));
         standings.set_primaries([first.clone()].into_iter());
-        standings.of(&first).told(0, &Epoch::new("one"));
+        let known_before = standings.of(&first);
+        let told_in = known_before.told(0, &Epoch::new("one"));
         standings.set_primaries([second].into_iter());
-        standings.set_primaries([first].into_iter());
+        standings.set_primaries([first.clone()].into_iter());
         assert_eq!(standings.of_primaries(), [None]);
+        assert_ne!(
+            Some(known_before.generation()),
+            told_in,
+            "also to who never saw it leave"
+        );
+        let generation = known_before.generation();
+        let again = Epoch::new("two");
+        assert!(standings.of(&first).told(generation, &again).is_some());
+        assert_eq!(known_before.epoch(), Some(again));
     }
 
     #[test]
