@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{SOON, locker, redis, request, take, within};
-use distlock_core::{ErrorKind, Expect, Lease, Locker, RecordKey, Written};
+use distlock_core::{ErrorKind, Expect, Guard, Lease, Locker, RecordKey, Written};
 use distlock_harness::{
     Process, eventually_async,
     servers::redis::{RedisCluster, RedisMonitor, RedisServer},
@@ -24,6 +24,13 @@ const NAME: &str = "waited-for";
 
 /// After this every process looks without a reason: whatever was woken was so in half of the time.
 const PATROL: Duration = Duration::from_secs(10);
+
+/// The lock in the hands of a client of its own, for longer than what waiting costs is counted.
+async fn held(server: &RedisServer) -> Guard {
+    let holder = locker(&server.url()).await;
+    let lock = holder.lock(NAME).ttl(Duration::from_secs(30));
+    lock.acquire().await.unwrap()
+}
 
 /// Waiting tasks that must not get the lock.
 fn wait(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration) {
@@ -39,13 +46,7 @@ fn wait(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     let server = RedisServer::start().unwrap();
-    let holder = locker(&server.url()).await;
-    let guard = holder
-        .lock(NAME)
-        .ttl(Duration::from_secs(30))
-        .acquire()
-        .await
-        .unwrap();
+    let guard = held(&server).await;
     let monitor = server.monitor().unwrap();
     // Everything counts: connecting, joining, the holder's renewal and what it causes.
     let store = redis(&server.url()).await.unwrap();
@@ -101,13 +102,7 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
         return;
     }
     let server = RedisServer::start().unwrap();
-    let holder = locker(&server.url()).await;
-    let guard = holder
-        .lock(NAME)
-        .ttl(Duration::from_secs(30))
-        .acquire()
-        .await
-        .unwrap();
+    let guard = held(&server).await;
     let monitor = server.monitor().unwrap();
     let this = "five_waiters_of_each_of_ten_processes_cost_a_few_commands_each";
     let mut processes = Vec::new();

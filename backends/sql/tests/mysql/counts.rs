@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use distlock_core::{AcquireRequest, ErrorKind, Lease, Renewal, Renewed, Result, Ttl};
-use distlock_harness::{FaultProxy, servers::mysql::Product};
+use distlock_harness::servers::mysql::Product;
 use distlock_sql::MySql;
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 
 use crate::{
+    behind_a_proxy,
     common::{
         self, a_mark_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, take,
     },
@@ -50,12 +51,7 @@ async fn counted(product: Product) {
 }
 
 async fn one_trip(product: Product) {
-    let server = start(product);
-    let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let port = |address: std::net::SocketAddr| format!(":{}/", address.port());
-    let url = server
-        .url()
-        .replace(&port(server.address()), &port(proxy.address()));
+    let (_server, proxy, url) = behind_a_proxy(product).await;
     let mysql = mysql(&format!("{url}&pool_size=1")).await.unwrap();
     a_grant_takes_one_round_trip(&*mysql.lock(), &proxy).await;
 }

@@ -20,6 +20,7 @@ use distlock_harness::{
 use distlock_sql::{MySql, ServerConfig};
 
 use crate::{
+    behind_a_proxy,
     common::{lease, request, take},
     locker, mysql, on_both,
     servers::{
@@ -116,24 +117,20 @@ async fn a_pause(product: Product) {
     }
 }
 
-async fn behind_a_proxy(product: Product) -> (MySqlServer, FaultProxy, String) {
-    let server = start(product);
-    let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let port = |address: std::net::SocketAddr| format!(":{}/", address.port());
-    let url = server
-        .url()
-        .replace(&port(server.address()), &port(proxy.address()));
+/// Where nothing is waited for longer than a second.
+async fn impatient(product: Product) -> (MySqlServer, FaultProxy, String) {
+    let (server, proxy, url) = behind_a_proxy(product).await;
     (server, proxy, format!("{url}&statement_timeout=1s"))
 }
 
 async fn a_cut(product: Product) {
-    let (server, proxy, url) = behind_a_proxy(product).await;
+    let (server, proxy, url) = impatient(product).await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
     who_is_cut_off_is_told_first(&cut, direct, &proxy).await;
 }
 
 async fn lost(product: Product) {
-    let (server, proxy, url) = behind_a_proxy(product).await;
+    let (server, proxy, url) = impatient(product).await;
     let mysql = mysql(&url).await.unwrap();
     let locker = Locker::new(mysql.lock());
     locker.ready().await.unwrap();
@@ -165,12 +162,7 @@ async fn lost(product: Product) {
 /// The server is slow with a batch, and goes on with it after the line was cut. What is sent again finds the rows locked by what
 /// was sent first, and is not told that nothing happened.
 async fn cut_batch(product: Product) {
-    let server = start(product);
-    let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let port = |address: std::net::SocketAddr| format!(":{}/", address.port());
-    let url = server
-        .url()
-        .replace(&port(server.address()), &port(proxy.address()));
+    let (server, proxy, url) = behind_a_proxy(product).await;
     let mysql = mysql(&format!("{url}&pool_size=2&statement_timeout=1m"))
         .await
         .unwrap();

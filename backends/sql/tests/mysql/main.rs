@@ -24,7 +24,10 @@ mod tls;
 use std::sync::Arc;
 
 use distlock_core::{KvLock, Locker, Result, Store, SystemClock};
-use distlock_harness::servers::mysql::{MySqlServer, Product};
+use distlock_harness::{
+    FaultProxy,
+    servers::mysql::{MySqlServer, Product},
+};
 use distlock_sql::{MySql, ServerConfig};
 
 /// Runs a test on both products, each with a server of its own.
@@ -62,6 +65,16 @@ fn sessions(server: &MySqlServer) -> Vec<String> {
         (host.starts_with("127.0.0.1") && database == "distlock").then(|| id.to_owned())
     });
     lines.collect()
+}
+
+/// A server, a proxy before it, and the way through that.
+async fn behind_a_proxy(product: Product) -> (MySqlServer, FaultProxy, String) {
+    let server = start(product);
+    let proxy = FaultProxy::start(server.address()).await.expect("listens");
+    let port = |address: std::net::SocketAddr| format!(":{}/", address.port());
+    let (its, ours) = (port(server.address()), port(proxy.address()));
+    let url = server.url().replace(&its, &ours);
+    (server, proxy, url)
 }
 
 async fn mysql(url: &str) -> Result<MySql> {
