@@ -422,18 +422,16 @@ impl Records for SaboteurRecords {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         let key = self.key(key);
-        let expect = match expect {
-            Expect::Version(_) if self.sabotage == RecordsIgnoreVersions => {
-                // Between reading and writing, as a naive store would.
-                tokio::task::yield_now().await;
-                self.inner
-                    .get(&key)
-                    .await?
-                    .map_or(expect, |entry| Expect::Version(entry.version))
-            }
-            expect => expect,
-        };
-        self.inner.put(&key, value, expect).await
+        let mut written = self.inner.put(&key, value, expect).await?;
+        // Whatever was expected, what is there is overwritten.
+        while self.sabotage == RecordsIgnoreVersions
+            && written == Written::Conflict
+            && let Some(entry) = self.inner.get(&key).await?
+        {
+            let expect = Expect::Version(entry.version);
+            written = self.inner.put(&key, value, expect).await?;
+        }
+        Ok(written)
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {

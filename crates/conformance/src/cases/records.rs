@@ -243,13 +243,21 @@ async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
     const INCREMENTS: u32 = 10;
     let ((one, two), key) = (two(&cx).await?, cx.key("counter")?);
     store(&*one, &key, b"0", Expect::Absent).await?;
+    let everybody_has_read = Arc::new(Barrier::new(TASKS as usize));
     let tasks = (0..TASKS).map(|number| {
         let records = if number % 2 == 0 { &one } else { &two }.clone();
-        let key = key.clone();
+        let (key, barrier) = (key.clone(), Arc::clone(&everybody_has_read));
         start(async move {
+            // The first time they all start from one value, so a store that lets everybody write is caught however the
+            // tasks are scheduled. The rest is left to chance.
+            let mut first = true;
             let mut versions = Vec::new();
             while versions.len() < INCREMENTS as usize {
-                let entry = read(&*records, &key).await?;
+                let entry = read(&*records, &key).await;
+                if std::mem::take(&mut first) {
+                    barrier.wait().await;
+                }
+                let entry = entry?;
                 let value: u32 = String::from_utf8_lossy(&entry.value)
                     .parse()
                     .map_err(|_| format!("not a number: {entry:?}"))?;
