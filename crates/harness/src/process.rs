@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -18,6 +18,10 @@ pub use rustix::process::Signal;
 
 use crate::{eventually, watchdog::Watchdog};
 
+/// How long the end of a process's output is waited for once it has ended. It comes at once, unless somebody whom it started
+/// still has the stream.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// A child process in a process group of its own, with its output collected as lines.
 ///
 /// Its whole group is killed when this value is dropped, and also when the test process itself is killed.
@@ -26,6 +30,7 @@ pub struct Process {
     child: Child,
     watchdog: Option<Watchdog>,
     lines: Arc<Mutex<Vec<String>>>,
+    readers: Vec<JoinHandle<()>>,
     what: String,
 }
 
@@ -45,16 +50,13 @@ impl Process {
             .with_context(|| format!("start {what}"))?;
         let watchdog = Watchdog::over_group(child.id());
         let lines = Arc::default();
-        if let Some(out) = child.stdout.take() {
-            collect(out, Arc::clone(&lines));
-        }
-        if let Some(err) = child.stderr.take() {
-            collect(err, Arc::clone(&lines));
-        }
+        let out = child.stdout.take().map(|out| collect(out, &lines));
+        let err = child.stderr.take().map(|err| collect(err, &lines));
         let mut process = Self {
             child,
             watchdog: None,
             lines,
+            readers: out.into_iter().chain(err).collect(),
             what,
         };
         // Only now, so that a failure kills the child in `drop`.
@@ -93,7 +95,7 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for what it wrote before, so that [`Process::output`] has it.
     ///
     /// # Errors
     /// When it still runs after `within`; its output is part of the message.
@@ -104,7 +106,12 @@ impl Process {
             status.is_some()
         });
         match (ended, status) {
-            (Ok(()), Some(status)) => Ok(status),
+            (Ok(()), Some(status)) => {
+                let read = || self.readers.iter().all(JoinHandle::is_finished);
+                // What somebody else may write there still is not waited for.
+                let _ = eventually("the output ends", LAST_WORDS, read);
+                Ok(status)
+            }
             (Err(error), _) => Err(error.context(self.output())),
             (Ok(()), None) => bail!("{} has no exit status", self.what),
         }
@@ -197,7 +204,8 @@ fn pid(process: u32) -> Result<Pid> {
         .ok_or_else(|| anyhow!("{process} is not a process id"))
 }
 
-fn collect(stream: impl Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
+fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
+    let lines = Arc::clone(lines);
     // Ends with the stream: when the whole group is dead.
     thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
@@ -206,7 +214,7 @@ fn collect(stream: impl Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(String::from_utf8_lossy(&line).into_owned());
         }
-    });
+    })
 }
 
 #[cfg(test)]
@@ -234,6 +242,13 @@ mod tests {
         child.wait_for_line(SOON, |line| line == "ready").unwrap();
         child.wait_for_line(SOON, |line| line == "trouble").unwrap();
         assert!(!child.is_running().unwrap());
+    }
+
+    #[test]
+    fn the_last_words_of_a_child_are_there_when_it_has_ended() {
+        let mut child = shell("seq 100000");
+        child.wait(SOON).unwrap();
+        assert!(child.output().ends_with("\n100000"));
     }
 
     #[test]
