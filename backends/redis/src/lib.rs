@@ -26,6 +26,7 @@
 //! | `records` | [`Records`]: versioned values |
 //! | `connection`, `node`, `topology`, `cluster`, `exchange` | one server, sentinels, a cluster's slots: finding the primary, asking it, asking again |
 //! | `standing`, `history` | which history a server is in, and what a lock was lost to when the server forgot it |
+//! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
 //! | `doctor`, `error` | health, and what each refusal means |
 //!
 //! # Guarantees
@@ -55,6 +56,7 @@ mod connection;
 mod doctor;
 mod error;
 mod exchange;
+pub mod fence;
 mod history;
 mod lasting;
 mod lock;

@@ -13,28 +13,14 @@ pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
-use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard, FenceState};
+use distlock_core::{Fence, FenceError, FenceGuard};
 
 /// The bar of a resource that nobody has used yet.
 fn unseen() -> Result<String, FenceError> {
-    text(FenceGuard::new().state())
+    Ok(FenceGuard::new().to_text()?)
 }
 
 /// The bar after `fence` was let through.
 fn raised(resource: &str, state: &str, fence: &Fence) -> Result<String, FenceError> {
-    let state: FenceState = serde_json::from_str(state).map_err(|error| {
-        let problem = format!("the fence of {resource:?} cannot be read");
-        FenceError::Failed(Error::new(ErrorKind::Corrupt, problem).caused_by(error))
-    })?;
-    let mut guard = FenceGuard::from_state(state);
-    guard.check(fence).map_err(FenceError::Refused)?;
-    text(guard.state())
-}
-
-fn text(state: &FenceState) -> Result<String, FenceError> {
-    serde_json::to_string(state).map_err(|error| {
-        FenceError::Failed(
-            Error::new(ErrorKind::Internal, "a fence cannot be written").caused_by(error),
-        )
-    })
+    FenceGuard::raised(Some(state), resource, fence)
 }

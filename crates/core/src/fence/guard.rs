@@ -4,8 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Fence;
-use crate::token::{Epoch, FencingToken};
+use super::{Fence, FenceError};
+use crate::{
+    error::{Error, ErrorKind},
+    token::{Epoch, FencingToken},
+};
 
 /// How many earlier histories are remembered. A holder of the seventeenth last one has long reached its deadline.
 const REMEMBERED: usize = 16;
@@ -130,6 +133,37 @@ impl FenceGuard {
             self.remember(epoch, false);
         }
         Ok(())
+    }
+
+    /// The same check where the bar is kept as a text: gives what to keep from now on instead of `kept`, which is nothing where
+    /// nobody was seen yet. Replace it in one step with the change that it protects, and only if `kept` is there still.
+    /// `resource` is what errors name.
+    ///
+    /// # Errors
+    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] with [`ErrorKind::Corrupt`] when `kept` is no bar.
+    pub fn raised(
+        kept: Option<&str>,
+        resource: &str,
+        offered: &Fence,
+    ) -> Result<String, FenceError> {
+        let state = kept.map_or_else(|| Ok(FenceState::default()), serde_json::from_str);
+        let state = state.map_err(|error| {
+            let problem = format!("the fence of {resource:?} cannot be read");
+            Error::new(ErrorKind::Corrupt, problem).caused_by(error)
+        })?;
+        let mut guard = Self::from_state(state);
+        guard.check(offered)?;
+        Ok(guard.to_text()?)
+    }
+
+    /// The [state](Self::state) as a text, for [`Self::raised`].
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn to_text(&self) -> crate::Result<String> {
+        serde_json::to_string(&self.state).map_err(|error| {
+            Error::new(ErrorKind::Internal, "a fence cannot be written").caused_by(error)
+        })
     }
 
     /// Forgets everything: the next one is let through, whoever it is.

@@ -1,0 +1,112 @@
+//! The checking half of fencing, on Redis: changes of data that only the latest holder can make.
+//!
+//! The bar is a key beside the data, without an end. One script compares it with what the caller was judged by, raises it, and
+//! changes the data; somebody else who raised it in between is looked at again. So no earlier holder can write afterwards.
+//!
+//! ```no_run
+//! use distlock_core::Fence;
+//! use distlock_redis::fence::Fenced;
+//!
+//! async fn pay(
+//!     mut server: redis::aio::MultiplexedConnection,
+//!     fence: &Fence,
+//! ) -> Result<i64, distlock_core::FenceError> {
+//!     let pay = Fenced::new("return redis.call('DECRBY', KEYS[1], ARGV[1])");
+//!     pay.run(&mut server, "account:{42}:fence", fence, &["account:{42}"], &["1"]).await
+//! }
+//! ```
+//!
+//! In a cluster all keys must be in one slot: give them the same part in braces. What a failover forgets, it forgets of the
+//! bar too; the data that is left is that of an earlier holder then, and so is the bar.
+
+use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
+use redis::{FromRedisValue, Script, Value, aio::ConnectionLike};
+
+use crate::error::{BACKEND, of_operation};
+
+/// What an error calls the server: whose connection it is, the caller knows.
+const AT: &str = "the server";
+
+/// How often the bar may be raised by others between the look at it and the change.
+const ATTEMPTS: u32 = 32;
+
+/// What comes before the caller's script. Keys and arguments are then those that the caller gave.
+const BEFORE: &str = "
+local seen = redis.call('GET', KEYS[1]) or ''
+if seen ~= ARGV[1] then return {0, seen} end
+redis.call('SET', KEYS[1], ARGV[2])
+local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 3)}
+local function change()
+";
+
+const AFTER: &str = "
+end
+return {1, change()}
+";
+
+/// A change of data, as a script, that only the latest holder can make.
+#[derive(Clone, Debug)]
+pub struct Fenced(Script);
+
+impl Fenced {
+    /// The change, in Lua, as the server's `EVAL` takes it: it finds its keys in `KEYS` and its arguments in `ARGV`, and its
+    /// answer is what [`run`](Self::run) gives. Make it once, and run it often.
+    #[must_use]
+    pub fn new(change: &str) -> Self {
+        Self(Script::new(&format!("{BEFORE}{change}{AFTER}")))
+    }
+
+    /// Makes the change if `fence` is the latest that was shown to the bar at `bar`, which it raises; or refuses it and changes
+    /// nothing. Takes two round trips, and more where others raise the bar at the same time.
+    ///
+    /// # Errors
+    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the server cannot be asked or refuses, or
+    /// when the script fails, with [`ErrorKind::Corrupt`] when something else stands where the bar should be. After
+    /// [`ErrorKind::OutcomeUnknown`] the change may have been made.
+    ///
+    /// # Cancel safety
+    /// The change may or may not be made when the future is dropped; as a whole, unless the script itself fails on its way.
+    pub async fn run<T: FromRedisValue>(
+        &self,
+        connection: &mut impl ConnectionLike,
+        bar: &str,
+        fence: &Fence,
+        keys: &[&str],
+        args: &[&str],
+    ) -> Result<T, FenceError> {
+        let mut look = redis::cmd("GET");
+        look.arg(bar);
+        let seen: Option<String> = look.query_async(connection).await.map_err(failed)?;
+        let mut seen = seen.unwrap_or_default();
+        for _ in 0..ATTEMPTS {
+            let kept = Some(&*seen).filter(|seen| !seen.is_empty());
+            let raised = FenceGuard::raised(kept, bar, fence)?;
+            let mut call = self.0.key(bar);
+            for key in keys {
+                call.key(*key);
+            }
+            call.arg(&seen).arg(raised);
+            for arg in args {
+                call.arg(*arg);
+            }
+            let answer: (bool, Option<Value>) =
+                call.invoke_async(connection).await.map_err(failed)?;
+            let answered = answer.1.unwrap_or(Value::Nil);
+            if answer.0 {
+                return T::from_redis_value(answered).map_err(|error| failed(error.into()));
+            }
+            seen = String::from_redis_value(answered).map_err(|error| failed(error.into()))?;
+        }
+        Err(FenceError::Failed(
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("others kept raising the fence {bar:?}"),
+            )
+            .on(BACKEND),
+        ))
+    }
+}
+
+fn failed(error: redis::RedisError) -> FenceError {
+    FenceError::Failed(of_operation(error, AT))
+}

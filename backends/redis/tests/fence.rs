@@ -1,0 +1,124 @@
+//! Fenced changes of data on a Redis server.
+
+mod common;
+
+use common::{SOON, within};
+use distlock_core::{Epoch, ErrorKind, Fence, FenceError, FenceRefusal, FencingToken, OwnerId};
+use distlock_harness::servers::redis::RedisServer;
+use distlock_redis::fence::Fenced;
+use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
+
+const BAR: &str = "{account}:fence";
+const BALANCE: &str = "{account}:balance";
+
+fn fence(token: u64) -> Fence {
+    Fence::new(
+        FencingToken::new(token).unwrap(),
+        OwnerId::new().tag(),
+        Epoch::new("e"),
+    )
+}
+
+async fn connect(server: &RedisServer) -> MultiplexedConnection {
+    let client = redis::Client::open(server.url()).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+/// Takes 1 from the balance, if `fence` is let through.
+async fn pay(server: &mut MultiplexedConnection, fence: &Fence) -> Result<i64, FenceError> {
+    let pay = Fenced::new("return redis.call('DECRBY', KEYS[1], ARGV[1])");
+    pay.run(server, BAR, fence, &[BALANCE], &["1"]).await
+}
+
+fn kind(refused: FenceError) -> ErrorKind {
+    match refused {
+        FenceError::Failed(error) => error.kind(),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_holder_changes_nothing() {
+    let server = RedisServer::start().unwrap();
+    let mut connection = connect(&server).await;
+    let (early, late) = (fence(7), fence(8));
+    assert_eq!(pay(&mut connection, &early).await.unwrap(), -1);
+    assert_eq!(pay(&mut connection, &late).await.unwrap(), -2);
+    // A server that was restarted has no scripts.
+    server.command(&["SCRIPT", "FLUSH"]).unwrap();
+    assert_eq!(pay(&mut connection, &late).await.unwrap(), -3);
+    let refused = pay(&mut connection, &early).await.unwrap_err();
+    assert!(matches!(
+        refused.refusal(),
+        Some(FenceRefusal::Older { seen, offered }) if *seen == late.token && *offered == early.token
+    ));
+    let refused = pay(&mut connection, &fence(8)).await.unwrap_err();
+    assert!(matches!(
+        refused.refusal(),
+        Some(FenceRefusal::SameTokenOtherOwner { .. })
+    ));
+    assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "-3");
+    assert_eq!(server.command(&["PTTL", BAR]).unwrap(), "-1");
+    let nothing: Option<String> = Fenced::new("return redis.call('GET', KEYS[1])")
+        .run(&mut connection, BAR, &late, &["{account}:none"], &[])
+        .await
+        .unwrap();
+    assert_eq!(nothing, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bar_that_cannot_be_read_lets_nobody_through() {
+    let server = RedisServer::start().unwrap();
+    let mut connection = connect(&server).await;
+    pay(&mut connection, &fence(7)).await.unwrap();
+    server.command(&["SET", BAR, "garbage"]).unwrap();
+    let refused = pay(&mut connection, &fence(9)).await.unwrap_err();
+    assert_eq!(kind(refused), ErrorKind::Corrupt);
+    server.command(&["DEL", BAR]).unwrap();
+    server.command(&["LPUSH", BAR, "1"]).unwrap();
+    let refused = pay(&mut connection, &fence(9)).await.unwrap_err();
+    assert_eq!(kind(refused), ErrorKind::Corrupt);
+    assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "-1");
+}
+
+/// What the bar was when it was looked at is not what it is when the change is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_at_the_same_time_write_in_the_order_of_their_tokens() {
+    let server = RedisServer::start().unwrap();
+    let write = Fenced::new("return redis.call('RPUSH', KEYS[1], ARGV[1])");
+    let mut holders = Vec::new();
+    for turn in 1..=8 {
+        let (mut connection, write) = (connect(&server).await, write.clone());
+        // Each process is let through again and again with higher tokens, and overtakes the others.
+        holders.push(tokio::spawn(async move {
+            let mut written = 0;
+            for round in 0..50 {
+                let token = round * 8 + turn;
+                let text = token.to_string();
+                let done: Result<i64, _> = write
+                    .run(
+                        &mut connection,
+                        BAR,
+                        &fence(token),
+                        &["{account}:log"],
+                        &[&text],
+                    )
+                    .await;
+                match done {
+                    Ok(_) => written += 1,
+                    Err(refused) => assert!(refused.refusal().is_some(), "{refused}"),
+                }
+            }
+            written
+        }));
+    }
+    let written = within(SOON, "all have written", join_all(holders)).await;
+    let written: usize = written.into_iter().map(Result::unwrap).sum();
+    let log = server
+        .command(&["LRANGE", "{account}:log", "0", "-1"])
+        .unwrap();
+    let tokens: Vec<u64> = log.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(tokens.len(), written);
+    assert!(tokens.is_sorted(), "{tokens:?}");
+}
