@@ -24,7 +24,7 @@
 //! | take several at once | [`Locker::lock_all`] |
 //! | hold it | [`Guard`]: [`token`](Guard::token), [`is_valid`](Guard::is_valid), [`lost`](Guard::lost), [`extend`](Guard::extend), [`release`](Guard::release) |
 //! | pass it to another process | [`Guard::into_ticket`], [`Locker::resume`] |
-//! | protect what the lock protects | [`FenceGuard`]: refuses whoever holds an older token; ready-made in a database transaction or on Redis: [`fence`]; for a file: [`FencedFile`] |
+//! | protect what the lock protects | [`FenceGuard`]: refuses whoever holds an older token; ready-made in a database transaction, on Redis and in ZooKeeper: [`fence`]; for a file: [`FencedFile`] |
 //! | look and intervene | [`Locker::inspect`], [`Locker::list`], [`Locker::force_release`], [`Locker::health`] |
 //! | keep small values with versions | [`Records`], from [`Store::records`] |
 //! | bring your own store | implement [`DistLock`] and [`Records`], then [`Store::new`] |

@@ -28,6 +28,7 @@
 //! | `lock`, `wait`, `look`, `holder` | [`DistLock`]: operations, waiting, looking |
 //! | `records` | [`Records`]: versioned values |
 //! | `doctor` | health |
+//! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
 //!
 //! # Guarantees
 //! Those who wait are served in the order in which they lined up, across processes. The fencing token is the transaction
@@ -58,6 +59,7 @@ mod connect;
 mod doctor;
 mod ensemble;
 mod error;
+pub mod fence;
 mod holder;
 mod lock;
 mod look;

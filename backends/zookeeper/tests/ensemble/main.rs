@@ -9,6 +9,7 @@ mod containers;
 mod crowds;
 mod cuts;
 mod deletions;
+mod fence;
 mod leftovers;
 mod lines;
 mod marks;

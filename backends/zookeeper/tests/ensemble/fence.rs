@@ -1,0 +1,130 @@
+//! Fenced changes of nodes.
+
+use distlock_core::{Epoch, ErrorKind, Fence, FenceError, FenceRefusal, FencingToken, OwnerId};
+use distlock_harness::servers::zookeeper::ZooKeeper;
+use distlock_zookeeper::fence;
+use futures_util::future::join_all;
+use zookeeper_client as zk;
+
+use crate::rig::{stranger, within};
+
+const BAR: &str = "/account/fence";
+const LOG: &str = "/account/log";
+
+fn token(token: u64) -> Fence {
+    Fence::new(
+        FencingToken::new(token).unwrap(),
+        OwnerId::new().tag(),
+        Epoch::new("e"),
+    )
+}
+
+/// Notes its token in the log, if it is let through.
+async fn note(client: &zk::Client, of: &Fence) -> Result<(), FenceError> {
+    let text = of.token.get().to_string();
+    let done = fence::write(client, BAR, of, |change| {
+        let path = format!("{LOG}/{text}-");
+        change.add_create(&path, b"", &kept(zk::CreateMode::PersistentSequential))
+    });
+    done.await.map(|done| assert_eq!(done.len(), 1))
+}
+
+fn kept(mode: zk::CreateMode) -> zk::CreateOptions<'static> {
+    mode.with_acls(zk::Acls::anyone_all())
+}
+
+/// The tokens in the log, in the order in which they were noted.
+async fn log(client: &zk::Client) -> Vec<u64> {
+    client.sync(LOG).await.unwrap();
+    let notes = client.list_children(LOG).await.unwrap();
+    let mut notes: Vec<(u64, u64)> = notes
+        .iter()
+        .map(|note| {
+            let (token, place) = note.split_once('-').unwrap();
+            (place.parse().unwrap(), token.parse().unwrap())
+        })
+        .collect();
+    notes.sort_unstable();
+    notes.into_iter().map(|(_, token)| token).collect()
+}
+
+fn kind(refused: FenceError) -> ErrorKind {
+    match refused {
+        FenceError::Failed(error) => error.kind(),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_latest_holder_changes_what_is_fenced() {
+    let ensemble = ZooKeeper::start().unwrap();
+    let client = stranger(&ensemble.servers()).await;
+    client
+        .create("/account", b"", &kept(zk::CreateMode::Persistent))
+        .await
+        .unwrap();
+    client
+        .create(LOG, b"", &kept(zk::CreateMode::Persistent))
+        .await
+        .unwrap();
+    let (early, late) = (token(7), token(8));
+    let refused = note(&client, &early).await.unwrap_err();
+    assert_eq!(kind(refused), ErrorKind::Corrupt, "there is no bar yet");
+
+    client
+        .create(BAR, b"", &kept(zk::CreateMode::Persistent))
+        .await
+        .unwrap();
+    for holder in [&early, &late, &late] {
+        note(&client, holder).await.unwrap();
+    }
+    let refused = note(&client, &early).await.unwrap_err();
+    assert!(matches!(
+        refused.refusal(),
+        Some(FenceRefusal::Older { seen, offered }) if *seen == late.token && *offered == early.token
+    ));
+    let refused = note(&client, &token(8)).await.unwrap_err();
+    assert!(matches!(
+        refused.refusal(),
+        Some(FenceRefusal::SameTokenOtherOwner { .. })
+    ));
+    assert_eq!(log(&client).await, [7, 8, 8]);
+
+    // A step that fails takes the raised bar with it.
+    let later = token(100);
+    let missing = fence::write(&client, BAR, &later, |change| {
+        change.add_set_data("/account/none", b"", None)
+    });
+    let refused = missing.await.unwrap_err();
+    assert!(refused.to_string().contains("step 1"), "{refused}");
+    note(&client, &token(9)).await.unwrap();
+    at_the_same_time(&ensemble.servers()).await;
+
+    client.set_data(BAR, b"garbage", None).await.unwrap();
+    let refused = note(&client, &token(10_000)).await.unwrap_err();
+    assert_eq!(kind(refused), ErrorKind::Corrupt);
+}
+
+/// What the bar was when it was looked at is not what it is when the change is made: they are in the order of their tokens all
+/// the same.
+async fn at_the_same_time(servers: &str) {
+    let mut holders = Vec::new();
+    for turn in 1..=4 {
+        let client = stranger(servers).await;
+        holders.push(tokio::spawn(async move {
+            let mut written = 0;
+            for round in 10..30 {
+                match note(&client, &token(round * 4 + turn)).await {
+                    Ok(()) => written += 1,
+                    Err(refused) => assert!(refused.refusal().is_some(), "{refused}"),
+                }
+            }
+            written
+        }));
+    }
+    let written = within("all have written", join_all(holders)).await;
+    let written: usize = written.into_iter().map(Result::unwrap).sum();
+    let tokens = log(&stranger(servers).await).await;
+    assert_eq!(tokens.len(), 4 + written);
+    assert!(tokens.is_sorted(), "{tokens:?}");
+}
