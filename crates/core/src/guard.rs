@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     fence::Fence,
     hold::Hold,
-    keeper::renew,
+    keeper::as_asked,
     locker::Inner,
     name::LockName,
     release::{self, LetGo, Released, let_go},
@@ -149,11 +149,8 @@ impl Guard {
         // On the keeper's thread: everything that changes one lease travels on one connection, in one order.
         let (answer, answered) = tokio::sync::oneshot::channel();
         let (shared, hold) = (self.inner.keeper().shared(), Arc::clone(&self.hold));
-        self.inner.keeper().run(async move {
-            let result = renew(&shared, &hold, ttl).await;
-            shared.file(&hold);
-            let _ = answer.send(result);
-        });
+        let renewal = as_asked(shared, hold, ttl, answer);
+        self.inner.keeper().run(renewal);
         tokio::select! {
             biased;
             answer = answered => answer.unwrap_or_else(|_| Err(Inner::closed_error())),

@@ -87,8 +87,17 @@ pub(crate) enum Due {
     At(Moment),
     /// Renew it, and look again at this moment even if the renewal hangs.
     Renew { deadline: Moment },
+    /// It is over, and everybody was told, but for the log.
+    Lost(LossReason),
     /// Nothing ever again.
     Ended,
+}
+
+/// The store's history is another one since a renewal, and the lock is still ours.
+#[derive(Clone, Debug)]
+pub(crate) struct NewHistory {
+    from: Epoch,
+    to: Epoch,
 }
 
 impl State {
@@ -253,19 +262,27 @@ impl Hold {
     /// Its state, unless it is lost by now.
     fn state_now(&self) -> Result<MutexGuard<'_, State>, LossReason> {
         let state = self.state();
-        match state.phase {
-            Phase::Lost(reason) => Err(reason),
-            Phase::Held if self.clock.now() >= state.deadline.at() => {
-                let reason = if state.failing {
-                    LossReason::Unreachable
-                } else {
-                    LossReason::Expired
-                };
+        if let Phase::Lost(reason) = state.phase {
+            return Err(reason);
+        }
+        match self.outlived(&state) {
+            Some(reason) => {
                 self.end(state, Phase::Lost(reason));
+                self.log_loss(reason);
                 Err(reason)
             }
-            Phase::Held | Phase::Released => Ok(state),
+            None => Ok(state),
         }
+    }
+
+    /// What a lock is lost to whose deadline has passed.
+    fn outlived(&self, state: &State) -> Option<LossReason> {
+        let over = state.phase == Phase::Held && self.clock.now() >= state.deadline.at();
+        over.then_some(if state.failing {
+            LossReason::Unreachable
+        } else {
+            LossReason::Expired
+        })
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -306,6 +323,7 @@ impl Hold {
         let state = self.state();
         if state.phase == Phase::Held {
             self.end(state, Phase::Lost(reason));
+            self.log_loss(reason);
         }
     }
 
@@ -317,6 +335,7 @@ impl Hold {
         Ok(seat)
     }
 
+    /// Ends it and tells everybody. A loss is logged by the caller, after that: whoever takes the log may be slow.
     fn end(&self, mut state: MutexGuard<'_, State>, phase: Phase) {
         if state.phase != Phase::Held {
             return;
@@ -328,11 +347,15 @@ impl Hold {
         self.meters.held.decrement(1.0);
         if let Phase::Lost(reason) = phase {
             self.meters.lost(reason);
-            tracing::warn!(lock = ?self.name, %reason, "lock lost");
         }
         self.changed.notify_waiters();
         // Outside of our own mutex: giving up the seat takes the queue's.
         drop(seat);
+    }
+
+    /// See [`Due::Lost`].
+    pub(crate) fn log_loss(&self, reason: LossReason) {
+        tracing::warn!(lock = ?self.name, %reason, "lock lost");
     }
 
     /// Another guard on the same hold. `false` when it has ended, or is about to.
@@ -381,10 +404,14 @@ impl Hold {
 
     /// What the keeper must do now. Marks a renewal as begun when it says so.
     pub(crate) fn due(&self) -> Due {
-        let mut state = match self.state_now() {
-            Ok(state) if state.phase == Phase::Held => state,
-            Ok(_) | Err(_) => return Due::Ended,
-        };
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return Due::Ended;
+        }
+        if let Some(reason) = self.outlived(&state) {
+            self.end(state, Phase::Lost(reason));
+            return Due::Lost(reason);
+        }
         let deadline = state.deadline.at();
         match state.renew_at {
             Some(at) if at <= self.clock.now() => {
@@ -421,27 +448,28 @@ impl Hold {
         Ok(sent)
     }
 
-    /// The answer to what was sent at `sent`; `None` = it did not come in time.
+    /// The answer to what was sent at `sent`; `None` = it did not come in time. What is said here goes to
+    /// [`Hold::log_renewal`] once nobody waits for it any more.
     pub(crate) fn answered(
         &self,
         sent: Moment,
         ttl: Ttl,
         answer: Option<Result<Renewed>>,
-    ) -> Result<()> {
+    ) -> Result<Option<NewHistory>> {
         // An answer that comes after the deadline comes too late, whatever it says.
         self.check()?;
         let mut state = self.state();
         if state.phase != Phase::Held {
-            return Ok(());
+            return Ok(None);
         }
         let failure = match answer {
             Some(Ok(Renewed::Extended {
                 valid_for, epoch, ..
             })) => {
-                if epoch != state.epoch {
-                    tracing::warn!(lock = ?self.name, from = %state.epoch, to = %epoch, "the store's history changed, the lock is still ours");
-                    state.epoch = epoch;
-                }
+                let new_history = (epoch != state.epoch).then(|| NewHistory {
+                    from: std::mem::replace(&mut state.epoch, epoch.clone()),
+                    to: epoch,
+                });
                 state.deadline.confirmed(sent, valid_for);
                 state.ttl = Ttl::new(valid_for).map_or(ttl, |granted| granted.min(ttl));
                 state.failing = false;
@@ -451,10 +479,11 @@ impl Hold {
                 }
                 self.meters.renewed.increment(1);
                 drop(state);
-                return self.check();
+                return self.check().map(|()| new_history);
             }
             Some(Ok(Renewed::NotHeld(reason))) => {
                 self.end(state, Phase::Lost(reason));
+                self.log_loss(reason);
                 return Err(self.lost_error(reason));
             }
             Some(Err(error)) => {
@@ -482,9 +511,22 @@ impl Hold {
             state.renew_at = Some(now + pause);
         }
         self.meters.renew_failed.increment(1);
-        drop(state);
-        tracing::warn!(lock = ?self.name, %failure, "renewal failed, trying again until the deadline");
         Err(failure.about(&self.name).during("renew"))
+    }
+
+    /// Says what came of a renewal, as the last thing that is done about it.
+    pub(crate) fn log_renewal(&self, answered: &Result<Option<NewHistory>>) {
+        match answered {
+            Ok(Some(NewHistory { from, to })) => {
+                tracing::warn!(lock = ?self.name, %from, %to, "the store's history changed, the lock is still ours");
+            }
+            Ok(None) => {}
+            // A loss is logged as such.
+            Err(failure) if failure.is_lost() => {}
+            Err(failure) => {
+                tracing::warn!(lock = ?self.name, %failure, "renewal failed, trying again until the deadline");
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 pub(crate) use cleanup::{Abandoned, InFlight, Landed, clean_up, release_until_expiry};
-pub(crate) use renew::renew;
+pub(crate) use renew::as_asked;
 
 use crate::{
     clock::{Clock, Moment},
@@ -297,9 +297,11 @@ async fn run(
     let mut idle = 0;
     let mut stopped = None;
     loop {
-        for hold in shared.take_due(shared.clock.now()) {
-            look_at(shared, &hold, &mut tasks);
-        }
+        look(shared, |hold| {
+            tasks.spawn(renew::in_background(Arc::clone(shared), Arc::clone(&hold)));
+            // Its deadline is kept whether or not the renewal ever returns.
+            shared.file(&hold);
+        });
         let pause = shared.pause(&mut idle);
         let sleep = async {
             match pause {
@@ -358,11 +360,7 @@ async fn wind_down(shared: &Arc<Shared>, mut tasks: JoinSet<()>) {
 async fn tell(shared: &Arc<Shared>) {
     while let Some(pause) = shared.until_next() {
         shared.clock.sleep(pause).await;
-        for hold in shared.take_due(shared.clock.now()) {
-            if let Due::At(_) = hold.due() {
-                shared.file(&hold);
-            }
-        }
+        look(shared, drop);
     }
 }
 
@@ -375,15 +373,19 @@ impl Drop for Done {
     }
 }
 
-fn look_at(shared: &Arc<Shared>, hold: &Arc<Hold>, tasks: &mut JoinSet<()>) {
-    match hold.due() {
-        Due::Ended => {}
-        Due::At(_) => shared.file(hold),
-        Due::Renew { .. } => {
-            tasks.spawn(renew::in_background(Arc::clone(shared), Arc::clone(hold)));
-            // Its deadline is kept whether or not the renewal ever returns.
-            shared.file(hold);
+/// Looks at everything that is due. Losses are logged when everybody who has lost something was told.
+fn look(shared: &Shared, mut renew: impl FnMut(Arc<Hold>)) {
+    let mut lost = Vec::new();
+    for hold in shared.take_due(shared.clock.now()) {
+        match hold.due() {
+            Due::Ended => {}
+            Due::At(_) => shared.file(&hold),
+            Due::Renew { .. } => renew(hold),
+            Due::Lost(reason) => lost.push((hold, reason)),
         }
+    }
+    for (hold, reason) in lost {
+        hold.log_loss(reason);
     }
 }
 

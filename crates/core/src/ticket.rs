@@ -151,7 +151,7 @@ impl fmt::Debug for Ticket {
 pub(crate) async fn issue(inner: &Arc<Inner>, hold: &Arc<Hold>) -> Result<Ticket> {
     supported(inner)?;
     let nonce = Uuid::new_v4();
-    let _in_turn = hold.io.lock().await;
+    let in_turn = hold.io.lock().await;
     let ttl = hold.sure_ttl();
     let sent = hold
         .sending(ttl)
@@ -167,7 +167,10 @@ pub(crate) async fn issue(inner: &Arc<Inner>, hold: &Arc<Hold>) -> Result<Ticket
         inner.backend().renew(&lease, &renewal),
     )
     .await;
-    hold.answered(sent, ttl, Some(answer))?;
+    let answered = hold.answered(sent, ttl, Some(answer));
+    drop(in_turn);
+    hold.log_renewal(&answered);
+    answered?;
     Ok(Ticket {
         name: hold.name().clone(),
         owner: hold.owner(),

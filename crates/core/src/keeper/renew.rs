@@ -2,12 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::oneshot;
+
 use super::Shared;
 use crate::{
     bounded::bounded,
     contract::{DistLock, Renewal},
     error::{Error, ErrorKind, Result},
-    hold::Hold,
+    hold::{Hold, NewHistory},
     ttl::Ttl,
 };
 
@@ -16,20 +18,34 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// Renews a hold once and files it for its next event.
 pub(super) async fn in_background(shared: Arc<Shared>, hold: Arc<Hold>) {
+    // Errors are counted and scheduled again by the hold itself.
     let ttl = hold.ttl();
-    // Errors are counted, logged and scheduled again by the hold itself.
-    let _ = renew(&shared, &hold, ttl).await;
+    let answered = renew(&shared, &hold, ttl).await;
     shared.file(&hold);
+    hold.log_renewal(&answered);
+}
+
+/// Renews a hold once, with another TTL from then on, for somebody who waits for the answer.
+pub(crate) async fn as_asked(
+    shared: Arc<Shared>,
+    hold: Arc<Hold>,
+    ttl: Ttl,
+    answer: oneshot::Sender<Result<()>>,
+) {
+    let answered = renew(&shared, &hold, ttl).await;
+    shared.file(&hold);
+    let _ = answer.send(answered.clone().map(|_| ()));
+    hold.log_renewal(&answered);
 }
 
 /// Renews a hold on the keeper's own connection, so that everything that changes one lease travels in one order.
-pub(crate) async fn renew(shared: &Arc<Shared>, hold: &Arc<Hold>, ttl: Ttl) -> Result<()> {
+async fn renew(shared: &Arc<Shared>, hold: &Arc<Hold>, ttl: Ttl) -> Result<Option<NewHistory>> {
     // Before its turn: while the connection cannot be opened, nobody else is kept from the lease.
     let handle = opened_in_time(shared, hold).await;
     let _in_turn = hold.io.lock().await;
     let handle = match handle {
         Ok(Some(handle)) => handle,
-        Ok(None) => return hold.check(),
+        Ok(None) => return hold.check().map(|()| None),
         Err(error) => return hold.answered(shared.clock().now(), ttl, Some(Err(error))),
     };
     if !hold.may_renew() {

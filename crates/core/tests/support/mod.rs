@@ -11,7 +11,7 @@ use std::{
     future::pending,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -45,6 +45,8 @@ pub(crate) struct Script {
     pub(crate) renew: Fault,
     pub(crate) release: Fault,
     pub(crate) hand_over: Fault,
+    /// Whether renewals are answered from another history of the store.
+    pub(crate) another_history: AtomicBool,
     table: Mutex<Table>,
     freed: Notify,
     clock: Arc<dyn Clock>,
@@ -96,6 +98,7 @@ impl Script {
             renew: Fault::default(),
             release: Fault::default(),
             hand_over: Fault::default(),
+            another_history: AtomicBool::default(),
             table: Mutex::default(),
             freed: Notify::new(),
             clock,
@@ -248,13 +251,15 @@ impl DistLock for ScriptedLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let another_history = self.0.another_history.load(Ordering::SeqCst);
+        let epoch = Epoch::new(if another_history { "another" } else { "script" });
         self.0
             .with(&self.0.renew, |table, now| match table.owned(lease, now) {
                 Ok(row) => {
                     row.expires = now + renewal.ttl.duration();
                     Renewed::Extended {
                         valid_for: renewal.ttl.duration(),
-                        epoch: Epoch::new("script"),
+                        epoch,
                         token: FencingToken::new(row.token).unwrap(),
                         loss: LossFeed::silent(),
                     }

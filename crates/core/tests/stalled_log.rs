@@ -1,0 +1,145 @@
+//! Somebody does not take the log: a full pipe, a disk that hangs. Nobody who needs a lock waits for that.
+
+mod support;
+
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc, Once,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use distlock_core::{Ended, Guard, Locker, LossReason, ManualClock, Renew, SystemClock};
+use support::{Script, ScriptedLock, eventually};
+use tokio::task::JoinHandle;
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber::{Interest, set_global_default},
+};
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// Longer than any test here waits for anything.
+const STALL: Duration = Duration::from_secs(30);
+
+/// Takes no warning about a lock while a test runs: whoever logs one comes back when it is over.
+struct Stalled;
+
+struct AboutALock(bool);
+
+impl Visit for AboutALock {
+    fn record_debug(&mut self, field: &Field, _: &dyn Debug) {
+        self.0 |= field.name() == "lock";
+    }
+}
+
+impl Subscriber for Stalled {
+    fn register_callsite(&self, _: &Metadata<'_>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() == Level::WARN
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a writer that blocks")]
+    fn event(&self, event: &Event<'_>) {
+        let mut about = AboutALock(false);
+        event.record(&mut about);
+        if about.0 {
+            STALLED.store(true, SeqCst);
+            thread::sleep(STALL);
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+static STALLED: AtomicBool = AtomicBool::new(false);
+
+fn take_no_log() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| set_global_default(Stalled).unwrap());
+}
+
+/// A lock that is held while nobody takes the log.
+async fn held() -> (ScriptedLock, Locker, Guard) {
+    take_no_log();
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    (store, locker, guard)
+}
+
+#[tokio::test]
+async fn a_loss_is_told_and_the_next_task_let_in() {
+    let (store, locker, guard) = held().await;
+    let watch = guard.watch();
+    let told = tokio::spawn(async move { watch.ended().await });
+    let next = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
+    tokio::task::yield_now().await;
+    store.0.delete("a");
+    let asked = tokio::spawn(async move { guard.extend(TTL).await });
+    eventually("the loss is logged", || STALLED.load(SeqCst)).await;
+    eventually("told", || told.is_finished()).await;
+    assert_eq!(told.await.unwrap(), Ended::Lost(LossReason::Removed));
+    eventually("let in", || next.is_finished()).await;
+    assert!(next.await.unwrap().unwrap().is_valid());
+    eventually("the extension is answered", || asked.is_finished()).await;
+    assert!(asked.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn all_who_lose_at_one_moment_are_told() {
+    take_no_log();
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let mut told = Vec::new();
+    for name in ["a", "b", "c"] {
+        let lock = locker.lock(name).ttl(TTL).renew(Renew::Manual);
+        let guard = lock.acquire().await.unwrap();
+        told.push(tokio::spawn(async move { guard.lost().await }));
+    }
+    tokio::task::yield_now().await;
+    clock.advance(TTL);
+    eventually("told", || told.iter().all(JoinHandle::is_finished)).await;
+}
+
+#[tokio::test]
+async fn who_asked_for_an_extension_that_failed_is_told() {
+    let (store, _locker, guard) = held().await;
+    store.0.renew.refuse.store(1, SeqCst);
+    let asked = tokio::spawn(async move { (guard.extend(TTL).await, guard) });
+    eventually("answered", || asked.is_finished()).await;
+    let (answer, guard) = asked.await.unwrap();
+    assert!(answer.is_err() && guard.is_valid());
+    let released = tokio::spawn(guard.release());
+    eventually("released", || released.is_finished()).await;
+    assert!(released.await.unwrap().is_clean());
+}
+
+#[tokio::test]
+async fn a_lock_that_outlives_the_stores_history_stays_usable() {
+    let (store, _locker, guard) = held().await;
+    store.0.another_history.store(true, SeqCst);
+    let asked = tokio::spawn(async move { (guard.extend(TTL).await, guard) });
+    eventually("answered", || asked.is_finished()).await;
+    let (answer, guard) = asked.await.unwrap();
+    assert!(answer.is_ok() && guard.is_valid());
+    assert_eq!(guard.epoch().to_string(), "another");
+}
