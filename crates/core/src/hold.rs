@@ -448,6 +448,11 @@ impl Hold {
         Ok(sent)
     }
 
+    /// Whether a renewal is planned: one that waits for its turn meanwhile is no longer needed.
+    pub(crate) fn renews_later(&self) -> bool {
+        self.state().renew_at.is_some()
+    }
+
     /// The answer to what was sent at `sent`; `None` = it did not come in time. What is said here goes to
     /// [`Hold::log_renewal`] once nobody waits for it any more.
     pub(crate) fn answered(

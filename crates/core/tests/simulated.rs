@@ -254,3 +254,32 @@ async fn an_unanswered_shorter_extension_is_followed_up_in_time() {
     world.pass(TTL).await;
     assert!(guard.is_valid(), "the store answers again, so it is kept");
 }
+
+#[tokio::test]
+async fn a_renewal_that_waits_behind_an_extension_keeps_its_ttl() {
+    for ttl in [TTL * 360, TTL * 9 / 10] {
+        let world = world().await;
+        let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
+        world.pass(TTL * 3 / 10).await;
+        // The next renewal falls due while the extension is on its way.
+        world.store.0.renew.delay_ms.store(1000, SeqCst);
+        let extended = tokio::spawn(async move { (guard.extend(ttl).await, guard) });
+        eventually("the extension is on its way", || {
+            world.store.0.renew.calls.load(SeqCst) == 1
+        })
+        .await;
+        world.pass(Duration::from_millis(1100)).await;
+        eventually("extended", || extended.is_finished()).await;
+        let (answer, guard) = extended.await.unwrap();
+        answer.unwrap();
+        world.store.0.renew.delay_ms.store(0, SeqCst);
+        world.pass(Duration::from_millis(1100)).await;
+        assert_eq!(guard.ttl().duration(), ttl);
+        assert_eq!(
+            world.store.0.renew.calls.load(SeqCst),
+            1,
+            "an extension is a renewal: the next is due a third of its TTL later"
+        );
+        assert!(guard.remaining() > ttl * 9 / 10 - Duration::from_millis(2500));
+    }
+}

@@ -19,8 +19,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Renews a hold once and files it for its next event.
 pub(super) async fn in_background(shared: Arc<Shared>, hold: Arc<Hold>) {
     // Errors are counted and scheduled again by the hold itself.
-    let ttl = hold.ttl();
-    let answered = renew(&shared, &hold, ttl).await;
+    let answered = renew(&shared, &hold, None).await;
     shared.file(&hold);
     hold.log_renewal(&answered);
 }
@@ -32,17 +31,24 @@ pub(crate) async fn as_asked(
     ttl: Ttl,
     answer: oneshot::Sender<Result<()>>,
 ) {
-    let answered = renew(&shared, &hold, ttl).await;
+    let answered = renew(&shared, &hold, Some(ttl)).await;
     shared.file(&hold);
     let _ = answer.send(answered.clone().map(|_| ()));
     hold.log_renewal(&answered);
 }
 
-/// Renews a hold on the keeper's own connection, so that everything that changes one lease travels in one order.
-async fn renew(shared: &Arc<Shared>, hold: &Arc<Hold>, ttl: Ttl) -> Result<Option<NewHistory>> {
+/// Renews a hold on the keeper's own connection, so that everything that changes one lease travels in one order; without
+/// another TTL, for as long as it was wanted last.
+async fn renew(
+    shared: &Arc<Shared>,
+    hold: &Arc<Hold>,
+    wanted: Option<Ttl>,
+) -> Result<Option<NewHistory>> {
     // Before its turn: while the connection cannot be opened, nobody else is kept from the lease.
     let handle = opened_in_time(shared, hold).await;
     let _in_turn = hold.io.lock().await;
+    // Not before: an extension whose turn was first may have changed it.
+    let ttl = wanted.unwrap_or_else(|| hold.ttl());
     let handle = match handle {
         Ok(Some(handle)) => handle,
         Ok(None) => return hold.check().map(|()| None),
@@ -51,6 +57,9 @@ async fn renew(shared: &Arc<Shared>, hold: &Arc<Hold>, ttl: Ttl) -> Result<Optio
     if !hold.may_renew() {
         hold.check()?;
         return Err(Error::new(ErrorKind::NotHeld, "the lock was released").about(hold.name()));
+    }
+    if wanted.is_none() && hold.renews_later() {
+        return Ok(None);
     }
     let sent = hold
         .sending(ttl)
