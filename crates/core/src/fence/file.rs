@@ -47,14 +47,20 @@ pub struct FencedFile {
 
 impl FencedFile {
     /// Names the file. It need not exist yet, its folder must. Symbolic links are resolved, so that every path to one file
-    /// leads to one fence.
+    /// leads to one fence; where they could not, the file is refused.
     ///
     /// # Errors
-    /// When the folder cannot be found, or the path names no file.
+    /// When the folder cannot be found, or the path names no file; when it is a symbolic link to a file that does not exist
+    /// yet, or a file of several names (hard links).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let resolved = match fs::canonicalize(path) {
             Err(error) if error.kind() == IoKind::NotFound => match path.file_name() {
+                // Its first write would replace the link, and whoever names the target would have another fence.
+                Some(_) if path.is_symlink() => {
+                    let why = "is a symbolic link to a file that does not exist: name that file";
+                    return Err(refused(path, why));
+                }
                 Some(name) => {
                     let folder = path
                         .parent()
@@ -67,15 +73,16 @@ impl FencedFile {
             found => found,
         };
         let data = resolved.map_err(|error| failed("cannot find the folder of", path, error))?;
+        if has_other_names(&data) {
+            let why = "has several names (hard links), and a write would reach only one: remove the others";
+            return Err(refused(path, why));
+        }
         match data.parent() {
             Some(folder) if !data.is_dir() => Ok(Self {
                 folder: folder.to_owned(),
                 data,
             }),
-            _ => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{} is a folder, not a file", path.display()),
-            )),
+            _ => Err(refused(path, "is a folder, not a file")),
         }
     }
 
@@ -248,6 +255,25 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
+/// Whether a file can be reached by a path that does not lead to this one.
+#[cfg(unix)]
+fn has_other_names(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.nlink() > 1)
+}
+
+#[cfg(not(unix))]
+fn has_other_names(_: &Path) -> bool {
+    false
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidArgument,
+        format!("{} {why}", path.display()),
+    )
+}
+
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     let kind = match error.kind() {
         IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => ErrorKind::AccessDenied,
@@ -409,6 +435,40 @@ mod tests {
         assert!(linked.write(&fence(4, 2), b"late").is_err());
         linked.write(&fence(6, 2), b"six").unwrap();
         assert_eq!(text(&file), "six");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_nothing_is_refused() {
+        let (folder, file) = fresh();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("ledger", &link).unwrap();
+        let error = FencedFile::open(&link).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("link"), "{error}");
+        file.write(&fence(5, 1), b"five").unwrap();
+        let linked = FencedFile::open(&link).unwrap();
+        assert!(linked.write(&fence(4, 2), b"late").is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_of_two_names_is_refused_by_either() {
+        let (folder, file) = fresh();
+        file.write(&fence(5, 1), b"five").unwrap();
+        let names = ["ledger", "other name"].map(|name| folder.path().join(name));
+        fs::hard_link(&names[0], &names[1]).unwrap();
+        for name in &names {
+            let error = FencedFile::open(name).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(
+                error.to_string().contains(name.to_str().unwrap()),
+                "{error}"
+            );
+            assert!(error.to_string().contains("hard links"), "{error}");
+        }
+        fs::remove_file(&names[1]).unwrap();
+        FencedFile::open(&names[0]).unwrap();
     }
 
     /// Each thread opens the file for itself, as processes do. Whatever the order: what passes never goes down, and what
