@@ -140,7 +140,7 @@ impl LockBuilder {
     /// Safe: dropping the future leaves the queue, and what was granted meanwhile is given back.
     pub async fn acquire(self) -> Result<Guard> {
         let wanted = self.options.wanted(&self.inner, self.name?)?;
-        let span = debug_span!("distlock.acquire", lock = %wanted.request.name, backend = self.inner.backend_name());
+        let span = debug_span!("distlock.acquire", lock = ?wanted.request.name, backend = self.inner.backend_name());
         take(&self.inner, &self.options, wanted)
             .instrument(span)
             .await

@@ -197,7 +197,7 @@ impl Guard {
                 .map_or(Released::Clean, Released::AlreadyLost);
         };
         let what = LetGo::of(&self.hold, seat, leaving.keep_for());
-        let span = debug_span!("distlock.release", lock = %self.name(), backend = self.inner.backend_name());
+        let span = debug_span!("distlock.release", lock = ?self.name(), backend = self.inner.backend_name());
         let released = let_go(&self.inner, self.inner.backend(), what)
             .instrument(span)
             .await;
