@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use crate::{
-    bounded::bounded,
+    bounded::{End, bounded},
     clock::Moment,
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease},
     error::{Error, ErrorKind, Result},
@@ -28,6 +28,7 @@ pub(crate) struct Wanted {
     pub(crate) request: AcquireRequest,
     /// `None` = for ever.
     pub(crate) wait: Option<Duration>,
+    pub(crate) end: End,
     pub(crate) renew: Renew,
 }
 
@@ -70,7 +71,7 @@ pub(crate) async fn try_acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<At
         Err(None) => None,
     };
     let name = wanted.request.name.clone();
-    let claim = Claim::new(inner, wanted.request, seat, false);
+    let claim = Claim::new(inner, &wanted, seat, false);
     let result = claim.contend(Waiting::Never, false).await;
     match result {
         Ok(Attempt::Acquired(won)) => {
@@ -124,7 +125,7 @@ async fn wait_for(
             Err(seat) => (seat, false, true),
         },
     };
-    let claim = Claim::new(inner, wanted.request.clone(), Some(seat), tainted);
+    let claim = Claim::new(inner, wanted, Some(seat), tainted);
     match claim.contend(Waiting::Until(until), step_aside).await? {
         Attempt::Acquired(won) => Ok(won.hold(inner, wanted.renew)),
         Attempt::Busy(holder) => Err(timeout(inner, wanted, holder.as_ref())),
@@ -205,6 +206,7 @@ enum Waiting {
 struct Claim {
     inner: Arc<Inner>,
     request: AcquireRequest,
+    end: End,
     seat: Option<Seat>,
     /// Instead of the seat, once it waits at a store that queues.
     lined_up: Option<LinedUp>,
@@ -216,10 +218,11 @@ struct Claim {
 }
 
 impl Claim {
-    fn new(inner: &Arc<Inner>, request: AcquireRequest, seat: Option<Seat>, tainted: bool) -> Self {
+    fn new(inner: &Arc<Inner>, wanted: &Wanted, seat: Option<Seat>, tainted: bool) -> Self {
         Self {
             inner: Arc::clone(inner),
-            request,
+            request: wanted.request.clone(),
+            end: wanted.end,
             seat,
             lined_up: None,
             contender: None,
@@ -315,15 +318,19 @@ impl Claim {
                     }
                     failures += 1;
                     let out_of_time = until.is_some_and(|until| self.inner.clock().now() >= until);
-                    let again =
-                        error.is_retryable() && self.in_flight.is_none() && failures <= RETRIES;
+                    let left = self.end.left(&**self.inner.clock());
+                    let again = error.is_retryable()
+                        && self.in_flight.is_none()
+                        && failures <= RETRIES
+                        && !left.is_zero();
                     // Without leave to wait, one more try is made: it finds out whether the first was granted.
                     if !again || (out_of_time && (failures > 1 || error.did_not_happen())) {
                         return Err(error);
                     }
                     tracing::debug!(%error, lock = ?self.request.name, "asking again");
                     let pause = Duration::from_millis(25 << failures.min(4));
-                    self.inner.clock().sleep(self.inner.jitter(pause)).await;
+                    let pause = self.inner.jitter(pause).min(left);
+                    self.inner.clock().sleep(pause).await;
                 }
             }
             self.inner.check_open()?;
@@ -385,7 +392,8 @@ impl Claim {
             .request
             .ttl
             .duration()
-            .clamp(Duration::from_secs(1), Duration::from_secs(5));
+            .clamp(Duration::from_secs(1), Duration::from_secs(5))
+            .min(self.end.left(&**self.inner.clock()));
         let clock = Arc::clone(self.inner.clock());
         let in_flight = self.in_flight.insert(operation);
         let landed = bounded(&*clock, limit, async {
@@ -439,13 +447,9 @@ impl Claim {
         // Attempts before it that were never answered may still arrive.
         self.unanswered += 1;
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
-        let limit = Duration::from_secs(1);
-        bounded(
-            &**self.inner.clock(),
-            limit,
-            self.inner.backend().release(&lease),
-        )
-        .await?;
+        let clock = &**self.inner.clock();
+        let limit = Duration::from_secs(1).min(self.end.left(clock));
+        bounded(clock, limit, self.inner.backend().release(&lease)).await?;
         self.unanswered -= 1;
         Ok(())
     }

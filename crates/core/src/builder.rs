@@ -6,6 +6,7 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::{
     acquire::{self, Wanted},
+    bounded::End,
     contract::{AcquireRequest, Attempt},
     duration::written,
     error::{Error, ErrorKind, Result},
@@ -157,8 +158,9 @@ impl LockBuilder {
         let Self {
             inner,
             name,
-            options,
+            mut options,
         } = self;
+        options.wait = Some(Duration::ZERO);
         let wanted = options.wanted(&inner, name?)?;
         if let Some(scope) = options.scope.clone() {
             return scope.try_enter(&inner, wanted, options.min_hold).await;
@@ -206,7 +208,9 @@ impl LockAllBuilder {
     /// Takes all locks, in the byte order of their names so that two callers never wait for each other, within one wait.
     ///
     /// # Errors
-    /// As [`LockBuilder::acquire`], for the first name that failed; what was taken by then is released.
+    /// As [`LockBuilder::acquire`], for the first name that failed; what was taken by then is released, in the background
+    /// where the store does not answer in time. [`ErrorKind::Timeout`] also when the store is so slow that the wait was over
+    /// by more than 5 s before the last of them was asked for.
     ///
     /// # Cancel safety
     /// Safe: dropping the future gives back what was taken.
@@ -244,6 +248,7 @@ impl Options {
         Ok(Wanted {
             request,
             wait: self.wait,
+            end: End::after(self.wait, &**inner.clock()),
             renew: self.renew,
         })
     }

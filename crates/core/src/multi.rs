@@ -3,7 +3,10 @@
 use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use crate::{
+    acquire::Wanted,
+    bounded::{End, bounded},
     builder::{Options, take},
+    clock::Clock,
     contract::LossReason,
     error::{Error, ErrorKind, Result},
     guard::Guard,
@@ -52,18 +55,40 @@ impl GuardSet {
         .await
     }
 
-    /// Releases all of them, in the reverse order of taking.
+    /// Releases all of them at once, so that a store that hangs takes the time of one. Each is sent, and answered here, in
+    /// the reverse order of taking.
     ///
     /// # Cancel safety
     /// Safe: what is left is released in the background.
     pub async fn release(self) -> Vec<(LockName, Released)> {
-        let mut answers = Vec::with_capacity(self.guards.len());
-        // `into_iter` owns the rest: dropping this future drops the guards that are left.
-        for guard in self.guards.into_iter().rev() {
-            let name = guard.name().clone();
-            answers.push((name, guard.release().await));
-        }
-        answers
+        let one = |guard: Guard| async move { (guard.name().clone(), guard.release().await) };
+        let mut waiting: Vec<_> = self
+            .guards
+            .into_iter()
+            .rev()
+            .map(|guard| (Box::pin(one(guard)), None))
+            .collect();
+        poll_fn(|context| {
+            for (release, answer) in waiting.iter_mut().filter(|(_, answer)| answer.is_none()) {
+                if let Poll::Ready(released) = release.as_mut().poll(context) {
+                    *answer = Some(released);
+                }
+            }
+            if waiting.iter().all(|(_, answer)| answer.is_some()) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        let answers = waiting.into_iter().filter_map(|(_, answer)| answer);
+        answers.collect()
+    }
+
+    /// Gives back what was taken for nothing, in the background once the time is over.
+    async fn give_back(self, clock: &dyn Clock, end: End) {
+        let release = async { Ok(self.release().await) };
+        let _ = bounded(clock, end.left(clock), release).await;
     }
 }
 
@@ -80,7 +105,9 @@ pub(crate) async fn acquire(
     }
     names.sort_unstable();
     names.dedup();
-    let until = options.wait.map(|wait| inner.clock().now() + wait);
+    let clock = &**inner.clock();
+    let until = options.wait.map(|wait| clock.now() + wait);
+    let end = End::after(options.wait, clock);
     let all: Vec<_> = names
         .into_iter()
         .map(|name| options.wanted(inner, name))
@@ -92,22 +119,40 @@ pub(crate) async fn acquire(
     let mut each = options.clone();
     each.min_hold = Duration::ZERO;
     for mut wanted in all {
-        wanted.wait = until.map(|until| until.since(inner.clock().now()));
-        match take(inner, &each, wanted).await {
+        wanted.wait = until.map(|until| until.since(clock.now()));
+        wanted.end = end;
+        let taken = if end.left(clock).is_zero() {
+            Err(too_slow(&wanted, &set))
+        } else {
+            take(inner, &each, wanted).await
+        };
+        match taken {
             Ok(guard) => set.guards.push(guard),
             Err(error) => {
-                let _ = set.release().await;
+                set.give_back(clock, end).await;
                 return Err(error);
             }
         }
     }
     // The first may have been lost while the last was waited for.
     if let Some(reason) = set.guards.iter().find_map(|guard| guard.check().err()) {
-        let _ = set.release().await;
+        set.give_back(clock, end).await;
         return Err(reason);
     }
     for guard in &set.guards {
         guard.hold_at_least(options.min_hold);
     }
     Ok(set)
+}
+
+/// The wait is long over, although no lock was found busy.
+fn too_slow(wanted: &Wanted, set: &GuardSet) -> Error {
+    Error::new(
+        ErrorKind::Timeout,
+        format!(
+            "the store is slow: the wait was over after {} of the locks",
+            set.guards.len()
+        ),
+    )
+    .about(&wanted.request.name)
 }

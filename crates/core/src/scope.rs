@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     acquire::{self, Wanted},
+    bounded::bounded,
     contract::Attempt,
     error::{ErrorKind, Result},
     guard::Guard,
@@ -120,9 +121,11 @@ async fn nested(
     min_hold: Duration,
 ) -> Result<Guard> {
     let longer = wanted.request.ttl > hold.ttl();
+    let (clock, limit) = (inner.clock(), wanted.end.left(&**inner.clock()));
     let guard = Guard::new(inner, hold, min_hold);
     if longer {
-        match guard.extend(wanted.request.ttl.duration()).await {
+        let extension = guard.extend(wanted.request.ttl.duration());
+        match bounded(&**clock, limit, extension).await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Lost => return Err(error),
             // Still held, with the shorter lease; renewal goes on.

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Attempt, ErrorKind, Locker, Released, Scope, SystemClock};
-use support::{Script, eventually};
+use distlock_core::{Attempt, Clock, ErrorKind, Locker, ManualClock, Released, Scope, SystemClock};
+use support::{Script, ScriptedLock, eventually, pause};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -50,4 +50,152 @@ async fn who_joins_a_scope_does_not_wait_for_anothers_extension() {
     assert!(matches!(joined, Attempt::Acquired(_)), "{joined:?}");
     longer.abort();
     drop(outer);
+}
+
+/// The names of a large set.
+fn many() -> Vec<String> {
+    (0..20).map(|number| format!("lock {number:02}")).collect()
+}
+
+fn by_clock() -> (ManualClock, ScriptedLock, Locker) {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    (clock, store, locker)
+}
+
+/// Lets time pass until it ends, and says how much that was.
+async fn time_of<T: Send + 'static>(
+    clock: &ManualClock,
+    what: impl Future<Output = T> + Send + 'static,
+) -> (Duration, T) {
+    let started = clock.now();
+    let what = tokio::spawn(what);
+    for _ in 0..2000 {
+        pause().await;
+        if what.is_finished() {
+            return (clock.now().since(started), what.await.unwrap());
+        }
+        clock.advance(Duration::from_millis(100));
+    }
+    panic!("it has no end");
+}
+
+const WAIT: Duration = Duration::from_secs(1);
+/// What a store that hangs may cost beyond the wait.
+const BEYOND: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn a_set_that_is_not_complete_is_given_back_in_bounded_time() {
+    let (clock, store, locker) = by_clock();
+    let theirs = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let theirs = theirs.lock("lock 19").ttl(HOUR).acquire().await.unwrap();
+    store.0.release.hang.store(20, SeqCst);
+    let set = locker.lock_all(many()).ttl(HOUR).wait(WAIT).acquire();
+    let (took, refused) = time_of(&clock, set).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(took <= WAIT + BEYOND, "{took:?}");
+    store.0.release.hang.store(0, SeqCst);
+    // It goes on in the background, where the store answers again.
+    eventually("all but theirs is free", || {
+        clock.advance(Duration::from_millis(100));
+        let held = many().into_iter().filter(|name| store.0.is_held(name));
+        held.eq(["lock 19"])
+    })
+    .await;
+    drop(theirs);
+}
+
+#[tokio::test]
+async fn a_set_that_meets_a_hanging_store_ends_in_bounded_time() {
+    let (clock, store, locker) = by_clock();
+    store.0.release.hang.store(20, SeqCst);
+    store.0.acquire.delay_ms.store(1, SeqCst);
+    let set = locker.lock_all(many()).ttl(HOUR).wait(WAIT).acquire();
+    let set = tokio::spawn(set);
+    eventually("half of them are taken", || {
+        clock.advance(Duration::from_millis(1));
+        store.0.acquire.calls.load(SeqCst) == 10
+    })
+    .await;
+    store.0.acquire.hang.store(1, SeqCst);
+    let (took, error) = time_of(&clock, set).await;
+    let error = error.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(took <= WAIT + BEYOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_set_does_not_wait_for_each_of_its_locks_anew() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.delay_ms.store(500, SeqCst);
+    let set = locker.lock_all(many()).ttl(HOUR).wait(WAIT).acquire();
+    let (took, error) = time_of(&clock, set).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(took <= WAIT + BEYOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_set_is_released_in_the_time_of_one() {
+    let (clock, store, locker) = by_clock();
+    let set = locker.lock_all(many()).ttl(HOUR).acquire().await.unwrap();
+    store.0.release.hang.store(20, SeqCst);
+    let (took, answers) = time_of(&clock, set.release()).await;
+    assert!(took <= BEYOND, "{took:?}");
+    let backwards: Vec<_> = answers.iter().map(|(name, _)| name.to_string()).collect();
+    assert!(backwards.into_iter().rev().eq(many()));
+    for (_, released) in answers {
+        assert!(matches!(released, Released::Unconfirmed(_)), "{released:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_lock_is_refused_in_bounded_time_whatever_hangs() {
+    // Busy at the last moment, and then the place in the queue cannot be given up.
+    let (clock, store, locker) = by_clock();
+    let theirs = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let theirs = theirs.lock("a").ttl(HOUR).acquire().await.unwrap();
+    store.0.leave.hang.store(1, SeqCst);
+    let lock = tokio::spawn(locker.lock("a").ttl(HOUR).wait(WAIT).acquire());
+    eventually("it waits in the queue", || {
+        store.0.acquire.calls.load(SeqCst) == 3 && clock.sleepers() > 0
+    })
+    .await;
+    store.0.acquire.delay_ms.store(4500, SeqCst);
+    let (took, refused) = time_of(&clock, lock).await;
+    let refused = refused.unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Timeout, "{refused}");
+    assert!(took <= WAIT + BEYOND, "{took:?}");
+    drop(theirs);
+
+    // Nothing is known of the first attempt, and the second hangs.
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.delay_ms.store(4500, SeqCst);
+    store.0.acquire.lose_reply.store(1, SeqCst);
+    let lock = locker.lock("b").ttl(HOUR).wait(WAIT).acquire();
+    let (took, _) = time_of(&clock, lock).await;
+    assert!(took <= WAIT + BEYOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn who_joins_a_scope_is_let_in_in_bounded_time() {
+    let (clock, store, locker) = by_clock();
+    let scope = Scope::new();
+    let lock = || locker.lock("a").reentrant(&scope).wait(Duration::ZERO);
+    let outer = lock().ttl(HOUR / 60).acquire().await.unwrap();
+    // The second extension waits for its turn, and then for its answer.
+    store.0.renew.hang.store(2, SeqCst);
+    let first = tokio::spawn(lock().ttl(HOUR).acquire());
+    eventually("the first hangs", || store.0.renew.calls.load(SeqCst) == 1).await;
+    let (took, joined) = time_of(&clock, lock().ttl(HOUR).acquire()).await;
+    assert!(joined.unwrap().is_valid());
+    assert!(took <= BEYOND, "{took:?}");
+    drop((outer, first));
 }

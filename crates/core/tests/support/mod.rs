@@ -42,6 +42,7 @@ pub(crate) struct Fault {
 pub(crate) struct Script {
     pub(crate) acquire: Fault,
     pub(crate) contend: Fault,
+    pub(crate) leave: Fault,
     pub(crate) renew: Fault,
     pub(crate) release: Fault,
     pub(crate) hand_over: Fault,
@@ -95,6 +96,7 @@ impl Script {
         ScriptedLock(Arc::new(Self {
             acquire: Fault::default(),
             contend: Fault::default(),
+            leave: Fault::default(),
             renew: Fault::default(),
             release: Fault::default(),
             hand_over: Fault::default(),
@@ -345,7 +347,7 @@ impl Contender for Waiter {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        Ok(())
+        self.lock.0.with(&self.lock.0.leave, |_, _| ()).await
     }
 }
 
