@@ -47,10 +47,14 @@
 //!
 //! The same on every backend, and each is a case of the conformance suite (`distlock conformance`):
 //!
-//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid). A guard counts its deadline from the
-//!   moment its request was *sent*, on a clock that includes suspend, and stops a margin before the store does.
-//! - A lost lock is told: [`Guard::lost`] resolves before the store can give the lock away, also while a renewal hangs.
-//! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and restarts.
+//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid), except after a lock was force-released or
+//!   deleted by hand, the store's clock was stepped (that of a Redis, MySQL, MariaDB or Postgres server, forward by more than
+//!   a lease), or the store lost its history (a failover of replicated Redis). A guard counts its deadline from the moment its
+//!   request was *sent*, on a clock that includes suspend, and stops a margin before the store does.
+//! - A lost lock is told: short of those, [`Guard::lost`] resolves before the store can give the lock away, also while a
+//!   renewal hangs.
+//! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and restarts; across a failover of
+//!   replicated Redis only if the servers' clocks agree.
 //! - A release or renewal by a former holder never touches the present one.
 //! - Every async method says what happens when its future is dropped.
 //! - A busy answer says who holds the lock.

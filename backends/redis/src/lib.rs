@@ -35,7 +35,10 @@
 //!   since the last grant.
 //! - Nobody but its owner renews, releases or hands over a lock; the comparison and the change are one step.
 //! - Replication is asynchronous: a failover may forget the latest locks. The old holder is told at its next renewal
-//!   ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)), and a fenced resource refuses it before that.
+//!   ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)), and a fenced resource refuses it before that, if the
+//!   clocks of the servers agree: behind the old one's, the new primary's tokens may be lower, and the new holder is refused.
+//! - Leases live on the server's clock: when it is stepped forward by more than a lease, the next holder is let in while the
+//!   one before still believes, and only the token tells them apart.
 //! - Waiting sends next to nothing: the server tells when a lock changes. Each process asks once in ten seconds all the same.
 //!
 //! # What the server must permit

@@ -33,7 +33,8 @@
 //! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
 //! Postgres: leases live on the server's clock, sessions are set to READ COMMITTED and to commits that are on the disk before
 //! they are answered, and a row that somebody else keeps locked holds up nobody but those who want it. No setting of Postgres
-//! stops the clock that they live on (`clock_timestamp()`), or moves it into another time zone. A pooler in between must be in
+//! stops the clock that they live on (`clock_timestamp()`), or moves it into another time zone. Who steps it forward by more
+//! than a lease lets the next holder in while the one before still believes, and only the token tells them apart. A pooler in between must be in
 //! session mode; one in transaction mode is refused.
 //! MySQL (8.0.19 or later) and MariaDB (10.6 or later): the same, except that only an administrator can set how commits reach
 //! the disk: `distlock doctor` says how it stands. MySQL takes a password that it has not seen lately over TLS or a Unix

@@ -30,7 +30,8 @@
 //! # Guarantees
 //!
 //! - Two guards of one name are never both valid by [`Guard::is_valid`], measured on one machine's clock, except after a
-//!   lock was deleted by hand or the store lost its history; tokens order even those.
+//!   lock was deleted by hand, the store's clock was stepped, or the store lost its history. Tokens order even those, unless
+//!   the store lost its history and its clock stands behind its last grant as well.
 //! - [`Guard::lost`] resolves at the latest 250 ms of running time after the local deadline, which is earlier than the
 //!   store's, whatever renewals or the user's runtime do.
 //! - Every future may be dropped at any await. What was granted meanwhile is given back, within one TTL at the latest.
