@@ -318,13 +318,12 @@ impl Hold {
         }
     }
 
-    /// The store or its push said so. The first reason stays; a released lock cannot be lost any more.
-    pub(crate) fn lose(&self, reason: LossReason) {
+    /// The store's push said so. The first reason stays; a released lock cannot be lost any more. Whether it is news.
+    pub(crate) fn lose(&self, reason: LossReason) -> bool {
         let state = self.state();
-        if state.phase == Phase::Held {
-            self.end(state, Phase::Lost(reason));
-            self.log_loss(reason);
-        }
+        let held = state.phase == Phase::Held;
+        self.end(state, Phase::Lost(reason));
+        held
     }
 
     /// The last guard is done with it. Gives back the seat, unless it was lost before.
@@ -353,7 +352,7 @@ impl Hold {
         drop(seat);
     }
 
-    /// See [`Due::Lost`].
+    /// The last part of telling it, once nobody waits to be told.
     pub(crate) fn log_loss(&self, reason: LossReason) {
         tracing::warn!(lock = ?self.name, %reason, "lock lost");
     }

@@ -23,7 +23,7 @@ pub(crate) use renew::as_asked;
 
 use crate::{
     clock::{Clock, Moment},
-    contract::DistLock,
+    contract::{DistLock, LossReason},
     error::{Error, ErrorKind, Result},
     hold::{Due, Hold},
 };
@@ -149,6 +149,21 @@ impl Keeper {
     /// Runs something on the keeper's thread that nobody waits for.
     pub(crate) fn watch(&self, watch: impl Future<Output = ()> + Send + 'static) {
         let _ = self.orders.send(Order::Watch(Box::pin(watch)));
+    }
+
+    /// Logs a loss on the keeper's thread: who hears of it from the store may have others to tell.
+    pub(crate) fn loss_log(&self) -> impl Fn(Arc<Hold>, LossReason) + Send + use<> {
+        let orders = self.orders.downgrade();
+        move |hold, reason| {
+            let job_hold = Arc::clone(&hold);
+            let log = Order::Watch(Box::pin(async move { job_hold.log_loss(reason) }));
+            if orders
+                .upgrade()
+                .is_none_or(|orders| orders.send(log).is_err())
+            {
+                hold.log_loss(reason);
+            }
+        }
     }
 
     /// Waits until no job is left.

@@ -421,10 +421,12 @@ impl Inner {
     /// Puts a fresh hold under the keeper's eyes.
     pub(crate) fn adopt(&self, hold: &Arc<Hold>, loss: &LossFeed) {
         self.keeper.keep(hold);
-        let hold = Arc::downgrade(hold);
+        let (hold, log) = (Arc::downgrade(hold), self.keeper.loss_log());
         loss.on_loss(move |reason| {
-            if let Some(hold) = hold.upgrade() {
-                hold.lose(reason);
+            if let Some(hold) = hold.upgrade()
+                && hold.lose(reason)
+            {
+                log(hold, reason);
             }
         });
     }

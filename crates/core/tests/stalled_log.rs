@@ -13,7 +13,7 @@ use std::{
 };
 
 use distlock_core::{Ended, Guard, Locker, LossReason, ManualClock, Renew, SystemClock};
-use support::{Script, ScriptedLock, eventually};
+use support::{Script, ScriptedLock, eventually, network::Network};
 use tokio::task::JoinHandle;
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -117,6 +117,26 @@ async fn all_who_lose_at_one_moment_are_told() {
     }
     tokio::task::yield_now().await;
     clock.advance(TTL);
+    eventually("told", || told.iter().all(JoinHandle::is_finished)).await;
+}
+
+#[tokio::test]
+async fn all_of_whom_the_store_says_at_once_that_they_lost_are_told() {
+    take_no_log();
+    let mut network = Network::to(&Script::open(Arc::new(SystemClock)));
+    let feeds = network.feeds.insert(Arc::default()).clone();
+    let locker = Locker::new(Arc::new(network));
+    let mut told = Vec::new();
+    for name in ["a", "b", "c"] {
+        let guard = locker.lock(name).ttl(TTL).acquire().await.unwrap();
+        told.push(tokio::spawn(async move { guard.lost().await }));
+    }
+    tokio::task::yield_now().await;
+    thread::spawn(move || {
+        for feed in feeds.lock().unwrap().iter() {
+            feed.lose(LossReason::SessionLost);
+        }
+    });
     eventually("told", || told.iter().all(JoinHandle::is_finished)).await;
 }
 
