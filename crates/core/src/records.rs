@@ -25,7 +25,7 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// The backend's short name.
     fn backend(&self) -> &'static str;
 
-    /// Whether [`Entry::age`] is given.
+    /// Whether [`Entry::age`] is given, for every entry that was written since the store's clock began.
     fn tells_ages(&self) -> bool;
 
     /// A second handle on the same store whose connections are opened on the calling runtime.
@@ -99,7 +99,8 @@ pub struct Entry {
     pub version: Version,
     /// The value.
     pub value: Vec<u8>,
-    /// Time since this version was written, by the store's clock, where it can tell.
+    /// Time since this version was written, by the store's clock, where it can tell. Where [`Records::tells_ages`], `None` means
+    /// that it was written before that clock began: in an earlier boot of the machine, of which no process is left.
     pub age: Option<Duration>,
 }
 

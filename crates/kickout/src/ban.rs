@@ -32,8 +32,8 @@ pub struct Ban {
     /// How long it lasts, in milliseconds; without end unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// When it ends, by the wall clock of the node that set it, in milliseconds since 1970. For display, and decisive only on a
-    /// store that cannot tell the age of a record.
+    /// When it ends, by the wall clock of the node that set it, in milliseconds since 1970. For display, and decisive only where
+    /// the store cannot tell how long the ban has been there: ZooKeeper never can, SQLite not after a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
 }

@@ -69,6 +69,14 @@ impl Place {
             .unwrap()
     }
 
+    /// What is there was written in another boot of the machine.
+    async fn reboot(&self) {
+        self.sql("UPDATE distributed_record SET boot_id = randomblob(16)")
+            .await;
+        self.sql("UPDATE distributed_lock SET boot_id = randomblob(16)")
+            .await;
+    }
+
     /// Changes rows behind the store's back.
     async fn sql(&self, sql: &str) {
         let mut raw = self.raw().await;

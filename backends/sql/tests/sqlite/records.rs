@@ -1,6 +1,9 @@
 //! Records.
 
-use distlock_core::{Deleted, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Written};
+use distlock_core::{
+    Deleted, ErrorKind, Expect, KvLock, MAX_VALUE_BYTES, RecordKey, Records, Store, Written,
+};
+use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Uid};
 
 use super::*;
 
@@ -126,12 +129,68 @@ async fn ages_are_told_by_the_clock_since_boot() {
     clock.advance(Duration::from_secs(90));
     let entry = records.get(&key("a")).await.unwrap().unwrap();
     assert_eq!(entry.age, Some(Duration::from_secs(90)));
-    // From another boot: older than anything that is still in use.
-    place
-        .sql("UPDATE distributed_record SET boot_id = randomblob(16)")
-        .await;
+    place.reboot().await;
     let entry = records.get(&key("a")).await.unwrap().unwrap();
-    assert!(entry.age.unwrap() > Duration::from_secs(24 * 3600));
+    assert_eq!(entry.age, None, "how long it was off is not known");
+    put(&records, "a", b"2", Expect::Version(entry.version)).await;
+    let entry = records.get(&key("a")).await.unwrap().unwrap();
+    assert_eq!(entry.age, Some(Duration::ZERO));
+}
+
+#[tokio::test]
+async fn a_lock_over_records_is_free_after_a_reboot() {
+    let place = Place::new();
+    let records = place.open().await.records();
+    let lock: Arc<dyn DistLock> = Arc::new(KvLock::new(Arc::clone(&records)).unwrap());
+    let before = take(&lock, &request("a")).await;
+    refused(&lock, &request("a")).await;
+    place.reboot().await;
+    let info = lock.inspect(&name("a")).await.unwrap();
+    assert!(info.held.is_none(), "{info:?}");
+    let after = take(&lock, &request("a")).await;
+    assert!(after.token > before.token);
+}
+
+#[tokio::test]
+async fn a_reboot_lifts_no_ban() {
+    let place = Place::new();
+    let store = place.open().await;
+    let node = NodeId::new("n1").unwrap();
+    let flow = async || {
+        let store = Store::new(store.lock(), store.records());
+        KickOut::builder(store, node.clone()).start().await.unwrap()
+    };
+    let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
+    let login = |uid: &Uid| Login::new(uid.clone(), Device::new("pc").unwrap(), Class::none());
+    let kick = flow().await;
+    let day = Duration::from_secs(24 * 3600);
+    kick.ban(&anna, Some(day), None).await.unwrap();
+    kick.ban(&otto, Some(Duration::from_millis(1)), None)
+        .await
+        .unwrap();
+    kick.shutdown().await;
+    place.reboot().await;
+    let kick = flow().await;
+    let outcome = kick.login(login(&anna)).await.unwrap();
+    assert!(matches!(outcome, LoginOutcome::Denied(_)), "{outcome:?}");
+    assert!(
+        kick.view(&anna)
+            .await
+            .unwrap()
+            .record
+            .unwrap()
+            .ban
+            .is_some()
+    );
+    // And one that was over stays over.
+    until("the short ban to end", async || {
+        matches!(
+            kick.login(login(&otto)).await,
+            Ok(LoginOutcome::Admitted(_))
+        )
+    })
+    .await;
+    kick.shutdown().await;
 }
 
 #[tokio::test]

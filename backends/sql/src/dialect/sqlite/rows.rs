@@ -16,9 +16,6 @@ use crate::{
     wait::telling,
 };
 
-/// How old a record of an earlier boot is said to be. Its true age cannot be known, and its writer is gone.
-const BEFORE_BOOT: Duration = Duration::from_secs(365 * 24 * 3600);
-
 /// One column.
 pub(super) fn column<'r, T>(row: &'r SqliteRow, index: usize) -> Result<T>
 where
@@ -99,12 +96,12 @@ pub(super) fn record(row: &SqliteRow, shared: &Shared, now: Now) -> Result<(Reco
     let key: String = column(row, 0)?;
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
     let boot: &[u8] = column(row, 3)?;
-    let age = if boot == shared.boot {
-        after(column(row, 4)?, now.boot)
-    } else {
-        BEFORE_BOOT
+    // How long the machine was off is not known.
+    let age = match boot == shared.boot {
+        true => Some(after(column(row, 4)?, now.boot)),
+        false => None,
     };
-    let entry = Entry::new(version(row, 1)?, column(row, 2)?, Some(age));
+    let entry = Entry::new(version(row, 1)?, column(row, 2)?, age);
     Ok((key, entry))
 }
 
