@@ -108,7 +108,7 @@ impl GrpcPeers {
         let not_sent = |_| PeerError::NotSent("the call could not be signed".into());
         let token = self
             .key
-            .mint_for_peers(self.node.as_str())
+            .mint_for_peers(self.node.as_str(), self.clock.wall())
             .map_err(|error| PeerError::NotSent(error.to_string()))?;
         let mut bearer: MetadataValue<Ascii> =
             format!("Bearer {token}").parse().map_err(not_sent)?;

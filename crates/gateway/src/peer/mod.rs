@@ -32,7 +32,7 @@ const MAX_MESSAGE: usize = 256 * 1024;
 mod tests {
     use std::sync::Arc;
 
-    use distlock_core::{Store, SystemClock};
+    use distlock_core::{Clock as _, ManualClock, Store, SystemClock};
     use distlock_kickout::{
         Boot, Code, DeliverRequest, DeliverResult, Generation, KickOut, KickRequest, KickResult,
         Message, NodeAddress, NodeId, PeerError, Peers, SessionKey, Uid,
@@ -107,6 +107,25 @@ mod tests {
         );
         let answer = stranger.kick(&to, kick(&to, to.boot)).await;
         assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn nodes_whose_clocks_are_apart_hear_each_other() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (_kick, to, stop) = node(&key).await;
+        let day = Duration::from_secs(24 * 3600);
+        let (behind, ahead) = (ManualClock::new(), ManualClock::new());
+        let years = SystemClock.wall().duration_since(behind.wall()).unwrap();
+        ahead.advance(years + day);
+        for clock in [behind, ahead] {
+            let wall = clock.wall();
+            let second = Duration::from_secs(1);
+            let n2 = NodeId::new("n2").unwrap();
+            let peers = GrpcPeers::new(n2, key.clone(), second, Arc::new(clock));
+            let answer = peers.kick(&to, kick(&to, to.boot)).await;
+            assert_eq!(answer, Ok(KickResult::AlreadyGone), "{wall:?}");
+        }
         stop.cancel();
     }
 
