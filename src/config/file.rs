@@ -130,7 +130,11 @@ impl Config {
                 }
                 ("gateway", Some(table)) => {
                     source.has_gateway = true;
-                    source.has_secret |= table.keys().any(|key| is_secret(key.get_ref()));
+                    source.has_secret |= table.keys().any(|key| is_secret(key.get_ref()))
+                        || table.get("profile_url").is_some_and(|url| {
+                            let url = url.get_ref().as_str().unwrap_or_default();
+                            url.contains(['@', '?'])
+                        });
                 }
                 (name @ ("backend" | "gateway"), None) => {
                     return Err(
@@ -429,6 +433,11 @@ mod tests {
                 true,
             ),
             ("[gateway]\ntoken_key = \"hunter2\"", true),
+            (
+                "[gateway]\nprofile_url = \"http://h/check?key=hunter2\"",
+                true,
+            ),
+            ("[gateway]\nprofile_url = \"http://h/check\"", false),
             (
                 "[backend]\nurl = \"sqlite:x.db\"\nreap_after = \"1h\"\n[gateway]\nnode = \"n\"",
                 false,

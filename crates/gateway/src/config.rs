@@ -79,8 +79,8 @@ pub struct GatewayConfig {
     pub login_burst: usize,
     /// Most logins under way on this node at one time.
     pub max_logins: usize,
-    /// The web service that is asked about each login before it may go on; none unless set.
-    pub profile_url: Option<String>,
+    /// The web service that is asked about each login before it may go on; none unless set. Not shown, since it may hold a key.
+    pub profile_url: Option<Secret>,
     /// The bearer token that it is asked with.
     pub profile_token: Option<Secret>,
     /// Longest wait for its answer.
@@ -212,7 +212,7 @@ impl GatewayConfig {
             "confirm" => self.confirm = choice(key, value)?,
             "route" => self.route = choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
-            "profile_url" => self.profile_url = Some(text()),
+            "profile_url" => self.profile_url = Some(Secret::new(value)),
             "profile_token" => self.profile_token = Some(Secret::new(value)),
             _ if self.number_slot(key).is_some() => {
                 let value = number(key, value)?;
@@ -298,7 +298,7 @@ impl GatewayConfig {
         }
         self.key()?;
         if let Some(url) = &self.profile_url {
-            profiles::address(url)?;
+            profiles::address(url.expose())?;
         }
         if let Some(token) = &self.profile_token {
             profiles::bearer(token.expose())?;

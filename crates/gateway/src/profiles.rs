@@ -78,7 +78,7 @@ impl WebProfiles {
             .build(connector());
         Ok(Some(Self {
             client,
-            url: address(url)?,
+            url: address(url.expose())?,
             bearer: bearer.transpose()?,
             node: node.clone(),
             clock: Arc::clone(clock),
@@ -175,15 +175,17 @@ pub(crate) fn address(url: &str) -> Result<Uri> {
             "has a user or password in it: give the service's secret as profile_token",
         ));
     }
-    match url.parse::<Uri>() {
-        Ok(parsed) if parsed.scheme_str() == Some("http") && parsed.authority().is_some() => {
-            Ok(parsed)
-        }
-        _ => Err(invalid(
-            "profile_url",
-            &format!("is \"{url}\": http://HOST:PORT/PATH is needed"),
-        )),
-    }
+    let parsed = url.parse::<Uri>().unwrap_or_default();
+    // Only its beginning is shown: some put a key behind it.
+    let problem = match (parsed.scheme_str(), parsed.authority()) {
+        (Some("http"), Some(_)) => return Ok(parsed),
+        (Some(scheme), Some(at)) => format!("begins with \"{scheme}://{at}\""),
+        _ => "has no host".into(),
+    };
+    Err(invalid(
+        "profile_url",
+        &format!("{problem}: http://HOST:PORT/PATH is needed"),
+    ))
 }
 
 /// The header that tells the service who asks.

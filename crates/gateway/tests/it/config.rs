@@ -107,9 +107,16 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
         (
             "profile_url",
             "https://profiles",
-            "is \"https://profiles\": http://HOST:PORT/PATH is needed",
+            "begins with \"https://profiles\": http://HOST:PORT/PATH is needed",
         ),
-        ("profile_url", "/path", "http://HOST:PORT/PATH is needed"),
+        (
+            "profile_url",
+            "https://profiles/hunter2?key=hunter2",
+            "begins with \"https://profiles\":",
+        ),
+        ("profile_url", "/hunter2", "http://HOST:PORT/PATH is needed"),
+        ("profile_url", "http:/host/hunter2", "has no host"),
+        ("profile_url", "http://host name/hunter2", "has no host"),
         ("profile_url", "http://a:hunter2@host/", "user or password"),
         (
             "profile_token",
@@ -136,6 +143,8 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
             "{text}"
         );
         assert!(!text.contains("hunter2"), "{text}");
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
     }
     let mut config = config("n1");
     config.token_key = None;

@@ -59,7 +59,7 @@ async fn service() -> (SocketAddr, Asked) {
 
 async fn node_that_asks(net: &Net, service: SocketAddr) -> Node {
     net.node_with("n1", |config| {
-        config.profile_url = Some(format!("http://{service}/may-log-in"));
+        config.profile_url = Some(Secret::new(format!("http://{service}/may-log-in")));
         config.profile_token = Some(Secret::new("open sesame"));
         config.profile_timeout = Duration::from_millis(500);
     })
@@ -145,7 +145,7 @@ async fn a_connection_that_was_closed_meanwhile_costs_no_login() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
-            config.profile_url = Some(format!("http://{service}/"));
+            config.profile_url = Some(Secret::new(format!("http://{service}/")));
         })
         .await;
     for at in 0..5 {
