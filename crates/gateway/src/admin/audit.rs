@@ -104,9 +104,10 @@ impl Audit {
             let expect = there
                 .as_ref()
                 .map_or(Expect::Absent, |there| Expect::Version(there.version));
-            let mut entries: Vec<Entry> = there
-                .and_then(|there| serde_json::from_slice(&there.value).ok())
-                .unwrap_or_default();
+            let mut entries = match &there {
+                Some(there) => read(&key, &there.value)?,
+                None => Vec::new(),
+            };
             entries.push(entry.clone());
             entries.drain(..entries.len().saturating_sub(KEPT));
             let mut value = written(&entries)?;
@@ -126,9 +127,9 @@ impl Audit {
         ))
     }
 
-    /// The entries of every node, newest first.
-    async fn entries(&self) -> Result<Vec<Entry>> {
-        let mut entries: Vec<Entry> = Vec::new();
+    /// The entries of every node, newest first, and the records that cannot be read.
+    async fn entries(&self) -> Result<(Vec<Entry>, Vec<RecordKey>)> {
+        let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
         let mut after = None;
         loop {
             let page = self.records.scan("audit/", after.as_ref(), 64).await?;
@@ -136,14 +137,26 @@ impl Audit {
                 break;
             };
             after = Some(last.clone());
-            for (_, entry) in &page {
-                entries
-                    .extend(serde_json::from_slice::<Vec<Entry>>(&entry.value).unwrap_or_default());
+            for (key, entry) in page {
+                match read(&key, &entry.value) {
+                    Ok(read) => entries.extend(read),
+                    Err(error) => {
+                        tracing::error!(target: "distlock::audit", %error);
+                        unreadable.push(key);
+                    }
+                }
             }
         }
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.at_ms));
-        Ok(entries)
+        Ok((entries, unreadable))
     }
+}
+
+fn read(key: &RecordKey, value: &[u8]) -> Result<Vec<Entry>> {
+    serde_json::from_slice(value).map_err(|error| {
+        let problem = format!("audit log in record {key:?} cannot be read; it is left as it is");
+        Error::new(ErrorKind::Corrupt, problem).caused_by(error)
+    })
 }
 
 fn written(entries: &[Entry]) -> Result<Vec<u8>> {
@@ -183,15 +196,21 @@ pub(super) struct Limit {
 #[derive(Serialize)]
 pub(super) struct Log {
     entries: Vec<Entry>,
+    /// Records of which nothing is shown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
 }
 
 pub(super) async fn audit(
     State(admin): State<Admin>,
     Asked(limit): Asked<Limit>,
 ) -> Result<Json<Log>, Failed> {
-    let mut entries = admin.audit.entries().await?;
+    let (mut entries, unreadable) = admin.audit.entries().await?;
     entries.truncate(limit.limit.unwrap_or(KEPT));
-    Ok(Json(Log { entries }))
+    Ok(Json(Log {
+        entries,
+        unreadable: unreadable.iter().map(ToString::to_string).collect(),
+    }))
 }
 
 #[cfg(test)]
@@ -215,7 +234,29 @@ mod tests {
                 .note(&actor, &format!("{number}"), &long, None, &long)
                 .await;
         }
-        let entries = audit.entries().await.unwrap();
+        let (entries, _) = audit.entries().await.unwrap();
         assert!(entries.len() > 30 && entries.iter().any(|it| it.action == "79"));
+    }
+
+    #[tokio::test]
+    async fn a_record_that_cannot_be_read_is_told_of_and_left_as_it_is() {
+        let (records, clock) = (Memory::default().records(), Arc::new(SystemClock));
+        let actor = Actor {
+            name: None,
+            from: String::new(),
+        };
+        let key = RecordKey::new("audit/n1").unwrap();
+        let odd = b"[{\"at_ms\": 1}]";
+        records.put(&key, odd, Expect::Absent).await.unwrap();
+        for (node, kept) in [("n1", vec![]), ("n2", vec!["n2"])] {
+            let node = NodeId::new(node).unwrap();
+            let audit = Audit::new(node, Arc::clone(&records), clock.clone());
+            audit.note(&actor, "kick", "anna", None, "1 ended").await;
+            let (entries, unreadable) = audit.entries().await.unwrap();
+            assert_eq!(unreadable, std::slice::from_ref(&key));
+            let nodes: Vec<_> = entries.iter().map(|it| it.node.as_str()).collect();
+            assert_eq!(nodes, kept);
+        }
+        assert_eq!(records.get(&key).await.unwrap().unwrap().value, odd);
     }
 }
