@@ -65,6 +65,10 @@ async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> 
         Delivery::Offline => {}
         _ => return Ok(Outcome::Failed),
     }
+    // Whoever never logged in may be anybody that a client thought up, and what is kept for them would stay for ever.
+    if front.kick.view(to).await?.record.is_none() {
+        return Ok(Outcome::Failed);
+    }
     // On its own: when the sender goes away meanwhile, what was taken back must not be lost on its way to its receiver.
     let (tracker, front) = (front.connections.clone(), front.clone());
     let (to, message) = (to.clone(), message.clone());
@@ -337,6 +341,11 @@ mod tests {
         session
     }
 
+    /// From now on messages for the account are kept.
+    async fn make_known(kick: &KickOut, uid: &Uid) {
+        admitted(kick, uid).await.logout().await;
+    }
+
     #[tokio::test]
     async fn a_message_that_was_taken_back_is_not_lost_with_its_sender() {
         let memory = Memory::default();
@@ -345,6 +354,7 @@ mod tests {
         let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
         let kick = kick.start().await.unwrap();
         let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
+        make_known(&kick, &anna).await;
         let slow = Arc::new(Slow {
             inbox: RecordsInbox::new(memory.records()),
             kick: kick.clone(),
@@ -424,6 +434,7 @@ mod tests {
         let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
         let kick = kick.start().await.unwrap();
         let anna = Uid::new("anna").unwrap();
+        make_known(&kick, &anna).await;
         let (received, mut receives) = mpsc::unbounded_channel();
         let late = Arc::new(Late {
             inbox: RecordsInbox::new(memory.records()),

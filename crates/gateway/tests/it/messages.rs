@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::net::{Client, Net, eventually};
+use distlock_gateway::Uid;
+
+use crate::net::{Client, Net, Node, eventually};
 
 async fn send(client: &mut Client, to: &str, body: Value, id: &str) -> Value {
     client
@@ -11,6 +13,17 @@ async fn send(client: &mut Client, to: &str, body: Value, id: &str) -> Value {
     let sent = client.frame().await;
     assert_eq!((&sent["type"], &sent["id"]), (&json!("sent"), &json!(id)));
     sent["outcome"].clone()
+}
+
+/// From now on messages for the account are kept.
+async fn make_known(node: &Node, uid: &str) {
+    let (client, _) = node.login(uid, "phone").await;
+    client.leave().await;
+    let uid = Uid::new(uid).unwrap();
+    eventually("the logout", || async {
+        node.kick.route(&uid).await.unwrap().is_none()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -47,6 +60,7 @@ async fn reach_the_survivor_on_whichever_node() {
 async fn wait_for_an_account_that_is_not_logged_in() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    make_known(&n2, "anna").await;
     let (mut otto, _) = n1.login("otto", "pc").await;
     for number in 0..3 {
         let id = format!("m{number}");
@@ -77,6 +91,7 @@ async fn wait_for_an_account_that_is_not_logged_in() {
 async fn only_the_last_hundred_are_kept() {
     let net = Net::new();
     let n1 = net.node("n1").await;
+    make_known(&n1, "anna").await;
     let (mut otto, _) = n1.login("otto", "pc").await;
     for number in 0..105 {
         send(&mut otto, "anna", json!(number), "m").await;
@@ -85,4 +100,17 @@ async fn only_the_last_hundred_are_kept() {
     for number in 5..105 {
         assert_eq!(anna.frame().await["body"], number);
     }
+}
+
+#[tokio::test]
+async fn nothing_is_kept_for_an_account_that_never_logged_in() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let (mut otto, _) = n1.login("otto", "pc").await;
+    for number in 0..3 {
+        let to = format!("nobody-{number}");
+        assert_eq!(send(&mut otto, &to, json!("hello"), "m").await, "failed");
+    }
+    let inboxes = net.memory.records().scan("inbox/", None, 9).await.unwrap();
+    assert!(inboxes.is_empty(), "{inboxes:?}");
 }
