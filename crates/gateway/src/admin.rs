@@ -21,7 +21,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use audit::Actor;
 pub(crate) use audit::Audit;
@@ -51,6 +51,7 @@ pub(crate) async fn serve_admin(
     listener: TcpListener,
     stop: CancellationToken,
 ) -> io::Result<()> {
+    let orders = TaskTracker::new();
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/users/{uid}", get(sessions::user))
@@ -61,6 +62,7 @@ pub(crate) async fn serve_admin(
         .route("/v1/drain", post(nodes::drain).delete(nodes::undrain))
         .route("/v1/force-release", post(nodes::force_release))
         .route("/v1/audit", get(audit::audit))
+        .route_layer(middleware::from_fn_with_state(orders.clone(), to_its_end))
         .route_layer(middleware::from_fn_with_state(admin.clone(), authorise));
     let routes = Router::new()
         .route("/healthz", get(health))
@@ -77,7 +79,22 @@ pub(crate) async fn serve_admin(
     let service = routes.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service)
         .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+        .await?;
+    orders.close();
+    orders.wait().await;
+    Ok(())
+}
+
+/// Carries an order out, and puts it on record, on its own: who gave it may not wait for the answer.
+async fn to_its_end(State(orders): State<TaskTracker>, request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    let answer = orders.spawn(next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let code = StatusCode::INTERNAL_SERVER_ERROR;
+        refused(code, "it broke off; the audit log may say how far it got").into_response()
+    })
 }
 
 async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> Response {

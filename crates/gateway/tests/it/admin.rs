@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::net::{Net, http, login, soon};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::net::{Net, eventually, http, login, soon};
 
 fn parsed(body: &str) -> Value {
     serde_json::from_str(body).unwrap()
@@ -234,6 +236,40 @@ async fn bans_drains_and_keeps_a_log() {
         );
         assert!(parsed(&body)["error"].is_string(), "{body}");
     }
+}
+
+#[tokio::test]
+async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    // Takes calls and never answers, so the kick takes its time.
+    let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = deaf.local_addr().unwrap().to_string();
+    let n2 = net
+        .node_with("n2", |config| config.peer_advertise = Some(address))
+        .await;
+    let (mut phone, _) = n2.login("anna", "phone").await;
+    let kick = json!({"uid": "anna", "reason": "spam"}).to_string();
+    let head = format!(
+        "POST /v1/kick HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        kick.len()
+    );
+    let mut asker = tokio::net::TcpStream::connect(n1.admin).await.unwrap();
+    asker.write_all((head + &kick).as_bytes()).await.unwrap();
+    let _called = soon("the kick", deaf.accept()).await.unwrap();
+    asker.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    let ended = soon("the end", asker.read_to_end(&mut answer)).await;
+    assert!(
+        ended.is_err() || answer.is_empty(),
+        "it was answered already"
+    );
+    assert_eq!(phone.frame().await["code"], 3);
+    eventually("the entry", || async {
+        let (_, body) = n1.admin("GET /v1/audit", "").await;
+        parsed(&body)["entries"][0]["reason"] == "spam"
+    })
+    .await;
 }
 
 #[tokio::test]
