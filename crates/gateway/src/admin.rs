@@ -5,11 +5,11 @@ pub(crate) mod host;
 mod nodes;
 mod sessions;
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{FromRequest, FromRequestParts, Query, Request, State},
+    extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request, State},
     http::{StatusCode, header, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -20,7 +20,6 @@ use distlock_kickout::{KickOut, NodeId, NodeState};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use audit::Actor;
@@ -28,6 +27,7 @@ pub(crate) use audit::Audit;
 
 use crate::{
     config::Secret,
+    front::line::{LineHandle, LineListener},
     page::{self, Page},
 };
 
@@ -48,7 +48,7 @@ pub(crate) struct Admin {
 pub(crate) async fn serve_admin(
     admin: Admin,
     page: Page,
-    listener: TcpListener,
+    listener: LineListener,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let orders = TaskTracker::new();
@@ -76,7 +76,7 @@ pub(crate) async fn serve_admin(
                 "another method is needed here",
             )
         });
-    let service = routes.into_make_service_with_connect_info::<SocketAddr>();
+    let service = routes.into_make_service_with_connect_info::<LineHandle>();
     axum::serve(listener, service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await?;
@@ -111,7 +111,15 @@ async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> 
     } else if host::is_foreign(request.headers()) {
         return refused(StatusCode::FORBIDDEN, host::WHY).into_response();
     }
+    let_in(&request);
     next.run(request).await
+}
+
+/// Whoever may ask keeps the connection: strangers have theirs for a short time.
+pub(crate) fn let_in(request: &Request) {
+    if let Some(ConnectInfo(line)) = request.extensions().get::<ConnectInfo<LineHandle>>() {
+        line.logged_in();
+    }
 }
 
 pub(crate) fn refused(code: StatusCode, why: &str) -> Failed {
@@ -226,5 +234,86 @@ impl IntoResponse for Failed {
             }
         };
         (code, Json(json!({"error": text}))).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use distlock_core::{ManualClock, Store, SystemClock};
+    use distlock_memory::Memory;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, TcpStream},
+        time::timeout,
+    };
+
+    use super::*;
+    use crate::{front::line::Places, metering, token::TokenKey};
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// Asks, keeps the connection, and answers how the answer begins. Empty = the connection was ended.
+    async fn asks(stream: &mut TcpStream, path: &str, token: &str) -> String {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n");
+        let mut buffer = vec![0; 64 * 1024];
+        let read = async {
+            stream.write_all(request.as_bytes()).await?;
+            stream.read(&mut buffer).await
+        };
+        let read = timeout(LONG, read).await.unwrap().unwrap_or(0);
+        String::from_utf8_lossy(&buffer[..read.min(12)]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn strangers_keep_no_connection() {
+        let memory = Memory::default();
+        let store = Store::new(memory.lock(), memory.records());
+        let node = NodeId::new("n1").unwrap();
+        let kick = KickOut::builder(store.clone(), node.clone());
+        let kick = kick.start().await.unwrap();
+        let token = Some(Arc::new(Secret::new("open sesame")));
+        let stop = CancellationToken::new();
+        let page = Page {
+            kick: kick.clone(),
+            locker: store.locker(),
+            key: TokenKey::new(&[7; 32]).unwrap(),
+            token: token.clone(),
+            stop: stop.clone(),
+        };
+        let admin = Admin {
+            kick,
+            locker: store.locker(),
+            audit: Audit::new(node, store.records(), Arc::new(SystemClock)),
+            metrics: metering::handle(),
+            token,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (clock, limit) = (ManualClock::new(), Duration::from_secs(10));
+        let shared = Arc::new(clock.clone());
+        let listener = LineListener::new(listener, Places::new(9, 1), shared, limit);
+        tokio::spawn(serve_admin(admin, page, listener, stop.clone()));
+
+        let mut friend = TcpStream::connect(address).await.unwrap();
+        let answer = asks(&mut friend, "/v1/nodes", "open sesame").await;
+        assert_eq!(answer, "HTTP/1.1 200");
+        let mut stranger = TcpStream::connect(address).await.unwrap();
+        assert_eq!(asks(&mut stranger, "/", "guess").await, "HTTP/1.1 401");
+        // Connecting may find the end already.
+        if let Ok(mut refused) = TcpStream::connect(address).await {
+            assert_eq!(asks(&mut refused, "/healthz", "").await, "");
+        }
+        clock.advance(limit);
+        let mut rest = Vec::new();
+        // An end by a reset is one as well.
+        let _ = timeout(LONG, stranger.read_to_end(&mut rest))
+            .await
+            .unwrap();
+        let answer = asks(&mut friend, "/v1/nodes", "open sesame").await;
+        assert_eq!(answer, "HTTP/1.1 200");
+        stop.cancel();
     }
 }

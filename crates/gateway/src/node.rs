@@ -25,6 +25,9 @@ use crate::{
 
 /// How often the metrics recorder tidies up.
 const UPKEEP: Duration = Duration::from_secs(5);
+/// Connections of nodes at one time, and as many of administrators; those of them that have shown no token yet; and the time
+/// for showing one.
+const PEERS: (usize, usize, Duration) = (1024, 256, Duration::from_secs(10));
 /// Time for the servers to finish what is under way, after the sessions have ended.
 const FINISH: Duration = Duration::from_secs(1);
 
@@ -156,6 +159,15 @@ impl Gateway {
             let limit = config.login_timeout * 2 + slowest;
             LineListener::new(listener, places.clone(), Arc::clone(&clock), limit)
         };
+        let peer_lines = |listener| {
+            let (all, pending, limit) = PEERS;
+            LineListener::new(
+                listener,
+                Places::new(all, pending),
+                Arc::clone(&clock),
+                limit,
+            )
+        };
         let ready = Ready {
             event: "ready",
             node,
@@ -166,7 +178,7 @@ impl Gateway {
         };
         let mut servers = JoinSet::new();
         let token_key = key.clone();
-        let serving = serve_peers(kick.clone(), key, peer.0, stop.child_token());
+        let serving = serve_peers(kick.clone(), key, peer_lines(peer.0), stop.child_token());
         servers.spawn(async move { serving.await.map_err(|error| broke("peer_listen", error)) });
         let admin_state = Admin {
             kick: kick.clone(),
@@ -182,7 +194,7 @@ impl Gateway {
             token: admin_state.token.clone(),
             stop: stop.child_token(),
         };
-        let serving = serve_admin(admin_state, page, admin.0, stop.child_token());
+        let serving = serve_admin(admin_state, page, peer_lines(admin.0), stop.child_token());
         servers.spawn(async move { serving.await.map_err(|error| broke("admin_listen", error)) });
         let serving = serve_websocket(shared.clone(), lines(front.0), stop.child_token());
         servers.spawn(async move { serving.await.map_err(|error| broke("listen", error)) });

@@ -1,6 +1,6 @@
 //! The audit log: what administrators did, on which node, and what came of it. The last entries of every node, in the store.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -15,6 +15,7 @@ use distlock_kickout::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{Admin, Asked, Failed};
+use crate::front::line::LineHandle;
 
 /// Entries kept per node.
 const KEPT: usize = 200;
@@ -179,10 +180,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
                 )));
             }
         };
-        let from = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        let from = parts.extensions.get::<ConnectInfo<LineHandle>>();
         Ok(Self {
             name,
-            from: from.map_or_else(String::new, |from| from.0.to_string()),
+            from: from.map_or_else(String::new, |from| from.0.peer.to_string()),
         })
     }
 }

@@ -59,6 +59,7 @@ pub(crate) struct LineListener {
 /// answered, holds no place for ever.
 pub(crate) struct Line {
     stream: TcpStream,
+    peer: SocketAddr,
     end: Arc<End>,
     deadline: Deadline,
     _place: OwnedSemaphorePermit,
@@ -123,6 +124,7 @@ impl LineListener {
             let _ = stream.set_nodelay(true);
             let line = Line {
                 stream,
+                peer,
                 end: Arc::new(End {
                     pending: Mutex::new(Some(pending)),
                     ..End::default()
@@ -153,6 +155,14 @@ impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, Line
 {
     fn connect_info(stream: axum::serve::IncomingStream<'_, LineListener>) -> Self {
         stream.io().handle(*stream.remote_addr())
+    }
+}
+
+impl tonic::transport::server::Connected for Line {
+    type ConnectInfo = LineHandle;
+
+    fn connect_info(&self) -> LineHandle {
+        self.handle(self.peer)
     }
 }
 

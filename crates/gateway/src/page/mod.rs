@@ -31,7 +31,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin::{host, refused},
+    admin::{host, let_in, refused},
     config::Secret,
     token::{TokenKey, derived, mint},
 };
@@ -95,6 +95,7 @@ async fn authorise(State(page): State<Page>, request: Request, next: Next) -> Re
     } else if host::is_foreign(request.headers()) {
         return refused(StatusCode::FORBIDDEN, host::WHY).into_response();
     }
+    let_in(&request);
     next.run(request).await
 }
 

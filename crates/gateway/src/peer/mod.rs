@@ -32,20 +32,35 @@ const MAX_MESSAGE: usize = 256 * 1024;
 mod tests {
     use std::sync::Arc;
 
-    use distlock_core::{Clock as _, ManualClock, Store, SystemClock};
+    use distlock_core::{Clock, ManualClock, Store, SystemClock};
     use distlock_kickout::{
         Boot, Code, DeliverRequest, DeliverResult, Generation, KickOut, KickRequest, KickResult,
         Message, NodeAddress, NodeId, PeerError, Peers, SessionKey, Uid,
     };
     use distlock_memory::Memory;
-    use tokio::net::TcpListener;
+    use tokio::{
+        io::AsyncReadExt as _,
+        net::{TcpListener, TcpStream},
+        time::timeout,
+    };
     use tokio_util::sync::CancellationToken;
     use uuid::Uuid;
 
     use super::*;
-    use crate::token::TokenKey;
+    use crate::{
+        front::line::{LineListener, Places},
+        token::TokenKey,
+    };
 
     async fn node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
+        node_at(key, Places::new(9, 9), Arc::new(SystemClock)).await
+    }
+
+    async fn node_at(
+        key: &TokenKey,
+        places: Places,
+        clock: Arc<dyn Clock>,
+    ) -> (KickOut, NodeAddress, CancellationToken) {
         let memory = Memory::default();
         let store = Store::new(memory.lock(), memory.records());
         let name = NodeId::new("n1").unwrap();
@@ -57,6 +72,7 @@ mod tests {
             addr: listener.local_addr().unwrap().to_string(),
         };
         let stop = CancellationToken::new();
+        let listener = LineListener::new(listener, places, clock, Duration::from_secs(10));
         let serving = serve_peers(kick.clone(), key.clone(), listener, stop.clone());
         tokio::spawn(async move { serving.await.unwrap() });
         (kick, to, stop)
@@ -107,6 +123,39 @@ mod tests {
         );
         let answer = stranger.kick(&to, kick(&to, to.boot)).await;
         assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn strangers_keep_no_connection() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let clock = ManualClock::new();
+        let (_kick, to, stop) = node_at(&key, Places::new(9, 2), Arc::new(clock.clone())).await;
+        let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
+        let peers = GrpcPeers::new(n2, key, second, Arc::new(SystemClock));
+        let answer = peers.kick(&to, kick(&to, to.boot)).await;
+        assert_eq!(answer, Ok(KickResult::AlreadyGone));
+        let ended = async |stream: &mut TcpStream| {
+            let mut answer = Vec::new();
+            let read = stream.read_to_end(&mut answer);
+            // What the server says first is of no interest.
+            let _ = timeout(Duration::from_secs(20), read).await.unwrap();
+        };
+        for _ in 0..2 {
+            let silent = TcpStream::connect(&to.addr).await.unwrap();
+            let silent_too = TcpStream::connect(&to.addr).await.unwrap();
+            // Connecting may find the end already.
+            if let Ok(mut refused) = TcpStream::connect(&to.addr).await {
+                ended(&mut refused).await;
+            }
+            // There is no place for another connection: the node is on the one over which it showed its token.
+            let answer = peers.kick(&to, kick(&to, to.boot)).await;
+            assert_eq!(answer, Ok(KickResult::AlreadyGone));
+            clock.advance(Duration::from_secs(10));
+            for mut stranger in [silent, silent_too] {
+                ended(&mut stranger).await;
+            }
+        }
         stop.cancel();
     }
 

@@ -1,12 +1,11 @@
 //! Answering other nodes.
 
+use std::io;
+
 use distlock_kickout::{KickOut, PeerError, Uid};
-use tokio::net::TcpListener;
+use futures_util::stream;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Request, Response, Status,
-    transport::{Server, server::TcpIncoming},
-};
+use tonic::{Request, Response, Status, transport::Server};
 
 use super::{
     KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
@@ -16,7 +15,10 @@ use super::{
     },
     wire::{delivered_to_wire, delivery_from_wire, idle_to_wire, kick_from_wire, kicked_to_wire},
 };
-use crate::token::TokenKey;
+use crate::{
+    front::line::{LineHandle, LineListener},
+    token::TokenKey,
+};
 
 const STREAMS_PER_CONNECTION: u32 = 256;
 const MAX_HEADERS: u32 = 16 * 1024;
@@ -25,12 +27,16 @@ const MAX_HEADERS: u32 = 16 * 1024;
 pub(crate) async fn serve_peers(
     kick: KickOut,
     key: TokenKey,
-    listener: TcpListener,
+    listener: LineListener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let service = PeerServer::new(Service { kick, key })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
+    let lines = stream::unfold(listener, async |mut listener| {
+        let (line, _) = listener.next().await;
+        Some((io::Result::Ok(line), listener))
+    });
     Server::builder()
         // The library's own default is without a limit.
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
@@ -38,12 +44,7 @@ pub(crate) async fn serve_peers(
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
         .add_service(service)
-        // Set here, because the builder's own setting is for listeners that it opens itself; without it every answer waits
-        // 40 ms for an acknowledgement.
-        .serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-            stop.cancelled_owned(),
-        )
+        .serve_with_incoming_shutdown(lines, stop.cancelled_owned())
         .await
 }
 
@@ -66,6 +67,9 @@ impl Service {
             tracing::warn!(%error, "a call of another node was refused");
             refused()
         })?;
+        if let Some(line) = request.extensions().get::<LineHandle>() {
+            line.logged_in();
+        }
         Ok(request.into_inner())
     }
 }
