@@ -1,5 +1,5 @@
 //! One login per account and node competes for the account's lock at a time. A newer one replaces an older one that still
-//! waits, where only one of the two could survive; otherwise they take turns.
+//! waits, where only one of the two could survive and the newer one certainly may; otherwise they take turns.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,6 +11,7 @@ use tokio::sync::{oneshot, watch};
 use crate::{
     ident::{Device, Uid},
     record::Slot,
+    resume::ResumeToken,
 };
 
 /// Logins of one account that may wait on one node.
@@ -27,6 +28,8 @@ pub(crate) struct Claim {
     pub(crate) device: Device,
     /// Whether only the newest login for the slot can survive.
     pub(crate) last_wins: bool,
+    /// The session that it goes on with. Whether it still may, only the directory knows.
+    pub(crate) resumes: Option<ResumeToken>,
 }
 
 /// Why a login may not compete.
@@ -63,6 +66,10 @@ pub(crate) struct Pass {
 impl Claim {
     /// Whether this newer claim makes an older one void.
     fn overtakes(&self, older: &Self) -> bool {
+        if self.resumes.is_some() {
+            // It may be refused, and then nobody would be left. Only the same question once more gets the same answer.
+            return self == older;
+        }
         self.device == older.device || (self.last_wins && self.slot == older.slot)
     }
 }
@@ -207,12 +214,23 @@ impl Drop for Pass {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ident::{Generation, SessionId};
 
     fn claim(device: &str, slot: &str, last_wins: bool) -> Claim {
         Claim {
             slot: Slot::new(slot),
             device: Device::new(device).unwrap(),
             last_wins,
+            resumes: None,
+        }
+    }
+
+    fn resuming(claim: &Claim, session: SessionId) -> Claim {
+        let uid = Uid::new("u").unwrap();
+        let token = ResumeToken::new(uid, Slot::main(), session, Generation::new(7));
+        Claim {
+            resumes: Some(token),
+            ..claim.clone()
         }
     }
 
@@ -328,6 +346,47 @@ mod tests {
         first.commit().unwrap();
         drop(first);
         drop(second.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_resume_replaces_nobody_but_its_own_older_attempt() {
+        let (uid, a, b, _) = names();
+        let gates = Gates::default();
+        let first = gates.enter(&uid, &a).await.unwrap();
+        let patient = claim("b", "main", false);
+        let mut login = Box::pin(gates.enter(&uid, &patient));
+        assert!(futures_poll(&mut login).is_none());
+        // Of the device inside, of the one that waits, and of one more.
+        let resumes = [&a, &b, &a].map(|of| resuming(of, SessionId::random()));
+        let mut waiting: Vec<_> = resumes
+            .iter()
+            .map(|claim| Box::pin(gates.enter(&uid, claim)))
+            .collect();
+        for waiting in &mut waiting {
+            assert!(futures_poll(waiting).is_none());
+        }
+        assert!(futures_poll(&mut login).is_none());
+        first.commit().unwrap();
+        drop(first);
+        drop(login.await.unwrap());
+        for waiting in waiting {
+            drop(waiting.await.unwrap());
+        }
+        // Its client came again: the older attempt would take the session away from the one that is there.
+        let resume = resuming(&a, SessionId::random());
+        let mut inside = gates.enter(&uid, &resume).await.unwrap();
+        let mut second = Box::pin(gates.enter(&uid, &resume));
+        assert!(futures_poll(&mut second).is_none());
+        assert_eq!(inside.replaced().await, a.device);
+        let mut third = Box::pin(gates.enter(&uid, &resume));
+        assert!(futures_poll(&mut third).is_none());
+        assert!(matches!(
+            futures_poll(&mut second),
+            Some(Err(Refused::Overtaken(_)))
+        ));
+        drop(inside);
+        drop(third.await.unwrap());
+        assert_eq!(gates.len(), 0);
     }
 
     fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {

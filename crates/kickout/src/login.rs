@@ -259,7 +259,7 @@ impl Run {
         let Some(own) = inner.own.now() else {
             return Ok(denied(Code::NodeFenced, None));
         };
-        let claim = self.claim();
+        let claim = self.claim(resume.as_ref());
         let entering = within(
             &*inner.clock,
             inner.timers.lock_wait,
@@ -324,12 +324,13 @@ impl Run {
         Ok(self.busy())
     }
 
-    fn claim(&self) -> Claim {
+    fn claim(&self, resume: Option<&ResumeToken>) -> Claim {
         let policy = &self.inner.policy;
         Claim {
             slot: policy.slot_of(&self.login.class, &self.login.device),
             device: self.login.device.clone(),
             last_wins: policy.last_wins(self.login.intent),
+            resumes: resume.cloned(),
         }
     }
 

@@ -1,10 +1,16 @@
 //! Policies, intents and what becomes of logins that run at the same time.
 
-use distlock_kickout::{
-    Class, Code, Intent, Login, LoginOutcome, OnExceed, Policy, PolicyName, Session,
-};
+use std::sync::Arc;
 
-use crate::cluster::{Cluster, Node, device, eventually, login, pause, told, uid};
+use async_trait::async_trait;
+use distlock_core::Store;
+use distlock_kickout::{
+    Allowed, Class, Code, Intent, Login, LoginOutcome, OnExceed, Policy, PolicyName, Profiles,
+    Session, Target,
+};
+use tokio::sync::watch;
+
+use crate::cluster::{Cluster, Node, device, eventually, login, pause, soon, told, uid};
 
 async fn node(cluster: &Cluster, name: &str, policy: Policy) -> Node {
     cluster
@@ -184,11 +190,100 @@ async fn whoever_was_ended_does_not_resume_and_whoever_broke_off_does() {
     assert_eq!(told(&phone).await.code, Code::Replaced);
     // Ended by an administrator: not by itself any more.
     let of_phone = again.resume_token();
-    let target = distlock_kickout::Target::Session(again.key().session);
+    let target = Target::Session(again.key().session);
     n1.kick.kick(&target, None).await.unwrap();
     told(&again).await;
     let LoginOutcome::Denied(denied) = resume(&of_phone, "my phone").await.unwrap() else {
         panic!("it was kicked");
     };
     assert_eq!(denied.code, Code::Superseded);
+}
+
+/// Lets everybody in, and counts them.
+#[derive(Debug, Default)]
+struct Counted(watch::Sender<u32>);
+
+#[async_trait]
+impl Profiles for Counted {
+    async fn load(&self, _: &Login) -> distlock_core::Result<Allowed> {
+        self.0.send_modify(|asked| *asked += 1);
+        Ok(Allowed::Yes)
+    }
+}
+
+#[tokio::test]
+async fn a_resume_that_is_refused_takes_nobodys_place() {
+    let cluster = Cluster::new();
+    let profiles = Arc::new(Counted::default());
+    let asked = profiles.clone();
+    let n1 = cluster
+        .node_with("n1", |builder| builder.profiles(asked))
+        .await;
+    let anna = uid("anna");
+    let pc = n1.admit(&anna, "pc").await;
+    let of_pc = pc.resume_token();
+    let target = Target::Session(pc.key().session);
+    n1.kick.kick(&target, None).await.unwrap();
+    pc.logout().await;
+    for resuming in ["pc", "phone"] {
+        let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
+        let guard = locker.lock("user/anna").acquire().await.unwrap();
+        let mut count = profiles.0.subscribe();
+        let before = *count.borrow();
+        // Once a login's profile is there it waits for its turn, without a pause in between.
+        let mut ask = async |number: u32, login: Login| {
+            let kick = n1.kick.clone();
+            let asking = tokio::spawn(async move { kick.login(login).await.unwrap() });
+            let arrived = count.wait_for(|asked| *asked == before + number);
+            soon("the login", arrived).await.unwrap();
+            asking
+        };
+        let phone = ask(1, login(&anna, "phone")).await;
+        let resume = login(&anna, resuming).intent(Intent::Resume, Some(of_pc.clone()));
+        let late = ask(2, resume).await;
+        let _ = guard.release().await;
+        match soon("the resume", late).await.unwrap() {
+            LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Superseded),
+            other => panic!("{other:?}"),
+        }
+        match soon("the phone", phone).await.unwrap() {
+            LoginOutcome::Admitted(phone) => assert!(phone.check().is_ok()),
+            other => panic!("nobody is left: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_resumes_twice_is_in_by_its_second_attempt() {
+    let cluster = Cluster::new();
+    let profiles = Arc::new(Counted::default());
+    let asked = profiles.clone();
+    let n1 = cluster
+        .node_with("n1", |builder| builder.profiles(asked))
+        .await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let of_phone = phone.resume_token();
+    let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
+    let guard = locker.lock("user/anna").acquire().await.unwrap();
+    let mut count = profiles.0.subscribe();
+    let mut attempts = Vec::new();
+    for number in 2..4 {
+        let resume = login(&anna, "phone").intent(Intent::Resume, Some(of_phone.clone()));
+        let kick = n1.kick.clone();
+        attempts.push(tokio::spawn(
+            async move { kick.login(resume).await.unwrap() },
+        ));
+        let arrived = count.wait_for(|asked| *asked == number);
+        soon("the attempt", arrived).await.unwrap();
+    }
+    let _ = guard.release().await;
+    let [first, second] = attempts.try_into().unwrap();
+    let first = soon("the first attempt", first).await.unwrap();
+    assert!(matches!(first, LoginOutcome::Superseded(_)), "{first:?}");
+    match soon("the second attempt", second).await.unwrap() {
+        LoginOutcome::Admitted(again) => assert!(again.check().is_ok()),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(told(&phone).await.code, Code::Replaced);
 }
