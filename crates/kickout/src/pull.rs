@@ -3,13 +3,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use distlock_core::{Moment, RecordKey, Result, Version};
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
     directory::{Hint, Seen},
     event::Transition,
     flow::Inner,
-    ident::SessionId,
+    ident::{SessionId, SessionKey, Uid},
     live::{Incarnation, Live, Phase},
     offline::{Code, Offline},
     record::SlotEntry,
@@ -19,6 +20,8 @@ const HINT_PAGE: u32 = 256;
 /// Active sessions compared with the directory per round; after the store was away, all of them.
 const COMPARED: usize = 1024;
 const COMPARE_PAGE: usize = 128;
+/// Records that are written at a time: one that is held up costs the others little.
+const SETTLED_AT_ONCE: usize = 16;
 
 /// Notes without a revocation, and since when: the login that wrote one may be about to write the record. A note that was
 /// written again is another one.
@@ -30,6 +33,8 @@ struct Memory {
     /// Where the comparison goes on.
     cursor: Option<SessionId>,
     idle: Idle,
+    /// Sessions that were told in this round and must be taken out of their account's record.
+    told: Vec<(Uid, Vec<SessionKey>)>,
     /// The last round failed: the store was away.
     store_was_away: bool,
 }
@@ -55,73 +60,110 @@ impl Inner {
                 round = self.round(&own, &mut memory) => round,
             };
             if let Err(error) = &round {
-                tracing::warn!(node = %self.node, %error, "the directory could not be read");
+                tracing::warn!(node = %self.node, %error, "the directory could not be followed everywhere");
             }
             memory.store_was_away = round.is_err();
         }
     }
 
+    /// Whatever fails for one account is tried again in the next round, and keeps no other account from its turn in this one.
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
-        self.read_hints(own, memory).await?;
-        self.compare_sessions(memory).await
+        let read = self.read_hints(own, memory).await;
+        let compared = self.compare_sessions(memory).await;
+        // Last, because a write may be held up for long, and by then everybody was told.
+        let settled = self.settle_told(memory).await;
+        read.and(compared).and(settled)
     }
 
     async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
+        let mut outcome = Ok(());
         let mut idle = Idle::new();
         let mut after = None;
         loop {
             let page = self
                 .directory
                 .hints(&self.node, own.boot, after.as_ref(), HINT_PAGE)
-                .await?;
+                .await;
+            let page = match page {
+                Ok(page) => page,
+                Err(error) => {
+                    memory.idle.extend(idle);
+                    return outcome.and(Err(error));
+                }
+            };
             let Some(last) = page.last() else {
                 break;
             };
             after = Some(last.key.clone());
             for hint in page {
-                self.act_on(&hint, &memory.idle, &mut idle).await?;
+                let this = (hint.key.clone(), hint.version);
+                let before = memory.idle.get(&this).copied();
+                let since = match self.act_on(&hint, before, &mut memory.told).await {
+                    Ok(since) => since,
+                    Err(error) => {
+                        outcome = outcome.and(Err(error));
+                        before
+                    }
+                };
+                idle.extend(since.map(|since| (this, since)));
             }
         }
         memory.idle = idle;
-        Ok(())
+        outcome
     }
 
-    async fn act_on(&self, hint: &Hint, idle_before: &Idle, idle: &mut Idle) -> Result<()> {
+    /// Answers since when the note has been idle, if it is and stays.
+    async fn act_on(
+        &self,
+        hint: &Hint,
+        idle: Option<Moment>,
+        told: &mut Vec<(Uid, Vec<SessionKey>)>,
+    ) -> Result<Option<Moment>> {
         // The note alone decides nothing: the record does.
         let record = match self.directory.read(&hint.uid).await {
             Ok(seen) => seen.record,
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 tracing::error!(uid = %hint.uid, %error, "a kick cannot be looked up");
-                return Ok(());
+                return Ok(None);
             }
         };
-        let (gone, told) = self.apply_all(&hint.uid, &record);
+        let (gone, ended) = self.apply_all(&hint.uid, &record);
         if let Some(age) = hint.age {
-            for _ in 0..told {
+            for _ in 0..ended {
                 metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
                     .record(age.as_secs_f64());
             }
         }
-        if gone.is_empty() {
-            // Written before its record, so a record without a revocation may only be a moment away. A login that takes
-            // longer than this has lost its lock.
-            let now = self.clock.now();
-            let this = (hint.key.clone(), hint.version);
-            let since = idle_before.get(&this).copied().unwrap_or(now);
-            if now.since(since) > self.timers.lock_ttl * 2 {
-                self.directory.drop_hint(hint).await?;
-            } else {
-                idle.insert(this, since);
-            }
-        } else {
-            self.settle(&hint.uid, &gone).await?;
+        if !gone.is_empty() {
+            told.push((hint.uid.clone(), gone));
+            return Ok(None);
         }
-        Ok(())
+        // Written before its record, so a record without a revocation may only be a moment away. A login that takes longer
+        // than this has lost its lock.
+        let now = self.clock.now();
+        let since = idle.unwrap_or(now);
+        if now.since(since) > self.timers.lock_ttl * 2 {
+            self.directory.drop_hint(hint).await?;
+            return Ok(None);
+        }
+        Ok(Some(since))
+    }
+
+    async fn settle_told(&self, memory: &mut Memory) -> Result<()> {
+        let mut outcome = Ok(());
+        for some in std::mem::take(&mut memory.told).chunks(SETTLED_AT_ONCE) {
+            let settling = some.iter().map(|(uid, gone)| self.settle(uid, gone));
+            for settled in join_all(settling).await {
+                outcome = outcome.and(settled.map(drop));
+            }
+        }
+        outcome
     }
 
     /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
     async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
+        let mut outcome = Ok(());
         let mut left = if memory.store_was_away {
             memory.cursor = None;
             self.registry.len().max(COMPARED)
@@ -143,10 +185,16 @@ impl Inner {
                 continue;
             }
             let uids: Vec<_> = active.iter().map(|live| live.uid.clone()).collect();
-            let records = self.directory.read_many(&uids).await?;
+            let records = match self.directory.read_many(&uids).await {
+                Ok(records) => records,
+                Err(error) => return outcome.and(Err(error)),
+            };
             for (live, seen) in active.iter().zip(records) {
                 match seen {
-                    Ok(seen) => self.compare(live, &seen).await?,
+                    Ok(seen) => {
+                        let compared = self.compare(live, &seen, &mut memory.told).await;
+                        outcome = outcome.and(compared);
+                    }
                     Err(error) => {
                         tracing::error!(uid = %live.uid, %error, "a session cannot be compared");
                     }
@@ -154,18 +202,22 @@ impl Inner {
                 self.count_duplicates(live);
             }
         }
-        Ok(())
+        outcome
     }
 
-    async fn compare(&self, live: &Arc<Live>, seen: &Seen) -> Result<()> {
+    async fn compare(
+        &self,
+        live: &Arc<Live>,
+        seen: &Seen,
+        told: &mut Vec<(Uid, Vec<SessionKey>)>,
+    ) -> Result<()> {
         let record = &seen.record;
         if record.slot_of(&live.key).is_some() || live.phase() != Phase::Active {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
             self.apply(&live.uid, revocation);
-            self.settle(&live.uid, std::slice::from_ref(&revocation.key))
-                .await?;
+            told.push((live.uid.clone(), vec![revocation.key.clone()]));
             return Ok(());
         }
         if !record.is_over(&live.slot, live.generation()) {

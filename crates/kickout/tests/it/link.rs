@@ -1,8 +1,11 @@
 //! A link to the store that a test can cut, and that can lose replies.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -33,6 +36,8 @@ pub(crate) struct Faults {
     /// The next put of a `sess/` key is to stay on its way, and the link is cut behind it.
     stuck_next: AtomicBool,
     stuck: Mutex<Option<(RecordKey, Vec<u8>, Expect)>>,
+    /// Keys whose puts are refused.
+    blocked: Mutex<HashSet<String>>,
 }
 
 impl Link {
@@ -87,6 +92,15 @@ impl Faults {
     /// The next put of a `sess/` key is done, its reply is lost, and the link is cut behind it.
     pub(crate) fn cut_after_next(&self) {
         self.cut_after_next.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on this record cannot be written, as one whose row somebody else keeps locked.
+    pub(crate) fn block(&self, key: &str) {
+        self.blocked.lock().unwrap().insert(key.to_owned());
+    }
+
+    pub(crate) fn unblock(&self, key: &str) {
+        self.blocked.lock().unwrap().remove(key);
     }
 
     /// The put that stayed on its way, for a test that lets it arrive.
@@ -198,6 +212,9 @@ impl Records for Link {
         self.check()?;
         if !key.as_str().starts_with("sess/") {
             return self.records.put(key, value, expect).await;
+        }
+        if self.faults.blocked.lock().unwrap().contains(key.as_str()) {
+            return Err(Error::new(ErrorKind::Unavailable, "the row is locked"));
         }
         if self.faults.stuck_next.swap(false, Ordering::SeqCst) {
             let put = (key.clone(), value.to_vec(), expect);

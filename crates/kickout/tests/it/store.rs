@@ -249,3 +249,42 @@ async fn one_record_that_cannot_be_swept_does_not_keep_others_from_it() {
     let swept = n2.event(Transition::GhostSwept).await;
     assert_eq!(swept.uid, Some(uid("otto")));
 }
+
+/// An account whose row somebody keeps locked can be read, and not written.
+#[tokio::test]
+async fn an_account_that_cannot_be_written_keeps_no_other_from_being_told() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let users = ["anna", "bob", "carl"].map(uid);
+    let mut old = Vec::new();
+    for user in &users {
+        old.push(n1.admit(user, "phone").await);
+    }
+    n1.faults.block("sess/anna");
+    cluster.mesh.silence("n1");
+    let mut new = Vec::new();
+    for user in &users {
+        new.push(n2.admit(user, "pc").await);
+    }
+    // One of them is found only by comparing.
+    for key in cluster.keys("rev/").await {
+        let key = RecordKey::new(key).unwrap();
+        let records = cluster.memory.records();
+        if key.as_str().ends_with("/carl")
+            && let Some(entry) = records.get(&key).await.unwrap()
+        {
+            records.delete(&key, entry.version).await.unwrap();
+        }
+    }
+    for session in &old {
+        assert_eq!(told(session).await.code, Code::Superseded);
+    }
+    let settled = async |user| cluster.record(user).await.unwrap().revocations.is_empty();
+    eventually("the others to be settled", || async {
+        settled(&users[1]).await && settled(&users[2]).await
+    })
+    .await;
+    n1.faults.unblock("sess/anna");
+    eventually("the last one to be settled", || settled(&users[0])).await;
+    drop(new);
+}
