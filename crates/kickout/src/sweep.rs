@@ -1,7 +1,7 @@
 //! The sweeper: clears what dead incarnations left behind, and what the directory still says of this one's ended sessions, a
 //! bounded number of records at a time.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use distlock_core::{RecordKey, Result};
 
@@ -28,8 +28,8 @@ struct Progress {
     pending: usize,
     /// More logouts failed than could wait: this pass over the directory is made at once.
     hurry: bool,
-    /// What the last round found of this incarnation without its session: most of it is about to be deleted by its logout.
-    ended: Vec<(Uid, SessionKey)>,
+    /// What the rounds before found of this incarnation without its session: most of it is about to be deleted by its logout.
+    ended: HashSet<(Uid, SessionKey)>,
 }
 
 impl Inner {
@@ -69,20 +69,29 @@ impl Inner {
         }
     }
 
+    /// What fails for one record is tried again, the others have their turn all the same. Answers the first failure.
     async fn sweep_some(&self, progress: &mut Progress, most: u64) -> Result<()> {
-        while let Some((uid, key)) = progress.ended.last() {
-            later_or_never(uid.as_str(), self.sweep_ended(uid, key).await)?;
-            progress.ended.pop();
+        let mut outcome = Ok(());
+        for (uid, key) in std::mem::take(&mut progress.ended) {
+            let swept = later_or_never(uid.as_str(), self.sweep_ended(&uid, &key).await);
+            if swept.is_err() {
+                progress.ended.insert((uid, key));
+            }
+            outcome = outcome.and(swept);
         }
         let mut looked_at = 0;
         while looked_at < most {
-            let page = self.directory.page(progress.record.as_ref(), PAGE).await?;
+            let page = match self.directory.page(progress.record.as_ref(), PAGE).await {
+                Ok(page) => page,
+                Err(error) => return outcome.and(Err(error)),
+            };
             progress.record = page.last().map(|(key, ..)| key.clone());
             if page.is_empty() {
                 metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
                 progress.pending = 0;
                 progress.hurry = false;
-                later_or_never("drain/", self.sweep_drain_marks().await)?;
+                let swept = later_or_never("drain/", self.sweep_drain_marks().await);
+                outcome = outcome.and(swept);
                 break;
             }
             looked_at += page.len() as u64;
@@ -93,7 +102,7 @@ impl Inner {
                         let ended = self.ended_in(&uid, &seen.record);
                         progress.ended.extend(ended.map(|key| (uid.clone(), key)));
                         let swept = self.sweep_record(&uid, &seen.record).await;
-                        later_or_never(key.as_str(), swept)?;
+                        outcome = outcome.and(later_or_never(key.as_str(), swept));
                     }
                     (_, Err(error)) => {
                         tracing::error!(key = key.as_str(), %error, "a record cannot be swept");
@@ -102,15 +111,16 @@ impl Inner {
                 }
             }
         }
-        let hints = self
-            .directory
-            .all_hints(progress.hint.as_ref(), PAGE)
-            .await?;
+        let hints = match self.directory.all_hints(progress.hint.as_ref(), PAGE).await {
+            Ok(hints) => hints,
+            Err(error) => return outcome.and(Err(error)),
+        };
         progress.hint = hints.last().map(|hint| hint.key.clone());
         for hint in hints {
-            later_or_never(hint.key.as_str(), self.sweep_hint(&hint).await)?;
+            let swept = self.sweep_hint(&hint).await;
+            outcome = outcome.and(later_or_never(hint.key.as_str(), swept));
         }
-        Ok(())
+        outcome
     }
 
     /// Once per pass: there are only as many as nodes that were drained.
@@ -221,7 +231,7 @@ impl Inner {
     }
 }
 
-/// A store that is away ends the round. What is wrong with one record must not keep the others from being swept.
+/// What the store could not do now is tried again. What is wrong with a record itself is only reported.
 fn later_or_never(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {

@@ -288,3 +288,40 @@ async fn an_account_that_cannot_be_written_keeps_no_other_from_being_told() {
     eventually("the last one to be settled", || settled(&users[0])).await;
     drop(new);
 }
+
+#[tokio::test]
+async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    timers.node_lease = Duration::from_secs(6);
+    let (n1, mut n2) = (
+        cluster.node("n1").await,
+        cluster
+            .node_with("n2", |builder| builder.timers(timers))
+            .await,
+    );
+    // One that logged out and came back to the directory, and one that dies with its node.
+    let bob = n2.admit(&uid("bob"), "phone").await;
+    let key = RecordKey::new("sess/bob").unwrap();
+    let records = cluster.memory.records();
+    let before = records.get(&key).await.unwrap().unwrap();
+    assert_eq!(bob.logout().await, LoggedOut::Deleted);
+    let now = records.get(&key).await.unwrap().unwrap();
+    n2.faults.block("sess/bob");
+    let expect = Expect::Version(now.version);
+    records.put(&key, &before.value, expect).await.unwrap();
+    let _anna = n1.admit(&uid("anna"), "phone").await;
+    let _otto = n1.admit(&uid("otto"), "phone").await;
+    n2.faults.block("sess/anna");
+    n1.crash();
+    let swept = n2.event(Transition::GhostSwept).await;
+    assert_eq!(swept.uid, Some(uid("otto")));
+    n2.faults.unblock("sess/anna");
+    let swept = n2.event(Transition::GhostSwept).await;
+    assert_eq!(swept.uid, Some(uid("anna")));
+    n2.faults.unblock("sess/bob");
+    eventually("bob to be out", || async {
+        cluster.record(&uid("bob")).await.unwrap().slots.is_empty()
+    })
+    .await;
+}
