@@ -17,6 +17,8 @@ use crate::{
 
 const PAGE: u32 = 256;
 const ROUNDS: u32 = 8;
+/// Accounts in a row that could not be changed before the rest is not tried: the store is away, not one of its records.
+const FAILURES: usize = 8;
 
 /// Whom an administrator means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,10 +90,27 @@ pub struct Kicked {
     pub key: SessionKey,
     /// Its device.
     pub device: Device,
-    /// The kick, as in the events.
+    /// The kick, as in the events; nil where there was an error.
     pub kick_id: Uuid,
-    /// Whether the session is known to be gone. If not, its node has not answered yet and finds out by itself.
+    /// Whether the session is known to be gone. If not, and there is no error, its node has not answered yet and finds out by
+    /// itself.
     pub gone: bool,
+    /// Why its account's record could not be changed, or is not known to be changed: kicking again is safe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Kicked {
+    fn failed(uid: &Uid, entry: SlotEntry, error: &Error) -> Self {
+        Self {
+            uid: uid.clone(),
+            key: entry.key,
+            device: entry.device,
+            kick_id: Uuid::nil(),
+            gone: false,
+            error: Some(error.to_string()),
+        }
+    }
 }
 
 /// An account as the directory has it.
@@ -162,8 +181,11 @@ impl KickOut {
     /// Ends sessions by hand: takes each out of the directory if it is still there, and tells it. A login that comes at the
     /// same time is either seen and ended, or newer and left alone.
     ///
+    /// Where a target means several accounts, what fails for one of them is told with its sessions, and the others are ended all
+    /// the same.
+    ///
     /// # Errors
-    /// Failures of the store; sessions that were ended before it stay ended.
+    /// Failures of the store that kept every account from being changed.
     ///
     /// # Cancel safety
     /// Dropping it leaves the rest undone; what was revoked reaches its node all the same.
@@ -173,12 +195,35 @@ impl KickOut {
             text: reason,
             ban: None,
         };
-        let mut kicked = Vec::new();
-        for uid in self.inner.accounts_of(target).await? {
-            let wanted = |entry: &SlotEntry| target.means(entry);
-            kicked.extend(self.inner.end_sessions(&uid, wanted, ending).await?);
+        let wanted = |entry: &SlotEntry| target.means(entry);
+        if let Target::Uid(uid) = target {
+            return self.inner.end_sessions(uid, wanted, ending).await;
         }
-        Ok(kicked)
+        let mut kicked = Vec::new();
+        let (mut changed_any, mut failures) = (false, Vec::new());
+        for (uid, found) in self.inner.accounts_of(target).await? {
+            let ended = match failures.first().cloned() {
+                Some(error) if failures.len() >= FAILURES => Err(error),
+                _ => self.inner.end_sessions(&uid, wanted, ending).await,
+            };
+            match ended {
+                Ok(ended) => {
+                    kicked.extend(ended);
+                    failures.clear();
+                    changed_any = true;
+                }
+                Err(error) => {
+                    tracing::warn!(?uid, %error, "sessions could not be ended");
+                    let failed = |entry| Kicked::failed(&uid, entry, &error);
+                    kicked.extend(found.into_iter().map(failed));
+                    failures.push(error);
+                }
+            }
+        }
+        match failures.into_iter().next() {
+            Some(error) if !changed_any => Err(error),
+            _ => Ok(kicked),
+        }
     }
 
     /// The sessions that [`kick`](Self::kick) would end. Changes nothing.
@@ -189,25 +234,14 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn find(&self, target: &Target) -> Result<Vec<Found>> {
-        let inner = &self.inner;
-        let mut found = Vec::new();
-        let mut take = |uid: &Uid, record: UserRecord| {
-            let entries = record.slots.into_values();
-            found.extend(
-                entries
-                    .filter(|entry| target.means(entry))
-                    .map(|entry| Found {
-                        uid: uid.clone(),
-                        entry,
-                    }),
-            );
+        let accounts = self.inner.accounts_of(target).await?;
+        let found = |(uid, entries): (Uid, Vec<SlotEntry>)| {
+            entries.into_iter().map(move |entry| Found {
+                uid: uid.clone(),
+                entry,
+            })
         };
-        if let Target::Uid(uid) = target {
-            take(uid, inner.directory.read(uid).await?.record);
-        } else {
-            inner.each_record(take).await?;
-        }
-        Ok(found)
+        Ok(accounts.into_iter().flat_map(found).collect())
     }
 
     /// The revocations that are not known to be final, `most` of them at most. Looks through the whole directory.
@@ -252,17 +286,21 @@ impl Inner {
         }
     }
 
-    async fn accounts_of(&self, target: &Target) -> Result<Vec<Uid>> {
-        if let Target::Uid(uid) = target {
-            return Ok(vec![uid.clone()]);
-        }
+    /// The accounts that have sessions which a target means, with these.
+    async fn accounts_of(&self, target: &Target) -> Result<Vec<(Uid, Vec<SlotEntry>)>> {
         let mut accounts = Vec::new();
-        self.each_record(|uid, record| {
-            if record.slots.values().any(|entry| target.means(entry)) {
-                accounts.push(uid.clone());
+        let mut take = |uid: &Uid, record: UserRecord| {
+            let entries = record.slots.into_values();
+            let meant: Vec<_> = entries.filter(|entry| target.means(entry)).collect();
+            if !meant.is_empty() {
+                accounts.push((uid.clone(), meant));
             }
-        })
-        .await?;
+        };
+        if let Target::Uid(uid) = target {
+            take(uid, self.directory.read(uid).await?.record);
+        } else {
+            self.each_record(take).await?;
+        }
         Ok(accounts)
     }
 
@@ -325,8 +363,11 @@ impl Inner {
             let gone = self
                 .kick_all(uid, &revoked, self.timers.kick_budget, None)
                 .await;
-            if !gone.is_empty() {
-                self.settle(uid, &gone).await?;
+            if !gone.is_empty()
+                && let Err(error) = self.settle(uid, &gone).await
+            {
+                // They are gone all the same; their nodes say it again.
+                tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
             }
             return Ok(revoked
                 .into_iter()
@@ -337,6 +378,7 @@ impl Inner {
                     gone: gone.contains(&it.key),
                     key: it.key,
                     kick_id: it.kick_id,
+                    error: None,
                 })
                 .collect());
         }

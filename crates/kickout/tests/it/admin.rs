@@ -1,6 +1,6 @@
 //! Looking at accounts and ending sessions by hand.
 
-use distlock_kickout::{Code, NodeId, Target};
+use distlock_kickout::{Code, NodeId, Session, Target};
 
 use crate::cluster::{Cluster, eventually, told, uid};
 
@@ -66,4 +66,35 @@ async fn a_view_shows_the_record_and_its_nodes() {
         view.nodes.iter().all(|node| node.state == "dead")
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_fails_for_one_account_is_told_with_its_session_and_the_others_end() {
+    let cluster = Cluster::new();
+    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let users = ["anna", "bob", "carl"].map(uid);
+    let mut sessions = Vec::new();
+    for user in &users {
+        sessions.push(n1.admit(user, "phone").await);
+    }
+    n2.faults.block("sess/bob");
+    let kicked = n2.kick.kick(&Target::All, None).await.unwrap();
+    let keys = kicked.iter().map(|it| &it.key);
+    assert!(keys.eq(sessions.iter().map(Session::key)));
+    let of_bob = &kicked[1];
+    assert!(!of_bob.gone && of_bob.error.is_some(), "{of_bob:?}");
+    for number in [0, 2] {
+        let kicked = &kicked[number];
+        assert!(kicked.gone && kicked.error.is_none(), "{kicked:?}");
+        assert_eq!(told(&sessions[number]).await.code, Code::AdminKick);
+    }
+    assert!(sessions[1].check().is_ok());
+    // One account alone, or a store that takes nothing at all: an error.
+    let bob = Target::Uid(users[1].clone());
+    let kick = async |target| n2.kick.kick(target, None).await;
+    assert!(kick(&bob).await.unwrap_err().is_retryable());
+    assert!(kick(&Target::All).await.unwrap_err().is_retryable());
+    n2.faults.unblock("sess/bob");
+    assert_eq!(kick(&Target::All).await.unwrap().len(), 1);
+    assert_eq!(told(&sessions[1]).await.code, Code::AdminKick);
 }
