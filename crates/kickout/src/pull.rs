@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use distlock_core::{Moment, RecordKey, Result, Version};
+use distlock_core::{Epoch, Moment, RecordKey, Result, Version};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
@@ -17,8 +17,10 @@ use crate::{
 };
 
 const HINT_PAGE: u32 = 256;
-/// Active sessions compared with the directory per round; after the store was away, all of them.
+/// Sessions compared with the directory per round at least; after the store was away, all of them.
 const COMPARED: usize = 1024;
+/// Rounds within which every session has its turn: as many as there are in a node lease.
+const PASS: usize = 3;
 const COMPARE_PAGE: usize = 128;
 /// Records that are written at a time: one that is held up costs the others little.
 const SETTLED_AT_ONCE: usize = 16;
@@ -35,8 +37,10 @@ struct Memory {
     idle: Idle,
     /// Sessions that were told in this round and must be taken out of their account's record.
     told: Vec<(Uid, Vec<SessionKey>)>,
-    /// The last round failed: the store was away.
+    /// The last round failed, or the store's history is another: it was away, and may have forgotten something.
     store_was_away: bool,
+    /// The store's history, as the node's own lease knows it.
+    epoch: Option<Epoch>,
 }
 
 impl Inner {
@@ -68,6 +72,12 @@ impl Inner {
 
     /// Whatever fails for one account is tried again in the next round, and keeps no other account from its turn in this one.
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
+        let epoch = own.lease.fence().epoch;
+        if memory.epoch.as_ref() != Some(&epoch) {
+            // A failover may be over before any request has failed.
+            memory.epoch = Some(epoch);
+            memory.store_was_away = true;
+        }
         let read = self.read_hints(own, memory).await;
         let compared = self.compare_sessions(memory).await;
         // Last, because a write may be held up for long, and by then everybody was told.
@@ -164,18 +174,25 @@ impl Inner {
     /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
     async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
         let mut outcome = Ok(());
+        let here = self.registry.len();
         let mut left = if memory.store_was_away {
             memory.cursor = None;
-            self.registry.len().max(COMPARED)
+            here.max(COMPARED)
         } else {
-            COMPARED
+            here.div_ceil(PASS).max(COMPARED)
         };
+        // The pass before may have ended with the last session of its last page.
+        let mut may_begin_anew = memory.cursor.is_some();
         while left > 0 {
             let page = self.registry.page(memory.cursor, COMPARE_PAGE.min(left));
             memory.cursor = page.last().map(|live| live.key.session);
             if page.is_empty() {
+                if std::mem::take(&mut may_begin_anew) {
+                    continue;
+                }
                 break;
             }
+            may_begin_anew = false;
             left -= page.len();
             let active: Vec<_> = page
                 .into_iter()
@@ -301,7 +318,7 @@ impl Inner {
 mod tests {
     use std::time::Duration;
 
-    use distlock_core::Store;
+    use distlock_core::{Records, Store};
     use distlock_memory::Memory as MemoryStore;
 
     use super::*;
@@ -310,6 +327,7 @@ mod tests {
         flow::KickOut,
         ident::{Class, Device, NodeId, Uid},
         login::{Login, LoginOutcome},
+        session::Session,
     };
 
     #[tokio::test]
@@ -343,8 +361,8 @@ mod tests {
         assert!(hints.is_empty(), "{hints:?}");
     }
 
-    #[tokio::test]
-    async fn after_the_store_was_away_every_session_is_compared() {
+    /// A node with so many sessions, whose own rounds are far away.
+    async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>) {
         let memory = MemoryStore::default();
         let records = memory.records();
         let store = Store::new(memory.lock(), Arc::clone(&records));
@@ -356,33 +374,79 @@ mod tests {
         };
         let builder = KickOut::builder(store, NodeId::new("n1").unwrap()).timers(timers);
         let kick = builder.start().await.unwrap();
-        let mut sessions = Vec::new();
-        for number in 0..COMPARED + 476 {
+        let mut admitted = Vec::new();
+        for number in 0..sessions {
             let uid = Uid::new(format!("u{number}")).unwrap();
             let login = Login::new(uid, Device::new("phone").unwrap(), Class::none());
             match kick.login(login).await.unwrap() {
-                LoginOutcome::Admitted(session) => sessions.push(session),
+                LoginOutcome::Admitted(session) => admitted.push(session),
                 other => panic!("{other}"),
             }
         }
-        let mut rounds = Memory::default();
-        kick.inner.compare_sessions(&mut rounds).await.unwrap();
-        for session in &sessions {
+        (kick, admitted, records)
+    }
+
+    async fn forget(records: &dyn Records, sessions: &[Session]) {
+        for session in sessions {
             let key = session.uid().record().unwrap();
             let entry = records.get(&key).await.unwrap().unwrap();
             records.delete(&key, entry.version).await.unwrap();
         }
+    }
+
+    async fn assert_named(kick: &KickOut, sessions: &[Session]) {
+        for session in sessions {
+            let seen = kick.inner.directory.read(session.uid()).await.unwrap();
+            assert!(seen.record.slot_of(session.key()).is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn after_the_store_was_away_every_session_is_compared() {
+        let (kick, sessions, records) = busy_node(COMPARED + 476).await;
+        let mut rounds = Memory::default();
+        kick.inner.compare_sessions(&mut rounds).await.unwrap();
+        forget(&*records, &sessions).await;
         rounds.store_was_away = true;
         kick.inner.compare_sessions(&mut rounds).await.unwrap();
-        for session in &sessions {
-            let record = kick
-                .inner
-                .directory
-                .read(session.uid())
-                .await
-                .unwrap()
-                .record;
-            assert!(record.slot_of(session.key()).is_some());
+        assert_named(&kick, &sessions).await;
+    }
+
+    #[tokio::test]
+    async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
+        let (kick, sessions, records) = busy_node(COMPARED + 476).await;
+        let mut rounds = Memory::default();
+        let own = kick.inner.own.now().unwrap();
+        for _ in 0..2 {
+            kick.inner.round(&own, &mut rounds).await.unwrap();
+            rounds.store_was_away = false;
+        }
+        forget(&*records, &sessions).await;
+        // A lease in another history.
+        let other = MemoryStore::default();
+        let locker = Store::new(other.lock(), other.records()).locker();
+        let lease = locker.lock("node/n1").acquire().await.unwrap();
+        let after = Incarnation {
+            boot: own.boot,
+            lease: lease.watch(),
+        };
+        kick.inner.round(&after, &mut rounds).await.unwrap();
+        assert_named(&kick, &sessions).await;
+    }
+
+    #[tokio::test]
+    async fn every_session_has_its_turn_within_a_lease() {
+        for (sessions, within) in [(COMPARED, 1), (COMPARED * 3 + 100, PASS)] {
+            let (kick, sessions, records) = busy_node(sessions).await;
+            let mut rounds = Memory::default();
+            for _ in 0..within {
+                kick.inner.compare_sessions(&mut rounds).await.unwrap();
+            }
+            forget(&*records, &sessions).await;
+            for _ in 0..within {
+                kick.inner.compare_sessions(&mut rounds).await.unwrap();
+            }
+            assert_named(&kick, &sessions).await;
         }
     }
 }
