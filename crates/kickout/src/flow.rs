@@ -10,6 +10,7 @@ use std::{
 };
 
 use distlock_core::{Clock, Error, ErrorKind, Locker, Result, Store, unix_time};
+use futures_util::future::join_all;
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
@@ -35,7 +36,7 @@ use crate::{
     profiles::Profiles,
     record::UserRecord,
     registry::Registry,
-    wait::jitter,
+    wait::{jitter, within},
 };
 
 /// Over how long the clients of a node that ends are spread when they come back.
@@ -364,14 +365,19 @@ impl Inner {
         self.nodes.standing(node, boot).await
     }
 
-    /// The dead incarnations among those a record names. What cannot be asked counts as alive.
-    pub(crate) async fn dead_in(&self, record: &UserRecord) -> HashMap<(NodeId, Boot), bool> {
-        let mut dead = HashMap::new();
-        for (node, boot) in record.incarnations() {
-            let standing = self.standing(&node, boot).await;
-            dead.insert((node, boot), matches!(standing, Ok(Standing::Dead)));
-        }
-        dead
+    /// The dead incarnations among those a record names. What cannot be asked, or does not answer within `limit`, counts as
+    /// alive.
+    pub(crate) async fn dead_in(
+        &self,
+        record: &UserRecord,
+        limit: Duration,
+    ) -> HashMap<(NodeId, Boot), bool> {
+        let asking = record.incarnations().into_iter().map(async |(node, boot)| {
+            let standing = within(&*self.clock, limit, self.standing(&node, boot)).await;
+            let dead = matches!(standing, Some(Ok(Standing::Dead)));
+            ((node, boot), dead)
+        });
+        join_all(asking).await.into_iter().collect()
     }
 
     pub(crate) fn wall_millis(&self) -> u64 {

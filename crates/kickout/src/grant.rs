@@ -83,7 +83,8 @@ impl Run {
             }
             ended_ban = Some(mark);
         }
-        let dead = inner.dead_in(&record).await;
+        // The account's lock is held: a lease that is hard to ask about must not hold it much longer.
+        let dead = inner.dead_in(&record, inner.timers.peer_deadline).await;
         let is_dead = |node: &_, boot| dead.get(&(Clone::clone(node), boot)) == Some(&true);
         if let Some(resume) = resume
             && !resume.is_current(&record)

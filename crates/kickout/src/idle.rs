@@ -14,6 +14,7 @@ use crate::{
     nodes::Standing,
     policy::{Idle, Newcomer, OnExceed},
     resume::ResumeToken,
+    wait::within,
 };
 
 impl KickOut {
@@ -69,9 +70,10 @@ impl Run {
             if node == inner.node {
                 return inner.idle_here(uid);
             }
-            match inner.standing(&node, boot).await {
-                Ok(Standing::Up(to)) => {
-                    let deadline = inner.timers.peer_deadline;
+            let deadline = inner.timers.peer_deadline;
+            let standing = inner.standing(&node, boot);
+            match within(&*inner.clock, deadline, standing).await {
+                Some(Ok(Standing::Up(to))) => {
                     let answer = inner.caller.idle(&to, uid, deadline).await;
                     answer.unwrap_or_default()
                 }

@@ -13,7 +13,7 @@ use crate::{
     offline::Offline,
     peers::{KickRequest, KickResult, PeerError},
     record::{Revocation, UserRecord},
-    wait::jitter,
+    wait::{jitter, within},
 };
 
 /// Tries per kick within its budget.
@@ -100,11 +100,14 @@ impl Inner {
             if left.is_zero() {
                 break;
             }
-            let to = match self.nodes.standing(node, *boot).await {
-                Ok(Standing::Dead) => return true,
-                Ok(Standing::Up(to)) => to,
-                Err(_) => continue,
+            let standing = self.nodes.standing(node, *boot);
+            let to = match within(&*self.clock, left, standing).await {
+                Some(Ok(Standing::Dead)) => return true,
+                Some(Ok(Standing::Up(to))) => to,
+                Some(Err(_)) => continue,
+                None => break,
             };
+            let left = until.since(self.clock.now());
             let mut request = KickRequest::of(uid, revocation, &self.node);
             request.after = decided.map(|at| self.clock.now().since(at));
             let deadline = left.min(self.timers.peer_deadline);

@@ -198,7 +198,7 @@ impl Inner {
         if let Some(mark) = &record.ban {
             self.sweep_ban(uid, mark).await?;
         }
-        let dead = self.dead_in(record).await;
+        let dead = self.dead_in(record, self.timers.lock_ttl).await;
         if !dead.values().any(|dead| *dead) {
             return Ok(());
         }

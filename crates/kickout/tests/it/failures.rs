@@ -1,14 +1,17 @@
 //! Lost replies, lost kicks and late grants.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use distlock_core::{ErrorKind, Store, Written};
+use distlock_core::{ErrorKind, ManualClock, Store, Written};
 use distlock_kickout::{
-    Boot, Code, KickRequest, KickResult, LoggedOut, LoginOutcome, NodeState, PeerError, Phase,
-    SessionKey, Transition,
+    Boot, Code, KickOut, KickRequest, KickResult, LoggedOut, LoginOutcome, NodeId, NodeState,
+    OnExceed, PeerError, Phase, Policy, PolicyName, SessionKey, Transition,
 };
 
-use crate::cluster::{Cluster, eventually, login, soon, timers, told, uid};
+use crate::{
+    cluster::{Cluster, eventually, login, pause, soon, timers, told, uid},
+    link::Link,
+};
 
 #[tokio::test]
 async fn a_lost_kick_is_healed_by_the_node_itself() {
@@ -89,7 +92,7 @@ async fn a_kick_never_hits_another_session() {
         Err(PeerError::NotSent(_))
     ));
     let mut elsewhere = kick.clone();
-    elsewhere.key.node = distlock_kickout::NodeId::new("n9").unwrap();
+    elsewhere.key.node = NodeId::new("n9").unwrap();
     assert!(matches!(
         n1.kick.handle_kick(&elsewhere),
         Err(PeerError::NotSent(_))
@@ -248,4 +251,43 @@ async fn a_login_that_is_let_in_while_its_node_shuts_down_is_told() {
     };
     tokio::join!(shutdown, meanwhile);
     assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
+}
+
+/// The store answers, but not about the leases of some nodes.
+#[tokio::test]
+async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
+    let cluster = Cluster::new();
+    let policy = Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::EvictIdle);
+    let (n1, n2) = (
+        cluster.node_with("n1", |builder| builder.policy(policy)),
+        cluster.node_with("n2", |builder| builder.policy(policy)),
+    );
+    let (n1, n2) = (n1.await, n2.await);
+    let anna = uid("anna");
+    let (_phone, _pc) = (n1.admit(&anna, "phone").await, n2.admit(&anna, "pc").await);
+
+    let link = Link::new(cluster.memory.lock(), cluster.memory.records());
+    for mute in ["node/n1", "node/n2"] {
+        link.faults().mute(mute);
+    }
+    let (link, clock) = (Arc::new(link), ManualClock::new());
+    let store = Store::with_clock(link.clone(), link, Arc::new(clock.clone()));
+    let mut timers = timers();
+    timers.node_lease = Duration::from_secs(60);
+    let bound = timers.peer_deadline * 2 + timers.kick_budget;
+    let builder = KickOut::builder(store, NodeId::new("n3").unwrap());
+    let n3 = builder.policy(policy).timers(timers).start().await.unwrap();
+    let tablet = login(&anna, "tablet");
+    let tablet = tokio::spawn(async move { n3.login(tablet).await.unwrap() });
+    // Asked before the lock is taken, while it is held, and to tell the one that goes; by the clock of the node alone.
+    let step = Duration::from_millis(50);
+    let mut took = Duration::ZERO;
+    while !tablet.is_finished() {
+        assert!(took <= bound * 2, "still waiting after {took:?}");
+        clock.advance(step);
+        took += step;
+        pause(Duration::from_millis(5)).await;
+    }
+    let outcome = tablet.await.unwrap();
+    assert!(matches!(outcome, LoginOutcome::Admitted(_)), "{outcome:?}");
 }

@@ -36,6 +36,8 @@ pub(crate) struct Faults {
     /// The next put of a `sess/` key is to stay on its way, and the link is cut behind it.
     stuck_next: AtomicBool,
     stuck: Mutex<Option<(RecordKey, Vec<u8>, Expect)>>,
+    /// Locks about which nothing is answered.
+    mute: Mutex<HashSet<String>>,
     /// Keys whose puts are refused.
     blocked: Mutex<HashSet<String>>,
 }
@@ -99,6 +101,11 @@ impl Faults {
         self.blocked.lock().unwrap().insert(key.to_owned());
     }
 
+    /// From now on a question about this lock is not answered.
+    pub(crate) fn mute(&self, lock: &str) {
+        self.mute.lock().unwrap().insert(lock.to_owned());
+    }
+
     pub(crate) fn unblock(&self, key: &str) {
         self.blocked.lock().unwrap().remove(key);
     }
@@ -158,6 +165,9 @@ impl DistLock for Link {
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         self.check()?;
+        if self.faults.mute.lock().unwrap().contains(name.as_str()) {
+            return std::future::pending().await;
+        }
         self.lock.inspect(name).await
     }
 
