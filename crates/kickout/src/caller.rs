@@ -22,6 +22,8 @@ const CONCURRENCY: usize = 64;
 /// Failures in a row after which a node is left alone for a while.
 const FAILURES: u32 = 5;
 const BREAK: Duration = Duration::from_secs(1);
+/// How often a kick tries a node that is left alone: an older session must not live on because others could not be told.
+const PROBE: Duration = Duration::from_millis(100);
 /// Time after which nothing is remembered of a node that was not asked.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
@@ -31,6 +33,15 @@ pub(crate) struct Caller {
     peers: Arc<dyn Peers>,
     clock: Arc<dyn Clock>,
     lines: Mutex<HashMap<NodeId, Arc<Line>>>,
+}
+
+/// Why it is a kick's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The node is in use.
+    Free,
+    /// The node is left alone, and this kick finds out whether it is back.
+    Probe,
 }
 
 #[derive(Debug)]
@@ -46,6 +57,8 @@ struct LineHealth {
     asked: Moment,
     failures: u32,
     open_until: Option<Moment>,
+    /// When the next kick may try the node although it is left alone.
+    probe_at: Moment,
 }
 
 impl Caller {
@@ -57,6 +70,25 @@ impl Caller {
         }
     }
 
+    /// Waits until a kick may be sent: while a node is left alone, until it was heard of again or it is this kick's turn to try.
+    ///
+    /// # Errors
+    /// [`PeerError::NotSent`] when that takes longer than `limit`.
+    pub(crate) async fn turn(&self, node: &NodeId, limit: Duration) -> Result<Turn, PeerError> {
+        let line = self.line(node);
+        let turn = async {
+            loop {
+                match line.turn(self.clock.now()) {
+                    Ok(turn) => return turn,
+                    Err(wait) => self.clock.sleep(wait).await,
+                }
+            }
+        };
+        let turn = within(&*self.clock, limit, turn).await;
+        turn.ok_or_else(|| left_alone(node))
+    }
+
+    /// Sends a kick whose [`turn`](Self::turn) it is.
     pub(crate) async fn kick(
         &self,
         to: &NodeAddress,
@@ -64,7 +96,8 @@ impl Caller {
         deadline: Duration,
     ) -> Result<KickResult, PeerError> {
         let call = self.peers.kick(to, request);
-        self.call(to, |line| &line.kicks, deadline, call).await
+        let line = self.line(&to.node);
+        self.call(to, &line, &line.kicks, deadline, call).await
     }
 
     pub(crate) async fn deliver(
@@ -74,7 +107,8 @@ impl Caller {
         deadline: Duration,
     ) -> Result<DeliverResult, PeerError> {
         let call = self.peers.deliver(to, request);
-        self.call(to, |line| &line.deliveries, deadline, call).await
+        let line = self.line_in_use(&to.node)?;
+        self.call(to, &line, &line.deliveries, deadline, call).await
     }
 
     pub(crate) async fn idle(
@@ -84,25 +118,20 @@ impl Caller {
         deadline: Duration,
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
         let call = self.peers.idle(to, uid);
-        self.call(to, |line| &line.kicks, deadline, call).await
+        let line = self.line_in_use(&to.node)?;
+        self.call(to, &line, &line.kicks, deadline, call).await
     }
 
     async fn call<T>(
         &self,
         to: &NodeAddress,
-        places: impl FnOnce(&Line) -> &Semaphore,
+        line: &Line,
+        places: &Semaphore,
         deadline: Duration,
         call: impl Future<Output = Result<T, PeerError>>,
     ) -> Result<T, PeerError> {
-        let line = self.line(&to.node);
-        if line.is_open(self.clock.now()) {
-            return Err(PeerError::NotSent(format!(
-                "node {} did not answer lately",
-                to.node
-            )));
-        }
         let started = self.clock.now();
-        let place = within(&*self.clock, deadline, places(&line).acquire())
+        let place = within(&*self.clock, deadline, places.acquire())
             .await
             .and_then(Result::ok)
             .ok_or_else(|| {
@@ -115,6 +144,14 @@ impl Caller {
         drop(place);
         line.note(answer.is_ok(), self.clock.now());
         answer
+    }
+
+    fn line_in_use(&self, node: &NodeId) -> Result<Arc<Line>, PeerError> {
+        let line = self.line(node);
+        if line.is_open(self.clock.now()) {
+            return Err(left_alone(node));
+        }
+        Ok(line)
     }
 
     fn line(&self, node: &NodeId) -> Arc<Line> {
@@ -132,12 +169,17 @@ impl Caller {
                     asked: now,
                     failures: 0,
                     open_until: None,
+                    probe_at: now,
                 }),
             })
         });
         line.health().asked = now;
         Arc::clone(line)
     }
+}
+
+fn left_alone(node: &NodeId) -> PeerError {
+    PeerError::NotSent(format!("node {node} did not answer lately"))
 }
 
 impl Line {
@@ -152,6 +194,20 @@ impl Line {
     fn is_open(&self, now: Moment) -> bool {
         let health = self.health();
         health.open_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether it is a kick's turn, or how long it has to wait.
+    fn turn(&self, now: Moment) -> Result<Turn, Duration> {
+        let mut health = self.health();
+        if health.open_until.is_none_or(|until| now >= until) {
+            return Ok(Turn::Free);
+        }
+        let wait = health.probe_at.since(now);
+        if wait.is_zero() {
+            health.probe_at = now + PROBE;
+            return Ok(Turn::Probe);
+        }
+        Err(wait)
     }
 
     fn note(&self, answered: bool, now: Moment) {
@@ -171,11 +227,11 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use async_trait::async_trait;
     use distlock_core::ManualClock;
-    use futures_util::future::join_all;
+    use futures_util::{FutureExt, future::join_all};
     use tokio::time::timeout;
     use uuid::Uuid;
 
@@ -190,6 +246,8 @@ mod tests {
     #[derive(Debug)]
     struct Deaf {
         kicks: AtomicUsize,
+        /// From now on it answers kicks.
+        answers: AtomicBool,
         /// A permit for each.
         deliveries: Semaphore,
     }
@@ -198,6 +256,7 @@ mod tests {
         fn default() -> Self {
             Self {
                 kicks: AtomicUsize::new(0),
+                answers: AtomicBool::new(false),
                 deliveries: Semaphore::new(0),
             }
         }
@@ -207,6 +266,9 @@ mod tests {
     impl Peers for Deaf {
         async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
             self.kicks.fetch_add(1, Ordering::Relaxed);
+            if self.answers.load(Ordering::Relaxed) {
+                return Ok(KickResult::AlreadyGone);
+            }
             Err(PeerError::Unknown("no answer".into()))
         }
 
@@ -253,18 +315,51 @@ mod tests {
         let deaf = Arc::new(Deaf::default());
         let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
         let to = node("n1");
-        let kick = || caller.kick(&to, kick(&to), Duration::from_secs(1));
+        let second = Duration::from_secs(1);
+        let ask = async || {
+            let uid = Uid::new("u").unwrap();
+            caller.idle(&to, &uid, second).await.unwrap_err()
+        };
+        let kick = async || {
+            let unanswered = caller.kick(&to, kick(&to), second).await;
+            assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+        };
         for _ in 0..FAILURES {
-            assert!(matches!(kick().await, Err(PeerError::Unknown(_))));
+            kick().await;
         }
-        assert!(matches!(kick().await, Err(PeerError::NotSent(_))));
+        let left_alone = ask().await;
+        assert!(matches!(left_alone, PeerError::NotSent(_)));
         clock.advance(BREAK);
-        assert!(matches!(kick().await, Err(PeerError::Unknown(_))));
-        assert!(
-            matches!(kick().await, Err(PeerError::NotSent(_))),
-            "one failure is enough now"
-        );
-        assert_eq!(deaf.kicks.load(Ordering::Relaxed), FAILURES as usize + 1);
+        // Its answer to everything.
+        assert_ne!(ask().await, left_alone);
+        kick().await;
+        assert_eq!(ask().await, left_alone, "one failure is enough now");
+    }
+
+    /// So that the session it names is told as soon as its node is back.
+    #[tokio::test]
+    async fn of_a_node_that_is_left_alone_one_kick_after_the_other_finds_out_whether_it_is_back() {
+        let clock = ManualClock::new();
+        let deaf = Arc::new(Deaf::default());
+        let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+        let to = node("n1");
+        let second = Duration::from_secs(1);
+        let turn = || caller.turn(&to.node, second).now_or_never();
+        for _ in 0..FAILURES {
+            assert_eq!(turn(), Some(Ok(Turn::Free)));
+            let unanswered = caller.kick(&to, kick(&to), second).await;
+            assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+        }
+        assert_eq!(turn(), Some(Ok(Turn::Probe)));
+        assert_eq!(turn(), None, "one is trying");
+        clock.advance(PROBE);
+        assert_eq!(turn(), Some(Ok(Turn::Probe)));
+        // It answers: everybody may.
+        deaf.answers.store(true, Ordering::Relaxed);
+        assert!(caller.kick(&to, kick(&to), second).await.is_ok());
+        for _ in 0..3 {
+            assert_eq!(turn(), Some(Ok(Turn::Free)));
+        }
     }
 
     #[tokio::test]

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{ErrorKind, ManualClock, Store, Written};
 use distlock_kickout::{
-    Boot, Code, KickOut, KickRequest, KickResult, LoggedOut, LoginOutcome, NodeId, NodeState,
-    OnExceed, PeerError, Phase, Policy, PolicyName, SessionKey, Transition,
+    Boot, Code, Delivery, KickOut, KickRequest, KickResult, LoggedOut, LoginOutcome, Message,
+    NodeId, NodeState, OnExceed, PeerError, Phase, Policy, PolicyName, SessionKey, Transition,
 };
 
 use crate::{
-    cluster::{Cluster, eventually, login, pause, soon, timers, told, uid},
+    cluster::{Cluster, PATIENCE, eventually, login, pause, soon, timers, told, uid},
     link::Link,
 };
 
@@ -290,4 +290,66 @@ async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
     }
     let outcome = tablet.await.unwrap();
     assert!(matches!(outcome, LoginOutcome::Admitted(_)), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_is_back_within_the_budget_is_told_although_others_had_given_it_up() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // Nobody looks for kicks by itself, and the budget outlasts what happens here.
+    timers.node_lease = Duration::from_secs(600);
+    timers.kick_budget = PATIENCE;
+    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.node_with("n2", |builder| builder.timers(timers.clone()));
+    let (n1, n2) = (n1.await, n2.await);
+    let (anna, otto) = (uid("anna"), uid("otto"));
+    let phone = n1.admit(&anna, "phone").await;
+    let _otto = n1.admit(&otto, "phone").await;
+    cluster.mesh.silence("n1");
+    let send = async || {
+        let message = Message::new(anna.clone(), "hello");
+        n2.kick.deliver(&otto, message).await.unwrap()
+    };
+    eventually("n1 to be left alone", || async {
+        send().await == Delivery::Offline
+    })
+    .await;
+    let (kick, login) = (n2.kick.clone(), login(&anna, "pc"));
+    let pc = tokio::spawn(async move { kick.login(login).await.unwrap() });
+    eventually("it to be tried again and again", || async {
+        cluster.mesh.kicks().len() > 4
+    })
+    .await;
+    cluster.mesh.unsilence("n1");
+    match soon("the login", pc).await.unwrap() {
+        LoginOutcome::Admitted(pc) => assert!(pc.old_confirmed()),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(told(&phone).await.code, Code::Superseded);
+}
+
+#[tokio::test]
+async fn a_kick_does_not_use_up_its_tries_at_once() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    timers.node_lease = Duration::from_secs(600);
+    timers.kick_budget = PATIENCE;
+    timers.peer_deadline = Duration::from_secs(2);
+    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.node_with("n2", |builder| builder.timers(timers.clone()));
+    let (n1, n2) = (n1.await, n2.await);
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    cluster.mesh.silence("n1");
+    let (kick, login) = (n2.kick.clone(), login(&anna, "pc"));
+    let pc = tokio::spawn(async move { kick.login(login).await.unwrap() });
+    eventually("a try", || async { !cluster.mesh.kicks().is_empty() }).await;
+    // Longer than three tries that fail at once.
+    pause(Duration::from_millis(300)).await;
+    cluster.mesh.unsilence("n1");
+    match soon("the login", pc).await.unwrap() {
+        LoginOutcome::Admitted(pc) => assert!(pc.old_confirmed()),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(told(&phone).await.code, Code::Superseded);
 }

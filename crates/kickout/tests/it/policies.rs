@@ -231,16 +231,17 @@ async fn a_resume_that_is_refused_takes_nobodys_place() {
         let mut count = profiles.0.subscribe();
         let before = *count.borrow();
         // Once a login's profile is there it waits for its turn, without a pause in between.
-        let mut ask = async |number: u32, login: Login| {
+        let resume = login(&anna, resuming).intent(Intent::Resume, Some(of_pc.clone()));
+        let mut asking = Vec::new();
+        for (number, login) in (1..).zip([login(&anna, "phone"), resume]) {
             let kick = n1.kick.clone();
-            let asking = tokio::spawn(async move { kick.login(login).await.unwrap() });
+            asking.push(tokio::spawn(
+                async move { kick.login(login).await.unwrap() },
+            ));
             let arrived = count.wait_for(|asked| *asked == before + number);
             soon("the login", arrived).await.unwrap();
-            asking
-        };
-        let phone = ask(1, login(&anna, "phone")).await;
-        let resume = login(&anna, resuming).intent(Intent::Resume, Some(of_pc.clone()));
-        let late = ask(2, resume).await;
+        }
+        let [phone, late] = asking.try_into().unwrap();
         let _ = guard.release().await;
         match soon("the resume", late).await.unwrap() {
             LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Superseded),
