@@ -406,6 +406,7 @@ fn show_counters() {
         "distlock_lock_lost_total",
         "distlock_self_fence_total",
         "distlock_stale_delete_refused_total",
+        "distlock_stale_delivery_refused_total",
         "distlock_stale_kick_refused_total",
     ] {
         metrics::counter!(name).increment(0);

@@ -56,6 +56,10 @@ impl KickOut {
         } else {
             inner.kick_here(request)
         };
+        if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
+            // That a newer session was left alone is counted where it is decided, also for what the node finds out by itself.
+            metrics::counter!("distlock_stale_kick_refused_total").increment(1);
+        }
         inner.events.emit(Transition::KickReceived, |event| {
             event.uid = Some(request.uid.clone());
             event.about(&request.key);

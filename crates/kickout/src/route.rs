@@ -215,19 +215,27 @@ impl Inner {
             .get(&request.uid, &request.key)
             .filter(|live| live.phase() == Phase::Active && live.check().is_ok());
         let Some(live) = live else {
-            return DeliverResult::NotCurrent;
+            return not_current();
         };
         let (handout, pickup) = Handout::new(request.message);
         match live.queue(handout) {
             Ok(()) => {}
             Err(tokio::sync::mpsc::error::TrySendError::Full(_)) => return DeliverResult::Full,
-            Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => {
-                return DeliverResult::NotCurrent;
-            }
+            Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => return not_current(),
         }
         let ended = async {
             live.superseded().await;
         };
-        pickup.outcome(&*self.clock, request.within, ended).await
+        let outcome = pickup.outcome(&*self.clock, request.within, ended).await;
+        // A client that reads too slowly is current all the same.
+        if outcome == DeliverResult::NotCurrent && live.check().is_err() {
+            return not_current();
+        }
+        outcome
     }
+}
+
+fn not_current() -> DeliverResult {
+    metrics::counter!("distlock_stale_delivery_refused_total").increment(1);
+    DeliverResult::NotCurrent
 }

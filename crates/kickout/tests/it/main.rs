@@ -5,6 +5,7 @@ mod chaos;
 mod cluster;
 mod failures;
 mod link;
+mod metering;
 mod nodes;
 mod order;
 mod policies;
