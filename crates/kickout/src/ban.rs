@@ -126,7 +126,7 @@ impl Inner {
     pub(crate) async fn ban_has_ended(&self, uid: &Uid, ban: &Ban) {
         if let Err(error) = self.directory.drop_ban(uid, Some(ban.id)).await {
             // Without its mark it means nothing.
-            tracing::debug!(%uid, %error, "an ended ban was not removed");
+            tracing::debug!(?uid, %error, "an ended ban was not removed");
         }
         self.events.emit(Transition::Unbanned, |event| {
             event.uid = Some(uid.clone());

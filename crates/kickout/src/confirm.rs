@@ -109,7 +109,7 @@ impl Run {
         let (inner, uid) = (Arc::clone(&self.inner), self.login.uid.clone());
         self.inner.spawn(async move {
             if let Err(error) = inner.settle(&uid, &gone).await {
-                tracing::warn!(%uid, %error, "the directory is told later that sessions are gone");
+                tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
             }
         });
     }

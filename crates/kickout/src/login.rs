@@ -293,7 +293,7 @@ impl Run {
             let released = async {
                 if let Released::AlreadyLost(reason) = guard.release().await {
                     metrics::counter!("distlock_lock_lost_total").increment(1);
-                    tracing::warn!(%uid, %reason, "the account's lock was lost during a login");
+                    tracing::warn!(?uid, %reason, "the account's lock was lost during a login");
                 }
                 metrics::histogram!("distlock_lock_hold_seconds")
                     .record(inner.clock.now().since(locked).as_secs_f64());

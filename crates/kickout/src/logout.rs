@@ -138,7 +138,7 @@ impl Inner {
             Ok(true) => LoggedOut::Deleted,
             Ok(false) => LoggedOut::AlreadyGone,
             Err(error) => {
-                tracing::warn!(uid = %live.uid, session = %live.key.session, %error, "logout is tried again");
+                tracing::warn!(uid = ?live.uid, session = %live.key.session, %error, "logout is tried again");
                 let delete = (live.uid.clone(), live.key.clone(), grant);
                 self.retries.push(delete);
                 LoggedOut::Queued

@@ -134,7 +134,7 @@ impl Inner {
             Ok(seen) => seen.record,
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
-                tracing::error!(uid = %hint.uid, %error, "a kick cannot be looked up");
+                tracing::error!(uid = ?hint.uid, %error, "a kick cannot be looked up");
                 return Ok(None);
             }
         };
@@ -213,7 +213,7 @@ impl Inner {
                         outcome = outcome.and(compared);
                     }
                     Err(error) => {
-                        tracing::error!(uid = %live.uid, %error, "a session cannot be compared");
+                        tracing::error!(uid = ?live.uid, %error, "a session cannot be compared");
                     }
                 }
                 self.count_duplicates(live);
@@ -309,7 +309,7 @@ impl Inner {
             .count();
         if active > 1 {
             metrics::counter!("distlock_duplicates_detected_total").increment(1);
-            tracing::error!(uid = %live.uid, "two sessions are active in one slot");
+            tracing::error!(uid = ?live.uid, "two sessions are active in one slot");
         }
     }
 }

@@ -105,7 +105,7 @@ impl Inner {
                         outcome = outcome.and(later_or_never(key.as_str(), swept));
                     }
                     (_, Err(error)) => {
-                        tracing::error!(key = key.as_str(), %error, "a record cannot be swept");
+                        tracing::error!(?key, %error, "a record cannot be swept");
                     }
                     (None, Ok(_)) => {}
                 }
@@ -235,7 +235,7 @@ impl Inner {
 fn later_or_never(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {
-            tracing::error!(key, %error, "a record cannot be swept");
+            tracing::error!(?key, %error, "a record cannot be swept");
             Ok(())
         }
         swept => swept,

@@ -1,20 +1,29 @@
-//! What an operator sees of late actions.
+//! What an operator sees of late actions, and how accounts are named in the log.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
 
+use distlock_core::{Expect, RecordKey};
 use distlock_kickout::{
     Boot, Code, DeliverRequest, DeliverResult, KickRequest, KickResult, Message, Session,
     SessionKey,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-use crate::cluster::{Cluster, PATIENCE, told, uid};
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber,
+};
+
+use crate::cluster::{Cluster, PATIENCE, eventually, told, uid};
 
 /// Counters by their names.
 #[derive(Clone, Default)]
@@ -97,4 +106,68 @@ async fn every_late_kick_and_delivery_is_counted() {
     let before = kicks();
     assert_eq!(kick(phone.key()), KickResult::Newer(again.generation()));
     assert_eq!(kicks(), before + 1);
+}
+
+/// What was logged, as text: a field that is written as it is, is seen as it is.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0 += &format!(" {field}={value:?}");
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0 += &format!(" {field}={value}");
+    }
+}
+
+impl Subscriber for Logged {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// An account's name may hold what turns a terminal's text around.
+#[tokio::test]
+async fn an_account_cannot_write_the_log() {
+    let logged = Logged::default();
+    let _watched = subscriber::set_default(logged.clone());
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna\u{202e}nimda");
+    let phone = n1.admit(&anna, "phone").await;
+    let key = RecordKey::new(format!("sess/{anna}")).unwrap();
+    let records = cluster.memory.records();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    let expect = Expect::Version(entry.version);
+    records.put(&key, b"garbage", expect).await.unwrap();
+    let lines = || logged.0.lock().unwrap().clone();
+    for problem in ["cannot be compared", "cannot be swept"] {
+        eventually(problem, || async {
+            lines().iter().any(|line| line.contains(problem))
+        })
+        .await;
+    }
+    phone.logout().await;
+    for line in lines() {
+        assert!(!line.contains('\u{202e}'), "{line:?}");
+    }
 }
