@@ -1,6 +1,7 @@
 //! Looking at accounts and ending sessions by hand.
 
 use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -17,8 +18,9 @@ use crate::{
 
 const PAGE: u32 = 256;
 const ROUNDS: u32 = 8;
-/// Accounts in a row that could not be changed before the rest is not tried: the store is away, not one of its records.
-const FAILURES: usize = 8;
+/// Accounts that are ended at a time: their nodes may take a while to answer. Where none of so many can be changed the rest is
+/// not tried: the store is away, not one of its records.
+const AT_ONCE: usize = 16;
 
 /// Whom an administrator means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,11 +103,11 @@ pub struct Kicked {
 }
 
 impl Kicked {
-    fn failed(uid: &Uid, entry: SlotEntry, error: &Error) -> Self {
+    fn failed(uid: &Uid, entry: &SlotEntry, error: &Error) -> Self {
         Self {
             uid: uid.clone(),
-            key: entry.key,
-            device: entry.device,
+            key: entry.key.clone(),
+            device: entry.device.clone(),
             kick_id: Uuid::nil(),
             gone: false,
             error: Some(error.to_string()),
@@ -200,27 +202,31 @@ impl KickOut {
             return self.inner.end_sessions(uid, wanted, ending).await;
         }
         let mut kicked = Vec::new();
-        let (mut changed_any, mut failures) = (false, Vec::new());
-        for (uid, found) in self.inner.accounts_of(target).await? {
-            let ended = match failures.first().cloned() {
-                Some(error) if failures.len() >= FAILURES => Err(error),
-                _ => self.inner.end_sessions(&uid, wanted, ending).await,
-            };
-            match ended {
-                Ok(ended) => {
-                    kicked.extend(ended);
-                    failures.clear();
-                    changed_any = true;
+        let (mut changed_any, mut is_away, mut first) = (false, false, None);
+        for some in self.inner.accounts_of(target).await?.chunks(AT_ONCE) {
+            let ended = match &first {
+                Some(error) if is_away => vec![Err(Error::clone(error)); some.len()],
+                _ => {
+                    let uids = some.iter().map(|(uid, _)| uid);
+                    join_all(uids.map(|uid| self.inner.end_sessions(uid, wanted, ending))).await
                 }
-                Err(error) => {
-                    tracing::warn!(?uid, %error, "sessions could not be ended");
-                    let failed = |entry| Kicked::failed(&uid, entry, &error);
-                    kicked.extend(found.into_iter().map(failed));
-                    failures.push(error);
+            };
+            is_away = ended.iter().all(Result::is_err);
+            for ((uid, found), ended) in some.iter().zip(ended) {
+                match ended {
+                    Ok(ended) => {
+                        kicked.extend(ended);
+                        changed_any = true;
+                    }
+                    Err(error) => {
+                        tracing::warn!(?uid, %error, "sessions could not be ended");
+                        kicked.extend(found.iter().map(|it| Kicked::failed(uid, it, &error)));
+                        first.get_or_insert(error);
+                    }
                 }
             }
         }
-        match failures.into_iter().next() {
+        match first {
             Some(error) if !changed_any => Err(error),
             _ => Ok(kicked),
         }

@@ -1,8 +1,15 @@
 //! Looking at accounts and ending sessions by hand.
 
-use distlock_kickout::{Code, NodeId, Session, Target};
+use std::sync::Arc;
 
-use crate::cluster::{Cluster, eventually, told, uid};
+use async_trait::async_trait;
+use distlock_kickout::{
+    Code, DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError,
+    Peers, Session, Target,
+};
+use tokio::sync::Barrier;
+
+use crate::cluster::{Cluster, PATIENCE, eventually, soon, timers, told, uid};
 
 #[tokio::test]
 async fn kicks_by_account_session_and_node() {
@@ -97,4 +104,47 @@ async fn what_fails_for_one_account_is_told_with_its_session_and_the_others_end(
     n2.faults.unblock("sess/bob");
     assert_eq!(kick(&Target::All).await.unwrap().len(), 1);
     assert_eq!(told(&sessions[1]).await.code, Code::AdminKick);
+}
+
+/// Answers a kick when there is another one.
+#[derive(Debug)]
+struct InPairs(Barrier);
+
+#[async_trait]
+impl Peers for InPairs {
+    async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
+        self.0.wait().await;
+        Ok(KickResult::AlreadyGone)
+    }
+
+    async fn deliver(
+        &self,
+        _: &NodeAddress,
+        _: DeliverRequest,
+    ) -> Result<DeliverResult, PeerError> {
+        Err(PeerError::NotSent("nothing is delivered here".into()))
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_answers_slowly_holds_up_several_accounts_at_once() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    timers.kick_budget = PATIENCE / 4;
+    timers.peer_deadline = PATIENCE / 4;
+    let n1 = cluster.node("n1").await;
+    let n2 = cluster
+        .node_with("n2", |builder| {
+            builder
+                .timers(timers)
+                .peers(Arc::new(InPairs(Barrier::new(2))))
+        })
+        .await;
+    let mut sessions = Vec::new();
+    for user in ["anna", "bob"].map(uid) {
+        sessions.push(n1.admit(&user, "phone").await);
+    }
+    let kicked = soon("the kick", n2.kick.kick(&Target::All, None)).await;
+    let gone = kicked.unwrap().iter().filter(|it| it.gone).count();
+    assert_eq!(gone, sessions.len());
 }
