@@ -35,15 +35,6 @@ pub(crate) struct Caller {
     lines: Mutex<HashMap<NodeId, Arc<Line>>>,
 }
 
-/// Why it is a kick's turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// The node is in use.
-    Free,
-    /// The node is left alone, and this kick finds out whether it is back.
-    Probe,
-}
-
 #[derive(Debug)]
 struct Line {
     /// For what a login waits for. Places of their own, because messages wait for clients that read slowly.
@@ -74,14 +65,11 @@ impl Caller {
     ///
     /// # Errors
     /// [`PeerError::NotSent`] when that takes longer than `limit`.
-    pub(crate) async fn turn(&self, node: &NodeId, limit: Duration) -> Result<Turn, PeerError> {
+    pub(crate) async fn turn(&self, node: &NodeId, limit: Duration) -> Result<(), PeerError> {
         let line = self.line(node);
         let turn = async {
-            loop {
-                match line.turn(self.clock.now()) {
-                    Ok(turn) => return turn,
-                    Err(wait) => self.clock.sleep(wait).await,
-                }
+            while let Err(wait) = line.turn(self.clock.now()) {
+                self.clock.sleep(wait).await;
             }
         };
         let turn = within(&*self.clock, limit, turn).await;
@@ -197,15 +185,15 @@ impl Line {
     }
 
     /// Whether it is a kick's turn, or how long it has to wait.
-    fn turn(&self, now: Moment) -> Result<Turn, Duration> {
+    fn turn(&self, now: Moment) -> Result<(), Duration> {
         let mut health = self.health();
         if health.open_until.is_none_or(|until| now >= until) {
-            return Ok(Turn::Free);
+            return Ok(());
         }
         let wait = health.probe_at.since(now);
         if wait.is_zero() {
             health.probe_at = now + PROBE;
-            return Ok(Turn::Probe);
+            return Ok(());
         }
         Err(wait)
     }
@@ -346,19 +334,19 @@ mod tests {
         let second = Duration::from_secs(1);
         let turn = || caller.turn(&to.node, second).now_or_never();
         for _ in 0..FAILURES {
-            assert_eq!(turn(), Some(Ok(Turn::Free)));
+            assert_eq!(turn(), Some(Ok(())));
             let unanswered = caller.kick(&to, kick(&to), second).await;
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
         }
-        assert_eq!(turn(), Some(Ok(Turn::Probe)));
+        assert_eq!(turn(), Some(Ok(())));
         assert_eq!(turn(), None, "one is trying");
         clock.advance(PROBE);
-        assert_eq!(turn(), Some(Ok(Turn::Probe)));
+        assert_eq!(turn(), Some(Ok(())));
         // It answers: everybody may.
         deaf.answers.store(true, Ordering::Relaxed);
         assert!(caller.kick(&to, kick(&to), second).await.is_ok());
         for _ in 0..3 {
-            assert_eq!(turn(), Some(Ok(Turn::Free)));
+            assert_eq!(turn(), Some(Ok(())));
         }
     }
 

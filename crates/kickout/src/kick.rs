@@ -6,7 +6,6 @@ use distlock_core::{Moment, Result, micros};
 use futures_util::future::join_all;
 
 use crate::{
-    caller::Turn,
     event::Transition,
     flow::{Inner, KickOut},
     ident::{Generation, SessionKey, Uid},
@@ -20,17 +19,6 @@ use crate::{
 /// Tries per kick within its budget.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(30);
-
-/// What one try to tell a session came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tried {
-    /// It is known to be gone.
-    Gone,
-    /// It is not.
-    Failed,
-    /// Its node had not answered others before. That costs no try: it may be back before the budget is used up.
-    LeftAlone,
-}
 
 impl KickOut {
     /// A kick from another node: ends exactly the session it names. Every answer is final.
@@ -107,54 +95,46 @@ impl Inner {
             self.apply(uid, revocation);
             return true;
         }
-        // Also where tries fail at once, the last one finds a node that was away for a moment.
-        let pace = until.since(self.clock.now()) / TRIES;
-        let pace = pace.min(self.timers.peer_deadline);
-        let mut tries = 0;
-        while tries < TRIES {
-            let started = self.clock.now();
-            let next = match self.try_kick(uid, revocation, until, decided).await {
-                Tried::Gone => return true,
-                Tried::LeftAlone => started,
-                Tried::Failed => {
-                    tries += 1;
-                    started + pace
-                }
-            };
-            let now = self.clock.now();
-            let pause = next.since(now).max(PAUSE) + jitter(PAUSE);
-            if pause >= until.since(now) {
+        // Tries that fail at once are over soon: where nobody listens any more, a login must not wait for the dead.
+        for round in 0..TRIES {
+            if round > 0 {
+                self.clock.sleep(PAUSE + jitter(PAUSE)).await;
+            }
+            if until.since(self.clock.now()).is_zero() {
                 break;
             }
-            self.clock.sleep(pause).await;
+            if self.try_kick(uid, revocation, until, decided).await {
+                return true;
+            }
         }
         false
     }
 
+    /// Whether the session is known to be gone now. While its node is left alone because it had not answered others, this waits
+    /// for a turn to find out whether it is back.
     async fn try_kick(
         &self,
         uid: &Uid,
         revocation: &Revocation,
         until: Moment,
         decided: Option<Moment>,
-    ) -> Tried {
+    ) -> bool {
         let SessionKey { node, boot, .. } = &revocation.key;
         let left = || until.since(self.clock.now());
         let standing = self.nodes.standing(node, *boot);
         let to = match within(&*self.clock, left(), standing).await {
-            Some(Ok(Standing::Dead)) => return Tried::Gone,
+            Some(Ok(Standing::Dead)) => return true,
             Some(Ok(Standing::Up(to))) => to,
-            Some(Err(_)) | None => return Tried::Failed,
+            Some(Err(_)) | None => return false,
         };
-        let turn = self.caller.turn(node, left()).await;
-        let answer = match turn {
-            Ok(_) => {
+        let answer = match self.caller.turn(node, left()).await {
+            Ok(()) => {
                 let mut request = KickRequest::of(uid, revocation, &self.node);
                 request.after = decided.map(|at| self.clock.now().since(at));
                 let deadline = left().min(self.timers.peer_deadline);
                 self.caller.kick(&to, request, deadline).await
             }
-            Err(ref error) => Err(error.clone()),
+            Err(error) => Err(error),
         };
         self.events.emit(Transition::KickSent, |event| {
             event.revocation(uid, revocation);
@@ -164,14 +144,10 @@ impl Inner {
                 Err(error) => error.to_string(),
             });
         });
-        if answer.is_ok() {
-            return Tried::Gone;
+        if answer.is_err() {
+            self.nodes.doubt(node);
         }
-        self.nodes.doubt(node);
-        match turn {
-            Ok(Turn::Free) => Tried::Failed,
-            Ok(Turn::Probe) | Err(_) => Tried::LeftAlone,
-        }
+        answer.is_ok()
     }
 
     /// Takes the revocations of sessions that are known to be gone out of the record. Answers the record as it is now.
