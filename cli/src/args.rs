@@ -1,6 +1,6 @@
 //! The command line: global flags, the commands, and how a mistake in it is answered.
 
-use std::{io::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::{
     CommandFactory as _, Parser, Subcommand,
@@ -12,7 +12,7 @@ use crate::{
     context::Context,
     exit::{Failure, Outcome, code},
     logging::{self, LogFormat},
-    output,
+    output, stderr,
 };
 
 /// One distributed lock, many stores.
@@ -179,7 +179,7 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
 fn answer(error: &clap::Error) -> Outcome {
     let text = error.render();
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = write!(std::io::stderr().lock(), "{text}");
+        stderr::say(&text.to_string());
         return Ok(code::USAGE);
     }
     if matches!(

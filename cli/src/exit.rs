@@ -4,6 +4,8 @@ use std::{fmt, io, panic, process::ExitCode};
 
 use distlock::ErrorKind;
 
+use crate::{output, stderr};
+
 /// The documented exit codes. `run` also ends with its child's own code.
 pub(crate) mod code {
     /// Everything went well.
@@ -118,17 +120,24 @@ fn code_of(kind: ErrorKind) -> u8 {
 
 /// Runs the tool and turns its end, a panic included, into the process's exit code.
 pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        // What was said before is read before.
+        stderr::catch_up();
+        print(panicked);
+    }));
     let code = match panic::catch_unwind(run) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
             if !failure.message.is_empty() {
-                crate::output::complain(&failure);
+                output::complain(&failure);
             }
             failure.code
         }
         // The panic hook has printed it.
         Err(_) => code::BUG,
     };
+    stderr::finish();
     ExitCode::from(code)
 }
 

@@ -18,6 +18,7 @@ mod logging;
 mod output;
 mod processes;
 mod progress;
+mod stderr;
 mod takeover;
 mod values;
 

@@ -9,7 +9,10 @@ use std::{
 use distlock::{HolderInfo, LockInfo};
 use serde::Serialize;
 
-use crate::exit::{Failure, Outcome};
+use crate::{
+    exit::{Failure, Outcome},
+    stderr,
+};
 
 /// Writes one line of result.
 pub(crate) fn line(text: impl fmt::Display) -> Outcome<()> {
@@ -23,20 +26,22 @@ pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
 
 /// Writes a result that brings its own line ends.
 pub(crate) fn bytes(text: &[u8]) -> Outcome<()> {
+    // A terminal shows both.
+    stderr::catch_up();
     let mut out = io::stdout().lock();
     out.write_all(text)
         .and_then(|()| out.flush())
         .map_err(|error| Failure::output(&error))
 }
 
-/// Tells the user about progress. A standard error that cannot be written to must not end the command.
+/// Tells the user about progress. Never waits for the user to read it.
 pub(crate) fn tell(text: impl fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "distlock: {text}");
+    stderr::say(&format!("distlock: {text}\n"));
 }
 
 /// Tells the user what failed.
 pub(crate) fn complain(text: impl fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "distlock: error: {text}");
+    stderr::insist(&format!("distlock: error: {text}\n"));
 }
 
 /// A lock as `--json` shows it; what is not known is null.

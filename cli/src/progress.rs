@@ -1,13 +1,13 @@
 //! What a person sees while it runs: a bar on a terminal, a line per part elsewhere.
 
 use std::{
-    io::{IsTerminal as _, stderr},
+    io::{self, IsTerminal as _},
     time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output;
+use crate::{output, stderr};
 
 /// Progress on standard error.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Progress {
         bar.enable_steady_tick(Duration::from_millis(250));
         Self {
             bar,
-            lines: !stderr().is_terminal(),
+            lines: !io::stderr().is_terminal(),
         }
     }
 
@@ -63,7 +63,10 @@ impl Progress {
 
     /// Something that a reader must know.
     pub(crate) fn note(&self, text: &str) {
-        self.bar.suspend(|| output::tell(text));
+        self.bar.suspend(|| {
+            output::tell(text);
+            stderr::catch_up();
+        });
     }
 
     pub(crate) fn finish(&self) {

@@ -312,6 +312,19 @@ fn logs_go_to_standard_error_in_the_wanted_form() {
 }
 
 #[test]
+fn what_is_said_last_is_read_last() {
+    let home = Home::new();
+    let mut inspect = home.bare(["inspect", "job", "--backend", "sqlite:/nowhere/locks.db"]);
+    // Nearly a variable of ours, which is said first.
+    inspect.env("DISTLOCK_LOGS", "");
+    let done = finish(inspect.env("DISTLOCK_LOG", "trace"), "");
+    let said: Vec<_> = done.stderr.lines().collect();
+    let (first, last) = (said[0], said[said.len() - 1]);
+    assert!(first.contains("DISTLOCK_LOGS means nothing"), "{done:?}");
+    assert!(last.starts_with("distlock: error: "), "{done:?}");
+}
+
+#[test]
 fn a_lock_expires_by_itself_when_its_ticket_is_not_renewed() {
     let home = Home::new();
     let ticket = home.run(["acquire", "job", "--ttl", "300ms"]).stdout;

@@ -1,13 +1,13 @@
 //! `distlock run`: exclusion, environment, signals, and what happens when the lock cannot be kept.
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use distlock_harness::{Process, Signal, distlock_binary, eventually};
 
-use crate::support::{BlockingWriter, Home, SOON, content, finish, gone, state_of};
+use crate::support::{
+    BlockingWriter, Home, SOON, UnreadPipe, content, finish, gone, state_of, through,
+    waits_for_reader,
+};
 
 /// The process id that a script printed as `NAME ID`.
 fn id(process: &Process, name: &str) -> u32 {
@@ -117,21 +117,10 @@ fn a_stopped_command_can_be_ended() {
 #[test]
 fn control_z_where_nobody_looks_after_the_session_pauses_for_a_moment_only() {
     let home = Home::new();
-    let tool = home.distlock::<&str>([]);
-    let mut session = Command::new("setsid");
-    for (name, value) in tool.get_envs() {
-        match value {
-            Some(value) => session.env(name, value),
-            None => session.env_remove(name),
-        };
-    }
     // The command is paused as well, and sees that it is continued.
     let script = "trap 'exit 7' CONT; kill -TSTP $PPID; sleep 60 & wait";
-    session
-        .arg("--wait")
-        .arg(tool.get_program())
-        .args(["run", "job", "--", "sh", "-c", script]);
-    let mut run = Process::spawn(&mut session).unwrap();
+    let tool = home.distlock(["run", "job", "--", "sh", "-c", script]);
+    let mut run = Process::spawn(&mut through("setsid", ["--wait"], &tool)).unwrap();
     assert_eq!(run.wait(SOON).unwrap().code(), Some(7), "{}", run.output());
     assert_eq!(home.inspect("job")["state"], "free");
 }
@@ -147,18 +136,7 @@ fn what_was_ignored_from_the_start_stays_ignored() {
         go.display()
     );
     let tool = home.distlock(["run", "job", "--", "sh", "-c", &script]);
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", ignoring, "sh"])
-        .arg(tool.get_program())
-        .args(tool.get_args());
-    for (name, value) in tool.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let mut run = Process::spawn(&mut command).unwrap();
+    let mut run = Process::spawn(&mut through("sh", ["-c", ignoring, "sh"], &tool)).unwrap();
     run.wait_for_line(SOON, |line| line == "ready").unwrap();
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
         run.signal(signal).unwrap();
@@ -267,6 +245,47 @@ fn a_store_that_hangs_ends_the_command_before_the_lock_can_lapse() {
         "TERM came once, before KILL"
     );
     assert!(run.output().contains("lapses in"), "{}", run.output());
+}
+
+#[test]
+fn a_command_that_cannot_keep_its_lock_is_killed_also_when_nobody_reads_what_is_told() {
+    let home = Home::new();
+    let mut unread = UnreadPipe::new();
+    unread.fill();
+    // The shell itself has something to say about its killed child.
+    let script = "exec 2>&1; trap 'echo trapped' TERM; echo shell $$; while :; do sleep 0.02; done";
+    let run = home.distlock(["run", "job", "--ttl", "2s", "--", "sh", "-c", script]);
+    let mut run = Process::spawn(&mut unread.takes(2, &run)).unwrap();
+    let shell = id(&run, "shell");
+    let held = BlockingWriter::new(&home);
+    run.wait_for_line(SOON, |line| line == "trapped").unwrap();
+    gone(shell);
+    drop(held);
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
+}
+
+#[test]
+fn a_waiting_run_sees_signals_and_its_turn_also_when_nobody_reads_who_holds_the_lock() {
+    let home = Home::new();
+    let mut unread = UnreadPipe::new();
+    unread.fill();
+    let go = home.path("go");
+    let wait_for_go = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
+    let mut holder = home.hold("job", &[], &wait_for_go);
+    let waiter = || {
+        let tool = home.distlock(["run", "job", "--", "echo", "my turn"]);
+        let waiter = Process::spawn(&mut unread.takes(2, &tool)).unwrap();
+        waits_for_reader(waiter.id(), 2);
+        waiter
+    };
+    let mut ended = waiter();
+    ended.signal(Signal::TERM).unwrap();
+    assert_eq!(ended.wait(SOON).unwrap().code(), Some(143));
+    let mut waiter = waiter();
+    std::fs::write(go, "").unwrap();
+    assert!(holder.wait(SOON).unwrap().success());
+    assert!(waiter.wait(SOON).unwrap().success());
+    assert_eq!(waiter.output(), "my turn");
 }
 
 #[test]

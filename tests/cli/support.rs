@@ -2,13 +2,15 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{PipeReader, PipeWriter, Write as _},
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
 use distlock_harness::{Process, eventually};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -203,6 +205,77 @@ pub(crate) fn content(path: &Path) -> String {
     })
     .unwrap();
     text
+}
+
+/// The tool with these settings, started by another program as its last arguments.
+pub(crate) fn through<A: AsRef<std::ffi::OsStr>>(
+    program: &str,
+    args: impl IntoIterator<Item = A>,
+    tool: &Command,
+) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .arg(tool.get_program())
+        .args(tool.get_args());
+    for (name, value) in tool.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+/// A pipe that nobody reads.
+pub(crate) struct UnreadPipe {
+    _reader: PipeReader,
+    writer: PipeWriter,
+}
+
+impl UnreadPipe {
+    pub(crate) fn new() -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        Self {
+            _reader: reader,
+            writer,
+        }
+    }
+
+    /// Whoever writes into it from now on waits.
+    pub(crate) fn fill(&mut self) {
+        let flags = fcntl_getfl(&self.writer).unwrap();
+        fcntl_setfl(&self.writer, flags | OFlags::NONBLOCK).unwrap();
+        while self.writer.write(&[b'\n'; 4096]).is_ok() {}
+    }
+
+    /// The same tool, with one of its streams into this pipe.
+    pub(crate) fn takes(&self, stream: u32, tool: &Command) -> Command {
+        // Opened anew: what is set for our own end, as not to wait, must not be set for theirs.
+        let pipe = format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            self.writer.as_raw_fd()
+        );
+        let script = format!("exec \"$@\" {stream}>{pipe}");
+        through("sh", ["-c", &script, "sh"], tool)
+    }
+}
+
+/// Waits until a process waits for somebody to read what it writes to this stream.
+#[track_caller]
+pub(crate) fn waits_for_reader(process: u32, stream: u32) {
+    let writes = format!(" {stream:#x} ");
+    eventually("it waits for a reader", SOON, || {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        threads.flatten().any(|thread| {
+            // The number of the call, its arguments, ..
+            let call = fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+            call.find(' ')
+                .is_some_and(|at| call[at..].starts_with(&writes))
+        })
+    })
+    .unwrap();
 }
 
 /// Holds the store's write lock until it is dropped.

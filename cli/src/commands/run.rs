@@ -18,7 +18,7 @@ use crate::{
     exit::{Failure, Outcome, code},
     group::{ProcessGroup, Signals},
     output::{self, holder_line},
-    values,
+    stderr, values,
 };
 
 mod supervise;
@@ -219,6 +219,8 @@ impl Run {
         kill_after: Duration,
         clock: &dyn Clock,
     ) -> Outcome {
+        // What the command says comes after what we have said.
+        stderr::catch_up();
         let mut command = self.command_for(guard, holder, &self.command);
         let mut group = match ProcessGroup::spawn(&mut command) {
             Ok(group) => group,

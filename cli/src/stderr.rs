@@ -1,0 +1,258 @@
+//! Standard error, written by one thread, so that whoever says something never waits for whoever reads it: a pager that
+//! nobody scrolls must not hold up what renews a lock, nor what ends a command that has lost its own.
+//!
+//! What does not fit any more is left out, and counted where it would have stood.
+
+use std::{
+    io::{self, Write},
+    mem,
+    sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// How many bytes may wait to be written: thousands of lines, and nothing that a process would feel.
+const ROOM: usize = 1 << 20;
+
+/// How long something is held up that should come after what was said. It comes at once, unless nobody reads.
+const MOMENT: Duration = Duration::from_millis(200);
+
+/// How long the process stays to have its last words heard.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// `None` where the system gives us no thread for it.
+static WRITER: LazyLock<Option<Arc<Lines>>> = LazyLock::new(|| Lines::to(io::stderr()).ok());
+
+/// Says whole lines, or leaves them out when too many wait already.
+pub(crate) fn say(lines: &str) {
+    match &*WRITER {
+        Some(writer) => writer.say(lines),
+        None => directly(lines),
+    }
+}
+
+/// Says what is too important to be left out.
+pub(crate) fn insist(lines: &str) {
+    match &*WRITER {
+        Some(writer) => writer.insist(lines),
+        None => directly(lines),
+    }
+}
+
+/// Waits until everything that was said is written, so that what comes next comes after it. Only for a moment, and not at
+/// all once that was in vain, until somebody reads again.
+pub(crate) fn catch_up() {
+    if let Some(writer) = &*WRITER {
+        writer.catch_up(MOMENT);
+    }
+}
+
+/// The same at the end of the process, when there is nothing better to do.
+pub(crate) fn finish() {
+    if let Some(writer) = &*WRITER {
+        writer.wait(LAST_WORDS);
+    }
+}
+
+/// A standard error that cannot be written to must not end a command.
+fn directly(lines: &str) {
+    let _ = io::stderr().write_all(lines.as_bytes());
+}
+
+/// Lines on their way to a reader.
+#[derive(Debug, Default)]
+struct Lines {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: String,
+    /// How many lines did not fit after those.
+    left_out: usize,
+    /// Some are on their way.
+    writing: bool,
+    /// Waiting for the reader was in vain, and it has read nothing since.
+    stalled: bool,
+}
+
+impl Lines {
+    /// Starts the thread that writes them.
+    fn to(mut out: impl Write + Send + 'static) -> io::Result<Arc<Self>> {
+        let lines = Arc::new(Self::default());
+        let written = Arc::clone(&lines);
+        thread::Builder::new()
+            .name("stderr".to_owned())
+            .spawn(move || {
+                loop {
+                    // One write a line, so that what others write there comes between lines.
+                    for line in written.next().split_inclusive('\n') {
+                        // Whoever read it may go away: there is nobody to say it to then.
+                        let _ = out.write_all(line.as_bytes());
+                    }
+                    written.done();
+                }
+            })?;
+        Ok(lines)
+    }
+
+    fn say(&self, lines: &str) {
+        let mut state = self.state();
+        if state.waiting.len() + lines.len() > ROOM || state.left_out > 0 {
+            state.left_out += lines.lines().count();
+        } else {
+            state.waiting += lines;
+        }
+        self.changed.notify_all();
+    }
+
+    fn insist(&self, lines: &str) {
+        let mut state = self.state();
+        state.tell_left_out();
+        state.waiting += lines;
+        self.changed.notify_all();
+    }
+
+    /// Waits for lines and gives all that wait.
+    fn next(&self) -> String {
+        let state = self.state();
+        let mut state = self
+            .changed
+            .wait_while(state, |state| !state.has_more())
+            .unwrap_or_else(PoisonError::into_inner);
+        state.writing = true;
+        state.tell_left_out();
+        mem::take(&mut state.waiting)
+    }
+
+    fn done(&self) {
+        let mut state = self.state();
+        state.writing = false;
+        state.stalled = false;
+        self.changed.notify_all();
+    }
+
+    fn catch_up(&self, at_most: Duration) {
+        if !self.state().stalled {
+            self.wait(at_most);
+        }
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let state = self.state();
+        let (mut state, waited) = self
+            .changed
+            .wait_timeout_while(state, at_most, |state| state.writing || state.has_more())
+            .unwrap_or_else(PoisonError::into_inner);
+        state.stalled = waited.timed_out();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn has_more(&self) -> bool {
+        !self.waiting.is_empty() || self.left_out > 0
+    }
+
+    /// What stands where lines were left out.
+    fn tell_left_out(&mut self) {
+        let lines = mem::take(&mut self.left_out);
+        if lines > 0 {
+            self.waiting += &format!(
+                "distlock: warning: standard error was not read in time, lines left out here: {lines}\n"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Reads nothing while the other end of `stalled` is there.
+    struct Reader {
+        stalled: Receiver<()>,
+        read: Sender<String>,
+    }
+
+    impl Write for Reader {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let _ = self.stalled.recv();
+            let _ = self.read.send(String::from_utf8_lossy(line).into_owned());
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn stalled() -> (Arc<Lines>, Sender<()>, Receiver<String>) {
+        let (release, stalled) = channel();
+        let (read, heard) = channel();
+        let lines = Lines::to(Reader { stalled, read }).unwrap();
+        (lines, release, heard)
+    }
+
+    #[test]
+    fn nobody_waits_for_a_reader_that_does_not_read_and_what_it_missed_is_counted() {
+        let (lines, release, heard) = stalled();
+        let long = "x".repeat(ROOM / 4) + "\n";
+        // One is on its way, three wait, the others do not fit.
+        lines.say("first\n");
+        while !lines.state().writing {
+            thread::yield_now();
+        }
+        for _ in 0..5 {
+            lines.say(&long);
+        }
+        lines.say("short, and no sooner than what was left out\n");
+        lines.insist("last words\n");
+        // In vain, and only once.
+        lines.catch_up(Duration::from_millis(1));
+        lines.catch_up(SOON * 1000);
+        drop(release);
+        lines.wait(SOON);
+        let heard: Vec<_> = heard.try_iter().collect();
+        assert_eq!(heard.len(), 6, "{:?}", heard.iter().map(String::len));
+        assert_eq!(heard[0], "first\n");
+        assert!(heard[1..4].iter().all(|line| *line == long));
+        assert!(heard[4].contains("lines left out here: 3"));
+        assert_eq!(heard[5], "last words\n");
+    }
+
+    #[test]
+    fn what_was_left_out_is_told_once_and_then_everything_is_said_again() {
+        let (lines, release, heard) = stalled();
+        lines.say("first\n");
+        drop(release);
+        lines.wait(SOON);
+        // One that could never fit.
+        lines.say(&"x".repeat(ROOM + 1));
+        lines.wait(SOON);
+        lines.say("again\n");
+        lines.wait(SOON);
+        let heard: Vec<_> = heard.try_iter().collect();
+        assert!(heard[1].contains("lines left out here: 1"), "{heard:?}");
+        assert_eq!((&*heard[0], &*heard[2]), ("first\n", "again\n"));
+    }
+
+    #[test]
+    fn lines_come_in_order_and_whoever_waits_finds_them_written() {
+        let (lines, release, heard) = stalled();
+        drop(release);
+        for number in 0..1000 {
+            lines.say(&format!("{number}\n"));
+            lines.catch_up(SOON);
+            assert_eq!(heard.try_recv(), Ok(format!("{number}\n")));
+        }
+    }
+}
