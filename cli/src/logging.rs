@@ -3,7 +3,10 @@
 use clap::ValueEnum;
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::exit::{Failure, Outcome, code};
+use crate::{
+    exit::{Failure, Outcome, code},
+    stderr,
+};
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -26,7 +29,7 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
         })?,
         _ => EnvFilter::new(level),
     };
-    let log = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = fmt().with_env_filter(filter).with_writer(|| stderr::Log);
     match format {
         LogFormat::Text => log.with_ansi(false).init(),
         LogFormat::Json => log.json().init(),

@@ -59,6 +59,21 @@ fn directly(lines: &str) {
     let _ = io::stderr().write_all(lines.as_bytes());
 }
 
+/// Log lines, one a write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        say(&String::from_utf8_lossy(line));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Lines on their way to a reader.
 #[derive(Debug, Default)]
 struct Lines {

@@ -325,6 +325,16 @@ fn what_is_said_last_is_read_last() {
 }
 
 #[test]
+fn nothing_of_a_long_complaint_is_lost() {
+    // More than a pipe holds.
+    let word = "x".repeat(100_000);
+    let done = Home::new().run([&word]);
+    assert_eq!(done.code, 64);
+    assert!(done.stderr.contains(&word), "{} bytes", done.stderr.len());
+    assert!(done.stderr.ends_with('\n'));
+}
+
+#[test]
 fn a_lock_expires_by_itself_when_its_ticket_is_not_renewed() {
     let home = Home::new();
     let ticket = home.run(["acquire", "job", "--ttl", "300ms"]).stdout;

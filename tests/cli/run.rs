@@ -289,6 +289,20 @@ fn a_waiting_run_sees_signals_and_its_turn_also_when_nobody_reads_who_holds_the_
 }
 
 #[test]
+fn a_lock_is_renewed_also_when_nobody_reads_the_log() {
+    let home = Home::new();
+    let mut unread = UnreadPipe::new();
+    unread.fill();
+    // Longer than several leases.
+    let script = "sleep 3; echo done";
+    let mut run = home.distlock(["run", "job", "--ttl", "1s", "--", "sh", "-c", script]);
+    run.env("DISTLOCK_LOG", "trace");
+    let mut run = Process::spawn(&mut unread.takes(2, &run)).unwrap();
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(0), "{}", run.output());
+    assert_eq!(run.output(), "done");
+}
+
+#[test]
 fn the_lock_is_released_only_after_the_whole_group_is_gone() {
     let home = Home::new();
     // The shell ends at once and leaves a child that ignores TERM.
