@@ -146,7 +146,10 @@ impl Run {
         let outcome = self
             .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
             .await;
-        let lost = matches!(outcome, Ok(code::LOST));
+        let lost = match &outcome {
+            Ok(code) => *code == code::LOST,
+            Err(failure) => failure.code == code::LOST,
+        };
         let mut unnoticed = false;
         match guard.release().await {
             // Between two renewals, so the command ran on: somebody else may have had the lock meanwhile.
@@ -221,6 +224,11 @@ impl Run {
     ) -> Outcome {
         // What the command says comes after what we have said.
         stderr::catch_up();
+        // This process may have been stopped since the lock was granted.
+        if let Err(error) = guard.check() {
+            let lost = Failure::from(error);
+            return Err(lost.reworded(|why| format!("the command was not started: {why}")));
+        }
         let mut command = self.command_for(guard, holder, &self.command);
         let mut group = match ProcessGroup::spawn(&mut command) {
             Ok(group) => group,
@@ -320,4 +328,37 @@ fn code_of(status: ExitStatus) -> u8 {
 
 fn signalled(signal: i32) -> u8 {
     u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use clap::FromArgMatches as _;
+    use distlock::{ManualClock, Renew, SystemClock};
+    use distlock_memory::Memory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_is_not_started_under_a_lock_that_has_lapsed_already() {
+        let clock = Arc::new(ManualClock::new());
+        let memory = Memory::new(Arc::clone(&clock) as _);
+        let locker = Locker::builder(memory.lock()).clock(Arc::clone(&clock) as _);
+        let locker = locker.build();
+        let guard = locker.lock("job").renew(Renew::Manual).acquire();
+        let guard = guard.await.unwrap();
+        // As when this process is stopped right here.
+        clock.advance(guard.ttl().duration());
+        let words = Run::augment_args(clap::Command::new("run"));
+        let words = words.get_matches_from(["run", "job", "--", "true"]);
+        let run = Run::from_arg_matches(&words).unwrap();
+        let holder = HolderLabel::of_this_process();
+        let mut signals = Signals::catch().unwrap();
+        let outcome = run
+            .under(&guard, &holder, &mut signals, Duration::ZERO, &SystemClock)
+            .await;
+        let failure = outcome.expect_err("the command was started");
+        assert_eq!(failure.code, code::LOST, "{failure}");
+    }
 }
