@@ -10,7 +10,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio_tungstenite::{connect_async, tungstenite::Message};
 
-use crate::support::{Home, SOON, finish};
+use crate::support::{Home, SOON, UnreadPipe, finish, waits_for_reader};
 
 const KEY: &str = "a key that is long enough for HS256";
 const NODE: [&str; 10] = [
@@ -71,7 +71,8 @@ fn log_in(ready: &Value, token: &str) -> Value {
         .unwrap();
     runtime.block_on(async {
         let url = format!("ws://{}/ws", ready["listen"].as_str().unwrap());
-        let (mut socket, _) = connect_async(url).await.unwrap();
+        let connected = tokio::time::timeout(SOON, connect_async(url)).await;
+        let (mut socket, _) = connected.unwrap().unwrap();
         let login = json!({"type": "login", "token": token, "device": "phone", "class": "", "intent": "login"});
         socket.send(Message::text(login.to_string())).await.unwrap();
         loop {
@@ -127,6 +128,26 @@ fn a_node_that_nobody_hears_does_not_run() {
     assert_eq!(done.status.code(), Some(69), "{told}");
     assert!(told.contains("nobody reads standard output"), "{told}");
     assert_eq!(home.inspect("node/n1")["state"], "free");
+}
+
+#[test]
+fn a_node_serves_on_when_nobody_reads_its_events() {
+    let home = Home::new();
+    let token = token(&home, KEY);
+    let mut unread = UnreadPipe::new();
+    let mut node = home.distlock([&NODE[..], &["--events"]].concat());
+    // One that waits would be all there are.
+    node.env("TOKIO_WORKER_THREADS", "1")
+        .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
+    let mut node = Process::spawn(&mut unread.takes(1, &node)).unwrap();
+    let ready = serde_json::from_str(&unread.line()).unwrap();
+    unread.fill();
+    assert_eq!(log_in(&ready, &token)["type"], "login_ok");
+    waits_for_reader(node.id(), 1);
+    assert_eq!(log_in(&ready, &token)["type"], "login_ok");
+    node.signal(Signal::TERM).unwrap();
+    let ended = node.wait(SOON).unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", node.output());
 }
 
 #[test]

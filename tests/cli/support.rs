@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{PipeReader, PipeWriter, Write as _},
+    io::{PipeReader, PipeWriter, Read as _, Write as _},
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -229,17 +229,14 @@ pub(crate) fn through<A: AsRef<std::ffi::OsStr>>(
 
 /// A pipe that nobody reads.
 pub(crate) struct UnreadPipe {
-    _reader: PipeReader,
+    reader: PipeReader,
     writer: PipeWriter,
 }
 
 impl UnreadPipe {
     pub(crate) fn new() -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
-        Self {
-            _reader: reader,
-            writer,
-        }
+        Self { reader, writer }
     }
 
     /// Whoever writes into it from now on waits.
@@ -247,6 +244,17 @@ impl UnreadPipe {
         let flags = fcntl_getfl(&self.writer).unwrap();
         fcntl_setfl(&self.writer, flags | OFlags::NONBLOCK).unwrap();
         while self.writer.write(&[b'\n'; 4096]).is_ok() {}
+    }
+
+    /// Reads one line after all.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while !line.ends_with(b"\n") {
+            self.reader.read_exact(&mut byte).unwrap();
+            line.extend(byte);
+        }
+        String::from_utf8(line).unwrap()
     }
 
     /// The same tool, with one of its streams into this pipe.

@@ -4,9 +4,15 @@ use std::{io::Read as _, time::Duration};
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, parser::ValueSource};
 use distlock::{Error, config::Config};
-use distlock_gateway::{GatewayConfig, Uid, mint};
+use distlock_gateway::{Event, GatewayConfig, Uid, mint};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{
+        broadcast::{self, error::RecvError},
+        oneshot,
+    },
+};
 
 use super::gateway_admin::{Ban, Drain, Kick, Lookup, Nodes};
 use crate::{
@@ -158,7 +164,7 @@ impl Node {
             // It may be waiting for the end of a predecessor's lease.
             () = &mut shutdown => return Ok(code::OK),
         };
-        let mut events = gateway.events();
+        let events = gateway.events();
         if let Err(failure) = output::json(gateway.ready()) {
             // Nobody learns that it runs, nor where.
             let ended = gateway.run(std::future::ready(())).await;
@@ -169,28 +175,40 @@ impl Node {
                 format!("{}: nobody knows where this node listens", failure.unread()),
             ));
         }
-        if self.events {
-            tokio::spawn(async move {
-                use tokio::sync::broadcast::error::RecvError;
-                loop {
-                    match events.recv().await {
-                        // Whoever read our output may go away; the node serves on.
-                        Ok(event) => drop(output::json(&event)),
-                        Err(RecvError::Lagged(missed)) => {
-                            tracing::warn!(
-                                missed,
-                                "events were not printed: the output is too slow"
-                            );
-                        }
-                        Err(RecvError::Closed) => return,
-                    }
-                }
-            });
-        }
+        let printer = self.events.then(|| print(events)).transpose()?;
         gateway.run(shutdown).await?;
         store.close().await;
+        if let Some(printed) = printer {
+            // Not for ever: perhaps nobody reads.
+            drop(tokio::time::timeout(LAST_EVENTS, printed).await);
+        }
         Ok(code::OK)
     }
+}
+
+/// How long a node stays to have its last events printed.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+
+/// Prints events until the node is gone, then ends the receiver that it gives. On a thread of its own: a pipe that nobody
+/// reads must hold up the printing and nothing else.
+fn print(mut events: broadcast::Receiver<Event>) -> std::io::Result<oneshot::Receiver<()>> {
+    let (printing, printed) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("events".to_owned())
+        .spawn(move || {
+            let _printing: oneshot::Sender<()> = printing;
+            loop {
+                match events.blocking_recv() {
+                    // Whoever read our output may go away; the node serves on.
+                    Ok(event) => drop(output::json(&event)),
+                    Err(RecvError::Lagged(missed)) => {
+                        tracing::warn!(missed, "events were not printed: the output is too slow");
+                    }
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        })?;
+    Ok(printed)
 }
 
 impl Token {
@@ -294,8 +312,8 @@ fn warn_about_unknown_variables() {
 }
 
 /// Resolves when standard input ends. On a thread of its own: a blocked read cannot be cancelled.
-fn stdin_ends() -> tokio::sync::oneshot::Receiver<()> {
-    let (tell, ended) = tokio::sync::oneshot::channel();
+fn stdin_ends() -> oneshot::Receiver<()> {
+    let (tell, ended) = oneshot::channel();
     std::thread::spawn(move || {
         let mut byte = [0; 64];
         let mut input = std::io::stdin().lock();
