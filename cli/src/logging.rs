@@ -1,7 +1,10 @@
 //! Logs on standard error, filtered by `DISTLOCK_LOG`.
 
 use clap::ValueEnum;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing::{Level, Metadata};
+use tracing_subscriber::{
+    EnvFilter, filter::filter_fn, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::{
     exit::{Failure, Outcome, code},
@@ -30,9 +33,17 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
         _ => EnvFilter::new(level),
     };
     let log = fmt().with_env_filter(filter).with_writer(|| stderr::Log);
+    let discreet = filter_fn(is_discreet);
     match format {
-        LogFormat::Text => log.with_ansi(false).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Text => log.with_ansi(false).finish().with(discreet).init(),
+        LogFormat::Json => log.json().finish().with(discreet).init(),
     }
     Ok(())
+}
+
+/// Below `info`, what carries the clients' messages writes down whole messages, login tokens included. Whatever the filter
+/// asks for, nobody who reads a log may log in with it.
+fn is_discreet(what: &Metadata<'_>) -> bool {
+    let who = what.target().split("::").next().unwrap_or_default();
+    !["tungstenite", "tokio_tungstenite"].contains(&who) || *what.level() <= Level::INFO
 }

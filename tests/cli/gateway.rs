@@ -2,13 +2,14 @@
 
 use std::{
     io::{Read as _, Write as _},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use distlock_harness::{Process, Signal};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use tokio_tungstenite::{connect_async, tungstenite::Message};
+use tokio::net::TcpStream;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
 
 use crate::support::{Home, SOON, UnreadPipe, finish, waits_for_reader};
 
@@ -27,7 +28,12 @@ const NODE: [&str; 10] = [
 ];
 
 fn node(home: &Home) -> (Process, Value) {
-    let node = Process::spawn(home.distlock(NODE).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)).unwrap();
+    started(home.distlock(NODE).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY))
+}
+
+/// A node, and what it says when it is ready.
+fn started(command: &mut Command) -> (Process, Value) {
+    let node = Process::spawn(command).unwrap();
     let line = node
         .wait_for_line(SOON, |line| line.starts_with('{'))
         .unwrap();
@@ -44,8 +50,10 @@ fn token(home: &Home, key: &str) -> String {
     done.stdout.trim().to_owned()
 }
 
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
 /// A client that logs in and stays, until both are dropped.
-fn stay_in(ready: &Value, token: &str) -> (impl Sized + use<>, tokio::runtime::Runtime) {
+fn stay_in(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -151,6 +159,60 @@ fn a_node_serves_on_when_nobody_reads_its_events() {
 }
 
 #[test]
+fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
+    let home = Home::new();
+    let admin = "canary of the administrator";
+    let start = |name| {
+        let words = NODE.map(|word| if word == "n1" { name } else { word });
+        let mut node = home.distlock([&words[..], &["--events"]].concat());
+        node.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", admin)
+            .env("DISTLOCK_LOG", "trace,tungstenite::protocol=trace");
+        started(&mut node)
+    };
+    let (mut nodes, ready): (Vec<_>, Vec<_>) = ["n1", "n2"].map(start).into_iter().unzip();
+    let token = token(&home, KEY);
+    let _superseded = stay_in(&ready[0], &token);
+    let (mut socket, runtime) = stay_in(&ready[1], &token);
+    let message = "canary of a message";
+    runtime.block_on(async {
+        let send = json!({"type": "send", "to": "alice", "body": message, "id": "1"});
+        socket.send(Message::text(send.to_string())).await.unwrap();
+        let told = async {
+            while let Some(frame) = socket.next().await {
+                if frame.unwrap().to_string().contains(message) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(SOON, told).await.unwrap();
+    });
+    let mut lookup = home.distlock(["gateway", "lookup", "alice", "--admin"]);
+    let url = format!("http://{}", ready[1]["admin_listen"].as_str().unwrap());
+    lookup
+        .arg(url)
+        .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", admin)
+        .env("DISTLOCK_LOG", "trace");
+    let looked = finish(&mut lookup, "");
+    assert_eq!(looked.code, 0, "{looked:?}");
+    let mut shown = looked.stdout + &looked.stderr;
+    for node in &mut nodes {
+        shown += &std::fs::read_to_string(format!("/proc/{}/cmdline", node.id())).unwrap();
+        node.signal(Signal::TERM).unwrap();
+        node.wait(SOON).unwrap();
+        shown += &node.output();
+    }
+    for there in ["TRACE", "a client connected by WebSocket", "\"kick_sent\""] {
+        assert!(shown.contains(there), "{there:?} is not in {shown}");
+    }
+    let (_, signature) = token.rsplit_once('.').unwrap();
+    for secret in [signature, message, admin, KEY] {
+        let seen = shown.lines().find(|line| line.contains(secret));
+        assert_eq!(seen, None, "{secret:?}");
+    }
+}
+
+#[test]
 fn a_node_that_waits_for_its_name_ends_on_term() {
     let home = Home::new();
     let (_first, _) = node(&home);
@@ -213,14 +275,8 @@ fn settings_come_from_file_variable_and_flag_in_this_order() {
         if let Some(flag) = flag {
             command.args(["--node", flag]);
         }
-        let node = Process::spawn(&mut command).unwrap();
-        let line = node
-            .wait_for_line(SOON, |line| line.starts_with('{'))
-            .unwrap();
-        assert_eq!(
-            serde_json::from_str::<Value>(&line).unwrap()["node"],
-            expected
-        );
+        let (_node, ready) = started(&mut command);
+        assert_eq!(ready["node"], expected);
     }
 }
 
@@ -387,11 +443,7 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     command
         .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
         .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", "hunter2 hunter2 hunter2");
-    let node = Process::spawn(&mut command).unwrap();
-    let line = node
-        .wait_for_line(SOON, |line| line.starts_with('{'))
-        .unwrap();
-    let ready: Value = serde_json::from_str(&line).unwrap();
+    let (_node, ready) = started(&mut command);
     let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
     let ask = |args: &[&str], token: &str| {
         let line = [&["gateway"], args].concat();
