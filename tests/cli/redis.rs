@@ -54,6 +54,29 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
 }
 
 #[test]
+fn the_stores_password_is_shown_nowhere() {
+    let home = Home::new();
+    let server = RedisServer::with(&["requirepass canary"]).unwrap();
+    let url = format!("redis://:canary@{}", server.address());
+    let config = home.write("distlock.toml", &format!("[backend]\nurl = \"{url}\"\n"));
+    // What `ps` shows, and what the command was given.
+    let script = "tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' ' ' < /proc/$$/cmdline; env";
+    let run = ["run", "job", "--", "sh", "-c", script];
+    let mut by_file = home.bare(["--config", config.to_str().unwrap()]);
+    let mut by_variable = home.bare(run);
+    by_variable.env("DISTLOCK_BACKEND", url);
+    for run in [by_file.args(run), &mut by_variable] {
+        let done = finish(run.env("DISTLOCK_LOG", "trace"), "");
+        assert_eq!(done.code, 0, "{done:?}");
+        assert!(done.stdout.contains("DISTLOCK_TOKEN"), "{done:?}");
+        assert!(done.stderr.contains("acquired"), "{done:?}");
+        for shown in [&done.stdout, &done.stderr] {
+            assert!(!shown.contains("canary"), "{done:?}");
+        }
+    }
+}
+
+#[test]
 fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
     let home = Home::new();
     let server = RedisServer::with(&["requirepass secret"]).unwrap();
