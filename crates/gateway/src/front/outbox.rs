@@ -84,8 +84,11 @@ impl Outbox {
         self.replies.clone()
     }
 
-    /// Queues what overtakes the rest. The last word always finds a place; refusals beyond the places are dropped.
+    /// Queues what overtakes the rest. The last word and the closing always find a place; refusals beyond the places are dropped.
     pub(super) fn urgent(&self, urgent: Urgent) {
+        if matches!(urgent, Urgent::Frame(_)) && self.urgent.capacity() <= 1 {
+            return;
+        }
         let _ = self.urgent.try_send(urgent);
     }
 

@@ -12,7 +12,10 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{Net, eventually, login, soon};
+use crate::{
+    net::{Net, eventually, lingering, login, soon},
+    tcp::{self, Framed},
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_ask_nothing_of_the_store() {
@@ -54,7 +57,7 @@ async fn strangers_ask_nothing_of_the_store() {
     assert!(counting.calls() > before);
 }
 
-/// A client's frame, masked with zeroes: the opcode, and at least 126 bytes or a control frame's 125 at most.
+/// A client's frame, masked with zeroes: the opcode and what is in it.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap();
     let mut frame = vec![0x80 | opcode];
@@ -97,6 +100,37 @@ async fn answers_to_pings_that_nobody_reads_are_not_kept() {
     let last = frame(1, send.to_string().as_bytes());
     anna.write_all(&last).await.unwrap();
     eventually("its end", || async { n1.kick.sessions() == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_never_stops_sending_is_cut_off() {
+    let net = Net::new();
+    let n1 = tcp::node(&net, "n1").await;
+    let ping = br#"{"type":"ping"}"#;
+
+    let mut framed = Framed::connect(&n1).await;
+    framed.send(1, &login("anna", "phone")).await;
+    assert_eq!(framed.frame().await.unwrap().0, 101);
+    let (mut pc, _) = n1.login("anna", "pc").await;
+    assert_eq!(framed.frame().await.unwrap().0, 105);
+    let pings = [&[0, 3, 0, 15], &ping[..]].concat().repeat(10_000);
+    soon("the end on TCP", async {
+        while framed.0.write_all(&pings).await.is_ok() {}
+    })
+    .await;
+
+    let (_tablet, _) = n1.login("anna", "tablet").await;
+    assert_eq!(pc.frame().await["type"], "offline");
+    let mut pc = pc.into_stream();
+    let pings = [frame(1, ping), frame(9, ping)].concat().repeat(5000);
+    soon("the end on the WebSocket", async {
+        while pc.write_all(&pings).await.is_ok() {}
+    })
+    .await;
+    eventually("their end", || async { n1.kick.sessions() == 1 }).await;
+    for address in [n1.listen, n1.tcp_listen.unwrap()] {
+        assert_eq!(lingering(address.port()), 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

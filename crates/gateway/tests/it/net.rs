@@ -173,6 +173,11 @@ impl Client {
         self.0.send(message).await.unwrap();
     }
 
+    /// What carries it.
+    pub(crate) fn into_stream(self) -> MaybeTlsStream<TcpStream> {
+        self.0.into_inner()
+    }
+
     /// Sends a text and answers whether the connection took it.
     pub(crate) async fn try_send(&mut self, text: &str) -> bool {
         self.0.send(Message::text(text)).await.is_ok()

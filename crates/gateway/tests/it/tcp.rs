@@ -10,15 +10,15 @@ use tokio::{
 
 use crate::net::{Net, Node, eventually, lingering, login, soon};
 
-struct Framed(TcpStream);
+pub(crate) struct Framed(pub(crate) TcpStream);
 
 impl Framed {
-    async fn connect(node: &Node) -> Self {
+    pub(crate) async fn connect(node: &Node) -> Self {
         let address: SocketAddr = node.tcp_listen.unwrap();
         Self(TcpStream::connect(address).await.unwrap())
     }
 
-    async fn send(&mut self, id: u16, frame: &Value) {
+    pub(crate) async fn send(&mut self, id: u16, frame: &Value) {
         let body = frame.to_string();
         let mut bytes = id.to_be_bytes().to_vec();
         bytes.extend(u16::try_from(body.len()).unwrap().to_be_bytes());
@@ -30,7 +30,7 @@ impl Framed {
         self.0.write_all(second).await.unwrap();
     }
 
-    async fn frame(&mut self) -> Option<(u16, Value)> {
+    pub(crate) async fn frame(&mut self) -> Option<(u16, Value)> {
         soon("a frame", async {
             let id = self.0.read_u16().await.ok()?;
             let mut body = vec![0; self.0.read_u16().await.unwrap().into()];
@@ -41,7 +41,7 @@ impl Framed {
     }
 }
 
-async fn node(net: &Net, name: &str) -> Node {
+pub(crate) async fn node(net: &Net, name: &str) -> Node {
     net.node_with(name, |config| {
         config.set("tcp_listen", "127.0.0.1:0").unwrap();
         config.set("max_frame", "4096").unwrap();
