@@ -134,6 +134,11 @@ impl Live {
         Err(self.notice_now())
     }
 
+    /// Whether it was told to go, or its node's lease is over.
+    pub(crate) fn must_go(&self) -> bool {
+        self.notice.borrow().is_some() || !self.incarnation.lease.is_valid()
+    }
+
     /// Its client sent something.
     pub(crate) fn hear(&self, now: Moment) {
         self.heard

@@ -114,6 +114,13 @@ impl Session {
         self.live.check().is_ok()
     }
 
+    /// Whether the session must go, as [`superseded`](Self::superseded) tells it, or its node's lease is over: its client gets
+    /// nothing but the notice. One that leaves by itself still gets the answers to what it asked.
+    #[must_use]
+    pub fn must_go(&self) -> bool {
+        self.live.must_go()
+    }
+
     /// Waits until the session must go, and says why. It never ends otherwise.
     ///
     /// # Cancel safety

@@ -1,7 +1,7 @@
 //! The beginning of a connection: one login, or a word why not.
 
 use distlock_core::ErrorKind;
-use distlock_kickout::{Code, Login, LoginOutcome, Session, Uid};
+use distlock_kickout::{Code, Device, Generation, Login, LoginOutcome, Session, Uid};
 
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
@@ -129,22 +129,10 @@ async fn admit<R: FrameReader, W: FrameWriter>(
             return Err(farewell(frame, Code::Busy.websocket(), "busy"));
         }
         Ok(LoginOutcome::Denied(refusal)) => {
-            let frame = Outbound::Denied {
-                code: refusal.code,
-                reason: &refusal.reason,
-                by_device: refusal.by_device.as_ref(),
-            };
-            let code = refusal.code;
-            return Err(farewell(frame.to_frame(), code.websocket(), code.text()));
+            let by = refusal.by_device.as_ref();
+            return Err(denied(refusal.code, &refusal.reason, by));
         }
-        Ok(LoginOutcome::Superseded(by)) => {
-            let frame = Outbound::Superseded {
-                by_device: by.by_device.as_ref(),
-                r#gen: by.r#gen,
-            };
-            let code = Code::Superseded;
-            return Err(farewell(frame.to_frame(), code.websocket(), code.text()));
-        }
+        Ok(LoginOutcome::Superseded(by)) => return Err(overtaken(by.by_device.as_ref(), by.r#gen)),
         Err(error) if error.kind() == ErrorKind::InvalidArgument => {
             return Err(failed(
                 ErrorCode::BadValue,
@@ -168,6 +156,15 @@ async fn admit<R: FrameReader, W: FrameWriter>(
             ));
         }
     };
+    welcome(front, writer, session).await
+}
+
+/// Lets a client in, unless its session has lost its place again.
+async fn welcome<W: FrameWriter>(
+    front: &Front,
+    writer: &mut W,
+    session: Session,
+) -> Result<Session, Option<Farewell>> {
     let welcome = Outbound::LoginOk {
         uid: session.uid(),
         session: session.key().session,
@@ -177,9 +174,16 @@ async fn admit<R: FrameReader, W: FrameWriter>(
         old_confirmed: session.old_confirmed(),
     }
     .to_frame();
+    // From here on, dropping the session logs it out.
+    if let Err(notice) = session.check() {
+        let by = notice.by_device.as_ref();
+        return Err(match notice.code {
+            Code::Superseded | Code::Replaced => overtaken(by, notice.r#gen),
+            code => denied(code, &notice.reason, by),
+        });
+    }
     match within(front, front.grace, writer.send(&welcome)).await {
         Some(Ok(())) => Ok(session),
-        // Dropping the session logs it out.
         _ => Err(None),
     }
 }
@@ -225,4 +229,63 @@ fn refused(reason: &str) -> Option<Farewell> {
         by_device: None,
     };
     farewell(frame.to_frame(), code.websocket(), "the token was refused")
+}
+
+fn denied(code: Code, reason: &str, by_device: Option<&Device>) -> Option<Farewell> {
+    let frame = Outbound::Denied {
+        code,
+        reason,
+        by_device,
+    };
+    farewell(frame.to_frame(), code.websocket(), code.text())
+}
+
+/// A newer login came before this one was confirmed.
+fn overtaken(by_device: Option<&Device>, r#gen: Option<Generation>) -> Option<Farewell> {
+    let frame = Outbound::Superseded { by_device, r#gen };
+    let code = Code::Superseded;
+    farewell(frame.to_frame(), code.websocket(), code.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use distlock_memory::Memory;
+
+    use super::{
+        super::stage::{Reads, admitted, front, kick},
+        *,
+    };
+    use crate::inbox::RecordsInbox;
+
+    #[tokio::test]
+    async fn a_login_that_was_overtaken_is_not_let_in() {
+        let memory = Memory::default();
+        let kick = kick(&memory).await;
+        let inbox = Arc::new(RecordsInbox::new(memory.records()));
+        let front = front(&kick, inbox);
+        let anna = Uid::new("anna").unwrap();
+        for (code, wanted) in [
+            (None, "login_ok"),
+            (Some(Code::Superseded), "superseded"),
+            (Some(Code::Replaced), "superseded"),
+            (Some(Code::Draining), "denied"),
+        ] {
+            let session = admitted(&kick, &anna).await;
+            if let Some(code) = code {
+                session.end(code);
+            }
+            let (mut client, read) = Reads::up_to(1);
+            let said = match welcome(&front, &mut client, session).await {
+                Ok(_) => read.borrow()[0].clone(),
+                Err(farewell) => {
+                    assert!(read.borrow().is_empty(), "{code:?}");
+                    farewell.unwrap().frame
+                }
+            };
+            let said: serde_json::Value = serde_json::from_str(&said.json).unwrap();
+            assert_eq!(said["type"], wanted, "{code:?}");
+        }
+    }
 }

@@ -6,6 +6,8 @@ pub(crate) mod line;
 mod machine;
 mod outbox;
 mod send;
+#[cfg(test)]
+mod stage;
 mod tcp;
 mod ws;
 

@@ -126,8 +126,13 @@ async fn write<W: FrameWriter>(
                 }
             },
             Some(reply) = replies.recv() => {
-                // A kept message: what the session may not get any more waits for the next one.
-                if reply.receipt.is_some() && !session.is_active() {
+                let void = match reply.receipt {
+                    // A kept message: what the session may not get any more waits for the next one.
+                    Some(_) => !session.is_active(),
+                    // The last word is on its way, and nothing comes before it.
+                    None => session.must_go(),
+                };
+                if void {
                     continue;
                 }
                 let written = writer.send(&reply.frame).await;
@@ -160,6 +165,50 @@ async fn write<W: FrameWriter>(
         };
         if written.is_err() {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_kickout::{Code, Uid};
+    use distlock_memory::Memory;
+    use tokio::time::timeout;
+
+    use super::{
+        super::{
+            frames::Outbound,
+            stage::{LONG, Reads, admitted, kick},
+        },
+        *,
+    };
+
+    #[tokio::test]
+    async fn answers_that_wait_when_the_session_ends_are_void_unless_its_client_left() {
+        let kick = kick(&Memory::default()).await;
+        let anna = Uid::new("anna").unwrap();
+        for code in [None, Some(Code::Superseded)] {
+            let session = Arc::new(admitted(&kick, &anna).await);
+            let (client, read) = Reads::up_to(9);
+            let (outbox, writing) = Outbox::open(client, Arc::clone(&session));
+            let (pong, written) = (Outbound::Pong.to_frame(), outbox.replies());
+            written.send(pong.into()).await.unwrap();
+            if let Some(code) = code {
+                session.end(code);
+            }
+            session.logout().await;
+            // The last word is not there yet.
+            drop(written);
+            let emptied = async {
+                while outbox.replies.capacity() < REPLIES {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                () = writing => panic!("it waits for the last word"),
+                emptied = timeout(LONG, emptied) => emptied.unwrap(),
+            }
+            assert_eq!(read.borrow().len(), usize::from(code.is_none()), "{code:?}");
         }
     }
 }

@@ -143,46 +143,23 @@ pub(super) async fn hand_out_kept(
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use async_trait::async_trait;
-    use distlock_core::{Clock, Store};
-    use distlock_kickout::{Class, Code, Device, KickOut, Login, LoginOutcome, NodeId};
+    use distlock_kickout::{Code, KickOut};
     use distlock_memory::Memory;
     use tokio::{
-        sync::{Mutex, Notify, mpsc, watch},
+        sync::{Mutex, Notify, mpsc},
         time::timeout,
     };
-    use tokio_util::{
-        sync::CancellationToken,
-        task::{AbortOnDropHandle, TaskTracker},
+    use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+    use super::{
+        super::{
+            outbox::Outbox,
+            stage::{LONG, Reads, admitted, front, kick},
+        },
+        *,
     };
-
-    use super::{super::FrameWriter, super::frames::Frame, super::outbox::Outbox, *};
-    use crate::{inbox::RecordsInbox, token::TokenKey};
-
-    const LONG: Duration = Duration::from_secs(30);
-
-    /// A client that reads so many frames, and then no more.
-    struct Reads {
-        most: usize,
-        frames: watch::Sender<usize>,
-    }
-
-    #[async_trait]
-    impl FrameWriter for Reads {
-        async fn send(&mut self, _: &Frame) -> io::Result<()> {
-            if *self.frames.borrow() == self.most {
-                std::future::pending::<()>().await;
-            }
-            self.frames.send_modify(|frames| *frames += 1);
-            Ok(())
-        }
-
-        async fn close(&mut self, _: u16, _: &str) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::inbox::RecordsInbox;
 
     fn message(number: usize) -> Message {
         let mut message = Message::new(Uid::new("otto").unwrap(), "hello");
@@ -193,9 +170,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_not_written_is_kept() {
         let memory = Memory::default();
-        let store = Store::new(memory.lock(), memory.records());
-        let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
-        let kick = kick.start().await.unwrap();
+        let kick = kick(&memory).await;
         let anna = Uid::new("anna").unwrap();
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
         // More than wait in the outbox, so that some are queued and others are not.
@@ -203,24 +178,16 @@ mod tests {
         for message in &messages {
             inbox.keep(&anna, message).await.unwrap();
         }
-        let login = Login::new(
-            anna.clone(),
-            Device::new("d1").unwrap(),
-            Class::new("pc").unwrap(),
-        );
-        let LoginOutcome::Admitted(session) = kick.login(login).await.unwrap() else {
-            panic!("nobody else is there");
-        };
-        let session = Arc::new(session);
-        let (frames, mut read) = watch::channel(0);
-        let (outbox, writing) = Outbox::open(Reads { most: 3, frames }, Arc::clone(&session));
+        let session = Arc::new(admitted(&kick, &anna).await);
+        let (client, mut read) = Reads::up_to(3);
+        let (outbox, writing) = Outbox::open(client, Arc::clone(&session));
         let writing = tokio::spawn(writing);
         let handing_out = tokio::spawn(hand_out_kept(
             Arc::clone(&inbox),
             Arc::clone(&session),
             outbox.replies(),
         ));
-        let three = read.wait_for(|read| *read == 3);
+        let three = read.wait_for(|read| read.len() == 3);
         timeout(LONG, three).await.unwrap().unwrap();
         // As at the end of a connection.
         writing.abort();
@@ -231,9 +198,7 @@ mod tests {
     #[tokio::test]
     async fn what_waits_when_the_session_ends_is_kept() {
         let memory = Memory::default();
-        let store = Store::new(memory.lock(), memory.records());
-        let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
-        let kick = kick.start().await.unwrap();
+        let kick = kick(&memory).await;
         let anna = Uid::new("anna").unwrap();
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
         let messages: Vec<_> = (0..10).map(message).collect();
@@ -241,8 +206,8 @@ mod tests {
             inbox.keep(&anna, message).await.unwrap();
         }
         let session = Arc::new(admitted(&kick, &anna).await);
-        let (frames, read) = watch::channel(0);
-        let (outbox, writing) = Outbox::open(Reads { most: 99, frames }, Arc::clone(&session));
+        let (client, read) = Reads::up_to(99);
+        let (outbox, writing) = Outbox::open(client, Arc::clone(&session));
         let replies = outbox.replies();
         let free = replies.capacity();
         let handing_out = tokio::spawn(hand_out_kept(
@@ -260,7 +225,7 @@ mod tests {
         // The last word is not there yet.
         let _writing = AbortOnDropHandle::new(tokio::spawn(writing));
         timeout(LONG, handing_out).await.unwrap().unwrap();
-        assert_eq!(*read.borrow(), 0);
+        assert!(read.borrow().is_empty());
         assert_eq!(inbox.claim(&anna).await.unwrap(), messages);
     }
 
@@ -317,30 +282,6 @@ mod tests {
         }
     }
 
-    fn front(kick: &KickOut, clock: Arc<dyn Clock>, inbox: Arc<dyn OfflineStore>) -> Front {
-        Front {
-            kick: kick.clone(),
-            key: TokenKey::new(&[7; 32]).unwrap(),
-            clock,
-            inbox,
-            heartbeat: LONG,
-            grace: LONG,
-            login_timeout: LONG,
-            max_frame: 65_535,
-            connections: TaskTracker::new(),
-            cut: CancellationToken::new(),
-        }
-    }
-
-    async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
-        let device = Device::new("d1").unwrap();
-        let login = Login::new(uid.clone(), device, Class::none());
-        let LoginOutcome::Admitted(session) = kick.login(login).await.unwrap() else {
-            panic!("nobody else is there");
-        };
-        session
-    }
-
     /// From now on messages for the account are kept.
     async fn make_known(kick: &KickOut, uid: &Uid) {
         admitted(kick, uid).await.logout().await;
@@ -349,10 +290,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_was_taken_back_is_not_lost_with_its_sender() {
         let memory = Memory::default();
-        let store = Store::new(memory.lock(), memory.records());
-        let clock = store.locker().clock();
-        let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
-        let kick = kick.start().await.unwrap();
+        let kick = kick(&memory).await;
         let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
         make_known(&kick, &anna).await;
         let slow = Arc::new(Slow {
@@ -362,11 +300,11 @@ mod tests {
             taken: Notify::new(),
             go_on: CancellationToken::new(),
         });
-        let front = front(&kick, clock, Arc::clone(&slow) as Arc<dyn OfflineStore>);
+        let front = front(&kick, Arc::clone(&slow) as Arc<dyn OfflineStore>);
         let connections = front.connections.clone();
         let sender = Arc::new(admitted(&kick, &otto).await);
-        let (frames, _) = watch::channel(0);
-        let (outbox, _writing) = Outbox::open(Reads { most: 0, frames }, Arc::clone(&sender));
+        let (client, _) = Reads::up_to(0);
+        let (outbox, _writing) = Outbox::open(client, Arc::clone(&sender));
         let frame = SendFrame {
             to: anna.clone(),
             body: serde_json::value::to_raw_value("hello").unwrap(),
@@ -429,10 +367,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_is_not_kept_from_a_receiver_that_comes_in_late() {
         let memory = Memory::default();
-        let store = Store::new(memory.lock(), memory.records());
-        let clock = store.locker().clock();
-        let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
-        let kick = kick.start().await.unwrap();
+        let kick = kick(&memory).await;
         let anna = Uid::new("anna").unwrap();
         make_known(&kick, &anna).await;
         let (received, mut receives) = mpsc::unbounded_channel();
@@ -442,7 +377,7 @@ mod tests {
             receiver: Mutex::default(),
             received,
         });
-        let front = front(&kick, clock, Arc::clone(&late) as Arc<dyn OfflineStore>);
+        let front = front(&kick, Arc::clone(&late) as Arc<dyn OfflineStore>);
         let message = message(1);
         let outcome = timeout(LONG, deliver(&front, &anna, &message)).await;
         assert_eq!(outcome.unwrap().unwrap(), Outcome::Delivered);

@@ -1,0 +1,76 @@
+//! What the tests of the fronts play with: a node's flow over the memory store, its sessions, and clients that read.
+
+use std::{io, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock_core::{Store, SystemClock};
+use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Session, Uid};
+use distlock_memory::Memory;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{FrameWriter, Front, frames::Frame};
+use crate::{inbox::OfflineStore, token::TokenKey};
+
+/// Far beyond anything a healthy run needs.
+pub(super) const LONG: Duration = Duration::from_secs(30);
+
+/// A client that reads so many frames, and then no more.
+pub(super) struct Reads {
+    most: usize,
+    frames: watch::Sender<Vec<Frame>>,
+}
+
+impl Reads {
+    /// The client, and what it has read.
+    pub(super) fn up_to(most: usize) -> (Self, watch::Receiver<Vec<Frame>>) {
+        let (frames, read) = watch::channel(Vec::new());
+        (Self { most, frames }, read)
+    }
+}
+
+#[async_trait]
+impl FrameWriter for Reads {
+    async fn send(&mut self, frame: &Frame) -> io::Result<()> {
+        if self.frames.borrow().len() == self.most {
+            std::future::pending::<()>().await;
+        }
+        self.frames.send_modify(|frames| frames.push(frame.clone()));
+        Ok(())
+    }
+
+    async fn close(&mut self, _: u16, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The flow of the only node.
+pub(super) async fn kick(memory: &Memory) -> KickOut {
+    let store = Store::new(memory.lock(), memory.records());
+    let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
+    kick.start().await.unwrap()
+}
+
+pub(super) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
+    Front {
+        kick: kick.clone(),
+        key: TokenKey::new(&[7; 32]).unwrap(),
+        clock: Arc::new(SystemClock),
+        inbox,
+        heartbeat: LONG,
+        grace: LONG,
+        login_timeout: LONG,
+        max_frame: 65_535,
+        connections: TaskTracker::new(),
+        cut: CancellationToken::new(),
+    }
+}
+
+pub(super) async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
+    let device = Device::new("d1").unwrap();
+    let login = Login::new(uid.clone(), device, Class::none());
+    let LoginOutcome::Admitted(session) = kick.login(login).await.unwrap() else {
+        panic!("nobody else is there");
+    };
+    session
+}
