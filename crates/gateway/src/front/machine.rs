@@ -147,7 +147,7 @@ impl<R: FrameReader> Conversation<R> {
             tokio::select! {
                 biased;
                 notice = session.superseded() => return Ending::Told(notice),
-                () = outbox.broken() => return Ending::Gone,
+                () = outbox.over() => return Ending::Gone,
                 () = async { match &mut work { Some(work) => work.await, None => std::future::pending().await } } => {
                     work = None;
                     heard = self.front.clock.now();
@@ -255,19 +255,46 @@ impl<R: FrameReader> Conversation<R> {
                 Some(Incoming::Alive) => {}
             }
         }
-        metrics::counter!("distlock_forced_close_total").increment(1);
-        self.session.cut_off();
+        self.cut_off(outbox, until, code, reason).await
+    }
+
+    /// Ends the connection of a client that stays or cannot be understood. What was said to it last has the time until `until`
+    /// to be written, because a reset throws away what still waits here, and then a moment to arrive.
+    async fn cut_off(
+        &mut self,
+        outbox: &Outbox,
+        until: Moment,
+        code: u16,
+        reason: &'static str,
+    ) -> bool {
         outbox.urgent(Urgent::Close(code, reason));
+        let front = self.front.clone();
+        let reader = &mut self.reader;
+        let said = async {
+            let left = until.since(front.clock.now());
+            within(&front, left, outbox.over()).await;
+            front.clock.sleep(LAST_WORDS).await;
+        };
+        // It is heard meanwhile: a client may read only when it has sent everything.
         let answered = async {
-            loop {
-                match self.reader.next().await {
-                    Incoming::Gone | Incoming::Closing => return,
+            let closed = loop {
+                match reader.next().await {
+                    Incoming::Gone => break true,
+                    Incoming::Closing => break false,
                     _ => {}
                 }
-            }
+            };
+            outbox.over().await;
+            closed
         };
-        within(&self.front.clone(), LAST_WORDS, answered).await;
-        false
+        let closed = tokio::select! {
+            biased;
+            () = said => false,
+            closed = answered => closed,
+        };
+        metrics::counter!("distlock_forced_close_total").increment(1);
+        self.session.cut_off();
+        closed
     }
 
     /// Both sides have said that they close (the library answers a closing frame by itself): the connection is only to be
@@ -301,5 +328,75 @@ pub(super) async fn within<F: Future>(
         biased;
         () = front.clock.sleep(limit) => None,
         output = future => Some(output),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, io};
+
+    use async_trait::async_trait;
+    use distlock_core::{Clock as _, SystemClock};
+    use distlock_kickout::Uid;
+    use distlock_memory::Memory;
+    use tokio::time::timeout;
+
+    use super::{
+        super::stage::{LONG, Reads, admitted, front, kick},
+        *,
+    };
+    use crate::inbox::RecordsInbox;
+
+    /// A client that sends this, and stays.
+    struct Sends(VecDeque<Incoming>);
+
+    #[async_trait]
+    impl FrameReader for Sends {
+        async fn next(&mut self) -> Incoming {
+            match self.0.pop_front() {
+                Some(incoming) => incoming,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// A client that reads, and takes its time.
+    struct Slow(Reads);
+
+    #[async_trait]
+    impl FrameWriter for Slow {
+        async fn send(&mut self, frame: &Frame) -> io::Result<()> {
+            SystemClock.sleep(LAST_WORDS * 3).await;
+            self.0.send(frame).await
+        }
+
+        async fn close(&mut self, code: u16, reason: &str) -> io::Result<()> {
+            self.0.close(code, reason).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_said_last_is_written_also_to_a_slow_client() {
+        let memory = Memory::default();
+        let kick = kick(&memory).await;
+        let bad = || Incoming::Bad(ErrorCode::BadFrame, "no frame");
+        for (code, wanted) in [(None, "error"), (Some(Code::Superseded), "offline")] {
+            let anna = Uid::new("anna").unwrap();
+            let session = Arc::new(admitted(&kick, &anna).await);
+            let mut conversation = Conversation {
+                session: Arc::clone(&session),
+                front: front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+                reader: Sends([bad()].into()),
+            };
+            if let Some(code) = code {
+                session.end(code);
+            }
+            let (client, read) = Reads::up_to(9);
+            let held = timeout(LONG, conversation.hold(Slow(client))).await;
+            assert!(!held.unwrap(), "it stayed");
+            let read = read.borrow();
+            let last: serde_json::Value = serde_json::from_str(&read[0].json).unwrap();
+            assert_eq!((&last["type"], read.len()), (&wanted.into(), 1));
+        }
     }
 }

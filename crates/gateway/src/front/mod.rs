@@ -47,7 +47,8 @@ pub(crate) enum Incoming {
     Frame(String, Option<u16>),
     /// A sign of life without a frame.
     Alive,
-    /// Something that is no frame. Nothing that follows can be trusted.
+    /// Something that is no frame. Nothing that follows can be trusted, and of a frame over the limit not even the
+    /// connection's end need follow.
     Bad(ErrorCode, &'static str),
     /// The client said that it closes; the connection still stands.
     Closing,

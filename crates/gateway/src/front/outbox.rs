@@ -92,8 +92,8 @@ impl Outbox {
         let _ = self.urgent.try_send(urgent);
     }
 
-    /// Waits until writing has failed.
-    pub(super) async fn broken(&self) {
+    /// Waits until nothing will be written any more: this side has closed, or writing has failed.
+    pub(super) async fn over(&self) {
         let mut alive = self.alive.clone();
         // Nothing is ever sent: only the end of the other side is of interest.
         while alive.changed().await.is_ok() {}

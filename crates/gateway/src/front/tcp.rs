@@ -31,6 +31,7 @@ pub(crate) async fn serve_tcp(front: Front, mut listener: LineListener, stop: Ca
             half: reader,
             buffer: Vec::new(),
             max_frame: front.max_frame,
+            lost: false,
             gone: false,
         };
         front.connections.spawn(machine::serve(
@@ -46,6 +47,8 @@ struct TcpReader {
     half: ReadHalf<Line>,
     buffer: Vec<u8>,
     max_frame: usize,
+    /// There was a frame over the limit: where the next one begins is not known.
+    lost: bool,
     gone: bool,
 }
 
@@ -59,7 +62,7 @@ impl TcpReader {
         };
         let length = usize::from(u16::from_be_bytes([length_high, length_low]));
         if length > self.max_frame {
-            self.gone = true;
+            self.lost = true;
             return Some(Incoming::Bad(
                 ErrorCode::TooLong,
                 "the frame is over the limit",
@@ -82,7 +85,9 @@ impl FrameReader for TcpReader {
             if self.gone {
                 return Incoming::Gone;
             }
-            if let Some(incoming) = self.take() {
+            if self.lost {
+                self.buffer.clear();
+            } else if let Some(incoming) = self.take() {
                 return incoming;
             }
             let mut chunk = [0; CHUNK];

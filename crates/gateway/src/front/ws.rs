@@ -69,6 +69,7 @@ async fn converse(front: Front, socket: WebSocket, line: LineHandle) {
     let (writer, reader) = socket.split();
     let reader = WsReader {
         stream: reader,
+        lost: false,
         gone: false,
     };
     machine::serve(front, reader, WsWriter(writer), line).await;
@@ -76,6 +77,8 @@ async fn converse(front: Front, socket: WebSocket, line: LineHandle) {
 
 struct WsReader {
     stream: SplitStream<WebSocket>,
+    /// There was a frame over the limit.
+    lost: bool,
     gone: bool,
 }
 
@@ -87,6 +90,10 @@ impl FrameReader for WsReader {
         if self.gone {
             return Incoming::Gone;
         }
+        if self.lost {
+            // The library reads no further, so the client's end cannot be seen.
+            return std::future::pending().await;
+        }
         match self.stream.next().await {
             Some(Ok(Message::Text(text))) => Incoming::Frame(text.as_str().to_owned(), None),
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => Incoming::Alive,
@@ -94,15 +101,11 @@ impl FrameReader for WsReader {
             Some(Ok(Message::Binary(_))) => {
                 Incoming::Bad(ErrorCode::BadFrame, "only text frames are understood")
             }
-            Some(Err(error)) => {
-                self.gone = true;
-                if is_too_long(&error) {
-                    Incoming::Bad(ErrorCode::TooLong, "the frame is over the limit")
-                } else {
-                    Incoming::Gone
-                }
+            Some(Err(error)) if is_too_long(&error) => {
+                self.lost = true;
+                Incoming::Bad(ErrorCode::TooLong, "the frame is over the limit")
             }
-            None => {
+            Some(Err(_)) | None => {
                 self.gone = true;
                 Incoming::Gone
             }
