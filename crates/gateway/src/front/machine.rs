@@ -120,9 +120,13 @@ impl<R: FrameReader> Conversation<R> {
         let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session));
         let writing = AbortOnDropHandle::new(tokio::spawn(writing));
         let ending = self.converse(&outbox).await;
-        // The directory does not wait for the client's leave-taking, nor the other way round.
+        // On its own: neither does the directory wait for the client's leave-taking, nor the end of the connection for a store
+        // that does not answer.
         let session = Arc::clone(&self.session);
-        let (_, clean) = tokio::join!(session.logout(), self.part(&outbox, ending));
+        self.front.connections.spawn(async move {
+            session.logout().await;
+        });
+        let clean = self.part(&outbox, ending).await;
         drop(writing);
         clean
     }

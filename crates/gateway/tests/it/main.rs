@@ -3,6 +3,7 @@
 mod admin;
 mod config;
 mod flood;
+mod hanging;
 mod messages;
 mod net;
 mod page;
