@@ -102,8 +102,10 @@ struct Conversation<R> {
 
 /// Why a conversation ends.
 enum Ending {
-    /// The connection is over.
+    /// The client is gone.
     Gone,
+    /// Nothing more can be written to it.
+    Unwritable,
     /// The client closes.
     Closing,
     /// The client said goodbye; it closes.
@@ -151,7 +153,7 @@ impl<R: FrameReader> Conversation<R> {
             tokio::select! {
                 biased;
                 notice = session.superseded() => return Ending::Told(notice),
-                () = outbox.over() => return Ending::Gone,
+                () = outbox.over() => return Ending::Unwritable,
                 () = async { match &mut work { Some(work) => work.await, None => std::future::pending().await } } => {
                     work = None;
                     heard = self.front.clock.now();
@@ -220,6 +222,7 @@ impl<R: FrameReader> Conversation<R> {
     async fn part(&mut self, outbox: &Outbox, ending: Ending) -> bool {
         let (code, reason) = match &ending {
             Ending::Gone => return true,
+            Ending::Unwritable => return false,
             Ending::Closing => return self.after_closing().await,
             Ending::Bye => (NORMAL, "goodbye"),
             Ending::Broken(code, reason) => {

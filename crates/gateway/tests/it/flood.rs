@@ -1,13 +1,13 @@
 //! Strangers cost the store nothing.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use distlock_core::Store;
 use distlock_report::CountingStore;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::json;
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
 };
 use tokio_tungstenite::tungstenite::Message;
@@ -100,6 +100,11 @@ async fn answers_to_pings_that_nobody_reads_are_not_kept() {
     let last = frame(1, send.to_string().as_bytes());
     anna.write_all(&last).await.unwrap();
     eventually("its end", || async { n1.kick.sessions() == 0 }).await;
+    // Its client did not close, so it is reset.
+    let mut unread = Vec::new();
+    let end = soon("the reset", anna.read_to_end(&mut unread)).await;
+    assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(lingering(n1.listen.port()), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
