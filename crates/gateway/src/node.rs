@@ -151,13 +151,14 @@ impl Gateway {
         };
         let places = Places::new(config.max_connections, config.max_pending);
         let lines = |listener| {
-            // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
             let slowest = config.profile_timeout
                 + config.lock_wait
                 + config.kick_budget * 2
                 + config.node_lease;
-            let limit = config.login_timeout * 2 + slowest;
+            let limit = config.login_timeout;
+            // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
             LineListener::new(listener, places.clone(), Arc::clone(&clock), limit)
+                .more_once_opened(limit * 2 + slowest)
         };
         let peer_lines = |listener| {
             let (all, pending, limit) = PEERS;

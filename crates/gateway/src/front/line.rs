@@ -52,9 +52,10 @@ pub(crate) struct LineListener {
     places: Places,
     clock: Arc<dyn Clock>,
     login_timeout: Duration,
+    once_opened: Duration,
 }
 
-/// A connection. Until somebody logs in over it, waiting for the client fails after the time to log in is over, whether for
+/// A connection. Until somebody logs in over it, waiting for the client fails after the time for that is over, whether for
 /// something to read or for room to write: a client that says nothing, or says it a byte a minute, or does not read what it is
 /// answered, holds no place for ever.
 pub(crate) struct Line {
@@ -62,11 +63,15 @@ pub(crate) struct Line {
     peer: SocketAddr,
     end: Arc<End>,
     deadline: Deadline,
+    clock: Arc<dyn Clock>,
+    once_opened: Duration,
     _place: OwnedSemaphorePermit,
 }
 
 /// The time to log in.
 enum Deadline {
+    /// Until it speaks its front's protocol.
+    Opens(Sleep),
     Runs(Sleep),
     Over,
     /// Somebody logged in.
@@ -82,6 +87,7 @@ pub(crate) struct LineHandle {
 
 #[derive(Debug, Default)]
 struct End {
+    opened: AtomicBool,
     logged_in: AtomicBool,
     pending: Mutex<Option<OwnedSemaphorePermit>>,
     abort: AtomicBool,
@@ -99,7 +105,15 @@ impl LineListener {
             places,
             clock,
             login_timeout,
+            once_opened: Duration::ZERO,
         }
+    }
+
+    /// Gives a connection that speaks the protocol of its front, which for a WebSocket begins with the upgrade, so much more
+    /// time: what a slow login may take is not for those who do not even ask for one.
+    pub(crate) const fn more_once_opened(mut self, more: Duration) -> Self {
+        self.once_opened = more;
+        self
     }
 
     /// The next connection that has a place.
@@ -129,7 +143,9 @@ impl LineListener {
                     pending: Mutex::new(Some(pending)),
                     ..End::default()
                 }),
-                deadline: Deadline::Runs(self.clock.sleep(self.login_timeout)),
+                deadline: Deadline::Opens(self.clock.sleep(self.login_timeout)),
+                clock: Arc::clone(&self.clock),
+                once_opened: self.once_opened,
                 _place: place,
             };
             return (line, peer);
@@ -186,8 +202,16 @@ impl Line {
         if self.end.logged_in.load(Ordering::Acquire) {
             self.deadline = Deadline::Met;
         }
+        if let Deadline::Opens(sleep) = &mut self.deadline {
+            ready!(sleep.as_mut().poll(context));
+            self.deadline = if self.end.opened.load(Ordering::Acquire) {
+                Deadline::Runs(self.clock.sleep(self.once_opened))
+            } else {
+                Deadline::Over
+            };
+        }
         match &mut self.deadline {
-            Deadline::Met => return Poll::Pending,
+            Deadline::Met | Deadline::Opens(_) => return Poll::Pending,
             Deadline::Runs(sleep) => ready!(sleep.as_mut().poll(context)),
             Deadline::Over => {}
         }
@@ -197,6 +221,11 @@ impl Line {
 }
 
 impl LineHandle {
+    /// The connection speaks its front's protocol.
+    pub(crate) fn opened(&self) {
+        self.end.opened.store(true, Ordering::Release);
+    }
+
     /// Somebody logged in: from now on the session's own limits hold.
     pub(crate) fn logged_in(&self) {
         self.end.logged_in.store(true, Ordering::Release);

@@ -35,6 +35,7 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
     writer: W,
     line: LineHandle,
 ) {
+    line.opened();
     let cut = front.cut.clone();
     let handle = line.clone();
     let cut = async move {
