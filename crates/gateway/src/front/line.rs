@@ -216,6 +216,7 @@ impl Line {
             Deadline::Over => {}
         }
         self.deadline = Deadline::Over;
+        self.end.abort.store(true, Ordering::Release);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt as _, net::TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{Net, eventually, login, soon, token};
+use crate::net::{Net, eventually, lingering, login, soon, token};
 
 #[tokio::test]
 async fn nobody_gets_in_without_a_good_token() {
@@ -185,6 +185,10 @@ async fn whoever_says_nothing_is_sent_away() {
         Ok(0) | Err(_) => {}
         Ok(read) => panic!("{read} bytes from a server that was asked nothing"),
     }
+    eventually("nothing to linger", || async {
+        lingering(n1.listen.port()) == 0
+    })
+    .await;
 }
 
 #[tokio::test]
