@@ -1,6 +1,6 @@
 //! What a confirmed login means: I7, I8, I17.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use distlock_kickout::{Generation, Transition};
 
@@ -9,6 +9,9 @@ use crate::{
     history::{Fact, What},
     report::Invariant::*,
 };
+
+/// At most the way of a call.
+const ON_ITS_WAY_US: u64 = 1_000_000;
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
     granted_first(scene);
@@ -76,35 +79,55 @@ fn lookups(scene: &mut Scene<'_>) {
     }
 }
 
-/// I8: a client that was told gets nothing any more.
+/// I8: a client that was told gets nothing any more, and one whose session lost its place gets nothing but that.
 fn mute(scene: &mut Scene<'_>) {
+    let slack = u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX);
+    let superseded: BTreeMap<_, _> = scene
+        .sessions
+        .all()
+        .filter_map(|life| Some((life.client?, life.superseded?.at)))
+        .collect();
     let mut told = BTreeSet::new();
     for seen in &scene.history.clients {
-        match &seen.what {
+        let got = match &seen.what {
             What::Told { .. } => {
                 told.insert(seen.client);
+                continue;
             }
-            What::Message { id } => {
-                scene.report.expect(I8, !told.contains(&seen.client), || {
-                    format!(
-                        "{} of {} got message {id} after it was told to go",
-                        seen.device, seen.uid
-                    )
-                });
-            }
-            _ => {}
+            What::LoginOk { .. } => "login_ok".to_owned(),
+            What::Message { id } => format!("message {id}"),
+            What::Outcome { id, .. } => format!("the outcome of message {id}"),
+            _ => continue,
+        };
+        scene.report.expect(I8, !told.contains(&seen.client), || {
+            format!(
+                "{} of {} got {got} after it was told to go",
+                seen.device, seen.uid
+            )
+        });
+        if let Some(&at) = superseded.get(&seen.client) {
+            // What was written before then may be on its way.
+            let late = seen.at_us > at + slack + ON_ITS_WAY_US;
+            let excused = scene.history.paused(&seen.node, at, seen.at_us);
+            scene.report.expect(I8, !late || excused, || {
+                format!(
+                    "{} of {} got {got} {} us after it was superseded",
+                    seen.device,
+                    seen.uid,
+                    seen.at_us - at
+                )
+            });
         }
     }
     // The same from the nodes' side: a message that was sent after the session's end does not reach it.
-    let slack = u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX);
     for event in &scene.history.nodes {
         if event.event != Transition::Delivered {
             continue;
         }
         let life = event.session.and_then(|it| scene.sessions.get(it));
         if let Some(superseded) = life.and_then(|life| life.superseded) {
-            // The sender hears of the delivery later than it happened: at most the way of a call.
-            let late = event.boot_us > superseded.at + slack + 1_000_000;
+            // The sender hears of the delivery later than it happened.
+            let late = event.boot_us > superseded.at + slack + ON_ITS_WAY_US;
             let excused = scene
                 .history
                 .paused(&event.node, superseded.at, event.boot_us);

@@ -8,9 +8,37 @@ use crate::play::{Play, UID, first, honest, kick, session};
 
 #[test]
 fn a_superseded_session_that_still_receives() {
+    let id = || "m".to_owned();
+    let outcome = || What::Outcome {
+        id: id(),
+        outcome: "stored".into(),
+    };
+    for got in [What::Message { id: id() }, outcome()] {
+        let mut play = honest();
+        play.client(1, got);
+        assert!(play.violated().contains(&I8), "{}", play.check());
+    }
     let mut play = honest();
-    play.client(1, What::Message { id: "m".into() });
+    play.in_(1);
     assert!(play.violated().contains(&I8), "{}", play.check());
+    // It was not even told; what was written before that may come a little later.
+    for (later, violated) in [(100, vec![]), (5000, vec![I8])] {
+        let mut play = first();
+        play.client(1, What::Sent { id: id() })
+            .granted("n2", 2)
+            .superseded("n1", 1, 2)
+            .admitted("n2", 2)
+            .closed("n1", 1, "AlreadyGone")
+            .after(later)
+            .client(1, outcome());
+        assert_eq!(play.violated(), violated, "{}", play.check());
+        play.history.facts.push(Fact::Paused {
+            node: NodeId::new("n1").unwrap(),
+            from_us: 0,
+            to_us: play.at,
+        });
+        assert!(play.check().is_clean(), "{}", play.check());
+    }
     let mut play = honest();
     let late = json!({"uid": UID, "session": session(1), "result": "message m delivered"});
     play.after(5000).event("n2", "delivered", late);
