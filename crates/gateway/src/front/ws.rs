@@ -77,7 +77,7 @@ async fn converse(front: Front, socket: WebSocket, line: LineHandle) {
 
 struct WsReader {
     stream: SplitStream<WebSocket>,
-    /// There was a frame over the limit.
+    /// There was a frame over the limit, or what is no frame.
     lost: bool,
     gone: bool,
 }
@@ -105,6 +105,10 @@ impl FrameReader for WsReader {
                 self.lost = true;
                 Incoming::Bad(ErrorCode::TooLong, "the frame is over the limit")
             }
+            Some(Err(error)) if is_garbage(&error) => {
+                self.lost = true;
+                Incoming::Bad(ErrorCode::BadFrame, "not a frame of a WebSocket")
+            }
             Some(Err(_)) | None => {
                 self.gone = true;
                 Incoming::Gone
@@ -131,6 +135,14 @@ impl FrameWriter for WsWriter {
             .await
             .map_err(io::Error::other)
     }
+}
+
+/// Whether what came breaks the rules of RFC 6455. That a connection ended without a closing frame counts among these for the
+/// library, which tells all of this only by text.
+fn is_garbage(error: &axum::Error) -> bool {
+    let text = error.to_string();
+    (text.starts_with("WebSocket protocol error") && !text.contains("without closing handshake"))
+        || text.starts_with("UTF-8 encoding error")
 }
 
 /// The library tells a frame over its limit only by text.

@@ -1,10 +1,13 @@
 //! Frames that are wrong, tokens that are wrong, clients that say nothing.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
-use tokio::{io::AsyncReadExt as _, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::net::{Net, eventually, lingering, login, soon, token};
@@ -75,6 +78,28 @@ async fn garbage_ends_the_session_and_its_record() {
         assert_eq!(close, Some(code));
         eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
         assert_eq!(n1.kick.route(&anna).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_websocket_frame_ends_the_session_with_a_word() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    for bad in [
+        // Not masked, of a reserved kind, and a text that is none.
+        &[0x81, 1, b'x'][..],
+        &[0x83, 0x80, 0, 0, 0, 0],
+        &[0x81, 0x81, 0, 0, 0, 0, 0xff],
+    ] {
+        let (client, _) = n1.login("anna", "phone").await;
+        let mut stream = client.into_stream();
+        stream.write_all(bad).await.unwrap();
+        let mut answer = Vec::new();
+        let end = soon("the end", stream.read_to_end(&mut answer)).await;
+        let text = String::from_utf8_lossy(&answer);
+        assert!(text.contains(r#""code":"bad_frame""#), "{bad:?}: {text}");
+        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(lingering(n1.listen.port()), 0);
     }
 }
 
