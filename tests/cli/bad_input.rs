@@ -402,8 +402,13 @@ fn a_password_on_the_command_line_is_warned_about_and_never_shown() {
 fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
     let home = Home::new();
-    let file = home.write("distlock.toml", "[gateway]\ntoken_key = \"hunter2\"");
-    for (mode, warns) in [(0o644, true), (0o640, true), (0o600, false)] {
+    for (key, mode, warns) in [
+        ("token_key", 0o644, true),
+        ("token_key", 0o640, true),
+        ("token_key", 0o600, false),
+        ("token_key_also", 0o640, true),
+    ] {
+        let file = home.write("distlock.toml", &format!("[gateway]\n{key} = \"hunter2\""));
         std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
         let done = home.run(["list", "--config", file.to_str().unwrap()]);
         assert_eq!(done.code, 0, "{done:?}");

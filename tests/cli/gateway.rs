@@ -260,6 +260,37 @@ fn a_forged_token_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn while_the_key_changes_a_node_takes_tokens_of_either_and_mints_with_the_first() {
+    let home = Home::new();
+    let old = "the key that was used until now, as long";
+    let changing = |args: &[&str]| {
+        let mut command = home.distlock(args);
+        command.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
+        command.env("DISTLOCK_GATEWAY_TOKEN_KEY_ALSO", old);
+        command
+    };
+    let minted = finish(&mut changing(&["gateway", "token", "--uid", "alice"]), "");
+    let (_changed, alone) = node(&home);
+    let answer = log_in(&alone, minted.stdout.trim());
+    assert_eq!(answer["type"], "login_ok", "{answer}");
+
+    let mut line = NODE;
+    line[3] = "n2";
+    let node = Process::spawn(&mut changing(&line)).unwrap();
+    let ready = node.wait_for_line(SOON, |line| line.starts_with('{'));
+    let ready = serde_json::from_str(&ready.unwrap()).unwrap();
+    for (key, answered) in [
+        (KEY, "login_ok"),
+        (old, "login_ok"),
+        ("a key that nobody here has ever heard of", "denied"),
+    ] {
+        let answer = log_in(&ready, &token(&home, key));
+        assert_eq!(answer["type"], answered, "{answer}");
+    }
+    assert!(!node.output().contains("as long"), "{}", node.output());
+}
+
+#[test]
 fn settings_come_from_file_variable_and_flag_in_this_order() {
     let home = Home::new();
     let config = home.write("distlock.toml", &format!("[gateway]\nnode = \"file\"\ntoken_key = \"{KEY}\"\nlisten = \"127.0.0.1:0\"\npeer_listen = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"));
@@ -305,7 +336,9 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
         let done = finish(&mut command, "");
         done.failed_with(78, "gateway.");
         assert!(done.stderr.contains(place), "{place:?} is not in {done:?}");
-        assert!(!done.stderr.contains("hunter2"), "{done:?}");
+        for secret in ["hunter2", KEY] {
+            assert!(!done.stderr.contains(secret), "{done:?}");
+        }
     };
     let table = |line: &str| format!("[gateway]\ntoken_key = \"{KEY}\"\n{line}\n");
     for (line, key) in [
@@ -327,6 +360,30 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
     }
     let short = "[gateway]\n  token_key = \"hunter2\"";
     said(&[], short, "distlock.toml:2:15: gateway.token_key is 7");
+    for (also, place) in [
+        (
+            "hunter2",
+            "distlock.toml:3:18: gateway.token_key_also is 7 bytes long: at least 32",
+        ),
+        (
+            KEY,
+            "distlock.toml:3:18: gateway.token_key_also is the same",
+        ),
+    ] {
+        said(&[], &table(&format!("token_key_also = \"{also}\"")), place);
+    }
+    let mut also = home.distlock(NODE);
+    also.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
+    let done = finish(also.env("DISTLOCK_GATEWAY_TOKEN_KEY_ALSO", "hunter2"), "");
+    done.failed_with(
+        78,
+        "DISTLOCK_GATEWAY_TOKEN_KEY_ALSO: gateway.token_key_also is 7",
+    );
+    assert!(!done.stderr.contains("hunter2"), "{done:?}");
+    also.env_remove("DISTLOCK_GATEWAY_TOKEN_KEY");
+    let done = finish(&mut also, "");
+    done.failed_with(78, "gateway.token_key is not set");
+    assert!(!done.stderr.contains("hunter2"), "{done:?}");
     said(
         &["--grace", "1ms"],
         &table("grace = \"2ms\""),
@@ -334,6 +391,7 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
     );
     run(&["--policy", "triple"], KEY).failed_with(78, "policy");
     run(&["--token-key", "hunter2"], KEY).failed_with(64, "--token-key");
+    run(&["--token-key-also", "hunter2"], KEY).failed_with(64, "--token-key-also");
     run(&["--frobnicate", "1"], KEY).failed_with(64, "--frobnicate");
     let mint = |args: &[&str]| {
         finish(

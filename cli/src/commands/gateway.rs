@@ -75,9 +75,9 @@ struct Node {
 
 const RUN_EXAMPLES: &str = "\
 Secrets:
-  token_key, admin_token and profile_token are read from the configuration file, or from
-  DISTLOCK_GATEWAY_TOKEN_KEY, DISTLOCK_GATEWAY_ADMIN_TOKEN and DISTLOCK_GATEWAY_PROFILE_TOKEN:
-  flags can be seen by everybody on the host
+  token_key, token_key_also, admin_token and profile_token are read from the configuration file,
+  or from DISTLOCK_GATEWAY_TOKEN_KEY, DISTLOCK_GATEWAY_TOKEN_KEY_ALSO, DISTLOCK_GATEWAY_ADMIN_TOKEN
+  and DISTLOCK_GATEWAY_PROFILE_TOKEN: flags can be seen by everybody on the host
 
 Examples:
   export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
@@ -324,7 +324,12 @@ fn stdin_ends() -> oneshot::Receiver<()> {
 }
 
 /// Never as flags: those can be seen by everybody on the host.
-const SECRETS: [&str; 3] = ["token_key", "admin_token", "profile_token"];
+const SECRETS: [&str; 4] = [
+    "token_key",
+    "token_key_also",
+    "admin_token",
+    "profile_token",
+];
 
 fn variable(key: &str) -> String {
     format!("DISTLOCK_GATEWAY_{}", key.to_uppercase())

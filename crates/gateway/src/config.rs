@@ -43,6 +43,8 @@ pub struct GatewayConfig {
     pub route: RouteMode,
     /// The key that signs login tokens: at least 32 bytes, the same on every node.
     pub token_key: Option<Secret>,
+    /// A key that is accepted too and never signs, while one key takes the place of the other; none unless set.
+    pub token_key_also: Option<Secret>,
     /// TTL of the account's lock.
     #[serde(deserialize_with = "duration")]
     pub lock_ttl: Duration,
@@ -104,6 +106,7 @@ impl Default for GatewayConfig {
             confirm: Confirm::Available,
             route: RouteMode::Fenced,
             token_key: None,
+            token_key_also: None,
             lock_ttl: timers.lock_ttl,
             lock_wait: timers.lock_wait,
             kick_budget: timers.kick_budget,
@@ -154,6 +157,10 @@ impl GatewayConfig {
         (
             "token_key",
             "key that signs login tokens, at least 32 bytes",
+        ),
+        (
+            "token_key_also",
+            "key that is accepted too, while token_key is changed",
         ),
         ("lock_ttl", "TTL of an account's lock"),
         ("lock_wait", "longest wait for an account's lock"),
@@ -212,6 +219,7 @@ impl GatewayConfig {
             "confirm" => self.confirm = choice(key, value)?,
             "route" => self.route = choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
+            "token_key_also" => self.token_key_also = Some(Secret::new(value)),
             "profile_url" => self.profile_url = Some(Secret::new(value)),
             "profile_token" => self.profile_token = Some(Secret::new(value)),
             _ if self.number_slot(key).is_some() => {
@@ -383,10 +391,10 @@ impl GatewayConfig {
         keys.find(|known| *known == key)
     }
 
-    /// The signing key.
+    /// The key that signs, with the one that is accepted too.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when there is none or it is shorter than 32 bytes.
+    /// [`ErrorKind::InvalidConfig`] when none signs, and when one is shorter than 32 bytes or both are the same.
     pub fn key(&self) -> Result<TokenKey> {
         let secret = self.token_key.as_ref().ok_or_else(|| {
             invalid(
@@ -394,7 +402,18 @@ impl GatewayConfig {
                 "is not set: give it in the configuration file or in DISTLOCK_GATEWAY_TOKEN_KEY",
             )
         })?;
-        TokenKey::new(secret.expose().as_bytes())
+        let key = TokenKey::new(secret.expose().as_bytes())?;
+        let Some(also) = &self.token_key_also else {
+            return Ok(key);
+        };
+        // Whoever gives the same twice believes that two are accepted: the other one was lost on the way.
+        if also.matches(secret.expose()) {
+            return Err(invalid(
+                "token_key_also",
+                "is the same as token_key: give the other key, or none",
+            ));
+        }
+        key.also(also.expose().as_bytes())
     }
 
     pub(crate) fn timers(&self) -> Timers {

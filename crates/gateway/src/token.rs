@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use uuid::Uuid;
 
+use crate::config::invalid;
+
 const ISSUER: &str = "distlock";
 const CLIENTS: &str = "distlock-gateway";
 const PEERS: &str = "distlock-peer";
@@ -31,6 +33,7 @@ const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 pub struct TokenKey {
     signs: EncodingKey,
     checks: DecodingKey,
+    also: Option<DecodingKey>,
 }
 
 /// What a login token says.
@@ -68,21 +71,24 @@ impl TokenKey {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] when it is shorter than 32 bytes.
     pub fn new(key: &[u8]) -> Result<Self> {
-        if key.len() < MIN_KEY_BYTES {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "gateway.token_key is {} bytes long: at least {MIN_KEY_BYTES} are needed",
-                    key.len()
-                ),
-            ));
-        }
+        long_enough("token_key", key)?;
         // Set once per process. If the program has installed a provider of its own, that one serves HS256 as well.
         let _ = HS256_ONLY.install_default();
         Ok(Self {
             signs: EncodingKey::from_secret(key),
             checks: DecodingKey::from_secret(key),
+            also: None,
         })
+    }
+
+    /// Accepts what is signed with another key as well, while one key takes the place of the other. It never signs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] when it is shorter than 32 bytes.
+    pub fn also(mut self, key: &[u8]) -> Result<Self> {
+        long_enough("token_key_also", key)?;
+        self.also = Some(DecodingKey::from_secret(key));
+        Ok(self)
     }
 
     /// Checks a login token and says whose it is.
@@ -104,8 +110,8 @@ impl TokenKey {
         self.mint_for(PEERS, node, Duration::from_secs(60), now)
     }
 
-    /// Checks that a call is of a node with the same key. Its times are not looked at: the clocks of nodes may be hours apart, and
-    /// what a call names is exact, so one that comes late or again does no harm.
+    /// Checks that a call is of a node with a key that is accepted here. Its times are not looked at: the clocks of nodes may be
+    /// hours apart, and what a call names is exact, so one that comes late or again does no harm.
     pub(crate) fn verify_peer(&self, token: &str) -> Result<()> {
         self.claims(token, PEERS).map(drop)
     }
@@ -153,7 +159,16 @@ impl TokenKey {
         rules.set_issuer(&[ISSUER]);
         // `iat` and `jti` are required by the type of the claims.
         rules.set_required_spec_claims(&["exp", "sub", "aud", "iss"]);
-        let claims = jsonwebtoken::decode::<Claims>(token, &self.checks, &rules)
+        let decoded = |key| jsonwebtoken::decode::<Claims>(token, key, &rules);
+        // Always in this order. A `kid` in the token's header is not looked at: it is the sender's word, and there are two keys
+        // at most. The signature is checked before the claims, so what is wrong with those is the same with either key.
+        let claims = match (decoded(&self.checks), &self.also) {
+            (Err(error), Some(also)) if *error.kind() == JwtErrorKind::InvalidSignature => {
+                decoded(also)
+            }
+            (decided, _) => decided,
+        };
+        let claims = claims
             .map_err(|error| {
                 refused(match error.kind() {
                     JwtErrorKind::ExpiredSignature => "it has expired",
@@ -199,6 +214,17 @@ pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
         (Some(a), Some(b)) => a.verify_slice(&b.finalize().into_bytes()).is_ok(),
         _ => false,
     }
+}
+
+fn long_enough(name: &str, key: &[u8]) -> Result<()> {
+    if key.len() >= MIN_KEY_BYTES {
+        return Ok(());
+    }
+    let problem = format!(
+        "is {} bytes long: at least {MIN_KEY_BYTES} are needed",
+        key.len()
+    );
+    Err(invalid(name, &problem))
 }
 
 fn refused(why: &str) -> Error {
@@ -303,6 +329,61 @@ mod tests {
     }
 
     #[test]
+    fn while_the_key_changes_either_is_accepted_and_the_first_signs() {
+        let (old, new, third) = ([7; 32], [8; 32], [9; 32]);
+        let alone = |key: &[u8]| TokenKey::new(key).unwrap();
+        let before = alone(&old).also(&new).unwrap();
+        let after = alone(&new).also(&old).unwrap();
+        let anna = Uid::new("anna").unwrap();
+        let client = |key: &TokenKey| mint(key, &anna, Duration::from_secs(60)).unwrap();
+        let peer = |key: &TokenKey| key.mint_for_peers("n1", SystemClock.wall()).unwrap();
+        // Each with whom accepts its tokens, and who does not.
+        for (signs, accept, refuse) in [
+            (&alone(&old), [&before, &after], alone(&new)),
+            (&before, [&alone(&old), &after], alone(&new)),
+            (&alone(&new), [&before, &after], alone(&old)),
+            (&after, [&before, &alone(&new)], alone(&old)),
+        ] {
+            for key in accept {
+                assert_eq!(key.verify(&client(signs)).unwrap(), anna);
+                key.verify_peer(&peer(signs)).unwrap();
+                assert!(key.verify(&peer(signs)).is_err());
+                assert!(key.verify_peer(&client(signs)).is_err());
+            }
+            assert!(refuse.verify(&client(signs)).is_err());
+            assert!(refuse.verify_peer(&peer(signs)).is_err());
+        }
+        let stranger = alone(&third);
+        for key in [&before, &after] {
+            for refusal in [
+                key.verify(&client(&stranger)).unwrap_err(),
+                key.verify_peer(&peer(&stranger)).unwrap_err(),
+            ] {
+                assert!(refusal.message().contains("signature"), "{refusal}");
+            }
+            // Claims count with either key, and what is wrong is told.
+            for signs in [&alone(&old), &alone(&new)] {
+                let mut late = claims();
+                late["exp"] = json!(now() - 6);
+                let refusal = key.verify(&signs.sign(&late).unwrap()).unwrap_err();
+                assert!(refusal.message().contains("expired"), "{refusal}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_header_does_not_choose_the_key() {
+        let both = key().also(&[8; 32]).unwrap();
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some("/dev/null".into());
+        for (secret, good) in [([7; 32], true), ([8; 32], true), ([0; 32], false)] {
+            let secret = EncodingKey::from_secret(&secret);
+            let token = jsonwebtoken::encode(&header, &claims(), &secret).unwrap();
+            assert_eq!(both.verify(&token).is_ok(), good);
+        }
+    }
+
+    #[test]
     fn every_claim_is_needed_and_checked() {
         assert!(key().verify(&key().sign(&claims()).unwrap()).is_ok());
         for claim in ["sub", "iss", "aud", "iat", "exp", "jti"] {
@@ -339,6 +420,9 @@ mod tests {
     fn limits() {
         let error = TokenKey::new(&[7; 31]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        let error = key().also(&[7; 31]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.message().contains("token_key_also is 31"), "{error}");
         let anna = Uid::new("anna").unwrap();
         for ttl in [Duration::ZERO, Duration::from_secs(24 * 3600 + 1)] {
             let error = mint(&key(), &anna, ttl).unwrap_err();
@@ -352,7 +436,9 @@ mod tests {
                 .to_string()
                 .contains("4096")
         );
-        assert_eq!(format!("{:?}", key()), "TokenKey(***)");
+        for key in [key(), key().also(&[8; 32]).unwrap()] {
+            assert_eq!(format!("{key:?}"), "TokenKey(***)");
+        }
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use distlock_core::{ErrorKind, Store};
-use distlock_gateway::{Gateway, GatewayConfig};
+use distlock_gateway::{Gateway, GatewayConfig, Secret};
 
-use crate::net::{Net, config};
+use crate::net::{KEY, Net, config};
 
 #[test]
 fn reads_from_toml_and_refuses_what_it_does_not_know() {
@@ -17,6 +17,7 @@ fn reads_from_toml_and_refuses_what_it_does_not_know() {
         confirm = "strict"
         route = "locked"
         token_key = "a key of at least thirty-two bytes"
+        token_key_also = "another of at least thirty-two bytes"
         lock_ttl = "2s"
         node_lease = "1m 30s"
         grace = "250ms"
@@ -60,7 +61,9 @@ fn every_key_can_be_set_from_text() {
             }
             "node" => "n1",
             _ if key.ends_with("listen") || *key == "peer_advertise" => "127.0.0.1:0",
-            "token_key" | "admin_token" | "profile_token" => "a key of at least thirty-two bytes",
+            "token_key" | "token_key_also" | "admin_token" | "profile_token" => {
+                "a key of at least thirty-two bytes"
+            }
             "profile_url" => "http://127.0.0.1:8080/may-log-in?of=us",
             _ => "1s",
         };
@@ -97,6 +100,13 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
             "short",
             "is 5 bytes long: at least 32 are needed",
         ),
+        (
+            "token_key_also",
+            "hunter2",
+            "is 7 bytes long: at least 32 are needed",
+        ),
+        ("token_key_also", "", "is 0 bytes long"),
+        ("token_key_also", KEY, "is the same as token_key"),
         (
             "admin_token",
             "short",
@@ -142,14 +152,20 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
             text.contains(&format!("gateway.{key}")) && text.contains(says),
             "{text}"
         );
-        assert!(!text.contains("hunter2"), "{text}");
+        assert!(!text.contains("hunter2") && !text.contains(KEY), "{text}");
         let shown = format!("{config:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }
-    let mut config = config("n1");
-    config.token_key = None;
-    let text = config.validate().unwrap_err().to_string();
-    assert!(text.contains("DISTLOCK_GATEWAY_TOKEN_KEY"), "{text}");
+    // A key that only accepts does not take the place of the one that signs.
+    for also in [None, Some(KEY)] {
+        let mut config = config("n1");
+        config.token_key = None;
+        config.token_key_also = also.map(Secret::new);
+        let error = config.validate().unwrap_err();
+        assert_eq!(GatewayConfig::key_of(&error), Some("token_key"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("DISTLOCK_GATEWAY_TOKEN_KEY"), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod admin;
 mod config;
 mod flood;
 mod hanging;
+mod keys;
 mod messages;
 mod net;
 mod page;

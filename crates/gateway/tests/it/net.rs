@@ -3,7 +3,7 @@
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use distlock_core::Store;
-use distlock_gateway::{Gateway, GatewayConfig, Uid, mint};
+use distlock_gateway::{Gateway, GatewayConfig, TokenKey, Uid, mint};
 use distlock_kickout::KickOut;
 use distlock_memory::Memory;
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -241,12 +241,20 @@ impl Client {
 }
 
 pub(crate) fn token(uid: &str) -> String {
-    let key = distlock_gateway::TokenKey::new(KEY.as_bytes()).unwrap();
+    token_of(KEY, uid)
+}
+
+pub(crate) fn token_of(key: &str, uid: &str) -> String {
+    let key = TokenKey::new(key.as_bytes()).unwrap();
     mint(&key, &Uid::new(uid).unwrap(), Duration::from_secs(60)).unwrap()
 }
 
 pub(crate) fn login(uid: &str, device: &str) -> Value {
-    json!({"type": "login", "token": token(uid), "device": device, "class": "", "intent": "login"})
+    login_with(&token(uid), device)
+}
+
+pub(crate) fn login_with(token: &str, device: &str) -> Value {
+    json!({"type": "login", "token": token, "device": device, "class": "", "intent": "login"})
 }
 
 /// What a future gives; a test that waits for too long says for what.

@@ -10,7 +10,7 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{Net, eventually, lingering, login, soon, token};
+use crate::net::{Net, eventually, lingering, login, soon, token, token_of};
 
 #[tokio::test]
 async fn nobody_gets_in_without_a_good_token() {
@@ -21,18 +21,12 @@ async fn nobody_gets_in_without_a_good_token() {
     let header = |header: Value| URL_SAFE_NO_PAD.encode(header.to_string());
     let unsigned = header(json!({"alg": "none", "typ": "JWT"}));
     let other = header(json!({"alg": "HS512", "typ": "JWT"}));
-    let foreign =
-        distlock_gateway::TokenKey::new(b"another key of at least thirty-two bytes").unwrap();
-    let foreign = distlock_gateway::mint(
-        &foreign,
-        &distlock_gateway::Uid::new("anna").unwrap(),
-        Duration::from_secs(60),
-    );
+    let foreign = token_of("another key of at least thirty-two bytes", "anna");
     for bad in [
         String::new(),
         "garbage".into(),
         "a.b.c".into(),
-        foreign.unwrap(),
+        foreign,
         format!("{unsigned}.{}.", parts[1]),
         format!("{unsigned}.{}.{}", parts[1], parts[2]),
         format!("{other}.{}.{}", parts[1], parts[2]),

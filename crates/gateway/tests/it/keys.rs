@@ -1,0 +1,83 @@
+//! A change of `token_key`, node by node.
+
+use distlock_gateway::{GatewayConfig, Secret};
+use serde_json::json;
+
+use crate::net::{Client, KEY, Net, Node, login_with, token_of};
+
+const NEW: &str = "the key that takes the place of the other";
+const THIRD: &str = "a key that no node of these has ever had";
+
+/// Sessions of other nodes are told by a call or not at all: there is time for the call, and no round by which the node itself
+/// would find what is meant for it.
+fn keys(token_key: &str, also: Option<&str>) -> impl FnOnce(&mut GatewayConfig) {
+    move |config| {
+        config.token_key = Some(Secret::new(token_key));
+        config.token_key_also = also.map(Secret::new);
+        for (key, value) in [
+            ("node_lease", "1h"),
+            ("sweep", "1h"),
+            ("kick_budget", "10s"),
+        ] {
+            config.set(key, value).unwrap();
+        }
+    }
+}
+
+/// Logs in with a token of this key: the client, and whether the older session is known to be told.
+async fn log_in(node: &Node, key: &str, device: &str) -> (Client, bool) {
+    let mut client = node.connect().await;
+    let token = token_of(key, "anna");
+    client.send(&login_with(&token, device)).await;
+    let ok = client.frame().await;
+    assert_eq!(ok["type"], "login_ok", "{ok}");
+    (client, ok["old_confirmed"] == true)
+}
+
+#[tokio::test]
+async fn nodes_in_the_middle_of_a_change_hear_each_other_and_accept_tokens_of_either_key() {
+    let net = Net::new();
+    let changed = net.node_with("n1", keys(NEW, Some(KEY))).await;
+    let told = net.node_with("n2", keys(KEY, Some(NEW))).await;
+    let (mut older, _) = log_in(&changed, KEY, "d0").await;
+    for (number, (node, key)) in [(&told, NEW), (&changed, NEW), (&told, KEY), (&changed, KEY)]
+        .into_iter()
+        .enumerate()
+    {
+        let (newer, heard) = log_in(node, key, &format!("d{}", number + 1)).await;
+        assert!(heard, "the kick of d{number}");
+        let offline = older.frame().await;
+        assert_eq!(
+            (&offline["type"], &offline["code"]),
+            (&json!("offline"), &json!(1))
+        );
+        older.leave().await;
+        older = newer;
+    }
+}
+
+#[tokio::test]
+async fn a_third_key_is_refused_in_the_middle_of_a_change() {
+    let net = Net::new();
+    let stranger = net
+        .node_with("n3", |config| {
+            keys(THIRD, None)(config);
+            config.set("kick_budget", "300ms").unwrap();
+        })
+        .await;
+    for (name, key, also) in [("n1", NEW, KEY), ("n2", KEY, NEW)] {
+        let node = net.node_with(name, keys(key, Some(also))).await;
+        let mut client = node.connect().await;
+        let token = token_of(THIRD, "anna");
+        client.send(&login_with(&token, "phone")).await;
+        let denied = client.frame().await;
+        assert_eq!(
+            (&denied["type"], &denied["code"]),
+            (&json!("denied"), &json!(5))
+        );
+        let (_older, _) = log_in(&node, key, "phone").await;
+        let (_newer, heard) = log_in(&stranger, THIRD, "pc").await;
+        assert!(!heard, "{name}");
+        assert_eq!(node.kick.sessions(), 1, "{name}");
+    }
+}
