@@ -17,7 +17,8 @@
 //! ```
 //!
 //! In a cluster all keys must be in one slot: give them the same part in braces. What a failover forgets, it forgets of the
-//! bar too; the data that is left is that of an earlier holder then, and so is the bar.
+//! bar too; the data that is left is that of an earlier holder then, and so is the bar. A bar that is deleted or evicted by
+//! itself has seen nobody: where `maxmemory-policy` is `allkeys-..`, it does not protect.
 
 use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
 use redis::{FromRedisValue, Script, Value, aio::ConnectionLike};
@@ -41,7 +42,9 @@ local function change()
 
 const AFTER: &str = "
 end
-return {1, change()}
+local done = change()
+if done == nil then done = false end
+return {1, done}
 ";
 
 /// A change of data, as a script, that only the latest holder can make.
@@ -60,9 +63,9 @@ impl Fenced {
     /// nothing. Takes two round trips, and more where others raise the bar at the same time.
     ///
     /// # Errors
-    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the server cannot be asked or refuses, or
-    /// when the script fails, with [`ErrorKind::Corrupt`] when something else stands where the bar should be. After
-    /// [`ErrorKind::OutcomeUnknown`] the change may have been made.
+    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the server cannot be asked or refuses, with
+    /// [`ErrorKind::Corrupt`] when something else stands where the bar should be. After [`ErrorKind::OutcomeUnknown`], and after
+    /// [`ErrorKind::Internal`], which a script that fails on its way ends with, the change may have been made, in part.
     ///
     /// # Cancel safety
     /// The change may or may not be made when the future is dropped; as a whole, unless the script itself fails on its way.
@@ -89,8 +92,10 @@ impl Fenced {
             for arg in args {
                 call.arg(*arg);
             }
-            let answer: (bool, Option<Value>) =
-                call.invoke_async(connection).await.map_err(failed)?;
+            let answer: (bool, Option<Value>) = call
+                .invoke_async(connection)
+                .await
+                .map_err(failed_on_its_way)?;
             let answered = answer.1.unwrap_or(Value::Nil);
             if answer.0 {
                 return T::from_redis_value(answered).map_err(|error| failed(error.into()));
@@ -105,6 +110,20 @@ impl Fenced {
             .on(BACKEND),
         ))
     }
+}
+
+/// What a script was refused for in the middle is not taken back, whatever it was.
+fn failed_on_its_way(error: redis::RedisError) -> FenceError {
+    let in_script = error.detail().is_some_and(|why| why.contains("script"));
+    let refused = of_operation(error, AT);
+    FenceError::Failed(if in_script && refused.did_not_happen() {
+        let broke_off = "the script failed, and may have changed something";
+        Error::new(ErrorKind::Internal, broke_off)
+            .on(BACKEND)
+            .caused_by(refused)
+    } else {
+        refused
+    })
 }
 
 fn failed(error: redis::RedisError) -> FenceError {

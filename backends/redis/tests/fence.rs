@@ -68,6 +68,34 @@ async fn an_earlier_holder_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_may_say_nothing_and_one_that_breaks_off_does_not_say_that_nothing_happened() {
+    let server = RedisServer::start().unwrap();
+    let mut connection = connect(&server).await;
+    for silent in ["redis.call('SET', KEYS[1], 'x')", "return nil", "return"] {
+        let silent = Fenced::new(silent);
+        let said: Option<String> = silent
+            .run(&mut connection, BAR, &fence(7), &["{account}:x"], &[])
+            .await
+            .unwrap_or_else(|refused| panic!("{refused}"));
+        assert_eq!(said, None);
+        server.command(&["DEL", BAR]).unwrap();
+    }
+    let twice = "redis.call('INCR', KEYS[1]); redis.call('LPUSH', KEYS[2], 'x')";
+    let broken = Fenced::new(twice)
+        .run::<Option<i64>>(
+            &mut connection,
+            BAR,
+            &fence(7),
+            &[BALANCE, "{account}:x"],
+            &[],
+        )
+        .await
+        .unwrap_err();
+    assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "1");
+    assert_eq!(kind(broken), ErrorKind::Internal);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bar_that_cannot_be_read_lets_nobody_through() {
     let server = RedisServer::start().unwrap();
     let mut connection = connect(&server).await;

@@ -15,7 +15,8 @@ use crate::{
 /// End sessions, wherever they are.
 ///
 /// Exit codes: 0 every session is known to be gone (also when there was none), 75 a node has not confirmed yet and will
-/// find out by itself, 64 bad usage, 69 the admin HTTP cannot be reached or failed, 77 the admin token is wrong.
+/// find out by itself, 64 bad usage, 69 the admin HTTP cannot be reached or failed, or an account could not be changed, 77 the
+/// admin token is wrong.
 #[derive(Args, Debug)]
 #[command(after_help = KICK_EXAMPLES)]
 pub(crate) struct Kick {
@@ -180,15 +181,20 @@ impl Kick {
             }
         } else {
             for session in kicked {
-                let end = if session["gone"] == true {
-                    "gone"
-                } else {
-                    "not confirmed yet"
+                let end = match session["error"].as_str() {
+                    Some(error) => format!("not ended: {}", error.escape_debug()),
+                    None if session["gone"] == true => "gone".to_owned(),
+                    None => "not confirmed yet".to_owned(),
                 };
                 output::line(format_args!("{} {end}", session_line(session)))?;
             }
         }
-        if kicked.iter().all(|session| session["gone"] == true) {
+        if kicked.iter().any(|session| session["error"].is_string()) {
+            Err(Failure::new(
+                code::UNAVAILABLE,
+                "not every session could be ended; kicking again is safe",
+            ))
+        } else if kicked.iter().all(|session| session["gone"] == true) {
             Ok(code::OK)
         } else {
             Ok(code::BUSY)

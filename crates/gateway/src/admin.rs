@@ -150,7 +150,8 @@ async fn health(State(admin): State<Admin>) -> Response {
         sessions: admin.kick.sessions(),
         lease_remaining_ms: admin.kick.lease_remaining().as_millis(),
     };
-    (code, Json(health)).into_response()
+    // Nobody shows a token here, and the connections of strangers end without a word.
+    (code, [(header::CONNECTION, "close")], Json(health)).into_response()
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {

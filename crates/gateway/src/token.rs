@@ -23,6 +23,8 @@ use crate::config::invalid;
 const ISSUER: &str = "distlock";
 const CLIENTS: &str = "distlock-gateway";
 const PEERS: &str = "distlock-peer";
+/// How far the clocks of nodes may be apart. Not any further, so that what somebody reads off the wire is not good for ever.
+const NODES_APART: Duration = Duration::from_secs(7 * 24 * 3600);
 const MAX_TOKEN_BYTES: usize = 4096;
 const MIN_KEY_BYTES: usize = 32;
 const LEEWAY_SECONDS: u64 = 5;
@@ -110,10 +112,14 @@ impl TokenKey {
         self.mint_for(PEERS, node, Duration::from_secs(60), now)
     }
 
-    /// Checks that a call is of a node with a key that is accepted here. Its times are not looked at: the clocks of nodes may be
-    /// hours apart, and what a call names is exact, so one that comes late or again does no harm.
+    /// Checks that a call is of a node with a key that is accepted here. The clocks of nodes may be days apart: what a call names is
+    /// exact, so one that comes late or again does no harm.
     pub(crate) fn verify_peer(&self, token: &str) -> Result<()> {
-        self.claims(token, PEERS).map(drop)
+        let claims = self.claims(token, PEERS)?;
+        if claims.iat.abs_diff(seconds(SystemClock.wall())) > NODES_APART.as_secs() {
+            return Err(refused("it was issued more than 7 days from now"));
+        }
+        Ok(())
     }
 
     fn mint_for(

@@ -142,6 +142,17 @@ pub struct NodeView {
 }
 
 impl KickOut {
+    /// Whether an account has ever logged in. One that logged out long ago is known as well.
+    ///
+    /// # Errors
+    /// Failures of the store; [`ErrorKind::Corrupt`] for a record that cannot be read.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn knows(&self, uid: &Uid) -> Result<bool> {
+        Ok(self.inner.directory.read(uid).await?.version.is_some())
+    }
+
     /// An account's record and how its nodes stand.
     ///
     /// # Errors

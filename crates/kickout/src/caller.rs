@@ -62,11 +62,13 @@ impl Caller {
     }
 
     /// Waits until a kick may be sent: while a node is left alone, until it was heard of again or it is this kick's turn to try.
+    /// Not for long, because most nodes that are left alone are dead.
     ///
     /// # Errors
-    /// [`PeerError::NotSent`] when that takes longer than `limit`.
+    /// [`PeerError::NotSent`] when it is not this kick's turn by then, or within `limit`.
     pub(crate) async fn turn(&self, node: &NodeId, limit: Duration) -> Result<(), PeerError> {
         let line = self.line(node);
+        let limit = limit.min(PROBE * 2);
         let turn = async {
             while let Err(wait) = line.turn(self.clock.now()) {
                 self.clock.sleep(wait).await;

@@ -103,31 +103,34 @@ impl Inner {
             if until.since(self.clock.now()).is_zero() {
                 break;
             }
-            if self.try_kick(uid, revocation, until, decided).await {
-                return true;
+            match self.try_kick(uid, revocation, until, decided).await {
+                Some(false) => {}
+                gone => return gone.unwrap_or(false),
             }
         }
         false
     }
 
-    /// Whether the session is known to be gone now. While its node is left alone because it had not answered others, this waits
-    /// for a turn to find out whether it is back.
+    /// Whether the session is known to be gone now. Nothing when others are finding out whether its node, which had not answered
+    /// them, is back.
     async fn try_kick(
         &self,
         uid: &Uid,
         revocation: &Revocation,
         until: Moment,
         decided: Option<Moment>,
-    ) -> bool {
+    ) -> Option<bool> {
         let SessionKey { node, boot, .. } = &revocation.key;
         let left = || until.since(self.clock.now());
         let standing = self.nodes.standing(node, *boot);
         let to = match within(&*self.clock, left(), standing).await {
-            Some(Ok(Standing::Dead)) => return true,
+            Some(Ok(Standing::Dead)) => return Some(true),
             Some(Ok(Standing::Up(to))) => to,
-            Some(Err(_)) | None => return false,
+            Some(Err(_)) | None => return Some(false),
         };
-        let answer = match self.caller.turn(node, left()).await {
+        let turn = self.caller.turn(node, left()).await;
+        let is_turn = turn.is_ok();
+        let answer = match turn {
             Ok(()) => {
                 let mut request = KickRequest::of(uid, revocation, &self.node);
                 request.after = decided.map(|at| self.clock.now().since(at));
@@ -147,7 +150,7 @@ impl Inner {
         if answer.is_err() {
             self.nodes.doubt(node);
         }
-        answer.is_ok()
+        is_turn.then_some(answer.is_ok())
     }
 
     /// Takes the revocations of sessions that are known to be gone out of the record. Answers the record as it is now.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use distlock_core::{Epoch, Moment, RecordKey, Result, Version};
+use distlock_core::{Epoch, Error, Moment, RecordKey, Result, Version};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
@@ -64,13 +64,14 @@ impl Inner {
                 round = self.round(&own, &mut memory) => round,
             };
             if let Err(error) = &round {
-                tracing::warn!(node = %self.node, %error, "the directory could not be followed everywhere");
+                tracing::warn!(node = %self.node, %error, "the directory could not be read");
             }
             memory.store_was_away = round.is_err();
         }
     }
 
-    /// Whatever fails for one account is tried again in the next round, and keeps no other account from its turn in this one.
+    /// Whatever fails for one account is tried again in the next round, keeps no other account from its turn in this one, and is
+    /// no failure of the round: the store serves.
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
         let epoch = own.lease.fence().epoch;
         if memory.epoch.as_ref() != Some(&epoch) {
@@ -81,12 +82,11 @@ impl Inner {
         let read = self.read_hints(own, memory).await;
         let compared = self.compare_sessions(memory).await;
         // Last, because a write may be held up for long, and by then everybody was told.
-        let settled = self.settle_told(memory).await;
-        read.and(compared).and(settled)
+        self.settle_told(memory).await;
+        read.and(compared)
     }
 
     async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
-        let mut outcome = Ok(());
         let mut idle = Idle::new();
         let mut after = None;
         loop {
@@ -98,7 +98,7 @@ impl Inner {
                 Ok(page) => page,
                 Err(error) => {
                     memory.idle.extend(idle);
-                    return outcome.and(Err(error));
+                    return Err(error);
                 }
             };
             let Some(last) = page.last() else {
@@ -111,7 +111,7 @@ impl Inner {
                 let since = match self.act_on(&hint, before, &mut memory.told).await {
                     Ok(since) => since,
                     Err(error) => {
-                        outcome = outcome.and(Err(error));
+                        later(&hint.uid, &error);
                         before
                     }
                 };
@@ -119,7 +119,7 @@ impl Inner {
             }
         }
         memory.idle = idle;
-        outcome
+        Ok(())
     }
 
     /// Answers since when the note has been idle, if it is and stays.
@@ -160,20 +160,19 @@ impl Inner {
         Ok(Some(since))
     }
 
-    async fn settle_told(&self, memory: &mut Memory) -> Result<()> {
-        let mut outcome = Ok(());
+    async fn settle_told(&self, memory: &mut Memory) {
         for some in std::mem::take(&mut memory.told).chunks(SETTLED_AT_ONCE) {
-            let settling = some.iter().map(|(uid, gone)| self.settle(uid, gone));
-            for settled in join_all(settling).await {
-                outcome = outcome.and(settled.map(drop));
-            }
+            let settling = some.iter().map(async |(uid, gone)| {
+                if let Err(error) = self.settle(uid, gone).await {
+                    later(uid, &error);
+                }
+            });
+            join_all(settling).await;
         }
-        outcome
     }
 
     /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
     async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
-        let mut outcome = Ok(());
         let here = self.registry.len();
         let mut left = if memory.store_was_away {
             memory.cursor = None;
@@ -202,15 +201,13 @@ impl Inner {
                 continue;
             }
             let uids: Vec<_> = active.iter().map(|live| live.uid.clone()).collect();
-            let records = match self.directory.read_many(&uids).await {
-                Ok(records) => records,
-                Err(error) => return outcome.and(Err(error)),
-            };
+            let records = self.directory.read_many(&uids).await?;
             for (live, seen) in active.iter().zip(records) {
                 match seen {
                     Ok(seen) => {
-                        let compared = self.compare(live, &seen, &mut memory.told).await;
-                        outcome = outcome.and(compared);
+                        if let Err(error) = self.compare(live, &seen, &mut memory.told).await {
+                            later(&live.uid, &error);
+                        }
                     }
                     Err(error) => {
                         tracing::error!(uid = ?live.uid, %error, "a session cannot be compared");
@@ -219,7 +216,7 @@ impl Inner {
                 self.count_duplicates(live);
             }
         }
-        outcome
+        Ok(())
     }
 
     async fn compare(
@@ -312,6 +309,10 @@ impl Inner {
             tracing::error!(uid = ?live.uid, "two sessions are active in one slot");
         }
     }
+}
+
+fn later(uid: &Uid, error: &Error) {
+    tracing::warn!(?uid, %error, "an account's sessions are looked after later");
 }
 
 #[cfg(test)]

@@ -87,8 +87,14 @@ pub(super) async fn kick(
     let outcome = admin.kick.kick(&target, reason).await;
     let result = match &outcome {
         Ok(kicked) => {
-            let pending = kicked.iter().filter(|it| !it.gone).count();
-            format!("{} ended, {pending} not confirmed yet", kicked.len())
+            let failed = kicked.iter().filter(|it| it.error.is_some()).count();
+            let pending = kicked.iter().filter(|it| !it.gone).count() - failed;
+            let ended = kicked.len() - failed;
+            let failed = match failed {
+                0 => String::new(),
+                some => format!(", {some} could not be ended"),
+            };
+            format!("{ended} ended, {pending} not confirmed yet{failed}")
         }
         Err(error) => error.to_string(),
     };

@@ -66,7 +66,7 @@ async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> 
         _ => return Ok(Outcome::Failed),
     }
     // Whoever never logged in may be anybody that a client thought up, and what is kept for them would stay for ever.
-    if front.kick.view(to).await?.record.is_none() {
+    if !front.kick.knows(to).await? {
         return Ok(Outcome::Failed);
     }
     // On its own: when the sender goes away meanwhile, what was taken back must not be lost on its way to its receiver.

@@ -164,16 +164,24 @@ mod tests {
         let key = TokenKey::new(&[7; 32]).unwrap();
         let (_kick, to, stop) = node(&key).await;
         let day = Duration::from_secs(24 * 3600);
-        let (behind, ahead) = (ManualClock::new(), ManualClock::new());
-        let years = SystemClock.wall().duration_since(behind.wall()).unwrap();
-        ahead.advance(years + day);
-        for clock in [behind, ahead] {
+        let clocks = [(); 4].map(|()| ManualClock::new());
+        let years = SystemClock.wall().duration_since(clocks[0].wall());
+        let years = years.unwrap();
+        let heard = [
+            (years - day * 6, true),
+            (years + day * 6, true),
+            // What was read off the wire long ago is good for nothing.
+            (years - day * 8, false),
+            (years + day * 8, false),
+        ];
+        for (clock, (time, heard)) in clocks.into_iter().zip(heard) {
+            clock.advance(time);
             let wall = clock.wall();
             let second = Duration::from_secs(1);
             let n2 = NodeId::new("n2").unwrap();
             let peers = GrpcPeers::new(n2, key.clone(), second, Arc::new(clock));
             let answer = peers.kick(&to, kick(&to, to.boot)).await;
-            assert_eq!(answer, Ok(KickResult::AlreadyGone), "{wall:?}");
+            assert_eq!(answer == Ok(KickResult::AlreadyGone), heard, "{wall:?}");
         }
         stop.cancel();
     }

@@ -241,7 +241,11 @@ async fn bans_drains_and_keeps_a_log() {
 #[tokio::test]
 async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
     let net = Net::new();
-    let n1 = net.node("n1").await;
+    let n1 = net
+        .node_with("n1", |config| {
+            config.kick_budget = std::time::Duration::from_secs(10)
+        })
+        .await;
     // Takes calls and never answers, so the kick takes its time.
     let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = deaf.local_addr().unwrap().to_string();
