@@ -243,7 +243,7 @@ async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
-            config.kick_budget = std::time::Duration::from_secs(10)
+            config.kick_budget = std::time::Duration::from_secs(10);
         })
         .await;
     // Takes calls and never answers, so the kick takes its time.
