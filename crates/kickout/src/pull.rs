@@ -317,9 +317,13 @@ fn later(uid: &Uid, error: &Error) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        time::Duration,
+    };
 
-    use distlock_core::{Records, Store};
+    use async_trait::async_trait;
+    use distlock_core::{Deleted, Entry, ErrorKind, Expect, Records, Store, Written};
     use distlock_memory::Memory as MemoryStore;
 
     use super::*;
@@ -367,6 +371,11 @@ mod tests {
         let memory = MemoryStore::default();
         let records = memory.records();
         let store = Store::new(memory.lock(), Arc::clone(&records));
+        let (kick, admitted) = busy_node_on(store, sessions).await;
+        (kick, admitted, records)
+    }
+
+    async fn busy_node_on(store: Store, sessions: usize) -> (KickOut, Vec<Session>) {
         let long = Duration::from_secs(3600);
         let timers = Timers {
             node_lease: long,
@@ -384,7 +393,78 @@ mod tests {
                 other => panic!("{other}"),
             }
         }
-        (kick, admitted, records)
+        (kick, admitted)
+    }
+
+    /// Somebody keeps all rows locked from some time on: they can be read, and not written.
+    #[derive(Clone, Debug)]
+    struct Locked {
+        records: Arc<dyn Records>,
+        since: Arc<AtomicBool>,
+    }
+
+    #[async_trait]
+    impl Records for Locked {
+        fn backend(&self) -> &'static str {
+            self.records.backend()
+        }
+
+        fn tells_ages(&self) -> bool {
+            self.records.tells_ages()
+        }
+
+        async fn reopen(&self) -> Result<Arc<dyn Records>> {
+            Ok(Arc::new(self.clone()))
+        }
+
+        async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+            self.records.get(key).await
+        }
+
+        async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+            self.records.get_many(keys).await
+        }
+
+        async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+            if self.since.load(Ordering::Relaxed) {
+                return Err(Error::new(ErrorKind::Unavailable, "the row is locked"));
+            }
+            self.records.put(key, value, expect).await
+        }
+
+        async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+            self.records.delete(key, expect).await
+        }
+
+        async fn scan(
+            &self,
+            prefix: &str,
+            after: Option<&RecordKey>,
+            limit: u32,
+        ) -> Result<Vec<(RecordKey, Entry)>> {
+            self.records.scan(prefix, after, limit).await
+        }
+
+        async fn close(&self) {}
+    }
+
+    /// Or one locked row would have every round compare all sessions.
+    #[tokio::test]
+    async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_away() {
+        let memory = MemoryStore::default();
+        let records = Locked {
+            records: memory.records(),
+            since: Arc::default(),
+        };
+        let store = Store::new(memory.lock(), Arc::new(records.clone()));
+        let (kick, sessions) = busy_node_on(store, 1).await;
+        forget(&*records.records, &sessions).await;
+        records.since.store(true, Ordering::Relaxed);
+        let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
+        kick.inner.round(&own, &mut rounds).await.unwrap();
+        records.since.store(false, Ordering::Relaxed);
+        kick.inner.round(&own, &mut rounds).await.unwrap();
+        assert_named(&kick, &sessions).await;
     }
 
     async fn forget(records: &dyn Records, sessions: &[Session]) {
