@@ -135,7 +135,8 @@ async fn unseen(product: Product) {
     assert_eq!(held.unwrap(), "40");
     let refused = answers.into_iter().filter_map(Result::err);
     let refused: Vec<_> = refused.collect();
-    assert!(refused.len() > 20, "{}", refused.len());
+    // Those that went alone have their token by another way; how many these are is chance.
+    assert!(!refused.is_empty(), "all forty went alone");
     for error in refused {
         assert!(!error.did_not_happen(), "{error:?}");
     }
