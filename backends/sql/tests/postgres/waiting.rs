@@ -1,6 +1,6 @@
 //! How a waiter in another process learns of a release, and what is left behind.
 
-use distlock_core::{Expect, Guard, ReleaseOutcome, Written};
+use distlock_core::{Attempt, Expect, Guard, ReleaseOutcome, Written};
 use distlock_harness::eventually_async;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
@@ -163,6 +163,46 @@ async fn a_listener_whose_session_was_ended_listens_again() {
     assert_ne!(listener().await, before);
     assert!(guard.release().await.is_clean());
     drop(within(SOON, "served", waiting).await.unwrap());
+}
+
+/// Held whenever it is asked for and free whenever it is looked at: that is busy, and no failure of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
+    /// More than are made before a caller is told that something failed.
+    const TURNS: u64 = 40;
+    let server = PostgresServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let first = hold(&locker, "a", LONG).await;
+    let token = first.token();
+    assert!(first.release().await.is_clean());
+    // Whoever takes it finds that somebody else has just had it.
+    server
+        .sql(
+            "CREATE FUNCTION overtake() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF pg_trigger_depth() = 1 AND NEW.holder_id IS NOT NULL THEN
+                     UPDATE distributed_lock SET token = token + 1 WHERE lock_name = NEW.lock_name;
+                     RETURN NULL;
+                 END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER overtake BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION overtake()",
+        )
+        .unwrap();
+    let once = locker.lock("a").ttl(LONG).try_acquire().await;
+    assert!(matches!(once, Ok(Attempt::Busy(None))), "{once:?}");
+    let waiter = locker.clone();
+    let waiting = tokio::spawn(async move { waiter.lock("a").wait(LONG).acquire().await });
+    eventually_async("it was overtaken often", LONG, || async {
+        let now = server.sql("SELECT token FROM distributed_lock").unwrap();
+        (now.parse::<u64>().unwrap() > token.get() + TURNS).then_some(())
+    })
+    .await
+    .unwrap();
+    server
+        .sql("DROP TRIGGER overtake ON distributed_lock")
+        .unwrap();
+    let served = within(SOON, "served", waiting).await.unwrap().unwrap();
+    assert!(served.token().get() > token.get() + TURNS);
 }
 
 /// Somebody in another process who waits for a lock, and has marked its row.

@@ -5,7 +5,7 @@ mod answers;
 use std::collections::HashMap;
 
 use distlock_core::{
-    AcquireRequest, Error, FencingToken, Lease, LockName, RecordKey, Result, TicketStep, Version,
+    AcquireRequest, Attempt, Error, FencingToken, Lease, LockName, RecordKey, Result, TicketStep, Version,
     batch::Reply,
 };
 use sqlx::{Encode, PgConnection, Postgres, Type, postgres::PgArguments, query::Query};
@@ -52,14 +52,42 @@ struct Looks {
     records: HashMap<RecordKey, Version>,
 }
 
+/// A lock that was held whenever it was asked for and free whenever it was looked at, because others pass it on faster than
+/// that: its token tells that they do. It is busy, and nobody can say who has it.
+#[derive(Default)]
+struct Moves {
+    token: Option<FencingToken>,
+    seen: bool,
+}
+
+impl Moves {
+    fn see(&mut self, op: &Op, looks: &Looks) {
+        if let Some(Ok(look)) = op.lock().and_then(|name| looks.locks.get(name)) {
+            let before = self.token.replace(look.row.last_token);
+            self.seen = before.is_some_and(|before| before != look.row.last_token)
+                && look.row.held.is_none();
+        }
+    }
+
+    /// Whether that is why it was not taken.
+    const fn explain(&self, op: &Op) -> bool {
+        matches!(op, Op::Acquire(_)) && self.seen
+    }
+}
+
 impl Batch<'_> {
     pub(super) async fn send(mut self, kind: Kind) -> Answers {
         let lone = self.ops.len() == 1;
         let mut tries = if lone { TRIES } else { 1 };
+        let mut moves = Moves::default();
         loop {
             tries -= 1;
             let mut done = self.change(kind, lone).await?;
             let looks = self.looks(&done).await;
+            if let ([op], Ok(looks)) = (self.ops, &looks) {
+                moves.see(op, looks);
+            }
+            let last = tries == 0;
             let replies: Vec<_> = self
                 .ops
                 .iter()
@@ -67,12 +95,15 @@ impl Batch<'_> {
                     Some(done) => Reply::Done(answers::carried_out(op, done, self.shared)),
                     None => match answers::refused(op, &looks, self.shared) {
                         Some(answer) => Reply::Done(answer),
+                        None if last && moves.explain(op) => {
+                            Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
+                        }
                         // Nothing speaks against it: its row was locked, or has changed just now.
                         None => Reply::Alone,
                     },
                 })
                 .collect();
-            let again = tries > 0 && replies.iter().any(|it| matches!(it, Reply::Alone));
+            let again = !last && replies.iter().any(|it| matches!(it, Reply::Alone));
             if !again {
                 return Ok(replies);
             }
