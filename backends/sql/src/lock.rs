@@ -80,6 +80,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         match self.submit(Op::Acquire(request.clone())).await? {
             Answer::Acquired(attempt) => Ok(attempt),
+            Answer::Told(holder) => Ok(Attempt::Busy(Some(holder))),
             other => Err(other.unexpected()),
         }
     }

@@ -1,8 +1,8 @@
 //! The operations that change something: what a batch is made of.
 
 use distlock_core::{
-    AcquireRequest, Attempt, Deleted, Error, FencingToken, Forced, Grant, HandOver, Lease,
-    LockName, RecordKey, ReleaseOutcome, Renewal, Renewed, TicketStep, Version, Written,
+    AcquireRequest, Attempt, Deleted, Error, FencingToken, Forced, Grant, HandOver, HolderInfo,
+    Lease, LockName, RecordKey, ReleaseOutcome, Renewal, Renewed, TicketStep, Version, Written,
     batch::Reply,
 };
 
@@ -129,6 +129,8 @@ pub(crate) enum Answer {
     Released(ReleaseOutcome),
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
+    /// Held, and its release will be told: somebody of this process who waits need not ask for that.
+    Told(HolderInfo),
     Forced(Forced),
     Written(Written),
     Deleted(Deleted),
@@ -140,7 +142,9 @@ impl Answer {
     fn is_doubtful(&self) -> bool {
         matches!(
             self,
-            Self::Released(ReleaseOutcome::NotHeld) | Self::Acquired(Attempt::Busy(_))
+            Self::Released(ReleaseOutcome::NotHeld)
+                | Self::Acquired(Attempt::Busy(_))
+                | Self::Told(_)
         )
     }
 

@@ -68,12 +68,16 @@ impl<D: Dialect> SqlContender<D> {
         }
     }
 
-    /// Sees to it that the store tells when the lock is free.
-    async fn arm(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
-        let dialect = self.store.dialect();
+    /// Notes when the lease ends that was in the way.
+    fn expire(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
         self.expiry = holder
             .and_then(|holder| holder.expires_in)
             .map(|left| asked + left);
+    }
+
+    /// Sees to it that the store tells when the lock is free.
+    async fn arm(&self) {
+        let dialect = self.store.dialect();
         match dialect.arm(&self.request.name, WANTED_FOR).await {
             Ok(true) => {}
             // Freed meanwhile, which nobody was told.
@@ -92,9 +96,14 @@ impl<D: Dialect> Contender for SqlContender<D> {
                 if let Attempt::Busy(holder) = &attempt
                     && D::PUSHES
                 {
-                    self.arm(asked, holder.as_ref()).await;
+                    self.expire(asked, holder.as_ref());
+                    self.arm().await;
                 }
                 Ok(attempt)
+            }
+            Answer::Told(holder) => {
+                self.expire(asked, Some(&holder));
+                Ok(Attempt::Busy(Some(holder)))
             }
             other => Err(other.unexpected()),
         }

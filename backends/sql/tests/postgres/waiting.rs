@@ -51,6 +51,43 @@ async fn a_mark_becomes_that_of_several() {
     .await;
 }
 
+/// The look at who holds it shows whether the release will be told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_marked_is_not_marked_again() {
+    let server = PostgresServer::start().unwrap();
+    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
+    let holder = request("a", LONG);
+    let grant = take(&*one.lock(), &holder).await;
+    let mut waiter = other.lock().contend(&request("a", LONG)).await.unwrap();
+    let mut least = [u64::MAX; 2];
+    for (marked, least) in ["'epoch'", "now() + interval '1 hour'"]
+        .iter()
+        .zip(&mut least)
+    {
+        // The reaper asks now and then too.
+        for _ in 0..5 {
+            let mark =
+                format!("UPDATE distributed_lock SET wanted_by = 0, wanted_until = {marked}");
+            server.sql(&mark).unwrap();
+            let before = other.statements();
+            assert!(waiter.attempt().await.unwrap().acquired().is_none());
+            *least = (*least).min(other.statements() - before);
+        }
+    }
+    assert_eq!(least, [3, 2]);
+    let waiting = tokio::spawn(async move {
+        loop {
+            if let Some(grant) = waiter.attempt().await.unwrap().acquired() {
+                return grant;
+            }
+            waiter.wait(LONG).await;
+        }
+    });
+    one.lock().release(&lease(&holder, &grant)).await.unwrap();
+    let next = within(SOON, "served", waiting).await.unwrap();
+    assert!(next.token > grant.token);
+}
+
 /// It waits with another handle, or has marked the row only after it had taken the lock: its mark says nothing to itself, and
 /// must not keep others from being told.
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,7 @@ use crate::{
         why_lost,
     },
     op::{Answer, Op},
+    wait::RENEW_WANTED,
 };
 
 /// The answer to an operation that was carried out.
@@ -72,7 +73,11 @@ pub(super) fn refused(op: &Op, looks: &Result<Looks>, shared: &Shared) -> Option
             if row.owner == Some(request.owner) {
                 return None;
             }
-            Answer::Acquired(Attempt::Busy(Some(held.clone())))
+            if row.wanted_for > RENEW_WANTED {
+                Answer::Told(held.clone())
+            } else {
+                Answer::Acquired(Attempt::Busy(Some(held.clone())))
+            }
         }
         Op::Renew(lease, renewal) => {
             if look.is_some_and(|look| holds(look, lease) && fits(look, renewal)) {
