@@ -31,10 +31,11 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     let mut server = PostgresServer::with(&["fsync=on"]).unwrap();
     let locker = locker(&server.url()).await;
     let other = super::locker(&server.url()).await;
-    let guard = hold(&locker, "a", LONG).await;
     let freed = hold(&locker, "b", LONG).await;
     let freed_token = freed.token();
     assert!(freed.release().await.is_clean());
+    // A release is on the disk with the next grant at the latest.
+    let guard = hold(&locker, "a", LONG).await;
     let waiting = tokio::spawn({
         let other = other.clone();
         // A few failures in a row are told to the caller, who may go on.
@@ -68,6 +69,37 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     assert!(next.token() > token);
 }
 
+/// A release grants nothing, so nobody waits for the disk; the next grant does, and takes the release with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
+    const ROUNDS: u32 = 8;
+    let server = PostgresServer::with(&["autovacuum=off"]).unwrap();
+    let lock = open(&server.url()).await.lock();
+    let bytes = |what| -> u64 {
+        let bytes = server.sql(&format!("SELECT pg_current_wal_{what}_lsn() - '0/0'"));
+        bytes.unwrap().parse().unwrap()
+    };
+    // Otherwise all would be on the disk soon, whoever waits for it.
+    let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
+    let writer = server.sql(writer).unwrap().parse().unwrap();
+    let _paused = server.pause_one(writer).unwrap();
+    let mut not_on_disk = 0;
+    for round in 0..ROUNDS {
+        let names = ["freed", "next"].map(|name| request(&format!("{name}-{round}"), LONG));
+        let grant = take(&*lock, &names[0]).await;
+        let granted = bytes("insert");
+        let released = lock.release(&lease(&names[0], &grant)).await.unwrap();
+        assert!(matches!(released, ReleaseOutcome::Released { .. }));
+        let freed = bytes("insert");
+        assert!(freed > granted);
+        not_on_disk += u32::from(bytes("flush") < freed);
+        take(&*lock, &names[1]).await;
+        assert!(bytes("flush") >= freed);
+    }
+    // The server writes something by itself now and then, and the reaper has its turns.
+    assert!(not_on_disk > ROUNDS / 2, "{not_on_disk}");
+}
+
 /// Its connection has gone, which it does not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_operation_after_a_restart_is_carried_out() {
@@ -78,6 +110,7 @@ async fn the_first_operation_after_a_restart_is_carried_out() {
     server.restart().unwrap();
     let released = guard.release().await;
     assert!(released.is_clean(), "{released:?}");
+    drop(hold(&locker, "b", LONG).await);
     server.restart().unwrap();
     let again = hold(&locker, "a", LONG).await;
     assert!(again.release().await.is_clean());

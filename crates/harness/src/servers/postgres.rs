@@ -38,8 +38,8 @@ pub struct PostgresServer {
     databases: AtomicU32,
 }
 
-/// A server that stands still. It goes on when this is dropped.
-#[derive(Debug)]
+/// A server, or one of its processes, that stands still. It goes on when this is dropped.
+#[derive(Debug, Default)]
 pub struct Paused {
     processes: Vec<u32>,
     watchdogs: Vec<Watchdog>,
@@ -282,18 +282,26 @@ impl PostgresServer {
     /// When it does not run.
     pub fn pause(&self) -> Result<Paused> {
         let postmaster = self.process.as_ref().context("it runs")?.id();
-        let mut paused = Paused {
-            processes: Vec::new(),
-            watchdogs: Vec::new(),
-        };
+        let mut paused = Paused::default();
         // First the one that starts others.
         for process in std::iter::once(postmaster).chain(children(postmaster)?) {
-            // One that ended meanwhile needs no stopping.
-            if signal(process, Signal::STOP).is_ok() {
-                paused.watchdogs.push(Watchdog::over_process(process)?);
-                paused.processes.push(process);
-            }
+            paused.stop(process)?;
         }
+        Ok(paused)
+    }
+
+    /// Stops one of its processes.
+    ///
+    /// # Errors
+    /// When it has no such process.
+    pub fn pause_one(&self, process: u32) -> Result<Paused> {
+        let postmaster = self.process.as_ref().context("it runs")?.id();
+        ensure!(
+            children(postmaster)?.contains(&process),
+            "{process} is none of its processes"
+        );
+        let mut paused = Paused::default();
+        paused.stop(process)?;
         Ok(paused)
     }
 
@@ -321,6 +329,17 @@ impl Drop for PostgresServer {
         {
             let _ = process.wait(Duration::from_secs(5));
         }
+    }
+}
+
+impl Paused {
+    fn stop(&mut self, process: u32) -> Result<()> {
+        // One that ended meanwhile needs no stopping.
+        if signal(process, Signal::STOP).is_ok() {
+            self.watchdogs.push(Watchdog::over_process(process)?);
+            self.processes.push(process);
+        }
+        Ok(())
     }
 }
 

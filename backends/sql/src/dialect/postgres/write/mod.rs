@@ -5,8 +5,8 @@ mod answers;
 use std::collections::HashMap;
 
 use distlock_core::{
-    AcquireRequest, Attempt, Error, FencingToken, Lease, LockName, RecordKey, Result, TicketStep, Version,
-    batch::Reply,
+    AcquireRequest, Attempt, Error, FencingToken, Lease, LockName, RecordKey, Result, TicketStep,
+    Version, batch::Reply,
 };
 use sqlx::{Encode, PgConnection, Postgres, Type, postgres::PgArguments, query::Query};
 use uuid::Uuid;
