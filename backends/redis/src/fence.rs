@@ -31,7 +31,8 @@ const AT: &str = "the server";
 /// How often the bar may be raised by others between the look at it and the change.
 const ATTEMPTS: u32 = 32;
 
-/// What comes before the caller's script. Keys and arguments are then those that the caller gave.
+/// What comes before the caller's script. Keys and arguments are then those that the caller gave. What this part is refused for,
+/// before it has written, is refused in the server's own words; what comes later is not taken back and is told apart.
 const BEFORE: &str = "
 local seen = redis.call('GET', KEYS[1]) or ''
 if seen ~= ARGV[1] then return {0, seen} end
@@ -42,7 +43,18 @@ local function change()
 
 const AFTER: &str = "
 end
-local done = change()
+local fine, done = pcall(change)
+local function error_in(part)
+    if type(part) ~= 'table' then return nil end
+    if type(part.err) == 'string' then return part.err end
+    for _, inner in pairs(part) do
+        local found = error_in(inner)
+        if found then return found end
+    end
+end
+local why = error_in(done)
+if not fine then why = why or tostring(done) end
+if why then return {2, why} end
 if done == nil then done = false end
 return {1, done}
 ";
@@ -65,7 +77,8 @@ impl Fenced {
     /// # Errors
     /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the server cannot be asked or refuses, with
     /// [`ErrorKind::Corrupt`] when something else stands where the bar should be. After [`ErrorKind::OutcomeUnknown`], and after
-    /// [`ErrorKind::Internal`], which a script that fails on its way ends with, the change may have been made, in part.
+    /// [`ErrorKind::Internal`], which a script that fails on its way or answers an error ends with, the change may have been made,
+    /// in part or as a whole. After any other kind nothing was changed.
     ///
     /// # Cancel safety
     /// The change may or may not be made when the future is dropped; as a whole, unless the script itself fails on its way.
@@ -92,15 +105,15 @@ impl Fenced {
             for arg in args {
                 call.arg(*arg);
             }
-            let answer: (bool, Option<Value>) = call
-                .invoke_async(connection)
-                .await
-                .map_err(failed_on_its_way)?;
-            let answered = answer.1.unwrap_or(Value::Nil);
-            if answer.0 {
-                return T::from_redis_value(answered).map_err(|error| failed(error.into()));
+            let (came_to, said): (u8, Option<Value>) =
+                call.invoke_async(connection).await.map_err(failed)?;
+            let said = said.unwrap_or(Value::Nil);
+            match came_to {
+                0 => {}
+                1 => return T::from_redis_value(said).map_err(|error| failed(error.into())),
+                _ => return Err(broke_off(said)),
             }
-            seen = String::from_redis_value(answered).map_err(|error| failed(error.into()))?;
+            seen = String::from_redis_value(said).map_err(|error| failed(error.into()))?;
         }
         Err(FenceError::Failed(
             Error::new(
@@ -112,18 +125,18 @@ impl Fenced {
     }
 }
 
-/// What a script was refused for in the middle is not taken back, whatever it was.
-fn failed_on_its_way(error: redis::RedisError) -> FenceError {
-    let in_script = error.detail().is_some_and(|why| why.contains("script"));
-    let refused = of_operation(error, AT);
-    FenceError::Failed(if in_script && refused.did_not_happen() {
-        let broke_off = "the script failed, and may have changed something";
-        Error::new(ErrorKind::Internal, broke_off)
+/// What the change was refused for in the middle does not take back what it did before.
+fn broke_off(why: Value) -> FenceError {
+    let why = match why {
+        Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+        other => format!("{other:?}"),
+    };
+    let message = "the script failed, and may have changed something";
+    FenceError::Failed(
+        Error::new(ErrorKind::Internal, message)
             .on(BACKEND)
-            .caused_by(refused)
-    } else {
-        refused
-    })
+            .caused_by(why),
+    )
 }
 
 fn failed(error: redis::RedisError) -> FenceError {

@@ -96,6 +96,78 @@ async fn a_change_may_say_nothing_and_one_that_breaks_off_does_not_say_that_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_answers_an_error_does_not_say_that_nothing_happened() {
+    let server = RedisServer::start().unwrap();
+    let mut connection = connect(&server).await;
+    server.command(&["SET", "{account}:x", "no list"]).unwrap();
+    let (holder, mut done) = (fence(7), 0);
+    for refused in [
+        "redis.pcall('LPUSH', KEYS[2], 'x')",
+        "{1, {redis.pcall('LPUSH', KEYS[2], 'x')}}",
+        "redis.error_reply('OOM says the change')",
+        "redis.call('LPUSH', KEYS[2], 'x')",
+        "error('READONLY says the change')",
+        "error({})",
+    ] {
+        let change = Fenced::new(&format!("redis.call('INCR', KEYS[1]); return {refused}"));
+        let error = change
+            .run::<redis::Value>(
+                &mut connection,
+                BAR,
+                &holder,
+                &[BALANCE, "{account}:x"],
+                &[],
+            )
+            .await
+            .unwrap_err();
+        done += 1;
+        let balance = server.command(&["GET", BALANCE]).unwrap();
+        assert_eq!(balance, done.to_string(), "{refused}");
+        assert_eq!(kind(error), ErrorKind::Internal, "{refused}");
+    }
+}
+
+/// What the server refuses before anything is changed may be asked for again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_to_write_says_so() {
+    let server = RedisServer::start().unwrap();
+    let mut connection = connect(&server).await;
+    let (early, late) = (fence(7), fence(8));
+    pay(&mut connection, &early).await.unwrap();
+    for (hindrance, remedy, expected) in [
+        (
+            "CONFIG SET min-replicas-to-write 1",
+            "CONFIG SET min-replicas-to-write 0",
+            ErrorKind::Unavailable,
+        ),
+        (
+            "CONFIG SET maxmemory 1",
+            "CONFIG SET maxmemory 0",
+            ErrorKind::LimitExceeded,
+        ),
+        (
+            "REPLICAOF 127.0.0.1 1",
+            "REPLICAOF NO ONE",
+            ErrorKind::Unavailable,
+        ),
+        (
+            "ACL SETUSER default -script",
+            "ACL SETUSER default +script",
+            ErrorKind::AccessDenied,
+        ),
+    ] {
+        let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+        server.command(&["SCRIPT", "FLUSH"]).unwrap();
+        server.command(&words(hindrance)).unwrap();
+        let refused = pay(&mut connection, &late).await.unwrap_err();
+        server.command(&words(remedy)).unwrap();
+        assert_eq!(kind(refused), expected, "{hindrance}");
+        pay(&mut connection, &early).await.unwrap();
+    }
+    assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "-5");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bar_that_cannot_be_read_lets_nobody_through() {
     let server = RedisServer::start().unwrap();
     let mut connection = connect(&server).await;
