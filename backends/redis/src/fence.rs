@@ -21,7 +21,7 @@
 //! itself has seen nobody: where `maxmemory-policy` is `allkeys-..`, it does not protect.
 
 use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
-use redis::{FromRedisValue, Script, Value, aio::ConnectionLike};
+use redis::{FromRedisValue, ParsingError, Script, Value, aio::ConnectionLike};
 
 use crate::error::{BACKEND, of_operation};
 
@@ -78,7 +78,8 @@ impl Fenced {
     /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the server cannot be asked or refuses, with
     /// [`ErrorKind::Corrupt`] when something else stands where the bar should be. After [`ErrorKind::OutcomeUnknown`], and after
     /// [`ErrorKind::Internal`], which a script that fails on its way or answers an error ends with, the change may have been made,
-    /// in part or as a whole. After any other kind nothing was changed.
+    /// in part or as a whole; as a whole it was where its answer is not a `T`, which is `Internal` as well and says so. After any
+    /// other kind nothing was changed.
     ///
     /// # Cancel safety
     /// The change may or may not be made when the future is dropped; as a whole, unless the script itself fails on its way.
@@ -92,8 +93,8 @@ impl Fenced {
     ) -> Result<T, FenceError> {
         let mut look = redis::cmd("GET");
         look.arg(bar);
-        let seen: Option<String> = look.query_async(connection).await.map_err(failed)?;
-        let mut seen = seen.unwrap_or_default();
+        let seen = look.query_async(connection).await.map_err(failed)?;
+        let mut seen = text(seen, bar)?;
         for _ in 0..ATTEMPTS {
             let kept = Some(&*seen).filter(|seen| !seen.is_empty());
             let raised = FenceGuard::raised(kept, bar, fence)?;
@@ -108,12 +109,11 @@ impl Fenced {
             let (came_to, said): (u8, Option<Value>) =
                 call.invoke_async(connection).await.map_err(failed)?;
             let said = said.unwrap_or(Value::Nil);
-            match came_to {
-                0 => {}
-                1 => return T::from_redis_value(said).map_err(|error| failed(error.into())),
+            seen = match came_to {
+                0 => text(said, bar)?,
+                1 => return T::from_redis_value(said).map_err(not_as_asked),
                 _ => return Err(broke_off(said)),
-            }
-            seen = String::from_redis_value(said).map_err(|error| failed(error.into()))?;
+            };
         }
         Err(FenceError::Failed(
             Error::new(
@@ -125,18 +125,32 @@ impl Fenced {
     }
 }
 
+/// What stands at the bar; empty where nothing does.
+fn text(bar_holds: Value, bar: &str) -> Result<String, FenceError> {
+    let text: Result<Option<String>, _> = FromRedisValue::from_redis_value(bar_holds);
+    text.map(Option::unwrap_or_default).map_err(|_| {
+        let problem = format!("the fence of {bar:?} cannot be read: it is no text");
+        FenceError::Failed(Error::new(ErrorKind::Corrupt, problem).on(BACKEND))
+    })
+}
+
 /// What the change was refused for in the middle does not take back what it did before.
 fn broke_off(why: Value) -> FenceError {
     let why = match why {
         Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
         other => format!("{other:?}"),
     };
-    let message = "the script failed, and may have changed something";
-    FenceError::Failed(
-        Error::new(ErrorKind::Internal, message)
-            .on(BACKEND)
-            .caused_by(why),
-    )
+    internal("the script failed, and may have changed something", why)
+}
+
+fn not_as_asked(error: ParsingError) -> FenceError {
+    let message = "the change was made, and its answer is not of the type asked for";
+    internal(message, redis::RedisError::from(error).to_string())
+}
+
+fn internal(message: &str, cause: String) -> FenceError {
+    let error = Error::new(ErrorKind::Internal, message).on(BACKEND);
+    FenceError::Failed(error.caused_by(cause))
 }
 
 fn failed(error: redis::RedisError) -> FenceError {

@@ -127,6 +127,25 @@ async fn a_change_that_answers_an_error_does_not_say_that_nothing_happened() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_answer_cannot_be_read_is_told_as_made() {
+    let server = RedisServer::start().unwrap();
+    let mut connection = connect(&server).await;
+    for (token, answer) in [(7, ""), (8, "return 'many'"), (9, "return {1, 2}")] {
+        let change = Fenced::new(&format!("redis.call('INCR', KEYS[1]); {answer}"));
+        let refused = change
+            .run::<i64>(&mut connection, BAR, &fence(token), &[BALANCE], &[])
+            .await
+            .unwrap_err();
+        let FenceError::Failed(error) = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+        assert!(error.to_string().contains("the change was made"), "{error}");
+    }
+    assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "3");
+}
+
 /// What the server refuses before anything is changed may be asked for again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_to_write_says_so() {
@@ -173,6 +192,10 @@ async fn a_bar_that_cannot_be_read_lets_nobody_through() {
     let mut connection = connect(&server).await;
     pay(&mut connection, &fence(7)).await.unwrap();
     server.command(&["SET", BAR, "garbage"]).unwrap();
+    let refused = pay(&mut connection, &fence(9)).await.unwrap_err();
+    assert_eq!(kind(refused), ErrorKind::Corrupt);
+    let not_text = "return redis.call('SET', KEYS[1], '\\255')";
+    server.command(&["EVAL", not_text, "1", BAR]).unwrap();
     let refused = pay(&mut connection, &fence(9)).await.unwrap_err();
     assert_eq!(kind(refused), ErrorKind::Corrupt);
     server.command(&["DEL", BAR]).unwrap();
