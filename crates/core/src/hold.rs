@@ -18,6 +18,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     fence::Fence,
     ident::{HolderLabel, OwnerId},
+    log,
     meters::Meters,
     name::LockName,
     queue::Seat,
@@ -354,7 +355,8 @@ impl Hold {
 
     /// The last part of telling it, once nobody waits to be told.
     pub(crate) fn log_loss(&self, reason: LossReason) {
-        tracing::warn!(lock = ?self.name, %reason, "lock lost");
+        let name = self.name.clone();
+        log::write(move || tracing::warn!(lock = ?name, %reason, "lock lost"));
     }
 
     /// Another guard on the same hold. `false` when it has ended, or is about to.
@@ -522,13 +524,19 @@ impl Hold {
     pub(crate) fn log_renewal(&self, answered: &Result<Option<NewHistory>>) {
         match answered {
             Ok(Some(NewHistory { from, to })) => {
-                tracing::warn!(lock = ?self.name, %from, %to, "the store's history changed, the lock is still ours");
+                let (name, from, to) = (self.name.clone(), from.clone(), to.clone());
+                log::write(move || {
+                    tracing::warn!(lock = ?name, %from, %to, "the store's history changed, the lock is still ours");
+                });
             }
             Ok(None) => {}
             // A loss is logged as such.
             Err(failure) if failure.is_lost() => {}
             Err(failure) => {
-                tracing::warn!(lock = ?self.name, %failure, "renewal failed, trying again until the deadline");
+                let (name, failure) = (self.name.clone(), failure.clone());
+                log::write(move || {
+                    tracing::warn!(lock = ?name, %failure, "renewal failed, trying again until the deadline");
+                });
             }
         }
     }

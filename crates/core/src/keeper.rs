@@ -26,6 +26,7 @@ use crate::{
     contract::{DistLock, LossReason},
     error::{Error, ErrorKind, Result},
     hold::{Due, Hold},
+    log,
 };
 
 /// The keeper looks at the clock at least this often while it has anything to keep: its timer stands still while the
@@ -82,6 +83,7 @@ impl Keeper {
             .name("distlock-keeper".into())
             .spawn(move || {
                 let shared = for_thread;
+                log::written_elsewhere();
                 match tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()
@@ -359,7 +361,10 @@ async fn run(
 
 /// The locker is closed or gone. What is still running gets a moment, then leases end by themselves.
 async fn wind_down(shared: &Arc<Shared>, mut tasks: JoinSet<()>) {
-    let finish = async { while tasks.join_next().await.is_some() {} };
+    let finish = async {
+        while tasks.join_next().await.is_some() {}
+        log::written().await;
+    };
     tokio::select! {
         () = finish => {}
         () = shared.clock.sleep(Duration::from_secs(1)) => {}
@@ -413,8 +418,10 @@ async fn open(shared: Arc<Shared>, backend: Arc<dyn DistLock>) {
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot open the connection for renewals, trying again");
-                shared.failed(error);
+                shared.failed(error.clone());
+                log::write(move || {
+                    tracing::warn!(%error, "cannot open the connection for renewals, trying again");
+                });
             }
         }
         shared.clock.sleep(pause).await;

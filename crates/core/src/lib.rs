@@ -56,6 +56,7 @@ mod keeper;
 mod kv;
 mod lineup;
 mod locker;
+mod log;
 mod loss;
 mod meters;
 mod multi;

@@ -13,6 +13,7 @@ use crate::{
     hold::Hold,
     keeper::release_until_expiry,
     locker::Inner,
+    log,
     queue::{Handed, Next, Seat},
     ttl::Ttl,
 };
@@ -125,7 +126,10 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
                     }
                     Ok(HandOver::Unsupported) => step = Some(handing),
                     Err(error) => {
-                        tracing::debug!(%error, lock = ?lease.name, "hand-over failed, releasing instead");
+                        let name = lease.name.clone();
+                        log::write(move || {
+                            tracing::debug!(%error, lock = ?name, "hand-over failed, releasing instead");
+                        });
                         step = Some(handing);
                     }
                 }
@@ -153,7 +157,10 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
         }
         Err(error) => {
             inner.meters().release_unconfirmed.increment(1);
-            tracing::warn!(%error, lock = ?lease.name, "release not confirmed, trying again in the background");
+            let (name, why) = (lease.name.clone(), error.clone());
+            log::write(move || {
+                tracing::warn!(error = %why, lock = ?name, "release not confirmed, trying again in the background");
+            });
             inner.keeper().run(release_until_expiry(
                 Arc::clone(inner),
                 lease.clone(),

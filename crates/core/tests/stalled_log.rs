@@ -163,3 +163,56 @@ async fn a_lock_that_outlives_the_stores_history_stays_usable() {
     assert!(answer.is_ok() && guard.is_valid());
     assert_eq!(guard.epoch().to_string(), "another");
 }
+
+/// A locker whose time is the test's, and its store, while nobody takes the log.
+async fn in_our_time() -> (ScriptedLock, Locker, ManualClock) {
+    take_no_log();
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    locker.ready().await.unwrap();
+    (store, locker, clock)
+}
+
+#[tokio::test]
+async fn a_loss_is_told_after_renewals_that_failed() {
+    let (store, locker, clock) = in_our_time().await;
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    let told = tokio::spawn(async move { guard.lost().await });
+    tokio::task::yield_now().await;
+    store.0.renew.refuse.store(u32::MAX, SeqCst);
+    clock.advance(TTL / 2);
+    eventually("the failure is logged", || STALLED.load(SeqCst)).await;
+    clock.advance(TTL);
+    eventually("told", || told.is_finished()).await;
+    assert_eq!(told.await.unwrap(), LossReason::Unreachable);
+}
+
+#[tokio::test]
+async fn others_are_renewed_after_a_loss() {
+    let (store, locker, clock) = in_our_time().await;
+    let lost = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    let kept = locker.lock("b").ttl(TTL).acquire().await.unwrap();
+    store.0.delete("a");
+    for _ in 0..5 {
+        clock.advance(TTL / 2);
+        eventually("renewed", || kept.remaining() > TTL * 3 / 4).await;
+    }
+    eventually("the loss is logged", || STALLED.load(SeqCst)).await;
+    assert!(kept.is_valid() && !lost.is_valid());
+    assert!(kept.release().await.is_clean());
+}
+
+#[tokio::test]
+async fn a_locker_closes() {
+    let (store, locker, guard) = held().await;
+    store.0.renew.refuse.store(1, SeqCst);
+    assert!(guard.extend(TTL).await.is_err());
+    eventually("the failure is logged", || STALLED.load(SeqCst)).await;
+    drop(guard);
+    let closed = tokio::spawn(async move { locker.close().await });
+    eventually("closed", || closed.is_finished()).await;
+    assert!(!store.0.is_held("a"));
+}

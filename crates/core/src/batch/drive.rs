@@ -10,7 +10,10 @@ use std::{
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    log,
+};
 
 use super::{
     Executor, Failure, Reply, Shared,
@@ -192,7 +195,9 @@ impl<E: Executor> Slot<E> {
                 }
             }
             Err(Failure::Split(error)) if !lone => {
-                tracing::debug!(%error, "a batch failed as a whole: its operations are sent singly");
+                log::write(move || {
+                    tracing::debug!(%error, "a batch failed as a whole: its operations are sent singly");
+                });
                 let mut state = shared.state();
                 for pending in batch.into_pending() {
                     state.queue.push_alone(&shared.executor, pending);

@@ -28,7 +28,10 @@ use std::{
 
 use tokio::{runtime::Handle, sync::Notify};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    log,
+};
 
 use drive::{Follower, Leader, Led, Slot};
 use queue::{Pending, Queue};
@@ -261,10 +264,10 @@ impl<E: Executor> Shared<E> {
         let Some(undo) = self.executor.undo(op, answer) else {
             return;
         };
-        tracing::debug!(
-            name = self.executor.key(op),
-            "the caller went away: its answer is taken back"
-        );
+        let name = self.executor.key(op).to_owned();
+        log::write(move || {
+            tracing::debug!(name, "the caller went away: its answer is taken back");
+        });
         let mut state = self.state();
         let leaders = self.in_the_way(&mut state, &undo);
         state.queue.push_undo(Pending::without_reply(undo));

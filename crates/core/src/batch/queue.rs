@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{error::Result, hash::AsIs};
+use crate::{error::Result, hash::AsIs, log};
 
 use super::{Executor, Limits};
 
@@ -44,7 +44,9 @@ impl<E: Executor> Pending<E> {
             Some(reply) => reply.send((self.op, answer)).err(),
             None => {
                 if let Err(error) = answer {
-                    tracing::warn!(%error, "what a lost caller was granted stays until its lease ends");
+                    log::write(move || {
+                        tracing::warn!(%error, "what a lost caller was granted stays until its lease ends");
+                    });
                 }
                 None
             }

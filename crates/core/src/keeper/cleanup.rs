@@ -8,6 +8,7 @@ use crate::{
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
     error::Result,
     locker::Inner,
+    log,
 };
 
 /// How long one step of a clean-up may take before the next is tried.
@@ -67,7 +68,8 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
     if let Some(contender) = contender {
         // `leave` consumes the contender, so repeating it is the backend's own task; a bound keeps us from hanging on it.
         if let Err(error) = bounded(&*clock, STEP * 5, contender.leave()).await {
-            tracing::debug!(%error, lock = ?request.name, "leaving the queue failed");
+            let name = request.name.clone();
+            log::write(move || tracing::debug!(%error, lock = ?name, "leaving the queue failed"));
             unanswered += 1;
         }
     }
@@ -108,7 +110,12 @@ async fn release_repeatedly(
             Ok(ReleaseOutcome::Released { .. }) => may_still_arrive -= 1,
             Ok(ReleaseOutcome::NotHeld) if may_still_arrive == 0 => return,
             Ok(ReleaseOutcome::NotHeld) => {}
-            Err(error) => tracing::debug!(%error, lock = ?lease.name, "background release failed"),
+            Err(error) => {
+                let name = lease.name.clone();
+                log::write(
+                    move || tracing::debug!(%error, lock = ?name, "background release failed"),
+                );
+            }
         }
         let is_over = *closed.borrow() || closed.has_changed().is_err();
         if clock.now() >= until || is_over {
