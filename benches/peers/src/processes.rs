@@ -1,5 +1,5 @@
 //! Passing one lock on between processes: how long it takes from a release to the next grant, beside one trip to the server,
-//! and one durable change where a release and a grant are durable changes.
+//! and one durable change where a grant is one (and, but for Postgres, a release as well).
 
 use std::{fmt, process::Stdio, sync::Arc, time::Duration};
 

@@ -323,9 +323,9 @@ const RENEW: Update = Update {
 
 /// `$4` this process, `$5` where others who wait are told: only where somebody does, because that costs all who commit.
 ///
-/// It grants nothing, so it does not wait for the disk. A crash of the server can bring back, for what is left of its lease, a
-/// lock that was freed in the last moments before (three times `wal_writer_delay`); every grant that follows on it does wait,
-/// and with it what was written before.
+/// It grants nothing, so it waits for no disk and no standby. A crash of the server can bring back, for what is left of its
+/// lease, a lock that was freed in the last moments before (three times `wal_writer_delay`), and a failover one whose release
+/// the standby had not received; every grant that follows on it does wait, and with it what was written before.
 const RELEASE: Update = Update {
     input: "unnest($1::text[], $2::uuid[], $3::int8[]) AS k (key, owner, token)",
     table: "distributed_lock",
