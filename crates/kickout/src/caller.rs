@@ -62,13 +62,20 @@ impl Caller {
     }
 
     /// Waits until a kick may be sent: while a node is left alone, until it was heard of again or it is this kick's turn to try.
-    /// Not for long, because most nodes that are left alone are dead.
+    /// Only for as long as somebody else's try may take that is made now, because most nodes that are left alone are dead.
+    /// `deadline` is that of a call.
     ///
     /// # Errors
     /// [`PeerError::NotSent`] when it is not this kick's turn by then, or within `limit`.
-    pub(crate) async fn turn(&self, node: &NodeId, limit: Duration) -> Result<(), PeerError> {
+    pub(crate) async fn turn(
+        &self,
+        node: &NodeId,
+        limit: Duration,
+        deadline: Duration,
+    ) -> Result<(), PeerError> {
         let line = self.line(node);
-        let limit = limit.min(PROBE * 2);
+        // Whoever waits looks again after PROBE at the latest.
+        let limit = limit.min(deadline + PROBE);
         let turn = async {
             while let Err(wait) = line.turn(self.clock.now()) {
                 self.clock.sleep(wait).await;
@@ -334,7 +341,7 @@ mod tests {
         let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
         let to = node("n1");
         let second = Duration::from_secs(1);
-        let turn = || caller.turn(&to.node, second).now_or_never();
+        let turn = || caller.turn(&to.node, second, second).now_or_never();
         for _ in 0..FAILURES {
             assert_eq!(turn(), Some(Ok(())));
             let unanswered = caller.kick(&to, kick(&to), second).await;
@@ -349,6 +356,53 @@ mod tests {
         assert!(caller.kick(&to, kick(&to), second).await.is_ok());
         for _ in 0..3 {
             assert_eq!(turn(), Some(Ok(())));
+        }
+    }
+
+    /// A node that is back may be slow at first: of many kicks only some can try it, and the others must not give up before.
+    #[tokio::test]
+    async fn kicks_wait_until_a_try_may_be_answered_and_no_longer() {
+        for answers in [true, false] {
+            let clock = ManualClock::new();
+            let deaf = Arc::new(Deaf::default());
+            let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+            let to = node("n1");
+            let deadline = Duration::from_millis(300);
+            for _ in 0..FAILURES {
+                let unanswered = caller.kick(&to, kick(&to), deadline).await;
+                assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+            }
+            let turn = || caller.turn(&to.node, Duration::from_secs(1), deadline);
+            assert_eq!(turn().now_or_never(), Some(Ok(())));
+            let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(turn())).collect();
+            let mut results = Vec::new();
+            let mut look = || {
+                waiting.retain_mut(|turn| {
+                    let result = turn.now_or_never();
+                    let waits = result.is_none();
+                    results.extend(result);
+                    waits
+                });
+                results.clone()
+            };
+            let mut took = Duration::ZERO;
+            while took < deadline {
+                look();
+                clock.advance(PROBE);
+                took += PROBE;
+            }
+            if answers {
+                deaf.answers.store(true, Ordering::Relaxed);
+                assert!(caller.kick(&to, kick(&to), deadline).await.is_ok());
+            } else {
+                assert_eq!(look(), [Ok(()), Ok(()), Ok(())], "one after the other");
+            }
+            clock.advance(PROBE);
+            let results = look();
+            assert_eq!(results.len(), 10, "somebody waits on");
+            if answers {
+                assert!(results.iter().all(Result::is_ok), "{results:?}");
+            }
         }
     }
 

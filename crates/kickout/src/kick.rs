@@ -128,14 +128,14 @@ impl Inner {
             Some(Ok(Standing::Up(to))) => to,
             Some(Err(_)) | None => return Some(false),
         };
-        let turn = self.caller.turn(node, left()).await;
+        let deadline = self.timers.peer_deadline;
+        let turn = self.caller.turn(node, left(), deadline).await;
         let is_turn = turn.is_ok();
         let answer = match turn {
             Ok(()) => {
                 let mut request = KickRequest::of(uid, revocation, &self.node);
                 request.after = decided.map(|at| self.clock.now().since(at));
-                let deadline = left().min(self.timers.peer_deadline);
-                self.caller.kick(&to, request, deadline).await
+                self.caller.kick(&to, request, left().min(deadline)).await
             }
             Err(error) => Err(error),
         };
