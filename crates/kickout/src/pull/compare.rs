@@ -3,17 +3,13 @@
 use std::sync::Arc;
 
 use distlock_core::Result;
-use uuid::Uuid;
 
-use super::{Memory, later};
+use super::{Memory, later, owed::Owed};
 use crate::{
     directory::Seen,
-    event::Transition,
     flow::Inner,
-    ident::{SessionKey, Uid},
     live::{Live, Phase},
     offline::{Code, Offline},
-    record::SlotEntry,
 };
 
 /// Sessions compared with the directory per round at least; after the store was away, all of them.
@@ -21,6 +17,7 @@ pub(super) const COMPARED: usize = 1024;
 /// Rounds within which every session has its turn: as many as there are in a node lease.
 pub(super) const PASS: usize = 3;
 const COMPARE_PAGE: usize = 128;
+
 impl Inner {
     /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
     pub(super) async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
@@ -56,8 +53,8 @@ impl Inner {
             for (live, seen) in active.iter().zip(records) {
                 match seen {
                     Ok(seen) => {
-                        if let Err(error) = self.compare(live, &seen, &mut memory.told).await {
-                            later(&live.uid, &error);
+                        if let Err(error) = self.compare(live, &seen, &mut memory.owed).await {
+                            let _ = later(&live.uid, error);
                         }
                     }
                     Err(error) => {
@@ -70,19 +67,14 @@ impl Inner {
         Ok(())
     }
 
-    async fn compare(
-        &self,
-        live: &Arc<Live>,
-        seen: &Seen,
-        told: &mut Vec<(Uid, Vec<SessionKey>)>,
-    ) -> Result<()> {
+    async fn compare(&self, live: &Arc<Live>, seen: &Seen, owed: &mut Vec<Owed>) -> Result<()> {
         let record = &seen.record;
         if record.slot_of(&live.key).is_some() || live.phase() != Phase::Active {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
             self.apply(&live.uid, revocation);
-            told.push((live.uid.clone(), vec![revocation.key.clone()]));
+            owed.push(Owed::Settle(live.uid.clone(), vec![live.key.clone()]));
             return Ok(());
         }
         if !record.is_over(&live.slot, live.generation()) {
@@ -92,7 +84,8 @@ impl Inner {
             };
             let Some(ban) = ban else {
                 let ended = record.ban.as_ref().map(|mark| mark.id);
-                return self.register_again(live, ended).await;
+                owed.push(Owed::Register(Arc::clone(live), ended));
+                return Ok(());
             };
             // Whoever set it could not see this session.
             let mut notice = Offline::new(Code::Banned);
@@ -107,44 +100,6 @@ impl Inner {
         self.end(live, notice, false, |event| {
             event.result = Some("the directory names another session".into());
         });
-        Ok(())
-    }
-
-    /// The store lost its memory of this session (a failover to a replica that lagged behind). `ended` is the ban of the
-    /// record that is known to have ended, if there is one.
-    async fn register_again(&self, live: &Arc<Live>, ended: Option<Uuid>) -> Result<()> {
-        let (registered, _) = self
-            .directory
-            .update(&live.uid, |record| {
-                let banned = record.ban.as_ref().map(|mark| mark.id);
-                if live.phase() != Phase::Active
-                    || banned.is_some_and(|ban| Some(ban) != ended)
-                    || record.is_over(&live.slot, live.generation())
-                    || record.slot_of(&live.key).is_some()
-                {
-                    return false;
-                }
-                record.restore(
-                    &live.slot,
-                    SlotEntry {
-                        key: live.key.clone(),
-                        r#gen: live.generation(),
-                        device: live.device.clone(),
-                        class: live.class.clone(),
-                        since: live.since,
-                    },
-                );
-                true
-            })
-            .await?;
-        if registered {
-            self.events
-                .emit(Transition::Registered, |event| event.of(live));
-        }
-        if live.phase() >= Phase::Closing {
-            // It logged out in between and may have found nothing to delete.
-            self.delete(&live.uid, &live.key).await?;
-        }
         Ok(())
     }
 

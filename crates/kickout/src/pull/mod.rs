@@ -1,24 +1,24 @@
 //! The pull path: a node looks for kicks that never reached it, so that a lost call heals by itself.
 
 mod compare;
+mod owed;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, mem, sync::Arc};
 
 use distlock_core::{Epoch, Error, Moment, RecordKey, Result, Version};
-use futures_util::future::join_all;
 
 use crate::{
     directory::Hint,
     flow::Inner,
-    ident::{SessionId, SessionKey, Uid},
+    ident::{SessionId, Uid},
     live::Incarnation,
 };
 
+use owed::Owed;
+
 const HINT_PAGE: u32 = 256;
-/// Records that are written at a time: one that is held up costs the others little.
-const SETTLED_AT_ONCE: usize = 16;
 
 /// Notes without a revocation, and since when: the login that wrote one may be about to write the record. A note that was
 /// written again is another one.
@@ -30,8 +30,8 @@ struct Memory {
     /// Where the comparison goes on.
     cursor: Option<SessionId>,
     idle: Idle,
-    /// Sessions that were told in this round and must be taken out of their account's record.
-    told: Vec<(Uid, Vec<SessionKey>)>,
+    /// What this round found to write.
+    owed: Vec<Owed>,
     /// The last round failed, or the store's history is another: it was away, and may have forgotten something.
     store_was_away: bool,
     /// The store's history, as the node's own lease knows it.
@@ -59,7 +59,7 @@ impl Inner {
                 round = self.round(&own, &mut memory) => round,
             };
             if let Err(error) = &round {
-                tracing::warn!(node = %self.node, %error, "the directory could not be read");
+                tracing::warn!(node = %self.node, %error, "a look at the directory failed");
             }
             memory.store_was_away = round.is_err();
         }
@@ -76,9 +76,8 @@ impl Inner {
         }
         let read = self.read_hints(own, memory).await;
         let compared = self.compare_sessions(memory).await;
-        // Last, because a write may be held up for long, and by then everybody was told.
-        self.settle_told(memory).await;
-        read.and(compared)
+        let written = self.write_owed(mem::take(&mut memory.owed)).await;
+        read.and(compared).and(written)
     }
 
     async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
@@ -103,10 +102,10 @@ impl Inner {
             for hint in page {
                 let this = (hint.key.clone(), hint.version);
                 let before = memory.idle.get(&this).copied();
-                let since = match self.act_on(&hint, before, &mut memory.told).await {
+                let since = match self.act_on(&hint, before, &mut memory.owed).await {
                     Ok(since) => since,
                     Err(error) => {
-                        later(&hint.uid, &error);
+                        let _ = later(&hint.uid, error);
                         before
                     }
                 };
@@ -122,7 +121,7 @@ impl Inner {
         &self,
         hint: &Hint,
         idle: Option<Moment>,
-        told: &mut Vec<(Uid, Vec<SessionKey>)>,
+        owed: &mut Vec<Owed>,
     ) -> Result<Option<Moment>> {
         // The note alone decides nothing: the record does.
         let record = match self.directory.read(&hint.uid).await {
@@ -141,7 +140,7 @@ impl Inner {
             }
         }
         if !gone.is_empty() {
-            told.push((hint.uid.clone(), gone));
+            owed.push(Owed::Settle(hint.uid.clone(), gone));
             return Ok(None);
         }
         // Written before its record, so a record without a revocation may only be a moment away. A login that takes longer
@@ -149,24 +148,19 @@ impl Inner {
         let now = self.clock.now();
         let since = idle.unwrap_or(now);
         if now.since(since) > self.timers.lock_ttl * 2 {
-            self.directory.drop_hint(hint).await?;
-            return Ok(None);
+            owed.push(Owed::DropHint(hint.clone()));
         }
         Ok(Some(since))
     }
-
-    async fn settle_told(&self, memory: &mut Memory) {
-        for some in std::mem::take(&mut memory.told).chunks(SETTLED_AT_ONCE) {
-            let settling = some.iter().map(async |(uid, gone)| {
-                if let Err(error) = self.settle(uid, gone).await {
-                    later(uid, &error);
-                }
-            });
-            join_all(settling).await;
-        }
-    }
 }
 
-fn later(uid: &Uid, error: &Error) {
+/// What the store could not do now for one account is tried again, and the others have their turn all the same. Answers the
+/// error unless it is the account's own.
+fn later(uid: &Uid, error: Error) -> Result<()> {
     tracing::warn!(?uid, %error, "an account's sessions are looked after later");
+    if error.is_retryable() {
+        Err(error)
+    } else {
+        Ok(())
+    }
 }

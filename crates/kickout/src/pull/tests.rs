@@ -1,5 +1,8 @@
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,6 +12,7 @@ use distlock_memory::Memory as MemoryStore;
 
 use super::{
     compare::{COMPARED, PASS},
+    owed::AT_ONCE,
     *,
 };
 use crate::{
@@ -40,12 +44,12 @@ async fn a_note_that_was_written_again_is_a_new_one() {
     for _ in 0..3 {
         let noted = inner.directory.leave_hint(&inner.node, own.boot, &anna);
         noted.await.unwrap();
-        inner.read_hints(&own, &mut rounds).await.unwrap();
+        inner.round(&own, &mut rounds).await.unwrap();
         let hints = inner.directory.all_hints(None, 10).await.unwrap();
         assert_eq!(hints.len(), 1, "its login may be about to write the record");
         inner.clock.sleep(timers.lock_ttl * 3).await;
     }
-    inner.read_hints(&own, &mut rounds).await.unwrap();
+    inner.round(&own, &mut rounds).await.unwrap();
     let hints = inner.directory.all_hints(None, 10).await.unwrap();
     assert!(hints.is_empty(), "{hints:?}");
 }
@@ -60,31 +64,83 @@ async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>)
 }
 
 async fn busy_node_on(store: Store, sessions: usize) -> (KickOut, Vec<Session>) {
+    let kick = node_on(store, "n1").await;
+    let mut admitted = Vec::new();
+    for number in 0..sessions {
+        let uid = Uid::new(format!("u{number}")).unwrap();
+        admitted.push(admit(&kick, uid).await);
+    }
+    (kick, admitted)
+}
+
+async fn node_on(store: Store, name: &str) -> KickOut {
     let long = Duration::from_secs(3600);
     let timers = Timers {
         node_lease: long,
         sweep: long,
         ..Timers::default()
     };
-    let builder = KickOut::builder(store, NodeId::new("n1").unwrap()).timers(timers);
-    let kick = builder.start().await.unwrap();
-    let mut admitted = Vec::new();
-    for number in 0..sessions {
-        let uid = Uid::new(format!("u{number}")).unwrap();
-        let login = Login::new(uid, Device::new("phone").unwrap(), Class::none());
-        match kick.login(login).await.unwrap() {
-            LoginOutcome::Admitted(session) => admitted.push(session),
-            other => panic!("{other}"),
-        }
+    let builder = KickOut::builder(store, NodeId::new(name).unwrap()).timers(timers);
+    builder.start().await.unwrap()
+}
+
+async fn admit(kick: &KickOut, uid: Uid) -> Session {
+    let login = Login::new(uid, Device::new("phone").unwrap(), Class::none());
+    match kick.login(login).await.unwrap() {
+        LoginOutcome::Admitted(session) => session,
+        other => panic!("{other}"),
     }
-    (kick, admitted)
 }
 
 /// Somebody keeps all rows locked from some time on: they can be read, and not written.
 #[derive(Clone, Debug)]
 struct Locked {
     records: Arc<dyn Records>,
-    since: Arc<AtomicBool>,
+    state: Arc<LockedState>,
+}
+
+#[derive(Debug, Default)]
+struct LockedState {
+    writes: Mutex<Writes>,
+    /// Writes that met the lock.
+    tried: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Writes {
+    #[default]
+    Done,
+    Refused,
+    HeldUp,
+}
+
+impl Locked {
+    fn new(memory: &MemoryStore) -> Self {
+        Self {
+            records: memory.records(),
+            state: Arc::default(),
+        }
+    }
+
+    fn writes_are(&self, writes: Writes) {
+        *self.state.writes.lock().unwrap() = writes;
+    }
+
+    fn tried(&self) -> usize {
+        self.state.tried.load(Ordering::Relaxed)
+    }
+
+    async fn lock(&self) -> Result<()> {
+        let writes = *self.state.writes.lock().unwrap();
+        if matches!(writes, Writes::Done) {
+            return Ok(());
+        }
+        self.state.tried.fetch_add(1, Ordering::Relaxed);
+        if matches!(writes, Writes::HeldUp) {
+            std::future::pending::<()>().await;
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the row is locked"))
+    }
 }
 
 #[async_trait]
@@ -110,13 +166,12 @@ impl Records for Locked {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        if self.since.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Unavailable, "the row is locked"));
-        }
+        self.lock().await?;
         self.records.put(key, value, expect).await
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.lock().await?;
         self.records.delete(key, expect).await
     }
 
@@ -136,19 +191,79 @@ impl Records for Locked {
 #[tokio::test]
 async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_away() {
     let memory = MemoryStore::default();
-    let records = Locked {
-        records: memory.records(),
-        since: Arc::default(),
-    };
+    let records = Locked::new(&memory);
     let store = Store::new(memory.lock(), Arc::new(records.clone()));
     let (kick, sessions) = busy_node_on(store, 1).await;
     forget(&*records.records, &sessions).await;
-    records.since.store(true, Ordering::Relaxed);
+    records.writes_are(Writes::Refused);
     let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
     kick.inner.round(&own, &mut rounds).await.unwrap();
-    records.since.store(false, Ordering::Relaxed);
+    records.writes_are(Writes::Done);
     kick.inner.round(&own, &mut rounds).await.unwrap();
     assert_named(&kick, &sessions).await;
+}
+
+#[tokio::test]
+async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
+    let memory = MemoryStore::default();
+    let records = Locked::new(&memory);
+    let store = Store::new(memory.lock(), Arc::new(records.clone()));
+    let (kick, sessions) = busy_node_on(store, AT_ONCE * 3).await;
+    forget(&*records.records, &sessions).await;
+    records.writes_are(Writes::Refused);
+    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
+    let failed = kick.inner.round(&own, &mut rounds).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(records.tried(), AT_ONCE);
+    records.writes_are(Writes::Done);
+    kick.inner.round(&own, &mut rounds).await.unwrap();
+    assert_named(&kick, &sessions).await;
+}
+
+#[tokio::test]
+async fn writes_that_are_held_up_keep_no_session_from_being_told() {
+    for by_note in [true, false] {
+        let memory = MemoryStore::default();
+        let records = Locked::new(&memory);
+        let store = Store::new(memory.lock(), Arc::new(records.clone()));
+        let (kick, mut sessions) = busy_node_on(store, AT_ONCE * 2).await;
+        // The last one to be looked at loses its place; the others are to be written again.
+        sessions.sort_by_key(|session| session.key().session);
+        let superseded = sessions.pop().unwrap();
+        forget(&*records.records, &sessions).await;
+        let elsewhere = node_on(Store::new(memory.lock(), memory.records()), "n2").await;
+        let _newer = admit(&elsewhere, superseded.uid().clone()).await;
+        let (inner, mut rounds) = (&kick.inner, Memory::default());
+        let own = inner.own.now().unwrap();
+        let hints = async || inner.directory.hints(&inner.node, own.boot, None, 10).await;
+        if by_note {
+            // One that names nobody comes before it, and is to go.
+            let nobody = Uid::new("a").unwrap();
+            let noted = inner.directory.leave_hint(&inner.node, own.boot, &nobody);
+            noted.await.unwrap();
+            let note = hints().await.unwrap().swap_remove(0);
+            assert_eq!(note.uid, nobody);
+            let before = inner.clock.now() - inner.timers.lock_ttl * 3;
+            rounds.idle.insert((note.key, note.version), before);
+        } else {
+            for note in hints().await.unwrap() {
+                inner.directory.drop_hint(&note).await.unwrap();
+            }
+        }
+        records.writes_are(Writes::HeldUp);
+        let told = async {
+            superseded.superseded().await;
+            // Nor do they wait for each other.
+            while records.tried() < AT_ONCE {
+                tokio::task::yield_now().await;
+            }
+        };
+        let told = tokio::time::timeout(Duration::from_secs(20), told);
+        tokio::select! {
+            told = told => told.expect("a write keeps it from being told"),
+            _ = inner.round(&own, &mut rounds) => unreachable!("nothing can be written"),
+        }
+    }
 }
 
 async fn forget(records: &dyn Records, sessions: &[Session]) {
@@ -166,14 +281,20 @@ async fn assert_named(kick: &KickOut, sessions: &[Session]) {
     }
 }
 
+async fn compare(kick: &KickOut, rounds: &mut Memory) {
+    let inner = &kick.inner;
+    inner.compare_sessions(rounds).await.unwrap();
+    inner.write_owed(mem::take(&mut rounds.owed)).await.unwrap();
+}
+
 #[tokio::test]
 async fn after_the_store_was_away_every_session_is_compared() {
     let (kick, sessions, records) = busy_node(COMPARED + 476).await;
     let mut rounds = Memory::default();
-    kick.inner.compare_sessions(&mut rounds).await.unwrap();
+    compare(&kick, &mut rounds).await;
     forget(&*records, &sessions).await;
     rounds.store_was_away = true;
-    kick.inner.compare_sessions(&mut rounds).await.unwrap();
+    compare(&kick, &mut rounds).await;
     assert_named(&kick, &sessions).await;
 }
 
@@ -205,11 +326,11 @@ async fn every_session_has_its_turn_within_a_lease() {
         let (kick, sessions, records) = busy_node(sessions).await;
         let mut rounds = Memory::default();
         for _ in 0..within {
-            kick.inner.compare_sessions(&mut rounds).await.unwrap();
+            compare(&kick, &mut rounds).await;
         }
         forget(&*records, &sessions).await;
         for _ in 0..within {
-            kick.inner.compare_sessions(&mut rounds).await.unwrap();
+            compare(&kick, &mut rounds).await;
         }
         assert_named(&kick, &sessions).await;
     }

@@ -1,0 +1,115 @@
+//! What a round found to write. A write may be held up for long, by somebody who keeps rows or a table locked, so all of them
+//! come last, when everybody was told who had to be.
+
+use std::sync::Arc;
+
+use distlock_core::Result;
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use super::later;
+use crate::{
+    directory::Hint,
+    event::Transition,
+    flow::Inner,
+    ident::{SessionKey, Uid},
+    live::{Live, Phase},
+    record::SlotEntry,
+};
+
+/// Writes under way at a time: one that is held up costs the others little.
+pub(super) const AT_ONCE: usize = 16;
+
+/// A write. Whoever does not get through is found again in a later round.
+#[derive(Debug)]
+pub(super) enum Owed {
+    /// Sessions that were told are taken out of their account's record.
+    Settle(Uid, Vec<SessionKey>),
+    /// A note about nobody goes.
+    DropHint(Hint),
+    /// A session that the store forgot is written again. With it, the ban of the record that is known to have ended, if there
+    /// is one.
+    Register(Arc<Live>, Option<Uuid>),
+}
+
+impl Owed {
+    fn uid(&self) -> &Uid {
+        match self {
+            Self::Settle(uid, _) => uid,
+            Self::DropHint(hint) => &hint.uid,
+            Self::Register(live, _) => &live.uid,
+        }
+    }
+}
+
+impl Inner {
+    /// Writes what is owed, and goes on past what fails.
+    ///
+    /// # Errors
+    /// That of the store when none of many could be written: then it takes no write, and the rest is not tried.
+    pub(super) async fn write_owed(&self, mut owed: Vec<Owed>) -> Result<()> {
+        // Rows that somebody keeps locked are not the first ones every time.
+        fastrand::shuffle(&mut owed);
+        for some in owed.chunks(AT_ONCE) {
+            let writing = some.iter().map(async |owed| {
+                let written = self.write(owed).await;
+                written.or_else(|error| later(owed.uid(), error))
+            });
+            let written = join_all(writing).await;
+            if written.len() == AT_ONCE && written.iter().all(Result::is_err) {
+                return written.into_iter().collect();
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, owed: &Owed) -> Result<()> {
+        match owed {
+            Owed::Settle(uid, gone) => {
+                self.settle(uid, gone).await?;
+            }
+            Owed::DropHint(hint) => {
+                self.directory.drop_hint(hint).await?;
+            }
+            Owed::Register(live, ended) => self.register_again(live, *ended).await?,
+        }
+        Ok(())
+    }
+
+    /// The store lost its memory of this session (a failover to a replica that lagged behind).
+    async fn register_again(&self, live: &Arc<Live>, ended: Option<Uuid>) -> Result<()> {
+        let (registered, _) = self
+            .directory
+            .update(&live.uid, |record| {
+                let banned = record.ban.as_ref().map(|mark| mark.id);
+                if live.phase() != Phase::Active
+                    || banned.is_some_and(|ban| Some(ban) != ended)
+                    || record.is_over(&live.slot, live.generation())
+                    || record.slot_of(&live.key).is_some()
+                {
+                    return false;
+                }
+                record.restore(
+                    &live.slot,
+                    SlotEntry {
+                        key: live.key.clone(),
+                        r#gen: live.generation(),
+                        device: live.device.clone(),
+                        class: live.class.clone(),
+                        since: live.since,
+                    },
+                );
+                true
+            })
+            .await?;
+        if registered {
+            self.events
+                .emit(Transition::Registered, |event| event.of(live));
+        }
+        if live.phase() >= Phase::Closing {
+            // It logged out in between and may have found nothing to delete.
+            self.delete(&live.uid, &live.key).await?;
+        }
+        Ok(())
+    }
+}
