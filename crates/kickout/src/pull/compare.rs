@@ -30,6 +30,7 @@ impl Inner {
         };
         // The pass before may have ended with the last session of its last page.
         let mut may_begin_anew = memory.cursor.is_some();
+        let mut read = Ok(());
         while left > 0 {
             let page = self.registry.page(memory.cursor, COMPARE_PAGE.min(left));
             memory.cursor = page.last().map(|live| live.key.session);
@@ -54,7 +55,7 @@ impl Inner {
                 match seen {
                     Ok(seen) => {
                         if let Err(error) = self.compare(live, &seen, &mut memory.owed).await {
-                            let _ = later(&live.uid, error);
+                            read = read.and(later(&live.uid, error));
                         }
                     }
                     Err(error) => {
@@ -64,7 +65,7 @@ impl Inner {
                 self.count_duplicates(live);
             }
         }
-        Ok(())
+        read
     }
 
     async fn compare(&self, live: &Arc<Live>, seen: &Seen, owed: &mut Vec<Owed>) -> Result<()> {

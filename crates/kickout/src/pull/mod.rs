@@ -65,8 +65,8 @@ impl Inner {
         }
     }
 
-    /// Whatever fails for one account is tried again in the next round, keeps no other account from its turn in this one, and is
-    /// no failure of the round: the store serves.
+    /// Whatever fails for one account is tried again in a later round and keeps no other account from its turn in this one. A
+    /// write that fails is no failure of the round, because somebody may keep its row locked; a read that fails is the store's.
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
         let epoch = own.lease.fence().epoch;
         if memory.epoch.as_ref() != Some(&epoch) {
@@ -83,6 +83,7 @@ impl Inner {
     async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
         let mut idle = Idle::new();
         let mut after = None;
+        let mut read = Ok(());
         loop {
             let page = self
                 .directory
@@ -105,7 +106,7 @@ impl Inner {
                 let since = match self.act_on(&hint, before, &mut memory.owed).await {
                     Ok(since) => since,
                     Err(error) => {
-                        let _ = later(&hint.uid, error);
+                        read = read.and(later(&hint.uid, error));
                         before
                     }
                 };
@@ -113,7 +114,7 @@ impl Inner {
             }
         }
         memory.idle = idle;
-        Ok(())
+        read
     }
 
     /// Answers since when the note has been idle, if it is and stays.

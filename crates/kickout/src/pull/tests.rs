@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 use distlock_core::{Deleted, Entry, ErrorKind, Expect, Records, Store, Written};
 use distlock_memory::Memory as MemoryStore;
+use uuid::Uuid;
 
 use super::{
     compare::{COMPARED, PASS},
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::{
     Timers,
+    ban::Ban,
     flow::KickOut,
     ident::{Class, Device, NodeId},
     login::{Login, LoginOutcome},
@@ -92,7 +94,7 @@ async fn admit(kick: &KickOut, uid: Uid) -> Session {
     }
 }
 
-/// Somebody keeps all rows locked from some time on: they can be read, and not written.
+/// Somebody keeps all rows locked from some time on: they can be read, unless the store is away, and not written.
 #[derive(Clone, Debug)]
 struct Locked {
     records: Arc<dyn Records>,
@@ -102,6 +104,8 @@ struct Locked {
 #[derive(Debug, Default)]
 struct LockedState {
     writes: Mutex<Writes>,
+    /// Single records cannot be read either.
+    unreadable: AtomicBool,
     /// Writes that met the lock.
     tried: AtomicUsize,
 }
@@ -158,6 +162,9 @@ impl Records for Locked {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        if self.state.unreadable.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is away"));
+        }
         self.records.get(key).await
     }
 
@@ -201,6 +208,41 @@ async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_awa
     records.writes_are(Writes::Done);
     kick.inner.round(&own, &mut rounds).await.unwrap();
     assert_named(&kick, &sessions).await;
+}
+
+/// It may have been away for so short a time that nothing else failed, and have forgotten what others wrote.
+#[tokio::test]
+async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
+    for noted in [true, false] {
+        let memory = MemoryStore::default();
+        let records = Locked::new(&memory);
+        let store = Store::new(memory.lock(), Arc::new(records.clone()));
+        let (kick, sessions) = busy_node_on(store, 1).await;
+        let (inner, session) = (&kick.inner, &sessions[0]);
+        let own = inner.own.now().unwrap();
+        if noted {
+            let hint = inner
+                .directory
+                .leave_hint(&inner.node, own.boot, session.uid());
+            hint.await.unwrap();
+        } else {
+            // Whether the ban still holds is in a record of its own.
+            let banned = inner.directory.update(session.uid(), |record| {
+                record.ban = Some(Ban {
+                    id: Uuid::nil(),
+                    reason: None,
+                    ttl_ms: None,
+                    until_ms: None,
+                });
+                record.remove(session.key()).is_some()
+            });
+            banned.await.unwrap();
+        }
+        records.state.unreadable.store(true, Ordering::Relaxed);
+        let round = inner.round(&own, &mut Memory::default()).await;
+        assert_eq!(round.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!(session.check().is_ok());
+    }
 }
 
 #[tokio::test]
