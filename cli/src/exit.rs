@@ -72,6 +72,14 @@ impl Failure {
         self
     }
 
+    /// The same where the command's end tells more than that its output was written: a closed pipe does not change that.
+    pub(crate) fn unless_unread(self) -> Outcome<()> {
+        if self.message.is_empty() {
+            return Ok(());
+        }
+        Err(self)
+    }
+
     /// The same failure, said in other words.
     pub(crate) fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Self {
         self.message = words(&self.message);

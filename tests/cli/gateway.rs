@@ -530,6 +530,56 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     ask(&["nodes", "--admin", "http://127.0.0.1:1"], good).failed_with(69, "127.0.0.1:1");
 }
 
+/// Whoever only wants the first line learns how it ended all the same.
+#[test]
+fn the_end_of_a_kick_does_not_depend_on_who_reads_its_output() {
+    let home = Home::new();
+    let gone =
+        json!({"uid": "alice", "session": "s", "node": "n1", "device": "phone", "gone": true});
+    let mut pending = gone.clone();
+    pending["gone"] = false.into();
+    let mut failed = pending.clone();
+    failed["error"] = "the store is away".into();
+    let kick: &[&str] = &["kick", "--all"];
+    for (line, answer, code) in [
+        (kick, json!({"kicked": [gone, gone]}), 0),
+        (kick, json!({"kicked": [gone, pending]}), 75),
+        (kick, json!({"kicked": [gone, pending, failed]}), 69),
+        (&["ban", "alice", "--lift"], json!({"lifted": false}), 76),
+    ] {
+        for json in [None, Some("--json")] {
+            let line = ["gateway"].iter().chain(line).copied().chain(json);
+            let (reader, closed) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = home.distlock(line);
+            command.env("DISTLOCK_GATEWAY_ADMIN", answering(&answer));
+            let done = command.stdout(closed).output().unwrap();
+            assert_eq!(done.status.code(), Some(code), "{answer}: {done:?}");
+        }
+    }
+}
+
+/// An admin HTTP that answers one question so.
+fn answering(answer: &Value) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = format!("HTTP/1.0 200 OK\r\n\r\n{answer}");
+    std::thread::spawn(move || {
+        let (mut asker, _) = listener.accept().unwrap();
+        // To the end of its body, or it would be reset before it has read the answer.
+        let mut asked = String::new();
+        while !asked.contains("\r\n\r\n") || !(asked.ends_with('}') || asked.starts_with("DELETE"))
+        {
+            let mut some = [0; 4096];
+            let read = asker.read(&mut some).unwrap();
+            assert!(read > 0, "{asked}");
+            asked += std::str::from_utf8(&some[..read]).unwrap();
+        }
+        asker.write_all(answer.as_bytes()).unwrap();
+    });
+    url
+}
+
 #[test]
 fn the_address_of_the_admin_http_is_never_shown() {
     let home = Home::new();

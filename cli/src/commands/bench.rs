@@ -100,11 +100,12 @@ impl Bench {
         ));
         let report = bench(store.lock(), workload, &options).await?;
         store.close().await;
-        if context.json() {
-            output::json(&report)?;
+        let printed = if context.json() {
+            output::json(&report)
         } else {
-            output::bytes(report.to_string().as_bytes())?;
-        }
+            output::bytes(report.to_string().as_bytes())
+        };
+        printed.or_else(Failure::unless_unread)?;
         if report.has_errors() {
             return Err(Failure::new(
                 code::FAILED,

@@ -195,11 +195,12 @@ async fn flooded(ground: &Ground, flood: &Flood, context: &Context) -> Outcome {
 }
 
 fn print(report: &(impl Serialize + Display), context: &Context) -> Outcome<()> {
-    if context.json() {
+    let printed = if context.json() {
         output::json(report)
     } else {
         output::bytes(report.to_string().as_bytes())
-    }
+    };
+    printed.or_else(Failure::unless_unread)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

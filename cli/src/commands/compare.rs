@@ -90,11 +90,12 @@ impl Compare {
                 return Ok(code::SIGNALLED + 2);
             }
         };
-        if context.json() {
-            output::json(&written)?;
+        let printed = if context.json() {
+            output::json(&written)
         } else {
-            output::line(out.join("report.html").display())?;
-        }
+            output::line(out.join("report.html").display())
+        };
+        printed.or_else(Failure::unless_unread)?;
         let died: Vec<_> = written
             .stores
             .iter()

@@ -74,8 +74,8 @@ impl Conformance {
         })
         .await;
         bar.finish_and_clear();
-        if context.json() {
-            for result in &results {
+        let printed = if context.json() {
+            results.iter().try_for_each(|result| {
                 output::json(&json!({
                     "name": result.name,
                     "property": result.property,
@@ -83,11 +83,12 @@ impl Conformance {
                     "status": result.status,
                     "duration_ms": millis(result.duration),
                     "detail": result.detail,
-                }))?;
-            }
+                }))
+            })
         } else {
-            output::line(table(&results).trim_fmt())?;
-        }
+            output::line(table(&results).trim_fmt())
+        };
+        printed.or_else(Failure::unless_unread)?;
         let count = |status| {
             results
                 .iter()

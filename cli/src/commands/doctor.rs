@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     context::{Context, Sharing},
-    exit::{Outcome, code},
+    exit::{Failure, Outcome, code},
     output,
 };
 
@@ -33,7 +33,7 @@ impl Doctor {
         let health = health?;
         let worst = health.findings.iter().map(|finding| finding.verdict).max();
         let verdict = worst.unwrap_or(Verdict::Pass);
-        if context.json() {
+        let printed = if context.json() {
             output::json(&json!({
                 "backend": target.masked_url(),
                 "server": health.server,
@@ -41,9 +41,8 @@ impl Doctor {
                 "verdict": verdict,
                 "findings": health.findings,
                 "capabilities": capabilities,
-            }))?;
+            }))
         } else {
-            output::line(format!("{} at {}", health.server, target.masked_url()))?;
             let mut table = Table::new();
             table
                 .load_style(presets::NOTHING)
@@ -52,8 +51,10 @@ impl Doctor {
             for finding in &health.findings {
                 table.add_row([word(finding.verdict), finding.check, &finding.detail]);
             }
-            output::line(table.trim_fmt())?;
-        }
+            output::line(format!("{} at {}", health.server, target.masked_url()))
+                .and_then(|()| output::line(table.trim_fmt()))
+        };
+        printed.or_else(Failure::unless_unread)?;
         Ok(if verdict == Verdict::Fail {
             code::FAILED
         } else {

@@ -169,26 +169,8 @@ impl Kick {
             body["all"] = true.into();
         }
         let answer = admin.ask("POST", "/v1/kick", Some(&body)).await?;
+        show_kicked(&answer, context).or_else(Failure::unless_unread)?;
         let kicked = list(&answer, "kicked");
-        let would_kick = list(&answer, "would_kick");
-        if context.json() {
-            output::json(&answer)?;
-        } else if kicked.is_empty() && would_kick.is_empty() {
-            output::line("no session matches")?;
-        } else if self.dry_run {
-            for session in would_kick {
-                output::line(format_args!("{} would end", session_line(session)))?;
-            }
-        } else {
-            for session in kicked {
-                let end = match session["error"].as_str() {
-                    Some(error) => format!("not ended: {}", error.escape_debug()),
-                    None if session["gone"] == true => "gone".to_owned(),
-                    None => "not confirmed yet".to_owned(),
-                };
-                output::line(format_args!("{} {end}", session_line(session)))?;
-            }
-        }
         if kicked.iter().any(|session| session["error"].is_string()) {
             Err(Failure::new(
                 code::UNAVAILABLE,
@@ -200,6 +182,29 @@ impl Kick {
             Ok(code::BUSY)
         }
     }
+}
+
+fn show_kicked(answer: &Value, context: &Context) -> Outcome<()> {
+    if context.json() {
+        return output::json(answer);
+    }
+    let kicked = list(answer, "kicked");
+    let would_kick = list(answer, "would_kick");
+    if kicked.is_empty() && would_kick.is_empty() {
+        return output::line("no session matches");
+    }
+    for session in would_kick {
+        output::line(format_args!("{} would end", session_line(session)))?;
+    }
+    for session in kicked {
+        let end = match session["error"].as_str() {
+            Some(error) => format!("not ended: {}", error.escape_debug()),
+            None if session["gone"] == true => "gone".to_owned(),
+            None => "not confirmed yet".to_owned(),
+        };
+        output::line(format_args!("{} {end}", session_line(session)))?;
+    }
+    Ok(())
 }
 
 impl Lookup {
@@ -258,13 +263,14 @@ impl Ban {
             let path = format!("/v1/ban?uid={}", encoded(&self.uid));
             let answer = admin.ask("DELETE", &path, None).await?;
             let lifted = answer["lifted"] == true;
-            if context.json() {
-                output::json(&answer)?;
+            let shown = if context.json() {
+                output::json(&answer)
             } else if lifted {
-                output::line(format_args!("the ban of {uid} was lifted"))?;
+                output::line(format_args!("the ban of {uid} was lifted"))
             } else {
-                output::line(format_args!("{uid} was not banned"))?;
-            }
+                output::line(format_args!("{uid} was not banned"))
+            };
+            shown.or_else(Failure::unless_unread)?;
             return Ok(if lifted { code::OK } else { code::LOST });
         }
         let mut body = json!({"uid": self.uid});
