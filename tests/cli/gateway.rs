@@ -559,6 +559,30 @@ fn the_end_of_a_kick_does_not_depend_on_who_reads_its_output() {
     }
 }
 
+#[test]
+fn a_ban_counts_each_session_once() {
+    let home = Home::new();
+    let (gone, pending) = (json!({"gone": true}), json!({"gone": false}));
+    for (kicked, says) in [
+        (json!([]), "0 sessions ended"),
+        (json!([gone]), "1 session ended"),
+        (json!([gone, gone]), "2 sessions ended"),
+        (
+            json!([gone, pending, gone]),
+            "2 sessions ended, 1 not confirmed yet",
+        ),
+    ] {
+        let mut ban = home.distlock(["gateway", "ban", "alice"]);
+        ban.env(
+            "DISTLOCK_GATEWAY_ADMIN",
+            answering(&json!({"kicked": kicked})),
+        );
+        let done = finish(&mut ban, "");
+        assert_eq!(done.stdout, format!("alice is banned, {says}\n"));
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+}
+
 /// An admin HTTP that answers one question so.
 fn answering(answer: &Value) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

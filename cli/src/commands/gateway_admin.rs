@@ -284,9 +284,16 @@ impl Ban {
         if context.json() {
             output::json(&answer)?;
         } else {
-            let ended = list(&answer, "kicked").len();
+            let kicked = list(&answer, "kicked");
+            let ended = kicked.iter().filter(|it| it["gone"] == true).count();
             let sessions = if ended == 1 { "session" } else { "sessions" };
-            output::line(format_args!("{uid} is banned, {ended} {sessions} ended"))?;
+            let pending = match kicked.len() - ended {
+                0 => String::new(),
+                some => format!(", {some} not confirmed yet"),
+            };
+            output::line(format_args!(
+                "{uid} is banned, {ended} {sessions} ended{pending}"
+            ))?;
         }
         Ok(code::OK)
     }

@@ -86,16 +86,7 @@ pub(super) async fn kick(
     }
     let outcome = admin.kick.kick(&target, reason).await;
     let result = match &outcome {
-        Ok(kicked) => {
-            let failed = kicked.iter().filter(|it| it.error.is_some()).count();
-            let pending = kicked.iter().filter(|it| !it.gone).count() - failed;
-            let ended = kicked.len() - failed;
-            let failed = match failed {
-                0 => String::new(),
-                some => format!(", {some} could not be ended"),
-            };
-            format!("{ended} ended, {pending} not confirmed yet{failed}")
-        }
+        Ok(kicked) => counted(kicked),
         Err(error) => error.to_string(),
     };
     let whom = json!(target).to_string();
@@ -134,7 +125,7 @@ pub(super) async fn ban(
     let ttl = body.ttl.as_deref().map(duration).transpose()?;
     let outcome = admin.kick.ban(&body.uid, ttl, reason).await;
     let result = match &outcome {
-        Ok((_, kicked)) => format!("banned, {} sessions ended", kicked.len()),
+        Ok((_, kicked)) => format!("banned, {}", counted(kicked)),
         Err(error) => error.to_string(),
     };
     let whom = body.uid.as_str();
@@ -188,6 +179,18 @@ pub(super) async fn revocations(
     let most = limit.limit.unwrap_or(SHOWN).min(100_000);
     let revocations = admin.kick.revocations(most).await?;
     Ok(Json(Revocations { revocations }))
+}
+
+/// What became of sessions, each counted once.
+fn counted(kicked: &[Kicked]) -> String {
+    let failed = kicked.iter().filter(|it| it.error.is_some()).count();
+    let ended = kicked.iter().filter(|it| it.gone).count();
+    let pending = kicked.len() - ended - failed;
+    let failed = match failed {
+        0 => String::new(),
+        some => format!(", {some} could not be ended"),
+    };
+    format!("{ended} ended, {pending} not confirmed yet{failed}")
 }
 
 fn duration(text: &str) -> Result<Duration, Error> {

@@ -1,5 +1,7 @@
 //! The admin HTTP.
 
+use distlock_core::Store;
+use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Uid};
 use serde_json::{Value, json};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -239,6 +241,49 @@ async fn bans_drains_and_keeps_a_log() {
 }
 
 #[tokio::test]
+async fn what_is_on_record_counts_each_session_once() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let (_phone, _) = n1.login("anna", "phone").await;
+    // A node that nobody reaches.
+    let store = Store::new(net.memory.lock(), net.memory.records());
+    let far = KickOut::builder(store, NodeId::new("n2").unwrap())
+        .advertise("127.0.0.1:1")
+        .start()
+        .await
+        .unwrap();
+    for (request, body, counted) in [
+        (
+            "POST /v1/kick",
+            json!({"all": true}),
+            "1 ended, 1 not confirmed yet",
+        ),
+        (
+            "POST /v1/ban",
+            json!({"uid": "otto"}),
+            "banned, 0 ended, 1 not confirmed yet",
+        ),
+    ] {
+        let otto = Login::new(
+            Uid::new("otto").unwrap(),
+            Device::new("phone").unwrap(),
+            Class::none(),
+        );
+        let otto = far.login(otto).await.unwrap();
+        assert!(matches!(otto, LoginOutcome::Admitted(_)), "{otto:?}");
+        let (status, body) = n1.admin(request, &body.to_string()).await;
+        assert_eq!(status, 200, "{body}");
+        let (_, body) = n1.admin("GET /v1/audit", "").await;
+        let log = parsed(&body);
+        let mut entries = log["entries"].as_array().unwrap().iter();
+        assert!(
+            entries.any(|entry| entry["result"] == counted),
+            "{counted}: {body}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
     let net = Net::new();
     let n1 = net
@@ -280,7 +325,7 @@ async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
 async fn a_lock_can_be_freed_by_hand() {
     let net = Net::new();
     let n1 = net.node("n1").await;
-    let store = distlock_core::Store::new(net.memory.lock(), net.memory.records());
+    let store = Store::new(net.memory.lock(), net.memory.records());
     let guard = store.locker().lock("stuck").acquire().await.unwrap();
     let release = json!({"name": "stuck", "token": guard.token().get() + 1}).to_string();
     let (_, body) = n1.admin("POST /v1/force-release", &release).await;
