@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::{
     ban::Ban,
-    directory::{Put, Seen},
+    directory::{AT_ONCE, Put, Seen},
     event::Transition,
     flow::{Inner, KickOut},
     ident::{Boot, Class, Device, NodeId, SessionId, SessionKey, Uid},
@@ -18,9 +18,6 @@ use crate::{
 
 const PAGE: u32 = 256;
 const ROUNDS: u32 = 8;
-/// Accounts that are ended at a time: their nodes may take a while to answer. Where none of so many can be changed the rest is
-/// not tried: the store is away, not one of its records.
-const AT_ONCE: usize = 16;
 
 /// Whom an administrator means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

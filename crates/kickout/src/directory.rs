@@ -20,6 +20,9 @@ use crate::{
     record::UserRecord,
 };
 
+/// Accounts that are changed at a time: one that is held up costs the others little. Where none of so many can be changed the
+/// rest is not tried: the store is away, not one of its records.
+pub(crate) const AT_ONCE: usize = 16;
 /// How often a change is tried on a record that others keep changing.
 const ROUNDS: u32 = 16;
 /// How often a write whose reply was lost is looked up before it is reported as unknown.

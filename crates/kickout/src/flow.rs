@@ -178,9 +178,7 @@ impl KickOut {
             }
             inner.clock.sleep(Duration::from_millis(20)).await;
         }
-        for live in inner.registry.all() {
-            inner.retire(&live).await;
-        }
+        inner.retire_all().await;
         inner.stop.cancel();
         inner.tasks.close();
         inner.tasks.wait().await;

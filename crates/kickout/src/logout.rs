@@ -10,10 +10,12 @@ use std::{
 };
 
 use distlock_core::Result;
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::{
+    directory::AT_ONCE,
     event::Transition,
     flow::Inner,
     ident::{SessionKey, Uid},
@@ -101,12 +103,33 @@ impl Inner {
         } else {
             LoggedOut::AlreadyGone
         };
+        self.retired(live, outcome);
+        outcome
+    }
+
+    /// Ends all sessions, when this node ends.
+    pub(crate) async fn retire_all(&self) {
+        let mut is_away = false;
+        for some in self.registry.all().chunks(AT_ONCE) {
+            if is_away {
+                // What the directory still says of them is void with the node's lease.
+                for live in some.iter().filter(|live| live.close().is_some()) {
+                    self.registry.remove(live);
+                    self.retired(live, LoggedOut::Queued);
+                }
+                continue;
+            }
+            let retired = join_all(some.iter().map(|live| self.retire(live))).await;
+            is_away = retired.iter().all(|it| *it == LoggedOut::Queued);
+        }
+    }
+
+    fn retired(&self, live: &Live, outcome: LoggedOut) {
         live.closed();
         self.events.emit(Transition::Closed, |event| {
             event.of(live);
             event.result = Some(format!("{outcome:?}"));
         });
-        outcome
     }
 
     /// Forgets a session that certainly never reached the directory.

@@ -9,16 +9,13 @@ use uuid::Uuid;
 
 use super::later;
 use crate::{
-    directory::Hint,
+    directory::{AT_ONCE, Hint},
     event::Transition,
     flow::Inner,
     ident::{SessionKey, Uid},
     live::{Live, Phase},
     record::SlotEntry,
 };
-
-/// Writes under way at a time: one that is held up costs the others little.
-pub(super) const AT_ONCE: usize = 16;
 
 /// A write. Whoever does not get through is found again in a later round.
 #[derive(Debug)]

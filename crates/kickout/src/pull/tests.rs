@@ -13,12 +13,12 @@ use uuid::Uuid;
 
 use super::{
     compare::{COMPARED, PASS},
-    owed::AT_ONCE,
     *,
 };
 use crate::{
     Timers,
     ban::Ban,
+    directory::AT_ONCE,
     flow::KickOut,
     ident::{Class, Device, NodeId},
     login::{Login, LoginOutcome},

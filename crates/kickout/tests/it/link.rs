@@ -14,6 +14,7 @@ use distlock_core::{
     Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey,
     Records, ReleaseOutcome, Renewal, Renewed, Result, Version, Written,
 };
+use tokio::sync::Notify;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
@@ -40,6 +41,10 @@ pub(crate) struct Faults {
     mute: Mutex<HashSet<String>>,
     /// Keys whose puts are refused.
     blocked: Mutex<HashSet<String>>,
+    /// Puts of `sess/` keys that met a store that hangs.
+    held_up: AtomicU32,
+    hangs: AtomicBool,
+    given_up: Notify,
 }
 
 impl Link {
@@ -108,6 +113,21 @@ impl Faults {
 
     pub(crate) fn unblock(&self, key: &str) {
         self.blocked.lock().unwrap().remove(key);
+    }
+
+    /// From now on puts of `sess/` keys are not answered.
+    pub(crate) fn hang(&self) {
+        self.hangs.store(true, Ordering::SeqCst);
+    }
+
+    /// How many puts met a store that hangs.
+    pub(crate) fn held_up(&self) -> u32 {
+        self.held_up.load(Ordering::SeqCst)
+    }
+
+    /// Those that wait for an answer give up.
+    pub(crate) fn give_up(&self) {
+        self.given_up.notify_waiters();
     }
 
     /// The put that stayed on its way, for a test that lets it arrive.
@@ -222,6 +242,12 @@ impl Records for Link {
         self.check()?;
         if !key.as_str().starts_with("sess/") {
             return self.records.put(key, value, expect).await;
+        }
+        if self.faults.hangs.load(Ordering::SeqCst) {
+            let given_up = self.faults.given_up.notified();
+            self.faults.held_up.fetch_add(1, Ordering::SeqCst);
+            given_up.await;
+            return Err(Error::new(ErrorKind::Unavailable, "the store hangs"));
         }
         if self.faults.blocked.lock().unwrap().contains(key.as_str()) {
             return Err(Error::new(ErrorKind::Unavailable, "the row is locked"));

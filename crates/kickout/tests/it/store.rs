@@ -7,7 +7,7 @@ use distlock_kickout::{
     Code, Confirm, LoggedOut, LoginOutcome, Phase, Session, Transition, UserRecord,
 };
 
-use crate::cluster::{Cluster, eventually, login, pause, timers, told, uid};
+use crate::cluster::{Cluster, eventually, login, pause, soon, timers, told, uid};
 
 #[tokio::test]
 async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back() {
@@ -121,6 +121,53 @@ async fn more_logouts_than_can_wait_for_the_store() {
         true
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_a_store_that_hangs_once_and_not_for_each_session() {
+    const AT_ONCE: u32 = 16;
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // A busy machine may take longer for this than a short lease lasts.
+    timers.node_lease = Duration::from_secs(60);
+    let mut n1 = cluster
+        .node_with("n1", |builder| builder.timers(timers))
+        .await;
+    let mut sessions = Vec::new();
+    for number in 0..AT_ONCE * 4 {
+        sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
+    }
+    n1.faults.hang();
+    let shutdown = n1.kick.shutdown();
+    let meanwhile = async {
+        eventually("several to be taken out together", || async {
+            n1.faults.held_up() == AT_ONCE
+        })
+        .await;
+        n1.faults.give_up();
+        eventually("the others to be given up", || async {
+            n1.kick.sessions() == 0
+        })
+        .await;
+        loop {
+            // One of those that failed may be tried again.
+            n1.faults.give_up();
+            pause(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = soon("the shutdown", shutdown) => {}
+        () = meanwhile => unreachable!(),
+    }
+    assert!(sessions.iter().all(|it| it.phase() == Phase::Closed));
+    assert!(n1.faults.held_up() < AT_ONCE * 2);
+    let history = n1.history();
+    let closed = history.iter().filter(|it| it.event == Transition::Closed);
+    assert_eq!(closed.count(), sessions.len());
+    assert_eq!(cluster.keys("sess/").await.len(), sessions.len());
+    // All that is left is void.
+    let n2 = cluster.node("n2").await;
+    assert_eq!(n2.kick.route(sessions[0].uid()).await.unwrap(), None);
 }
 
 #[tokio::test]
