@@ -17,6 +17,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | `process` | [`Process`]: a child in its own process group, its output as lines, [`signal`], [`distlock_binary`] |
+//! | `output` | what a child writes, taken in line by line |
 //! | `watchdog` | [`Watchdog`]: kills a process when the test goes away, however it goes away |
 //! | `eventually` | waiting on a condition with a deadline: [`eventually`], [`eventually_async`] |
 //! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops one direction, swallows, resets, loses one reply |
@@ -33,6 +34,7 @@
 )]
 
 mod eventually;
+mod output;
 mod pki;
 mod port;
 mod process;

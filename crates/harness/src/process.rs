@@ -2,12 +2,10 @@
 
 use std::{
     env,
-    io::{BufRead as _, BufReader, Read},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
-    thread::{self, JoinHandle},
+    sync::{MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -16,11 +14,14 @@ use rustix::process::{Pid, kill_process, kill_process_group};
 
 pub use rustix::process::Signal;
 
-use crate::{eventually, watchdog::Watchdog};
+use crate::{
+    eventually,
+    output::{Lines, Reader},
+    watchdog::Watchdog,
+};
 
-/// How long the end of a process's output is waited for once it has ended. It comes at once, unless somebody whom it started
-/// still has the stream.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the last of a process's output is waited for once it has ended. It is there at once, unless the machine is busy.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// A child process in a process group of its own, with its output collected as lines.
 ///
@@ -29,8 +30,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Process {
     child: Child,
     watchdog: Option<Watchdog>,
-    lines: Arc<Mutex<Vec<String>>>,
-    readers: Vec<JoinHandle<()>>,
+    lines: Lines,
+    readers: Vec<Reader>,
     what: String,
 }
 
@@ -49,9 +50,9 @@ impl Process {
             .spawn()
             .with_context(|| format!("start {what}"))?;
         let watchdog = Watchdog::over_group(child.id());
-        let lines = Arc::default();
-        let out = child.stdout.take().map(|out| collect(out, &lines));
-        let err = child.stderr.take().map(|err| collect(err, &lines));
+        let lines = Lines::default();
+        let out = child.stdout.take().map(|out| Reader::start(out, &lines));
+        let err = child.stderr.take().map(|err| Reader::start(err, &lines));
         let mut process = Self {
             child,
             watchdog: None,
@@ -107,9 +108,9 @@ impl Process {
         });
         match (ended, status) {
             (Ok(()), Some(status)) => {
-                let read = || self.readers.iter().all(JoinHandle::is_finished);
+                let read = || self.readers.iter().all(Reader::is_up_to_date);
                 // What somebody else may write there still is not waited for.
-                let _ = eventually("the output ends", LAST_WORDS, read);
+                let _ = eventually("the output is read", LAST_WORDS, read);
                 Ok(status)
             }
             (Err(error), _) => Err(error.context(self.output())),
@@ -143,7 +144,7 @@ impl Process {
         }
     }
 
-    fn lock_lines(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+    fn lock_lines(&self) -> MutexGuard<'_, Vec<String>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,22 +205,9 @@ fn pid(process: u32) -> Result<Pid> {
         .ok_or_else(|| anyhow!("{process} is not a process id"))
 }
 
-fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
-    let lines = Arc::clone(lines);
-    // Ends with the stream: when the whole group is dead.
-    thread::spawn(move || {
-        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            lines
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(String::from_utf8_lossy(&line).into_owned());
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
+    use std::{os::unix::process::ExitStatusExt as _, thread};
 
     use super::*;
 
@@ -249,6 +237,18 @@ mod tests {
         let mut child = shell("seq 100000");
         child.wait(SOON).unwrap();
         assert!(child.output().ends_with("\n100000"));
+    }
+
+    #[test]
+    fn the_last_words_are_known_although_somebody_else_still_has_the_streams() {
+        let mut child = shell("sleep 600 & echo $!; seq 100000");
+        child.wait(SOON).unwrap();
+        let read = || child.readers.iter().all(Reader::is_up_to_date);
+        eventually("the output is read", SOON, read).unwrap();
+        let output = child.output();
+        assert!(output.ends_with("\n100000"));
+        let (grandchild, _) = output.split_once('\n').unwrap();
+        assert!(alive(grandchild));
     }
 
     #[test]
