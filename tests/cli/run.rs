@@ -293,13 +293,27 @@ fn a_lock_is_renewed_also_when_nobody_reads_the_log() {
     let home = Home::new();
     let mut unread = UnreadPipe::new();
     unread.fill();
-    // Longer than several leases.
-    let script = "sleep 3; echo done";
-    let mut run = home.distlock(["run", "job", "--ttl", "1s", "--", "sh", "-c", script]);
+    let renewed = home.path("renewed");
+    let script = format!(
+        "echo ready; while [ ! -e {} ]; do sleep 0.05; done; echo done",
+        renewed.display()
+    );
+    let mut run = home.distlock(["run", "job", "--ttl", "4s", "--", "sh", "-c", &script]);
     run.env("DISTLOCK_LOG", "trace");
     let mut run = Process::spawn(&mut unread.takes(2, &run)).unwrap();
+    run.wait_for_line(SOON, |line| line == "ready").unwrap();
+    // What is left of a lease grows by a renewal alone.
+    let (mut before, mut renewals) = (0, 0);
+    eventually("it is renewed again and again", SOON, || {
+        let left = home.inspect("job")["expires_in_ms"].as_u64().unwrap_or(0);
+        renewals += u32::from(before > 0 && left > before);
+        before = left;
+        renewals == 3
+    })
+    .unwrap();
+    home.write("renewed", "");
     assert_eq!(run.wait(SOON).unwrap().code(), Some(0), "{}", run.output());
-    assert_eq!(run.output(), "done");
+    assert_eq!(run.output(), "ready\ndone");
 }
 
 #[test]
