@@ -205,6 +205,8 @@ fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
     for there in ["TRACE", "a client connected by WebSocket", "\"kick_sent\""] {
         assert!(shown.contains(there), "{there:?} is not in {shown}");
     }
+    // What is not there is looked for in the whole log.
+    assert!(!shown.contains("lines left out here"), "{shown}");
     let (_, signature) = token.rsplit_once('.').unwrap();
     for secret in [signature, message, admin, KEY] {
         let seen = shown.lines().find(|line| line.contains(secret));
