@@ -63,10 +63,10 @@ impl Caller {
 
     /// Waits until a kick may be sent: while a node is left alone, until it was heard of again or it is this kick's turn to try.
     /// Only for as long as somebody else's try may take that is made now, because most nodes that are left alone are dead.
-    /// `deadline` is that of a call.
+    /// `deadline` is that of a call, for which there must be time afterwards within `limit`.
     ///
     /// # Errors
-    /// [`PeerError::NotSent`] when it is not this kick's turn by then, or within `limit`.
+    /// [`PeerError::NotSent`] when it is not this kick's turn by then.
     pub(crate) async fn turn(
         &self,
         node: &NodeId,
@@ -75,7 +75,7 @@ impl Caller {
     ) -> Result<(), PeerError> {
         let line = self.line(node);
         // Whoever waits looks again after PROBE at the latest.
-        let limit = limit.min(deadline + PROBE);
+        let limit = limit.saturating_sub(deadline).min(deadline + PROBE);
         let turn = async {
             while let Err(wait) = line.turn(self.clock.now()) {
                 self.clock.sleep(wait).await;
@@ -374,6 +374,12 @@ mod tests {
             }
             let turn = || caller.turn(&to.node, Duration::from_secs(1), deadline);
             assert_eq!(turn().now_or_never(), Some(Ok(())));
+            // A turn that would come too late for a call is none: it would count against the node.
+            let mut too_late = Box::pin(caller.turn(&to.node, deadline, deadline));
+            assert_eq!(too_late.as_mut().now_or_never(), None);
+            clock.advance(Duration::ZERO);
+            let too_late = too_late.now_or_never();
+            assert!(matches!(too_late, Some(Err(PeerError::NotSent(_)))));
             let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(turn())).collect();
             let mut results = Vec::new();
             let mut look = || {

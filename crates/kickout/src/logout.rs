@@ -120,7 +120,7 @@ impl Inner {
                 continue;
             }
             let retired = join_all(some.iter().map(|live| self.retire(live))).await;
-            is_away = retired.iter().all(|it| *it == LoggedOut::Queued);
+            is_away = takes_no_write(&retired);
         }
     }
 
@@ -234,5 +234,24 @@ impl Inner {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
+    }
+}
+
+/// Whether the store is away, as far as these outcomes show. One that had nothing to write does not show that it is not.
+fn takes_no_write(outcomes: &[LoggedOut]) -> bool {
+    outcomes.contains(&LoggedOut::Queued) && !outcomes.contains(&LoggedOut::Deleted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LoggedOut::*, takes_no_write};
+
+    #[test]
+    fn only_what_was_written_shows_that_the_store_takes_writes() {
+        assert!(takes_no_write(&[Queued, Queued]));
+        assert!(takes_no_write(&[Queued, AlreadyGone]));
+        assert!(!takes_no_write(&[Queued, Deleted]));
+        assert!(!takes_no_write(&[AlreadyGone, AlreadyGone]));
+        assert!(!takes_no_write(&[]));
     }
 }
