@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use distlock_core::Result;
+use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
@@ -40,14 +40,21 @@ impl Owed {
 }
 
 impl Inner {
-    /// Writes what is owed, and goes on past what fails.
+    /// Writes what is owed, and goes on past what fails. For no longer than until the next round is due: there may be somebody
+    /// to be told.
     ///
     /// # Errors
-    /// That of the store when none of many could be written: then it takes no write, and the rest is not tried.
+    /// That of the store when none of many could be written: then it takes no write, and the rest is not tried. An error as well
+    /// when there was no time for the rest.
     pub(super) async fn write_owed(&self, mut owed: Vec<Owed>) -> Result<()> {
         // Rows that somebody keeps locked are not the first ones every time.
         fastrand::shuffle(&mut owed);
+        let until = self.clock.now() + self.timers.tick();
         for some in owed.chunks(AT_ONCE) {
+            if self.clock.now() >= until {
+                let says = "writing takes so long that the rest waits for the next round";
+                return Err(Error::new(ErrorKind::Unavailable, says));
+            }
             let writing = some.iter().map(async |owed| {
                 let written = self.write(owed).await;
                 written.or_else(|error| later(owed.uid(), error))

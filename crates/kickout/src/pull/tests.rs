@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{Deleted, Entry, ErrorKind, Expect, Records, Store, Written};
+use distlock_core::{Deleted, Entry, ErrorKind, Expect, ManualClock, Records, Store, Written};
 use distlock_memory::Memory as MemoryStore;
 use uuid::Uuid;
 
@@ -67,11 +67,7 @@ async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>)
 
 async fn busy_node_on(store: Store, sessions: usize) -> (KickOut, Vec<Session>) {
     let kick = node_on(store, "n1").await;
-    let mut admitted = Vec::new();
-    for number in 0..sessions {
-        let uid = Uid::new(format!("u{number}")).unwrap();
-        admitted.push(admit(&kick, uid).await);
-    }
+    let admitted = admit_many(&kick, sessions).await;
     (kick, admitted)
 }
 
@@ -84,6 +80,15 @@ async fn node_on(store: Store, name: &str) -> KickOut {
     };
     let builder = KickOut::builder(store, NodeId::new(name).unwrap()).timers(timers);
     builder.start().await.unwrap()
+}
+
+async fn admit_many(kick: &KickOut, sessions: usize) -> Vec<Session> {
+    let mut admitted = Vec::new();
+    for number in 0..sessions {
+        let uid = Uid::new(format!("u{number}")).unwrap();
+        admitted.push(admit(kick, uid).await);
+    }
+    admitted
 }
 
 async fn admit(kick: &KickOut, uid: Uid) -> Session {
@@ -110,12 +115,14 @@ struct LockedState {
     tried: AtomicUsize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Writes {
     #[default]
     Done,
     Refused,
     HeldUp,
+    /// This much time goes by with each.
+    Slow(Duration, Arc<ManualClock>),
 }
 
 impl Locked {
@@ -135,13 +142,18 @@ impl Locked {
     }
 
     async fn lock(&self) -> Result<()> {
-        let writes = *self.state.writes.lock().unwrap();
+        let writes = self.state.writes.lock().unwrap().clone();
         if matches!(writes, Writes::Done) {
             return Ok(());
         }
         self.state.tried.fetch_add(1, Ordering::Relaxed);
-        if matches!(writes, Writes::HeldUp) {
-            std::future::pending::<()>().await;
+        match writes {
+            Writes::HeldUp => std::future::pending().await,
+            Writes::Slow(time, clock) => {
+                clock.advance(time);
+                return Ok(());
+            }
+            Writes::Done | Writes::Refused => {}
         }
         Err(Error::new(ErrorKind::Unavailable, "the row is locked"))
     }
@@ -258,6 +270,27 @@ async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.tried(), AT_ONCE);
     records.writes_are(Writes::Done);
+    kick.inner.round(&own, &mut rounds).await.unwrap();
+    assert_named(&kick, &sessions).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
+    let clock = Arc::new(ManualClock::new());
+    let memory = MemoryStore::new(clock.clone());
+    let records = Locked::new(&memory);
+    let store = Store::with_clock(memory.lock(), Arc::new(records.clone()), clock.clone());
+    let kick = node_on(store, "n1").await;
+    let sessions = admit_many(&kick, AT_ONCE * 3).await;
+    forget(&*records.records, &sessions).await;
+    let times = u32::try_from(AT_ONCE).unwrap();
+    records.writes_are(Writes::Slow(kick.inner.timers.tick() / times, clock));
+    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
+    let failed = kick.inner.round(&own, &mut rounds).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(records.tried(), AT_ONCE);
+    records.writes_are(Writes::Done);
+    rounds.store_was_away = true;
     kick.inner.round(&own, &mut rounds).await.unwrap();
     assert_named(&kick, &sessions).await;
 }
