@@ -16,7 +16,7 @@ fn takeover(home: &Home, memory: bool, args: &[&str]) -> Finished {
 #[test]
 fn takeovers_are_measured_in_one_process_and_in_several() {
     let home = Home::new();
-    let short = ["--concurrency", "4", "--seconds", "0.4", "--rounds", "1"];
+    let short = ["--concurrency", "4", "--seconds", "2", "--rounds", "1"];
     for (memory, more) in [
         (true, ["--rate", "20"].as_slice()),
         (false, ["--processes"].as_slice()),
