@@ -9,7 +9,7 @@ use distlock::{
     RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep,
     Ttl, Version, Written,
 };
-use distlock_conformance::{CaseResult, Options, Subject, cases, run_with};
+use distlock_conformance::{CaseResult, Options, RecordsLayer, Subject, cases, run_with};
 use distlock_memory::Memory;
 
 /// The one thing that is wrong with a backend.
@@ -49,7 +49,7 @@ async fn caught(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
             inner: memory.records(),
             sabotage,
         };
-        async move { Ok(Store::new(Arc::new(lock), Arc::new(records))) }
+        async move { Ok(Store::new(Arc::new(lock), records.into_records())) }
     })
     .await
     .unwrap();
@@ -382,7 +382,7 @@ impl Contender for SaboteurContender {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SaboteurRecords {
     inner: Arc<dyn Records>,
     sabotage: Sabotage,
@@ -398,26 +398,18 @@ impl SaboteurRecords {
 }
 
 #[async_trait]
-impl Records for SaboteurRecords {
-    fn backend(&self) -> &'static str {
-        self.inner.backend()
+impl RecordsLayer for SaboteurRecords {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.inner
     }
 
-    fn tells_ages(&self) -> bool {
-        self.inner.tells_ages()
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+    async fn reopen(&self) -> Result<Self> {
         let (inner, sabotage) = (self.inner.reopen().await?, self.sabotage);
-        Ok(Arc::new(Self { inner, sabotage }))
+        Ok(Self { inner, sabotage })
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
         self.inner.get(&self.key(key)).await
-    }
-
-    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        self.inner.get_many(keys).await
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
@@ -436,15 +428,6 @@ impl Records for SaboteurRecords {
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
         self.inner.delete(&self.key(key), expect).await
-    }
-
-    async fn scan(
-        &self,
-        prefix: &str,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<(RecordKey, Entry)>> {
-        self.inner.scan(prefix, after, limit).await
     }
 
     async fn close(&self) {

@@ -85,8 +85,7 @@ impl Flow {
         let mut nodes = BTreeMap::new();
         for name in ["n1", "n2"] {
             let store = if name == "n1" {
-                let bad = Arc::new(store.clone());
-                Store::new(bad.clone(), bad)
+                store.store()
             } else {
                 Store::new(memory.lock(), memory.records())
             };

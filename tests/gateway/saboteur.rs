@@ -11,10 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Contender, Deleted, DistLock, Entry, Error, ErrorKind,
-    Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey,
-    Records, ReleaseOutcome, Renewal, Renewed, Result, Ttl, Version, Written,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Entry, Error, ErrorKind, Expect,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
+    ReleaseOutcome, Renewal, Renewed, Result, Store, Ttl, Version, Written,
 };
+use distlock_conformance::RecordsLayer;
 use tokio::sync::watch;
 
 /// The one thing that is wrong.
@@ -68,6 +69,11 @@ impl Saboteur {
             sabotage,
             shared: Arc::default(),
         }
+    }
+
+    /// The store in this view.
+    pub(crate) fn store(&self) -> Store {
+        Store::new(Arc::new(self.clone()), self.clone().into_records())
     }
 
     /// From now on, whoever reads an account's record gets it late, and no lock of an account is renewed. This is no sabotage:
@@ -160,17 +166,9 @@ impl Saboteur {
 }
 
 #[async_trait]
-impl Records for Saboteur {
-    fn backend(&self) -> &'static str {
-        self.records.backend()
-    }
-
-    fn tells_ages(&self) -> bool {
-        self.records.tells_ages()
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        Ok(Arc::new(self.clone()))
+impl RecordsLayer for Saboteur {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.records
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
@@ -182,10 +180,6 @@ impl Records for Saboteur {
             self.wait_while_held().await;
         }
         Ok(entry)
-    }
-
-    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        self.records.get_many(keys).await
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
@@ -208,21 +202,6 @@ impl Records for Saboteur {
         }
         Ok(written)
     }
-
-    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.records.delete(key, expect).await
-    }
-
-    async fn scan(
-        &self,
-        prefix: &str,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<(RecordKey, Entry)>> {
-        self.records.scan(prefix, after, limit).await
-    }
-
-    async fn close(&self) {}
 }
 
 #[async_trait]

@@ -23,6 +23,7 @@
 //! | [`worker`] | the process that holds locks on the suite's behalf, and its client |
 //! | [`history`] | who held what and when, and the check that it was legal |
 //! | `cases/` | one file per property |
+//! | `layer` | [`RecordsLayer`]: records with a difference, for tests of what rests on a store |
 //!
 //! # Guarantees
 //! The suite may run on a shared store: every case uses names of its own that start with `conformance-` (one case also
@@ -38,6 +39,7 @@ mod cases;
 mod context;
 mod failure;
 pub mod history;
+mod layer;
 mod mimic;
 mod polls;
 mod spy;
@@ -47,5 +49,6 @@ pub mod worker;
 
 pub use case::{Case, CaseResult, Options, Status, cases, run, run_with};
 pub use failure::{Failure, Outcome};
+pub use layer::RecordsLayer;
 pub use mimic::{mimic, trials};
 pub use subject::{Subject, Workers};

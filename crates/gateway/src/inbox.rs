@@ -227,7 +227,7 @@ impl OfflineStore for RecordsInbox {
 mod tests {
     use std::sync::Mutex;
 
-    use distlock_core::{Deleted, Entry};
+    use distlock_conformance::RecordsLayer;
     use distlock_memory::Memory;
 
     use super::*;
@@ -271,10 +271,10 @@ mod tests {
     }
 
     /// Loses the answer to the next write, and the write with it unless it is to be kept; something else comes in between.
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     struct Lossy {
         records: Arc<dyn Records>,
-        loses: Mutex<Option<Between>>,
+        loses: Arc<Mutex<Option<Between>>>,
     }
 
     #[derive(Clone, Debug)]
@@ -286,25 +286,9 @@ mod tests {
     }
 
     #[async_trait]
-    impl Records for Lossy {
-        fn backend(&self) -> &'static str {
-            self.records.backend()
-        }
-
-        fn tells_ages(&self) -> bool {
-            self.records.tells_ages()
-        }
-
-        async fn reopen(&self) -> Result<Arc<dyn Records>> {
-            self.records.reopen().await
-        }
-
-        async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-            self.records.get(key).await
-        }
-
-        async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-            self.records.get_many(keys).await
+    impl RecordsLayer for Lossy {
+        fn below(&self) -> &Arc<dyn Records> {
+            &self.records
         }
 
         async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
@@ -321,32 +305,15 @@ mod tests {
             }
             Err(Error::new(ErrorKind::OutcomeUnknown, "no answer"))
         }
-
-        async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-            self.records.delete(key, expect).await
-        }
-
-        async fn scan(
-            &self,
-            prefix: &str,
-            after: Option<&RecordKey>,
-            limit: u32,
-        ) -> Result<Vec<(RecordKey, Entry)>> {
-            self.records.scan(prefix, after, limit).await
-        }
-
-        async fn close(&self) {
-            self.records.close().await;
-        }
     }
 
     #[tokio::test]
     async fn a_lost_answer_is_looked_up() {
-        let records = Arc::new(Lossy {
+        let records = Lossy {
             records: Memory::default().records(),
-            loses: Mutex::default(),
-        });
-        let inbox = RecordsInbox::new(Arc::clone(&records) as Arc<dyn Records>);
+            loses: Arc::default(),
+        };
+        let inbox = RecordsInbox::new(records.clone().into_records());
         let loses = |between| *records.loses.lock().unwrap() = Some(between);
         let anna = Uid::new("anna").unwrap();
         let [one, two, three] = ["one", "two", "three"].map(message);

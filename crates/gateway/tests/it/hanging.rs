@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_core::{Deleted, Entry, Expect, RecordKey, Records, Result, Store, Version, Written};
+use distlock_conformance::RecordsLayer;
+use distlock_core::{RecordKey, Records, Result, Store};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_tungstenite::tungstenite::Message;
@@ -17,55 +18,16 @@ struct Hanging {
     hangs: watch::Sender<bool>,
 }
 
-impl Hanging {
-    async fn answers(&self) -> &dyn Records {
+#[async_trait]
+impl RecordsLayer for Hanging {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    async fn before(&self) -> Result<()> {
         // Its other end is in `self`.
         let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
-        &*self.records
-    }
-}
-
-#[async_trait]
-impl Records for Hanging {
-    fn backend(&self) -> &'static str {
-        self.records.backend()
-    }
-
-    fn tells_ages(&self) -> bool {
-        self.records.tells_ages()
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        Ok(Arc::new(self.clone()))
-    }
-
-    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        self.answers().await.get(key).await
-    }
-
-    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        self.answers().await.get_many(keys).await
-    }
-
-    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.answers().await.put(key, value, expect).await
-    }
-
-    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.answers().await.delete(key, expect).await
-    }
-
-    async fn scan(
-        &self,
-        prefix: &str,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<(RecordKey, Entry)>> {
-        self.answers().await.scan(prefix, after, limit).await
-    }
-
-    async fn close(&self) {
-        self.records.close().await;
+        Ok(())
     }
 }
 
@@ -77,7 +39,7 @@ async fn connections_end_while_the_store_hangs_and_no_logout_is_lost() {
         records: net.memory.records(),
         hangs: hangs.clone(),
     };
-    let store = Store::new(net.memory.lock(), Arc::new(records));
+    let store = Store::new(net.memory.lock(), records.into_records());
     let mut n1 = net.node_over("n1", store, |_| {}).await;
     let (mut broken, _) = n1.login("anna", "phone").await;
     let (mut bye, _) = n1.login("otto", "phone").await;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use distlock_conformance::RecordsLayer;
 use distlock_core::{Deleted, Entry, ErrorKind, Expect, ManualClock, Records, Store, Written};
 use distlock_memory::Memory as MemoryStore;
 use uuid::Uuid;
@@ -160,17 +161,9 @@ impl Locked {
 }
 
 #[async_trait]
-impl Records for Locked {
-    fn backend(&self) -> &'static str {
-        self.records.backend()
-    }
-
-    fn tells_ages(&self) -> bool {
-        self.records.tells_ages()
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        Ok(Arc::new(self.clone()))
+impl RecordsLayer for Locked {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.records
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
@@ -178,10 +171,6 @@ impl Records for Locked {
             return Err(Error::new(ErrorKind::Unavailable, "the store is away"));
         }
         self.records.get(key).await
-    }
-
-    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        self.records.get_many(keys).await
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
@@ -193,17 +182,6 @@ impl Records for Locked {
         self.lock().await?;
         self.records.delete(key, expect).await
     }
-
-    async fn scan(
-        &self,
-        prefix: &str,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<(RecordKey, Entry)>> {
-        self.records.scan(prefix, after, limit).await
-    }
-
-    async fn close(&self) {}
 }
 
 /// Or one locked row would have every round compare all sessions.
@@ -211,7 +189,7 @@ impl Records for Locked {
 async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_away() {
     let memory = MemoryStore::default();
     let records = Locked::new(&memory);
-    let store = Store::new(memory.lock(), Arc::new(records.clone()));
+    let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
     forget(&*records.records, &sessions).await;
     records.writes_are(Writes::Refused);
@@ -228,7 +206,7 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
     for noted in [true, false] {
         let memory = MemoryStore::default();
         let records = Locked::new(&memory);
-        let store = Store::new(memory.lock(), Arc::new(records.clone()));
+        let store = Store::new(memory.lock(), records.clone().into_records());
         let (kick, sessions) = busy_node_on(store, 1).await;
         let (inner, session) = (&kick.inner, &sessions[0]);
         let own = inner.own.now().unwrap();
@@ -261,7 +239,7 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
 async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
     let memory = MemoryStore::default();
     let records = Locked::new(&memory);
-    let store = Store::new(memory.lock(), Arc::new(records.clone()));
+    let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, AT_ONCE * 3).await;
     forget(&*records.records, &sessions).await;
     records.writes_are(Writes::Refused);
@@ -279,7 +257,7 @@ async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
     let clock = Arc::new(ManualClock::new());
     let memory = MemoryStore::new(clock.clone());
     let records = Locked::new(&memory);
-    let store = Store::with_clock(memory.lock(), Arc::new(records.clone()), clock.clone());
+    let store = Store::with_clock(memory.lock(), records.clone().into_records(), clock.clone());
     let kick = node_on(store, "n1").await;
     let sessions = admit_many(&kick, AT_ONCE * 3).await;
     forget(&*records.records, &sessions).await;
@@ -300,7 +278,7 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     for by_note in [true, false] {
         let memory = MemoryStore::default();
         let records = Locked::new(&memory);
-        let store = Store::new(memory.lock(), Arc::new(records.clone()));
+        let store = Store::new(memory.lock(), records.clone().into_records());
         let (kick, mut sessions) = busy_node_on(store, AT_ONCE * 2).await;
         // The last one to be looked at loses its place; the others are to be written again.
         sessions.sort_by_key(|session| session.key().session);

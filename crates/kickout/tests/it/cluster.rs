@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{RecordKey, Store, SystemClock};
+use distlock_core::{RecordKey, SystemClock};
 use distlock_kickout::{
     Builder, Class, DeliverRequest, DeliverResult, Device, Event, KickOut, KickRequest, KickResult,
     Login, LoginOutcome, NodeAddress, NodeId, Offline, PeerError, Peers, Session, SessionKey,
@@ -65,8 +65,7 @@ impl Cluster {
     ) -> Node {
         let link = Link::new(self.memory.lock(), self.memory.records());
         let faults = link.faults();
-        let link = Arc::new(link);
-        let store = Store::with_clock(link.clone(), link, Arc::new(SystemClock));
+        let store = link.store(SystemClock);
         let builder = KickOut::builder(store, NodeId::new(name).unwrap())
             .timers(timers())
             .peers(Arc::new(Wire(Arc::clone(&self.mesh))));

@@ -1,6 +1,6 @@
 //! Lost replies, lost kicks and late grants.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use distlock_core::{ErrorKind, ManualClock, Store, Written};
 use distlock_kickout::{
@@ -270,8 +270,8 @@ async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
     for mute in ["node/n1", "node/n2"] {
         link.faults().mute(mute);
     }
-    let (link, clock) = (Arc::new(link), ManualClock::new());
-    let store = Store::with_clock(link.clone(), link, Arc::new(clock.clone()));
+    let clock = ManualClock::new();
+    let store = link.store(clock.clone());
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(60);
     let bound = timers.peer_deadline * 2 + timers.kick_budget;

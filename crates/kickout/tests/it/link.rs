@@ -9,10 +9,11 @@ use std::{
 };
 
 use async_trait::async_trait;
+use distlock_conformance::RecordsLayer;
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, Deleted, DistLock, Entry, Error, ErrorKind,
-    Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey,
-    Records, ReleaseOutcome, Renewal, Renewed, Result, Version, Written,
+    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind, Expect,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
+    ReleaseOutcome, Renewal, Renewed, Result, Store, Written,
 };
 use tokio::sync::Notify;
 
@@ -54,6 +55,11 @@ impl Link {
             records,
             faults: Arc::default(),
         }
+    }
+
+    /// The store at its other end.
+    pub(crate) fn store(self, clock: impl Clock) -> Store {
+        Store::with_clock(Arc::new(self.clone()), self.into_records(), Arc::new(clock))
     }
 
     pub(crate) fn faults(&self) -> Arc<Faults> {
@@ -215,31 +221,16 @@ impl DistLock for Link {
 }
 
 #[async_trait]
-impl Records for Link {
-    fn backend(&self) -> &'static str {
-        self.records.backend()
+impl RecordsLayer for Link {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.records
     }
 
-    fn tells_ages(&self) -> bool {
-        self.records.tells_ages()
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        Ok(Arc::new(self.clone()))
-    }
-
-    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        self.check()?;
-        self.records.get(key).await
-    }
-
-    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        self.check()?;
-        self.records.get_many(keys).await
+    async fn before(&self) -> Result<()> {
+        self.check()
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.check()?;
         if !key.as_str().starts_with("sess/") {
             return self.records.put(key, value, expect).await;
         }
@@ -274,21 +265,4 @@ impl Records for Link {
         }
         Ok(written)
     }
-
-    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.check()?;
-        self.records.delete(key, expect).await
-    }
-
-    async fn scan(
-        &self,
-        prefix: &str,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<(RecordKey, Entry)>> {
-        self.check()?;
-        self.records.scan(prefix, after, limit).await
-    }
-
-    async fn close(&self) {}
 }
