@@ -1,0 +1,159 @@
+//! The limits of every key, checked once before anything is bound.
+
+use std::{net::SocketAddr, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+use distlock_kickout::NodeId;
+
+use super::GatewayConfig;
+use crate::profiles;
+
+/// What every error about a key begins with, directly before the key.
+const PREFIX: &str = "gateway.";
+
+impl GatewayConfig {
+    /// Checks every key against its limits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`], naming the key, the limit and the value.
+    pub fn validate(&self) -> Result<()> {
+        if self.node.is_empty() {
+            return Err(invalid(
+                "node",
+                "is not set: every node needs a name of its own",
+            ));
+        }
+        NodeId::new(&self.node).map_err(|error| {
+            invalid(
+                "node",
+                &format!("is no name for a node: {}", error.message()),
+            )
+        })?;
+        address("listen", &self.listen)?;
+        address("peer_listen", &self.peer_listen)?;
+        address("admin_listen", &self.admin_listen)?;
+        for (key, value) in [
+            ("tcp_listen", &self.tcp_listen),
+            ("peer_advertise", &self.peer_advertise),
+        ] {
+            if let Some(value) = value {
+                address(key, value)?;
+            }
+        }
+        // Names are looked up when they are bound, and looked at then.
+        if let Ok(address) = self.admin_listen.parse() {
+            self.check_admin(address)?;
+        }
+        if let Ok(address) = self.peer_listen.parse() {
+            self.check_peer(address)?;
+        }
+        if let Some(advertised) = &self.peer_advertise
+            && let Ok(address) = advertised.parse::<SocketAddr>()
+            && address.ip().is_unspecified()
+        {
+            return Err(invalid(
+                "peer_advertise",
+                &format!("is {address}, which other nodes cannot reach"),
+            ));
+        }
+        self.key()?;
+        if let Some(url) = &self.profile_url {
+            profiles::address(url.expose())?;
+        }
+        if let Some(token) = &self.profile_token {
+            profiles::bearer(token.expose())?;
+        }
+        if let Some(token) = &self.admin_token
+            && token.expose().len() < 16
+        {
+            return Err(invalid(
+                "admin_token",
+                &format!(
+                    "is {} bytes long: at least 16 are needed",
+                    token.expose().len()
+                ),
+            ));
+        }
+        let ms = Duration::from_millis;
+        let hour = Duration::from_secs(3600);
+        for (key, value, least, most) in [
+            ("lock_ttl", self.lock_ttl, ms(100), hour),
+            ("lock_wait", self.lock_wait, Duration::ZERO, hour),
+            ("kick_budget", self.kick_budget, ms(10), hour),
+            ("node_lease", self.node_lease, ms(500), hour),
+            ("grace", self.grace, ms(10), hour),
+            ("sweep", self.sweep, ms(100), hour),
+            ("heartbeat", self.heartbeat, ms(100), hour),
+            ("login_timeout", self.login_timeout, ms(100), hour),
+            ("profile_timeout", self.profile_timeout, ms(10), hour),
+        ] {
+            if value < least || value > most {
+                return Err(invalid(
+                    key,
+                    &format!("is {value:?}: {least:?} to {most:?} are allowed"),
+                ));
+            }
+        }
+        for (key, value, least, most) in [
+            ("max_frame", self.max_frame, 512, 65_535),
+            ("max_connections", self.max_connections, 1, 1_000_000),
+            ("max_pending", self.max_pending, 1, 1_000_000),
+            ("login_rate", self.login_rate, 0, 100_000),
+            ("login_burst", self.login_burst, 1, 1_000_000),
+            ("max_logins", self.max_logins, 1, 1_000_000),
+        ] {
+            if value < least || value > most {
+                return Err(invalid(
+                    key,
+                    &format!("is {value}: {least} to {most} are allowed"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Without a token, administrators are served on loopback alone.
+    pub(crate) fn check_admin(&self, listen: SocketAddr) -> Result<()> {
+        if listen.ip().is_loopback() || self.admin_token.is_some() {
+            return Ok(());
+        }
+        Err(invalid(
+            "admin_token",
+            &format!("is not set, and admin_listen {listen} is not a loopback address"),
+        ))
+    }
+
+    /// Other nodes need an address of this one.
+    pub(crate) fn check_peer(&self, listen: SocketAddr) -> Result<()> {
+        if !listen.ip().is_unspecified() || self.peer_advertise.is_some() {
+            return Ok(());
+        }
+        Err(invalid(
+            "peer_advertise",
+            &format!("is not set, and other nodes cannot reach peer_listen {listen}"),
+        ))
+    }
+
+    /// The key that an error is about, if it is about one: of [`set`](Self::set), [`validate`](Self::validate), or
+    /// [`Gateway::start`](crate::Gateway::start). Whoever knows where that key was written can say so.
+    #[must_use]
+    pub fn key_of(error: &Error) -> Option<&'static str> {
+        let (key, _) = error.message().strip_prefix(PREFIX)?.split_once(' ')?;
+        let mut keys = Self::KEYS.iter().map(|(known, _)| *known);
+        keys.find(|known| *known == key)
+    }
+}
+
+fn address(key: &str, value: &str) -> Result<()> {
+    match value.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        _ => Err(invalid(
+            key,
+            &format!("is \"{value}\": host:port is needed, such as 127.0.0.1:0"),
+        )),
+    }
+}
+
+pub(crate) fn invalid(key: &str, problem: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, format!("{PREFIX}{key} {problem}"))
+}

@@ -1,0 +1,184 @@
+//! Every key of the table, with its line of help, its default, and how it is read from text.
+
+use std::{fmt, time::Duration};
+
+use distlock_core::{Error, Result, parse_duration};
+use serde::Deserialize;
+
+use super::{GatewayConfig, Secret, invalid};
+
+impl GatewayConfig {
+    /// The keys of the table, in the order of their documentation, each with one line of help.
+    pub const KEYS: &'static [(&'static str, &'static str)] = &[
+        (
+            "node",
+            "name of this node, unique among the nodes of one store",
+        ),
+        ("listen", "address for WebSocket clients"),
+        ("tcp_listen", "address for raw TCP clients (off unless set)"),
+        ("peer_listen", "address for other nodes (gRPC)"),
+        ("peer_advertise", "address that other nodes are told"),
+        ("admin_listen", "address of the admin HTTP"),
+        ("admin_token", "bearer token of the admin HTTP"),
+        (
+            "policy",
+            "sessions per account: single, phone+pc, one_per_class, n_per_class(N), n_total(N) or unlimited",
+        ),
+        (
+            "on_exceed",
+            "a login beyond the policy: evict_oldest, evict_idle or deny",
+        ),
+        (
+            "confirm",
+            "login answer while an older session is unreachable: available or strict",
+        ),
+        ("route", "how a message finds its session: fenced or locked"),
+        (
+            "token_key",
+            "key that signs login tokens, at least 32 bytes",
+        ),
+        (
+            "token_key_also",
+            "key that is accepted too, while token_key is changed",
+        ),
+        ("lock_ttl", "TTL of an account's lock"),
+        ("lock_wait", "longest wait for an account's lock"),
+        (
+            "kick_budget",
+            "time for telling older sessions before a login is answered",
+        ),
+        ("node_lease", "TTL of this node's own lease"),
+        ("grace", "time a client has to leave before it is cut off"),
+        ("sweep", "period of the sweeper"),
+        ("heartbeat", "longest silence of a client"),
+        ("login_timeout", "time a client has to send its login"),
+        ("max_frame", "longest frame in bytes"),
+        ("max_connections", "most connections at one time"),
+        (
+            "max_pending",
+            "most connections at one time that have not logged in yet",
+        ),
+        (
+            "login_rate",
+            "logins of one account per second and node, in the long run; 0 = no bound",
+        ),
+        (
+            "login_burst",
+            "logins of one account and node at once, after a quiet time",
+        ),
+        ("max_logins", "most logins under way at one time"),
+        (
+            "profile_url",
+            "web service that is asked about each login (none unless set)",
+        ),
+        ("profile_token", "bearer token that it is asked with"),
+        ("profile_timeout", "longest wait for its answer"),
+    ];
+
+    /// Sets one key from text, as a flag or an environment variable gives it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for an unknown key and for a text that is no value of this key.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let text = || value.to_owned();
+        match key {
+            "node" => self.node = text(),
+            "listen" => self.listen = text(),
+            "tcp_listen" => self.tcp_listen = Some(text()),
+            "peer_listen" => self.peer_listen = text(),
+            "peer_advertise" => self.peer_advertise = Some(text()),
+            "admin_listen" => self.admin_listen = text(),
+            "admin_token" => self.admin_token = Some(Secret::new(value)),
+            "policy" => {
+                self.policy = value.parse().map_err(|error: Error| {
+                    invalid(key, &format!("is not valid: {}", error.message()))
+                })?;
+            }
+            "on_exceed" => self.on_exceed = choice(key, value)?,
+            "confirm" => self.confirm = choice(key, value)?,
+            "route" => self.route = choice(key, value)?,
+            "token_key" => self.token_key = Some(Secret::new(value)),
+            "token_key_also" => self.token_key_also = Some(Secret::new(value)),
+            "profile_url" => self.profile_url = Some(Secret::new(value)),
+            "profile_token" => self.profile_token = Some(Secret::new(value)),
+            _ if self.number_slot(key).is_some() => {
+                let value = number(key, value)?;
+                if let Some(slot) = self.number_slot(key) {
+                    *slot = value;
+                }
+            }
+            _ => {
+                let slot = self
+                    .duration_slot(key)
+                    .ok_or_else(|| invalid(key, "is not a key of [gateway]"))?;
+                *slot = parse_duration(value).map_err(|error| invalid(key, error.message()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The default of a key, as [`set`](Self::set) reads it; `None` for one that has none.
+    #[must_use]
+    pub fn default_of(key: &str) -> Option<String> {
+        let mut config = Self::default();
+        if let Some(time) = config.duration_slot(key) {
+            return Some(format!("{time:?}"));
+        }
+        if let Some(number) = config.number_slot(key) {
+            return Some(number.to_string());
+        }
+        match key {
+            "listen" => Some(config.listen),
+            "peer_listen" => Some(config.peer_listen),
+            "admin_listen" => Some(config.admin_listen),
+            "policy" => Some(config.policy.to_string()),
+            "on_exceed" => Some("evict_oldest".into()),
+            "confirm" => Some(word(config.confirm)),
+            "route" => Some(word(config.route)),
+            _ => None,
+        }
+    }
+
+    fn number_slot(&mut self, key: &str) -> Option<&mut usize> {
+        Some(match key {
+            "max_frame" => &mut self.max_frame,
+            "max_connections" => &mut self.max_connections,
+            "max_pending" => &mut self.max_pending,
+            "login_rate" => &mut self.login_rate,
+            "login_burst" => &mut self.login_burst,
+            "max_logins" => &mut self.max_logins,
+            _ => return None,
+        })
+    }
+
+    fn duration_slot(&mut self, key: &str) -> Option<&mut Duration> {
+        Some(match key {
+            "lock_ttl" => &mut self.lock_ttl,
+            "lock_wait" => &mut self.lock_wait,
+            "kick_budget" => &mut self.kick_budget,
+            "node_lease" => &mut self.node_lease,
+            "grace" => &mut self.grace,
+            "sweep" => &mut self.sweep,
+            "heartbeat" => &mut self.heartbeat,
+            "login_timeout" => &mut self.login_timeout,
+            "profile_timeout" => &mut self.profile_timeout,
+            _ => return None,
+        })
+    }
+}
+
+fn choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
+    let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(value);
+    T::deserialize(deserializer).map_err(|error| invalid(key, &format!("is not valid: {error}")))
+}
+
+/// A choice as it is written.
+fn word(choice: impl fmt::Debug) -> String {
+    format!("{choice:?}").to_lowercase()
+}
+
+fn number(key: &str, value: &str) -> Result<usize> {
+    value
+        .parse()
+        .map_err(|_| invalid(key, &format!("is \"{value}\": a whole number is needed")))
+}

@@ -1,0 +1,183 @@
+//! The `[gateway]` table.
+
+mod check;
+mod keys;
+mod secret;
+
+use std::time::Duration;
+
+use distlock_core::{Result, parse_duration};
+use distlock_kickout::{Admission, Confirm, OnExceed, PolicyName, RouteMode, Timers};
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use crate::token::TokenKey;
+
+pub(crate) use check::invalid;
+pub use secret::Secret;
+
+/// Everything a gateway node is told. Every key has a default except `node` and `token_key`.
+///
+/// It reads from TOML (unknown keys are refused), and [`set`](Self::set) sets one key from text, for flags and environment
+/// variables. [`validate`](Self::validate) is called by [`Gateway::start`](crate::Gateway::start).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct GatewayConfig {
+    /// This node's name, unique among the nodes of one store: 1 to 64 of `A-Z a-z 0-9 . _ -`.
+    pub node: String,
+    /// Where WebSocket clients connect.
+    pub listen: String,
+    /// Where raw TCP clients connect; nowhere unless set.
+    pub tcp_listen: Option<String>,
+    /// Where other nodes reach this one.
+    pub peer_listen: String,
+    /// The address other nodes are told; `peer_listen` as it was bound unless set.
+    pub peer_advertise: Option<String>,
+    /// Where the admin HTTP listens.
+    pub admin_listen: String,
+    /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address.
+    pub admin_token: Option<Secret>,
+    /// How many sessions an account may have.
+    pub policy: PolicyName,
+    /// What happens to a login beyond that.
+    pub on_exceed: OnExceed,
+    /// When a login is answered while an older session could not be told yet.
+    pub confirm: Confirm,
+    /// How a message finds its session.
+    pub route: RouteMode,
+    /// The key that signs login tokens: at least 32 bytes, the same on every node.
+    pub token_key: Option<Secret>,
+    /// A key that is accepted too and never signs, while one key takes the place of the other; none unless set.
+    pub token_key_also: Option<Secret>,
+    /// TTL of the account's lock.
+    #[serde(deserialize_with = "duration")]
+    pub lock_ttl: Duration,
+    /// Longest wait for the account's lock.
+    #[serde(deserialize_with = "duration")]
+    pub lock_wait: Duration,
+    /// Time for telling the older sessions before a login is answered.
+    #[serde(deserialize_with = "duration")]
+    pub kick_budget: Duration,
+    /// TTL of this node's own lease.
+    #[serde(deserialize_with = "duration")]
+    pub node_lease: Duration,
+    /// Time a client has to leave before it is cut off.
+    #[serde(deserialize_with = "duration")]
+    pub grace: Duration,
+    /// Period of the sweeper.
+    #[serde(deserialize_with = "duration")]
+    pub sweep: Duration,
+    /// Longest silence of a client.
+    #[serde(deserialize_with = "duration")]
+    pub heartbeat: Duration,
+    /// Time a client has to send its login.
+    #[serde(deserialize_with = "duration")]
+    pub login_timeout: Duration,
+    /// Longest frame in bytes.
+    pub max_frame: usize,
+    /// Most connections at one time; more are refused.
+    pub max_connections: usize,
+    /// Most connections at one time that have not logged in yet; more are refused.
+    pub max_pending: usize,
+    /// Logins of one account per second on this node, in the long run; 0 = no bound.
+    pub login_rate: usize,
+    /// Logins of one account on this node at once, after a quiet time.
+    pub login_burst: usize,
+    /// Most logins under way on this node at one time.
+    pub max_logins: usize,
+    /// The web service that is asked about each login before it may go on; none unless set. Not shown, since it may hold a key.
+    pub profile_url: Option<Secret>,
+    /// The bearer token that it is asked with.
+    pub profile_token: Option<Secret>,
+    /// Longest wait for its answer.
+    #[serde(deserialize_with = "duration")]
+    pub profile_timeout: Duration,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        let timers = Timers::default();
+        Self {
+            node: String::new(),
+            listen: "127.0.0.1:7430".into(),
+            tcp_listen: None,
+            peer_listen: "127.0.0.1:7431".into(),
+            peer_advertise: None,
+            admin_listen: "127.0.0.1:7432".into(),
+            admin_token: None,
+            policy: PolicyName::Single,
+            on_exceed: OnExceed::EvictOldest,
+            confirm: Confirm::Available,
+            route: RouteMode::Fenced,
+            token_key: None,
+            token_key_also: None,
+            lock_ttl: timers.lock_ttl,
+            lock_wait: timers.lock_wait,
+            kick_budget: timers.kick_budget,
+            node_lease: timers.node_lease,
+            grace: timers.grace,
+            sweep: timers.sweep,
+            heartbeat: Duration::from_secs(60),
+            login_timeout: Duration::from_secs(5),
+            max_frame: 65_535,
+            max_connections: 10_000,
+            max_pending: 4096,
+            login_rate: 20,
+            login_burst: 200,
+            max_logins: 4096,
+            profile_url: None,
+            profile_token: None,
+            profile_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl GatewayConfig {
+    /// The key that signs, with the one that is accepted too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] when none signs, and when one is shorter than 32 bytes or both are the same.
+    pub fn key(&self) -> Result<TokenKey> {
+        let secret = self.token_key.as_ref().ok_or_else(|| {
+            invalid(
+                "token_key",
+                "is not set: give it in the configuration file or in DISTLOCK_GATEWAY_TOKEN_KEY",
+            )
+        })?;
+        let key = TokenKey::new(secret.expose().as_bytes())?;
+        let Some(also) = &self.token_key_also else {
+            return Ok(key);
+        };
+        // Whoever gives the same twice believes that two are accepted: the other one was lost on the way.
+        if also.matches(secret.expose()) {
+            return Err(invalid(
+                "token_key_also",
+                "is the same as token_key: give the other key, or none",
+            ));
+        }
+        key.also(also.expose().as_bytes())
+    }
+
+    pub(crate) fn timers(&self) -> Timers {
+        let mut timers = Timers::default();
+        timers.lock_ttl = self.lock_ttl;
+        timers.lock_wait = self.lock_wait;
+        timers.kick_budget = self.kick_budget;
+        timers.node_lease = self.node_lease;
+        timers.grace = self.grace;
+        timers.sweep = self.sweep;
+        timers
+    }
+
+    pub(crate) fn admission(&self) -> Admission {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Admission::unbounded()
+            .per_account(number(self.login_rate), number(self.login_burst))
+            .under_way(self.max_logins)
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).map_err(|error| D::Error::custom(error.message()))
+}
