@@ -1,0 +1,182 @@
+use std::time::Instant;
+
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    time::timeout,
+};
+
+use super::*;
+use crate::eventually_async;
+
+const SOON: Duration = Duration::from_secs(10);
+/// Long enough for bytes to cross the loopback many times, when it must be shown that they do not.
+const NOT_YET: Duration = Duration::from_millis(150);
+
+/// A server that answers each line with itself and remembers the lines.
+async fn echo() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let log = Arc::clone(&heard);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                let (read, mut write) = stream.into_split();
+                let mut lines = BufReader::new(read).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    log.lock().unwrap().push(line.clone());
+                    if write
+                        .write_all(format!("{line}\n").as_bytes())
+                        .await
+                        .is_err()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, heard)
+}
+
+/// A client that reaches the server through a proxy, and the lines that the server has heard.
+async fn connected() -> (FaultProxy, Client, Arc<Mutex<Vec<String>>>) {
+    let (server, heard) = echo().await;
+    let proxy = FaultProxy::start(server).await.unwrap();
+    let client = Client::connect(&proxy).await;
+    (proxy, client, heard)
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    async fn connect(proxy: &FaultProxy) -> Self {
+        Self(BufReader::new(
+            TcpStream::connect(proxy.address()).await.unwrap(),
+        ))
+    }
+
+    async fn say(&mut self, line: &str) -> io::Result<()> {
+        self.0.write_all(format!("{line}\n").as_bytes()).await
+    }
+
+    /// The next line, `None` at the end of the stream.
+    async fn hear(&mut self) -> io::Result<Option<String>> {
+        let mut line = String::new();
+        let read = self.0.read_line(&mut line).await?;
+        Ok((read > 0).then(|| line.trim_end().to_owned()))
+    }
+
+    async fn ask(&mut self, line: &str) -> String {
+        self.say(line).await.unwrap();
+        self.hears().await
+    }
+
+    /// The next line, which comes.
+    async fn hears(&mut self) -> String {
+        timeout(SOON, self.hear()).await.unwrap().unwrap().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn passes_bytes_and_the_end_of_the_stream() {
+    let (proxy, mut client, _) = connected().await;
+    assert_eq!(client.ask("one").await, "one");
+    assert_eq!(proxy.connections(), 1);
+    client.0.shutdown().await.unwrap();
+    assert_eq!(
+        timeout(SOON, client.hear()).await.unwrap().unwrap(),
+        None,
+        "an orderly end, not a reset"
+    );
+    eventually_async("connection gone", SOON, || async {
+        (proxy.connections() == 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn delays_both_ways() {
+    let (proxy, mut client, _) = connected().await;
+    client.ask("quick").await;
+    proxy.delay(Duration::from_millis(100));
+    let start = Instant::now();
+    client.ask("slow").await;
+    assert!(start.elapsed() >= Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn a_stopped_request_arrives_after_the_fault() {
+    let (proxy, mut client, heard) = connected().await;
+    client.ask("before").await;
+    proxy.stop(Direction::ToServer);
+    client.say("held").await.unwrap();
+    assert!(timeout(NOT_YET, client.hear()).await.is_err());
+    assert_eq!(*heard.lock().unwrap(), ["before"]);
+    proxy.pass();
+    assert_eq!(client.hears().await, "held");
+}
+
+#[tokio::test]
+async fn a_stopped_reply_leaves_the_request_done() {
+    let (proxy, mut client, heard) = connected().await;
+    proxy.stop(Direction::ToClient);
+    client.say("done").await.unwrap();
+    eventually_async("heard", SOON, || async {
+        (!heard.lock().unwrap().is_empty()).then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(timeout(NOT_YET, client.hear()).await.is_err());
+    proxy.pass();
+    assert_eq!(client.hears().await, "done");
+}
+
+#[tokio::test]
+async fn a_black_hole_loses_bytes_for_ever() {
+    let (proxy, mut old, heard) = connected().await;
+    old.ask("before").await;
+    proxy.black_hole();
+    old.say("lost").await.unwrap();
+    let mut new = Client::connect(&proxy).await;
+    assert!(timeout(NOT_YET, old.hear()).await.is_err());
+    proxy.pass();
+    assert!(
+        timeout(SOON, old.hear()).await.unwrap().is_err(),
+        "a stream with a hole is reset"
+    );
+    assert_eq!(new.ask("after").await, "after");
+    assert_eq!(*heard.lock().unwrap(), ["before", "after"]);
+}
+
+#[tokio::test]
+async fn reset_hits_what_stands_and_nothing_else() {
+    let (proxy, mut old, _) = connected().await;
+    old.ask("before").await;
+    proxy.reset();
+    let error = timeout(SOON, old.hear()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
+}
+
+#[tokio::test]
+async fn one_reply_is_another_and_its_request_happened() {
+    let (proxy, mut client, heard) = connected().await;
+    proxy.replace_one_reply("no\n");
+    assert_eq!(client.ask("please").await, "no");
+    assert_eq!(client.ask("again").await, "again");
+    assert_eq!(*heard.lock().unwrap(), ["please", "again"]);
+}
+
+#[tokio::test]
+async fn one_reply_is_lost_and_its_request_happened() {
+    let (proxy, mut client, heard) = connected().await;
+    client.ask("before").await;
+    proxy.swallow_one_reply();
+    client.say("happened").await.unwrap();
+    assert!(timeout(SOON, client.hear()).await.unwrap().is_err());
+    assert_eq!(*heard.lock().unwrap(), ["before", "happened"]);
+    assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
+}
