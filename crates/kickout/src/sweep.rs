@@ -4,10 +4,11 @@
 use std::{collections::HashSet, sync::Arc};
 
 use distlock_core::{RecordKey, Result};
+use futures_util::future::join_all;
 
 use crate::{
     ban::Ban,
-    directory::Hint,
+    directory::{AT_ONCE, Hint},
     event::Transition,
     flow::Inner,
     ident::{SessionKey, Uid},
@@ -72,12 +73,16 @@ impl Inner {
     /// What fails for one record is tried again, the others have their turn all the same. Answers the first failure.
     async fn sweep_some(&self, progress: &mut Progress, most: u64) -> Result<()> {
         let mut outcome = Ok(());
-        for (uid, key) in std::mem::take(&mut progress.ended) {
-            let swept = later_or_never(uid.as_str(), self.sweep_ended(&uid, &key).await);
-            if swept.is_err() {
-                progress.ended.insert((uid, key));
+        let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
+        for some in ended.chunks(AT_ONCE) {
+            let all = join_all(some.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
+            for ((uid, key), swept) in some.iter().zip(all) {
+                let swept = later_or_never(uid.as_str(), swept);
+                if swept.is_err() {
+                    progress.ended.insert((uid.clone(), key.clone()));
+                }
+                outcome = outcome.and(swept);
             }
-            outcome = outcome.and(swept);
         }
         let mut looked_at = 0;
         while looked_at < most {
@@ -95,19 +100,25 @@ impl Inner {
                 break;
             }
             looked_at += page.len() as u64;
+            let mut records = Vec::with_capacity(page.len());
             for (key, uid, seen) in page {
                 match (uid, seen) {
                     (Some(uid), Ok(seen)) => {
                         progress.pending += seen.record.revocations.len();
                         let ended = self.ended_in(&uid, &seen.record);
                         progress.ended.extend(ended.map(|key| (uid.clone(), key)));
-                        let swept = self.sweep_record(&uid, &seen.record).await;
-                        outcome = outcome.and(later_or_never(key.as_str(), swept));
+                        records.push((uid, seen.record));
                     }
                     (_, Err(error)) => {
                         tracing::error!(?key, %error, "a record cannot be swept");
                     }
                     (None, Ok(_)) => {}
+                }
+            }
+            for some in records.chunks(AT_ONCE) {
+                let all = some.iter().map(|(uid, it)| self.sweep_record(uid, it));
+                for ((uid, _), swept) in some.iter().zip(join_all(all).await) {
+                    outcome = outcome.and(later_or_never(uid.as_str(), swept));
                 }
             }
         }
@@ -116,9 +127,11 @@ impl Inner {
             Err(error) => return outcome.and(Err(error)),
         };
         progress.hint = hints.last().map(|hint| hint.key.clone());
-        for hint in hints {
-            let swept = self.sweep_hint(&hint).await;
-            outcome = outcome.and(later_or_never(hint.key.as_str(), swept));
+        for some in hints.chunks(AT_ONCE) {
+            let all = join_all(some.iter().map(|hint| self.sweep_hint(hint))).await;
+            for (hint, swept) in some.iter().zip(all) {
+                outcome = outcome.and(later_or_never(hint.key.as_str(), swept));
+            }
         }
         outcome
     }

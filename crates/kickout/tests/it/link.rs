@@ -81,6 +81,7 @@ impl Faults {
 
     pub(crate) fn heal(&self) {
         self.cut.store(false, Ordering::SeqCst);
+        self.hangs.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn lose_replies(&self, number: u32) {

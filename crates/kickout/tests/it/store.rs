@@ -111,14 +111,8 @@ async fn more_logouts_than_can_wait_for_the_store() {
     let outcomes = futures_util::future::join_all(logouts).await;
     assert!(outcomes.iter().all(|it| *it == LoggedOut::Queued));
     n1.faults.heal();
-    eventually("every account to be out", || async {
-        for session in &sessions {
-            let record = cluster.record(session.uid()).await.unwrap();
-            if record.sessions().next().is_some() {
-                return false;
-            }
-        }
-        true
+    eventually("every account to be out", || {
+        nobody_is_listed(&cluster, &sessions)
     })
     .await;
 }
@@ -295,6 +289,43 @@ async fn one_record_that_cannot_be_swept_does_not_keep_others_from_it() {
     n1.crash();
     let swept = n2.event(Transition::GhostSwept).await;
     assert_eq!(swept.uid, Some(uid("otto")));
+}
+
+async fn nobody_is_listed(cluster: &Cluster, sessions: &[Session]) -> bool {
+    for session in sessions {
+        let record = cluster.record(session.uid()).await.unwrap();
+        if record.sessions().next().is_some() {
+            return false;
+        }
+    }
+    true
+}
+
+/// A store may take its time for each of them, as one with locked rows does.
+#[tokio::test]
+async fn what_a_dead_node_left_is_swept_several_records_at_a_time() {
+    const AT_ONCE: u32 = 16;
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // Or its lease would end while it waits for the store.
+    timers.node_lease = Duration::from_secs(60);
+    let n2 = cluster
+        .node_with("n2", |builder| builder.timers(timers))
+        .await;
+    let n1 = cluster.node("n1").await;
+    let mut sessions = Vec::new();
+    for number in 0..AT_ONCE * 2 {
+        sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
+    }
+    n2.faults.hang();
+    n1.crash();
+    eventually("several to be swept together", || async {
+        n2.faults.held_up() == AT_ONCE
+    })
+    .await;
+    n2.faults.heal();
+    n2.faults.give_up();
+    eventually("all to be swept", || nobody_is_listed(&cluster, &sessions)).await;
 }
 
 /// An account whose row somebody keeps locked can be read, and not written.
