@@ -32,7 +32,8 @@
 //! also after release, expiry and reaping. SQLite: leases live on the boot-time clock of the host together with the boot's
 //! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
 //! Postgres: leases live on the server's clock, sessions are set to READ COMMITTED and to commits that are on the disk before
-//! they are answered, and a row that somebody else keeps locked holds up nobody but those who want it. No setting of Postgres
+//! they are answered (releases are not waited for: the next grant is, and takes them along), and a row that somebody else keeps
+//! locked holds up nobody but those who want it. No setting of Postgres
 //! stops the clock that they live on (`clock_timestamp()`), or moves it into another time zone. Who steps it forward by more
 //! than a lease lets the next holder in while the one before still believes, and only the token tells them apart. A pooler in between must be in
 //! session mode; one in transaction mode is refused.
@@ -59,6 +60,7 @@ mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod op;
+mod opened;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod reaper;

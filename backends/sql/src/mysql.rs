@@ -6,11 +6,9 @@ use distlock_core::{Clock, DistLock, Records, Result};
 
 use crate::{
     config::ServerConfig,
-    dialect::{Dialect as _, mysql::MySqlDialect},
-    lock::SqlLock,
+    dialect::mysql::MySqlDialect,
     migrate::TablesStatus,
-    records::SqlRecords,
-    store::Store,
+    opened::{Opened, during},
 };
 
 /// An opened MySQL or MariaDB database.
@@ -18,11 +16,7 @@ use crate::{
 /// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close when both are closed or
 /// dropped. They are used for nothing else: a transaction of the caller's is never touched.
 #[derive(Clone, Debug)]
-pub struct MySql {
-    store: Arc<Store<MySqlDialect>>,
-    lock: Arc<SqlLock<MySqlDialect>>,
-    records: Arc<SqlRecords<MySqlDialect>>,
-}
+pub struct MySql(Opened<MySqlDialect>);
 
 impl MySql {
     /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is false. Never changes tables
@@ -45,40 +39,32 @@ impl MySql {
     /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
     /// [`ErrorKind::Unsupported`]: distlock_core::ErrorKind::Unsupported
     pub async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let dialect = MySqlDialect::open(config, clock)
-            .await
-            .map_err(|error| error.on(MySqlDialect::NAME).during("open"))?;
-        let store = Store::opened(dialect);
-        Ok(Self {
-            lock: Arc::new(SqlLock::new(Arc::clone(&store))),
-            records: Arc::new(SqlRecords::new(Arc::clone(&store))),
-            store,
-        })
+        Opened::new(MySqlDialect::open(config, clock).await).map(Self)
     }
 
     /// Its locks.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
-        Arc::clone(&self.lock) as Arc<dyn DistLock>
+        self.0.lock()
     }
 
     /// Its records.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
-        Arc::clone(&self.records) as Arc<dyn Records>
+        self.0.records()
     }
 
     /// How many round trips this process has made to these tables so far, with all its handles.
     #[must_use]
     pub fn statements(&self) -> u64 {
-        self.store.dialect().group().statements()
+        self.0.statements()
     }
 
     /// How many times statements were sent again: because the server broke them off for the sake of other transactions
     /// (deadlock, a row that somebody else had locked for too long), or because the connection had gone.
     #[must_use]
     pub fn retries(&self) -> u64 {
-        self.store.dialect().group().retries()
+        self.0.retries()
     }
 
     /// Removes rows that are idle for longer than [`ServerConfig::reap_after`] now, and says how many. This also happens by
@@ -90,9 +76,7 @@ impl MySql {
     /// # Cancel safety
     /// Safe: each page is removed as a whole or not at all.
     pub async fn reap(&self) -> Result<u64> {
-        crate::reaper::reap(self.store.dialect(), std::time::Duration::ZERO)
-            .await
-            .map_err(|error| error.on(MySqlDialect::NAME).during("reap"))
+        self.0.reap().await
     }
 
     /// Brings the tables up to date, creating them where they are absent. The answer says from which version it went and what
@@ -104,9 +88,7 @@ impl MySql {
     /// # Cancel safety
     /// Safe: it can be repeated.
     pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        MySqlDialect::migrate(config, clock)
-            .await
-            .map_err(|error| error.on(MySqlDialect::NAME).during("migrate"))
+        during::<MySqlDialect, _>("migrate", MySqlDialect::migrate(config, clock).await)
     }
 
     /// How the tables stand, and what [`MySql::migrate`] would apply. Changes nothing.
@@ -117,8 +99,6 @@ impl MySql {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        MySqlDialect::status(config, clock)
-            .await
-            .map_err(|error| error.on(MySqlDialect::NAME).during("migrate"))
+        during::<MySqlDialect, _>("migrate", MySqlDialect::status(config, clock).await)
     }
 }

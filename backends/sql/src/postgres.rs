@@ -6,11 +6,9 @@ use distlock_core::{Clock, DistLock, Records, Result};
 
 use crate::{
     config::ServerConfig,
-    dialect::{Dialect as _, postgres::PostgresDialect},
-    lock::SqlLock,
+    dialect::postgres::PostgresDialect,
     migrate::TablesStatus,
-    records::SqlRecords,
-    store::Store,
+    opened::{Opened, during},
 };
 
 /// A Postgres database.
@@ -18,11 +16,7 @@ use crate::{
 /// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close when both are closed or
 /// dropped. None of them is ever the caller's.
 #[derive(Clone, Debug)]
-pub struct Postgres {
-    store: Arc<Store<PostgresDialect>>,
-    lock: Arc<SqlLock<PostgresDialect>>,
-    records: Arc<SqlRecords<PostgresDialect>>,
-}
+pub struct Postgres(Opened<PostgresDialect>);
 
 impl Postgres {
     /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is false. Never changes tables
@@ -41,40 +35,32 @@ impl Postgres {
     /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
     /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
     pub async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let dialect = PostgresDialect::open(config, clock)
-            .await
-            .map_err(|error| error.on(PostgresDialect::NAME).during("open"))?;
-        let store = Store::opened(dialect);
-        Ok(Self {
-            lock: Arc::new(SqlLock::new(Arc::clone(&store))),
-            records: Arc::new(SqlRecords::new(Arc::clone(&store))),
-            store,
-        })
+        Opened::new(PostgresDialect::open(config, clock).await).map(Self)
     }
 
     /// Its locks.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
-        Arc::clone(&self.lock) as Arc<dyn DistLock>
+        self.0.lock()
     }
 
     /// Its records.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
-        Arc::clone(&self.records) as Arc<dyn Records>
+        self.0.records()
     }
 
     /// How many statements this store has sent so far, with all its handles.
     #[must_use]
     pub fn statements(&self) -> u64 {
-        self.store.dialect().group().statements()
+        self.0.statements()
     }
 
     /// How many times statements were sent again: because the server broke them off for the sake of other transactions
     /// (deadlock, serialization failure), or because the connection had gone.
     #[must_use]
     pub fn retries(&self) -> u64 {
-        self.store.dialect().group().retries()
+        self.0.retries()
     }
 
     /// Removes rows that are idle for longer than [`ServerConfig::reap_after`] now, and says how many. This also happens by
@@ -86,9 +72,7 @@ impl Postgres {
     /// # Cancel safety
     /// Safe: each page is removed as a whole or not at all.
     pub async fn reap(&self) -> Result<u64> {
-        crate::reaper::reap(self.store.dialect(), std::time::Duration::ZERO)
-            .await
-            .map_err(|error| error.on(PostgresDialect::NAME).during("reap"))
+        self.0.reap().await
     }
 
     /// Brings the tables of a database up to date, creating them where they are absent. The answer says from which version it
@@ -100,9 +84,7 @@ impl Postgres {
     /// # Cancel safety
     /// Safe: all migrations are applied in one transaction.
     pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        PostgresDialect::migrate(config, clock)
-            .await
-            .map_err(|error| error.on(PostgresDialect::NAME).during("migrate"))
+        during::<PostgresDialect, _>("migrate", PostgresDialect::migrate(config, clock).await)
     }
 
     /// How the tables of a database stand, and what [`Postgres::migrate`] would apply. Changes nothing.
@@ -113,8 +95,6 @@ impl Postgres {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        PostgresDialect::status(config, clock)
-            .await
-            .map_err(|error| error.on(PostgresDialect::NAME).during("migrate"))
+        during::<PostgresDialect, _>("migrate", PostgresDialect::status(config, clock).await)
     }
 }

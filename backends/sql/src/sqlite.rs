@@ -6,11 +6,9 @@ use distlock_core::{Clock, DistLock, Records, Result};
 
 use crate::{
     config::SqliteConfig,
-    dialect::{Dialect as _, sqlite::SqliteDialect},
-    lock::SqlLock,
+    dialect::sqlite::SqliteDialect,
     migrate::TablesStatus,
-    records::SqlRecords,
-    store::Store,
+    opened::{Opened, during},
 };
 
 /// An opened SQLite file.
@@ -18,11 +16,7 @@ use crate::{
 /// Its locks and its records share two connections, one that writes and one that reads, which close when both are closed or
 /// dropped. A check of its health has one of its own. Any number of processes of one host may open the same file.
 #[derive(Clone, Debug)]
-pub struct Sqlite {
-    store: Arc<Store<SqliteDialect>>,
-    lock: Arc<SqlLock<SqliteDialect>>,
-    records: Arc<SqlRecords<SqliteDialect>>,
-}
+pub struct Sqlite(Opened<SqliteDialect>);
 
 impl Sqlite {
     /// Opens the file. Creates it, readable by its owner only, and its tables where they are absent, unless
@@ -39,33 +33,25 @@ impl Sqlite {
     /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
     /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
     pub async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let dialect = SqliteDialect::open(config, clock)
-            .await
-            .map_err(|error| error.on(SqliteDialect::NAME).during("open"))?;
-        let store = Store::opened(dialect);
-        Ok(Self {
-            lock: Arc::new(SqlLock::new(Arc::clone(&store))),
-            records: Arc::new(SqlRecords::new(Arc::clone(&store))),
-            store,
-        })
+        Opened::new(SqliteDialect::open(config, clock).await).map(Self)
     }
 
     /// Its locks.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
-        Arc::clone(&self.lock) as Arc<dyn DistLock>
+        self.0.lock()
     }
 
     /// Its records.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
-        Arc::clone(&self.records) as Arc<dyn Records>
+        self.0.records()
     }
 
     /// How many statements this process has sent to the file so far, with all its handles.
     #[must_use]
     pub fn statements(&self) -> u64 {
-        self.store.dialect().group().statements()
+        self.0.statements()
     }
 
     /// Removes rows that are idle for longer than [`SqliteConfig::reap_after`] now, and says how many. This also happens by
@@ -77,9 +63,7 @@ impl Sqlite {
     /// # Cancel safety
     /// Safe: each page is removed as a whole or not at all.
     pub async fn reap(&self) -> Result<u64> {
-        crate::reaper::reap(self.store.dialect(), std::time::Duration::ZERO)
-            .await
-            .map_err(|error| error.on(SqliteDialect::NAME).during("reap"))
+        self.0.reap().await
     }
 
     /// Brings the tables of a file up to date, creating the file and the tables where they are absent. The answer says from
@@ -91,9 +75,7 @@ impl Sqlite {
     /// # Cancel safety
     /// Safe: all migrations are applied in one transaction.
     pub async fn migrate(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        SqliteDialect::migrate(config, clock)
-            .await
-            .map_err(|error| error.on(SqliteDialect::NAME).during("migrate"))
+        during::<SqliteDialect, _>("migrate", SqliteDialect::migrate(config, clock).await)
     }
 
     /// How the tables of a file stand, and what [`Sqlite::migrate`] would apply. Changes nothing.
@@ -104,8 +86,6 @@ impl Sqlite {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn status(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        SqliteDialect::status(config, clock)
-            .await
-            .map_err(|error| error.on(SqliteDialect::NAME).during("migrate"))
+        during::<SqliteDialect, _>("migrate", SqliteDialect::status(config, clock).await)
     }
 }

@@ -1,0 +1,65 @@
+//! What an opened database gives its users, whichever it is.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{DistLock, Records, Result};
+
+use crate::{dialect::Dialect, lock::SqlLock, reaper, records::SqlRecords, store::Store};
+
+/// The locks and records of one store.
+#[derive(Debug)]
+pub(crate) struct Opened<D: Dialect> {
+    store: Arc<Store<D>>,
+    lock: Arc<SqlLock<D>>,
+    records: Arc<SqlRecords<D>>,
+}
+
+impl<D: Dialect> Clone for Opened<D> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            lock: Arc::clone(&self.lock),
+            records: Arc::clone(&self.records),
+        }
+    }
+}
+
+impl<D: Dialect> Opened<D> {
+    /// `dialect` is what came of connecting.
+    pub(crate) fn new(dialect: Result<D>) -> Result<Self> {
+        let store = Store::opened(during::<D, _>("open", dialect)?);
+        Ok(Self {
+            lock: Arc::new(SqlLock::new(Arc::clone(&store))),
+            records: Arc::new(SqlRecords::new(Arc::clone(&store))),
+            store,
+        })
+    }
+
+    pub(crate) fn lock(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock) as Arc<dyn DistLock>
+    }
+
+    pub(crate) fn records(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.records) as Arc<dyn Records>
+    }
+
+    pub(crate) fn statements(&self) -> u64 {
+        self.store.dialect().group().statements()
+    }
+
+    pub(crate) fn retries(&self) -> u64 {
+        self.store.dialect().group().retries()
+    }
+
+    pub(crate) async fn reap(&self) -> Result<u64> {
+        during::<D, _>(
+            "reap",
+            reaper::reap(self.store.dialect(), Duration::ZERO).await,
+        )
+    }
+}
+
+/// Names the backend and what it was about to do, where that failed.
+pub(crate) fn during<D: Dialect, T>(operation: &'static str, result: Result<T>) -> Result<T> {
+    result.map_err(|error| error.on(D::NAME).during(operation))
+}
