@@ -11,7 +11,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use tracing::Span;
+use tracing::{Span, level_filters::LevelFilter};
 
 /// This many lines wait for who takes the log, in a few megabytes. Those beyond are counted only.
 const ROOM: usize = 4096;
@@ -41,6 +41,13 @@ pub(crate) fn write(line: impl FnOnce() + Send + 'static) {
     match desk() {
         Some(desk) => desk.leave(line),
         None => line(),
+    }
+}
+
+/// As [`write`], for lines that hardly anybody takes: those that nobody does take no room.
+pub(crate) fn debug(line: impl FnOnce() + Send + 'static) {
+    if LevelFilter::current() >= LevelFilter::DEBUG {
+        write(line);
     }
 }
 
@@ -224,6 +231,23 @@ mod tests {
         assert_eq!(heard.try_recv(), Ok(7));
         written().await;
         assert!(heard.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn lines_that_nobody_takes_are_left_out() {
+        let (wrote, written_for) = mpsc::channel();
+        let say = |nth| {
+            let wrote = wrote.clone();
+            debug(move || wrote.send(nth).unwrap());
+        };
+        written_elsewhere();
+        say(1);
+        // As for the whole process: the writer is another thread.
+        let heard = subscriber::set_default(Missed(mpsc::channel().0));
+        say(2);
+        written().await;
+        assert_eq!(written_for.try_iter().collect::<Vec<_>>(), [2]);
+        drop(heard);
     }
 
     #[tokio::test]

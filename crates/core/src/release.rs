@@ -127,7 +127,7 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
                     Ok(HandOver::Unsupported) => step = Some(handing),
                     Err(error) => {
                         let name = lease.name.clone();
-                        log::write(move || {
+                        log::debug(move || {
                             tracing::debug!(%error, lock = ?name, "hand-over failed, releasing instead");
                         });
                         step = Some(handing);

@@ -195,7 +195,7 @@ impl<E: Executor> Slot<E> {
                 }
             }
             Err(Failure::Split(error)) if !lone => {
-                log::write(move || {
+                log::debug(move || {
                     tracing::debug!(%error, "a batch failed as a whole: its operations are sent singly");
                 });
                 let mut state = shared.state();

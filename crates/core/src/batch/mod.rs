@@ -265,7 +265,7 @@ impl<E: Executor> Shared<E> {
             return;
         };
         let name = self.executor.key(op).to_owned();
-        log::write(move || {
+        log::debug(move || {
             tracing::debug!(name, "the caller went away: its answer is taken back");
         });
         let mut state = self.state();

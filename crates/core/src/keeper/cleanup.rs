@@ -69,7 +69,7 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
         // `leave` consumes the contender, so repeating it is the backend's own task; a bound keeps us from hanging on it.
         if let Err(error) = bounded(&*clock, STEP * 5, contender.leave()).await {
             let name = request.name.clone();
-            log::write(move || tracing::debug!(%error, lock = ?name, "leaving the queue failed"));
+            log::debug(move || tracing::debug!(%error, lock = ?name, "leaving the queue failed"));
             unanswered += 1;
         }
     }
@@ -112,7 +112,7 @@ async fn release_repeatedly(
             Ok(ReleaseOutcome::NotHeld) => {}
             Err(error) => {
                 let name = lease.name.clone();
-                log::write(
+                log::debug(
                     move || tracing::debug!(%error, lock = ?name, "background release failed"),
                 );
             }
