@@ -1,5 +1,6 @@
 -- Locks, records, and the history they belong to. Table names are prefixed when `table_prefix` is set.
 -- All times are the database server's own (clock_timestamp()), to the microsecond; a session's time zone changes nothing.
+-- Primary keys, because a server that publishes all its tables to others refuses to change rows that have none.
 
 CREATE TABLE IF NOT EXISTS distributed_lock (
     lock_name    text        COLLATE "C" NOT NULL,                     -- compared byte for byte
@@ -12,7 +13,7 @@ CREATE TABLE IF NOT EXISTS distributed_lock (
     nonce        uuid,                                                 -- of the ticket that stands for the holder
     wanted_by    bigint      NOT NULL DEFAULT 0,                       -- a process that waits, or waited lately
     wanted_until timestamptz NOT NULL DEFAULT 'epoch',
-    CONSTRAINT distributed_lock_name UNIQUE (lock_name)
+    CONSTRAINT distributed_lock_name PRIMARY KEY (lock_name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 -- No second index: no column that changes is in an index, so that an update stays within its page, which is where the
 -- free half of each page goes. Idle rows are found by walking the names in pages now and then.
@@ -23,7 +24,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
     value      bytea       NOT NULL,
     deleted    boolean     NOT NULL,                                   -- true = kept only so that versions go on rising
     written_at timestamptz NOT NULL,
-    CONSTRAINT distributed_record_key UNIQUE (record_key)
+    CONSTRAINT distributed_record_key PRIMARY KEY (record_key)
 );
 
 CREATE TABLE IF NOT EXISTS distributed_meta (

@@ -48,6 +48,20 @@ SELECT p || ' ON ' || c.relname
    AND NOT CASE p WHEN 'DELETE' THEN has_table_privilege(c.oid, p) ELSE has_any_column_privilege(c.oid, p) END
  ORDER BY c.relname, p";
 
+/// Which of our tables are published to other servers without what tells their rows apart there, so that no row of theirs can
+/// be changed; and the index that could.
+const PUBLISHED: &str = "
+SELECT DISTINCT ON (c.relname) c.relname::text, k.relname::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_index i ON i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+  JOIN pg_class k ON k.oid = i.indexrelid
+ WHERE c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3))
+   AND (c.relreplident = 'n' OR c.relreplident = 'd'
+        AND NOT EXISTS (SELECT FROM pg_index p WHERE p.indrelid = c.oid AND p.indisprimary))
+   AND EXISTS (SELECT FROM pg_publication_tables t JOIN pg_publication p USING (pubname)
+                WHERE t.schemaname = n.nspname AND t.tablename = c.relname AND (p.pubupdate OR p.pubdelete))
+ ORDER BY c.relname";
+
 const TLS: &str =
     "SELECT coalesce((SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), '')";
 
@@ -87,6 +101,7 @@ pub(crate) async fn examine(
     session(&mut health, connection, shared, &settings).await?;
     names(&mut health, connection, shared).await?;
     rights(&mut health, connection, shared).await?;
+    published(&mut health, connection, shared).await?;
 
     shared.group.count("doctor");
     let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
@@ -176,16 +191,47 @@ async fn rights(
     connection: &mut PgConnection,
     shared: &Shared,
 ) -> Result<(), sqlx::Error> {
-    let prefix = &shared.config.table_prefix;
     shared.group.count("doctor");
+    let [lock, record, meta] = tables(shared);
     let denied = sqlx::query_scalar(DENIED)
-        .bind(format!("{prefix}distributed_lock"))
-        .bind(format!("{prefix}distributed_record"))
-        .bind(format!("{prefix}distributed_meta"))
+        .bind(lock)
+        .bind(record)
+        .bind(meta)
         .fetch_all(connection)
         .await?;
     super::rights(health, &denied);
     Ok(())
+}
+
+/// Whether rows can be changed although they are published to other servers.
+async fn published(
+    health: &mut Health,
+    connection: &mut PgConnection,
+    shared: &Shared,
+) -> Result<(), sqlx::Error> {
+    shared.group.count("doctor");
+    let [lock, record, meta] = tables(shared);
+    let rows = sqlx::query(PUBLISHED)
+        .bind(lock)
+        .bind(record)
+        .bind(meta)
+        .fetch_all(connection)
+        .await?;
+    for row in &rows {
+        let (table, index): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        let detail = format!(
+            "{table} is published without a replica identity, so that the server changes no row of it: run \
+             `ALTER TABLE {table} REPLICA IDENTITY USING INDEX {index}`"
+        );
+        health.found("publication", Verdict::Fail, detail);
+    }
+    Ok(())
+}
+
+/// Locks, records, and what there is once.
+fn tables(shared: &Shared) -> [String; 3] {
+    ["lock", "record", "meta"]
+        .map(|table| format!("{}distributed_{table}", shared.config.table_prefix))
 }
 
 /// Whether names are compared byte for byte, and only once each.
@@ -194,11 +240,11 @@ async fn names(
     connection: &mut PgConnection,
     shared: &Shared,
 ) -> Result<(), sqlx::Error> {
-    let prefix = &shared.config.table_prefix;
     shared.group.count("doctor");
+    let [lock, record, _] = tables(shared);
     let rows = sqlx::query(NAMES)
-        .bind(format!("{prefix}distributed_lock"))
-        .bind(format!("{prefix}distributed_record"))
+        .bind(lock)
+        .bind(record)
         .fetch_all(connection)
         .await?;
     let mut wrong = Vec::new();

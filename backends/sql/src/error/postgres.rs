@@ -105,6 +105,10 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
         "53300" => {
             return Meaning::of(Unavailable, "the server has no connection to spare").reconnect();
         }
+        // Such as rows that are published to other servers and have nothing that tells them apart there.
+        "55000" => {
+            return Meaning::of(InvalidConfig, "a table cannot be changed as it is").one_row();
+        }
         "55P03" => {
             return Meaning::of(Unavailable, "another transaction keeps the row locked").one_row();
         }
@@ -171,6 +175,7 @@ mod tests {
             ("53100", Limit, Limit, false, false, false),
             ("53300", Down, Down, false, true, false),
             ("54000", Limit, Limit, true, false, false),
+            ("55000", Config, Config, true, false, false),
             ("55P03", Down, Down, true, false, false),
             ("57014", Down, Down, false, false, false),
             ("57P01", Down, Unknown, false, true, false),

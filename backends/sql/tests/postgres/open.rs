@@ -1,6 +1,6 @@
 //! Opening: what is created, and what is said when something is wrong.
 
-use distlock_core::{Attempt, ErrorKind, Verdict};
+use distlock_core::{Attempt, Deleted, ErrorKind, Expect, RecordKey, Verdict, Written};
 use distlock_harness::eventually_async;
 
 use super::{servers::WRONG_CLOCKS, *};
@@ -298,6 +298,60 @@ async fn the_doctor_sees_each_change_by_itself() {
     }
     alter("distributed_record DROP CONSTRAINT distributed_record_key");
     names("distributed_record: names are not unique").await;
+}
+
+/// A server that tells others of every change wants to know which row it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_published_can_be_changed() {
+    let server = PostgresServer::with(&["wal_level=logical"]).unwrap();
+    let url = server.url();
+    server
+        .sql("CREATE PUBLICATION all_of_them FOR ALL TABLES")
+        .unwrap();
+    let postgres = open(&url).await;
+    let (lock, held) = (postgres.lock(), request("a", LONG));
+    for _ in 0..2 {
+        let grant = take(&*lock, &held).await;
+        lock.release(&lease(&held, &grant)).await.unwrap();
+    }
+    published_record(&postgres).await;
+    let findings = async || {
+        let health = lock.health().await.unwrap();
+        let found = health.findings.into_iter();
+        found
+            .filter(|it| it.check == "publication")
+            .collect::<Vec<_>>()
+    };
+    assert!(findings().await.is_empty());
+
+    // Somebody else made them, or has changed them.
+    for table in ["lock", "record"] {
+        let alter = format!("ALTER TABLE distributed_{table} REPLICA IDENTITY NOTHING");
+        server.sql(&alter).unwrap();
+    }
+    let refused = chain(&lock.try_acquire(&held).await.unwrap_err());
+    assert!(refused.contains("run `distlock doctor`"), "{refused}");
+    assert!(!refused.contains("DROP TABLE"), "{refused}");
+    let found = findings().await;
+    assert_eq!(found.len(), 2, "{found:?}");
+    for found in found {
+        assert_eq!(found.verdict, Verdict::Fail);
+        let fix = found.detail.split('`').nth(1).unwrap();
+        server.sql(fix).unwrap();
+    }
+    assert!(findings().await.is_empty());
+    take(&*lock, &held).await;
+    published_record(&postgres).await;
+}
+
+/// Writes and deletes one.
+async fn published_record(postgres: &Postgres) {
+    let (records, key) = (postgres.records(), RecordKey::new("k").unwrap());
+    let Written::Stored(version) = records.put(&key, b"v", Expect::Absent).await.unwrap() else {
+        panic!("it was absent")
+    };
+    let deleted = records.delete(&key, version).await.unwrap();
+    assert_eq!(deleted, Deleted::Done);
 }
 
 #[tokio::test(flavor = "multi_thread")]
