@@ -202,6 +202,39 @@ async fn a_listener_whose_session_was_ended_listens_again() {
     drop(within(SOON, "served", waiting).await.unwrap());
 }
 
+/// Some servers end sessions that ask for nothing: not ours, which do that all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_are_idle_for_long_are_kept() {
+    let server = PostgresServer::with(&["idle_session_timeout=300ms"]).unwrap();
+    let postgres = open(&server.url()).await;
+    let (lock, records, held) = (postgres.lock(), postgres.records(), request("a", LONG));
+    let grant = take(&*lock, &held).await;
+    let waiting = waiting(&server, "a").await;
+    let oldest = |what: &str| {
+        let oldest = format!(
+            "SELECT coalesce(extract(epoch FROM max(now() - state_change)), -1) FROM pg_stat_activity \
+             WHERE application_name = 'distlock' AND state = 'idle' AND query {what} 'LISTEN%'"
+        );
+        server.sql(&oldest).unwrap().parse::<f64>().unwrap()
+    };
+    for what in ["ILIKE", "NOT ILIKE"] {
+        eventually_async("idle for long", SOON, || async {
+            let oldest = oldest(what);
+            assert!(oldest >= 0.0 || what == "ILIKE", "it was ended");
+            (oldest > 1.5).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+    // Nothing of this is asked twice where a session has gone.
+    let key = distlock_core::RecordKey::new("k").unwrap();
+    let written = records.put(&key, b"v", Expect::Absent).await.unwrap();
+    assert!(matches!(written, Written::Stored(_)), "{written:?}");
+    let released = lock.release(&lease(&held, &grant)).await.unwrap();
+    assert!(matches!(released, ReleaseOutcome::Released { .. }));
+    drop(within(SOON, "served", waiting).await.unwrap());
+}
+
 /// Held whenever it is asked for and free whenever it is looked at: that is busy, and no failure of the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {

@@ -22,6 +22,11 @@ use crate::{
 /// How long a statement waits for a row that somebody else has locked.
 const ROW_LOCK: Duration = Duration::from_millis(400);
 
+/// Has a session last for as long as nothing is asked of it. Not every version has these settings.
+pub(super) const IDLE_FOR_EVER: &str = "
+    SELECT count(set_config(name, '0', false)) FROM unnest(ARRAY['idle_session_timeout', 'transaction_timeout']) AS name
+     WHERE current_setting(name, true) IS NOT NULL";
+
 /// A few connections that are lent out one by one.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -213,6 +218,7 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
                            ELSE current_setting('synchronous_commit') END, false),
                 set_config('search_path', coalesce(quote_ident(s.schema) || ', pg_temp', ''), false),
                 pg_backend_pid(),
+                ({IDLE_FOR_EVER}),
                 (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_get_activity(pg_backend_pid()))
            FROM (SELECT {} AS schema OFFSET 0) s",
         ROW_LOCK.as_millis(),
@@ -246,7 +252,7 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
             ),
         ));
     }
-    let started: Option<i64> = column(&answer, 6)?;
+    let started: Option<i64> = column(&answer, 7)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
     Ok((shared.sessions.seat(id, connection)?, schema))
 }

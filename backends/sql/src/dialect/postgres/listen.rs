@@ -26,6 +26,10 @@ async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
     shared.group.count("listen");
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
+    shared.group.count("listen");
+    sqlx::query(link::IDLE_FOR_EVER)
+        .execute(&mut listener)
+        .await?;
     listener.listen(&shared.statements.channel()).await?;
     // What was freed until now went by unheard.
     shared.group.freed_any();
