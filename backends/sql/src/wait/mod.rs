@@ -50,8 +50,11 @@ pub(crate) struct SqlContender<D: Dialect> {
     store: Arc<Store<D>>,
     request: AcquireRequest,
     waiter: Arc<Waiter>,
-    /// When the present lease ends unless it is renewed: a store that tells of releases does not tell of that.
-    expiry: Option<Moment>,
+    /// When to ask again whoever tells: the present lease ends then unless it is renewed, which a store that tells of releases
+    /// does not tell, or the lock goes through other hands until then.
+    again: Option<Moment>,
+    /// How often in a row others passed it on too fast for anybody to say who has it.
+    overtaken: u32,
 }
 
 impl<D: Dialect> SqlContender<D> {
@@ -64,22 +67,31 @@ impl<D: Dialect> SqlContender<D> {
             store,
             request,
             waiter,
-            expiry: None,
+            again: None,
+            overtaken: 0,
         }
     }
 
     /// Notes when the lease ends that was in the way.
     fn expire(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
-        self.expiry = holder
+        self.again = holder
             .and_then(|holder| holder.expires_in)
             .map(|left| asked + left);
+        self.overtaken = match holder {
+            Some(_) => 0,
+            None => self.overtaken.saturating_add(1),
+        };
     }
 
     /// Sees to it that the store tells when the lock is free.
-    async fn arm(&self) {
+    async fn arm(&mut self) {
         let dialect = self.store.dialect();
         match dialect.arm(&self.request.name, WANTED_FOR).await {
             Ok(true) => {}
+            // Asking at once is in vain for as long as others are faster, and holds them up.
+            Ok(false) if self.overtaken > 0 => {
+                self.again = Some(dialect.clock().now() + pace::overtaken(self.overtaken));
+            }
             // Freed meanwhile, which nobody was told.
             Ok(false) => self.waiter.signal.notify_one(),
             Err(error) => tracing::debug!(%error, "a row was not marked as wanted"),
@@ -113,7 +125,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
         let _asleep = Asleep::new(&self.store, &self.waiter);
         let clock = self.store.dialect().clock();
         let until = clock.now() + at_most.min(LONGEST);
-        let until = self.expiry.map_or(until, |expiry| until.min(expiry));
+        let until = self.again.map_or(until, |again| until.min(again));
         loop {
             self.store.poll();
             if D::PUSHES {

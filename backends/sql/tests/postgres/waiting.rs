@@ -1,6 +1,11 @@
 //! How a waiter in another process learns of a release, and what is left behind.
 
-use distlock_core::{Attempt, Expect, Guard, ReleaseOutcome, Written};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
+};
+
+use distlock_core::{Attempt, Clock, Expect, Guard, Moment, ReleaseOutcome, Sleep, Written};
 use distlock_harness::eventually_async;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
@@ -245,19 +250,7 @@ async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
     let first = hold(&locker, "a", LONG).await;
     let token = first.token();
     assert!(first.release().await.is_clean());
-    // Whoever takes it finds that somebody else has just had it.
-    server
-        .sql(
-            "CREATE FUNCTION overtake() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 IF pg_trigger_depth() = 1 AND NEW.holder_id IS NOT NULL THEN
-                     UPDATE distributed_lock SET token = token + 1 WHERE lock_name = NEW.lock_name;
-                     RETURN NULL;
-                 END IF;
-                 RETURN NEW;
-             END $$;
-             CREATE TRIGGER overtake BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION overtake()",
-        )
-        .unwrap();
+    everybody_is_overtaken(&server);
     let once = locker.lock("a").ttl(LONG).try_acquire().await;
     assert!(matches!(once, Ok(Attempt::Busy(None))), "{once:?}");
     let waiter = locker.clone();
@@ -273,6 +266,77 @@ async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
         .unwrap();
     let served = within(SOON, "served", waiting).await.unwrap().unwrap();
     assert!(served.token().get() > token.get() + TURNS);
+}
+
+/// Whoever is overtaken each time takes a breath before the next, which takes nothing from those who are faster.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_overtaken_again_and_again_does_not_ask_all_the_time() {
+    const TURNS: u64 = 20;
+    let server = PostgresServer::start().unwrap();
+    let clock = Breaths::default();
+    let opened = Postgres::open(config(&server.url()), Arc::new(clock.clone())).await;
+    let lock = opened.unwrap().lock();
+    let asked = request("a", LONG);
+    let grant = take(&*lock, &asked).await;
+    lock.release(&lease(&asked, &grant)).await.unwrap();
+    everybody_is_overtaken(&server);
+    let mut contender = lock.contend(&asked).await.unwrap();
+    let before = clock.taken();
+    for _ in 0..TURNS {
+        let attempt = contender.attempt().await.unwrap();
+        assert!(matches!(attempt, Attempt::Busy(None)), "{attempt:?}");
+        contender.wait(LONG).await;
+    }
+    // The listener, when it begins, and the poller wake whoever waits.
+    let breaths = clock.taken() - before;
+    assert!(breaths > TURNS / 2, "{breaths}");
+}
+
+/// The system's clock, which counts the short sleeps that came to their ends.
+#[derive(Clone, Debug, Default)]
+struct Breaths(Arc<AtomicU64>);
+
+impl Breaths {
+    fn taken(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Clock for Breaths {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        let taken = Arc::clone(&self.0);
+        Box::pin(async move {
+            SystemClock.sleep(time).await;
+            taken.fetch_add(
+                u64::from(time < Duration::from_millis(100)),
+                Ordering::Relaxed,
+            );
+        })
+    }
+}
+
+/// Whoever takes a lock finds that somebody else has just had it.
+fn everybody_is_overtaken(server: &PostgresServer) {
+    server
+        .sql(
+            "CREATE FUNCTION overtake() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF pg_trigger_depth() = 1 AND NEW.holder_id IS NOT NULL THEN
+                     UPDATE distributed_lock SET token = token + 1 WHERE lock_name = NEW.lock_name;
+                     RETURN NULL;
+                 END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER overtake BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION overtake()",
+        )
+        .unwrap();
 }
 
 /// Somebody in another process who waits for a lock, and has marked its row.
