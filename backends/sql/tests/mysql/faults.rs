@@ -10,7 +10,7 @@ use std::{
 
 use distlock_core::{
     Attempt, Clock, ErrorKind, Expect, Lease, Locker, LossReason, Moment, RecordKey, Released,
-    Renewal, Sleep, SystemClock, Ttl, Written,
+    Renewal, Renewed, Sleep, SystemClock, Ttl, Written,
 };
 use distlock_harness::{
     FaultProxy, Process, Signal, eventually_async,
@@ -18,6 +18,7 @@ use distlock_harness::{
 };
 
 use distlock_sql::{MySql, ServerConfig};
+use futures_util::future::join_all;
 
 use crate::{
     behind_a_proxy,
@@ -42,6 +43,7 @@ on_both! {
     a_server_set_read_only => read_only;
     a_row_held_by_an_operator => an_operator;
     rows_held_by_an_operator => many_rows;
+    limits_of_the_server => strict_limits;
     a_row_that_is_waited_for => waited_for;
     a_read_that_was_given_up => given_up;
 }
@@ -328,6 +330,33 @@ async fn an_operator(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     a_locked_row_delays_only_itself(&locker, |names| lock_rows(&server, names)).await;
+}
+
+/// Which it has for those who join large tables, or ask for what takes long.
+async fn strict_limits(product: Product) {
+    let longest = match product {
+        Product::MariaDb => "max-statement-time=0.3",
+        Product::MySql => "max-execution-time=1",
+    };
+    let server = MySqlServer::with(product, &["max-join-size=1", longest]).unwrap();
+    let lock = mysql(&server.url()).await.unwrap().lock();
+    let ttl = Ttl::new(LONG).unwrap();
+    let requests = ["a", "b", "c"].map(|name| request(name, LONG));
+    let mut leases = Vec::new();
+    for request in &requests {
+        leases.push(lease(request, &take(&*lock, request).await));
+    }
+    let _operator = lock_rows(&server, "'b'");
+    // Long enough that it would have been ended otherwise.
+    let renewed = leases
+        .iter()
+        .map(|it| async { lock.renew(it, &Renewal::plain(ttl)).await });
+    let [a, b, c] = join_all(renewed).await.try_into().unwrap();
+    assert!(matches!(a, Ok(Renewed::Extended { .. })), "{a:?}");
+    assert!(matches!(c, Ok(Renewed::Extended { .. })), "{c:?}");
+    let b = b.unwrap_err().to_string();
+    assert!(b.contains("another transaction has the row locked"), "{b}");
+    assert_eq!(lock.list("", None, 10).await.unwrap().len(), 3);
 }
 
 async fn many_rows(product: Product) {

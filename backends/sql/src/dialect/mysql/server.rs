@@ -16,9 +16,11 @@ use crate::{
 
 /// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
 /// strict about what does not fit, at the server's true time, every statement a transaction of its own that sees what was
-/// committed before it, and not waiting for long for what others have locked. And made to look rows up by their key, many
-/// at once, without estimating first how many there are of each name.
+/// committed before it, ended by nobody but ourselves, and not waiting for long for what others have locked. And made to look
+/// rows up by their key, many at once, without estimating first how many there are of each name, and whatever it estimates.
+/// Each product's own settings are comments to the other.
 pub(super) const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
+    sql_big_selects = 1, /*!80000 max_execution_time = 0, */ /*M!100600 max_statement_time = 0, */ \
     sql_select_limit = 18446744073709551615, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
     timestamp = DEFAULT, innodb_lock_wait_timeout = 1, lock_wait_timeout = 2, wait_timeout = 28800, eq_range_index_dive_limit = 1; \
     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
