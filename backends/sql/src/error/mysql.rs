@@ -46,6 +46,15 @@ impl Failed {
         Self::mysql(sqlx::Error::Io(source), Access::Read)
     }
 
+    /// It was not sent, because the server takes no more than `packet` bytes at once.
+    pub(crate) fn mysql_too_large(bytes: usize, packet: usize) -> Self {
+        let problem = format!("{bytes} bytes are more than {packet}");
+        Self {
+            meaning: too_large(),
+            source: sqlx::Error::Io(std::io::Error::other(problem)),
+        }
+    }
+
     /// Whether the server said so itself, and not the driver.
     pub(crate) fn is_of_mysql(&self) -> bool {
         mysql_number(&self.source).is_some()
@@ -133,6 +142,14 @@ fn of_tls(trouble: TlsTrouble) -> Meaning {
     }
 }
 
+const fn too_large() -> Meaning {
+    Meaning::of(
+        ErrorKind::LimitExceeded,
+        "the value is larger than the server's max_allowed_packet allows",
+    )
+    .one_row()
+}
+
 /// By number. One of the server's own errors means that the statement was not carried out, unless it says otherwise.
 fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
     use ErrorKind::{
@@ -180,12 +197,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
         1034 | 1035 | 1194 | 1195 | 1712 => Meaning::of(Corrupt, "a table is damaged"),
         1021 | 1114 => Meaning::of(LimitExceeded, "the disk or the table is full"),
         1037 | 1038 | 1041 | 1206 => Meaning::of(LimitExceeded, "the server is out of memory"),
-        1153 => Meaning::of(
-            LimitExceeded,
-            "the value is larger than the server's max_allowed_packet allows",
-        )
-        .one_row()
-        .reconnect(),
+        1153 => too_large().reconnect(),
         _ => Meaning::of(Internal, "the database failed").reconnect(),
     }
 }

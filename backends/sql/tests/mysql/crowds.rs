@@ -8,13 +8,21 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{AcquireRequest, Attempt, HolderLabel, LockName, OwnerId, Ttl};
-use distlock_harness::servers::mysql::{MySqlServer, Product};
+use distlock_core::{
+    AcquireRequest, Attempt, ErrorKind, Expect, HolderLabel, LockName, MAX_VALUE_BYTES, Meta,
+    OwnerId, RecordKey, Ttl, Written,
+};
+use distlock_harness::{
+    eventually_async,
+    servers::mysql::{MySqlServer, Product},
+};
 use distlock_sql::MySql;
 use futures_util::future::join_all;
+use tokio::task::JoinSet;
 
 use crate::{
     batches::{ByHand, one_batch_of_unequals},
+    common::request,
     locker, mysql, on_both,
     servers::{LONG, SOON, few_connections, stale_rows_are_counted},
     sessions, start,
@@ -28,6 +36,7 @@ on_both! {
     idle_rows => reaped;
     stale_rows => stale;
     connections => few;
+    small_packets => packets;
 }
 
 /// Two clients, so that their batches meet in the server.
@@ -62,6 +71,64 @@ async fn storm(product: Product) {
         let sum: u64 = counters.iter().map(|it| it.load(Ordering::Relaxed)).sum();
         assert_eq!(sum, (TASKS * rounds) as u64, "{names} names");
     }
+}
+
+/// A server that takes little at once is not told more than that, however many there are and however long their names.
+async fn packets(product: Product) {
+    const MANY: usize = 2200;
+    let server = MySqlServer::with(product, &["max-allowed-packet=1M"]).unwrap();
+    let mysql = mysql(&server.url()).await.unwrap();
+    let (lock, records) = (mysql.lock(), mysql.records());
+    let requests: Vec<_> = (0..MANY)
+        .map(|number| {
+            let mut request = request(&format!("{number:0>255}"), LONG);
+            request.meta = Some(Meta::new("m".repeat(4096)).unwrap());
+            request
+        })
+        .collect();
+    let before = mysql.statements();
+    for attempt in join_all(requests.iter().map(|it| lock.try_acquire(it))).await {
+        assert!(matches!(attempt, Ok(Attempt::Acquired(_))), "{attempt:?}");
+    }
+    let spent = mysql.statements() - before;
+    assert!(spent < MANY as u64 / 4, "one by one: {spent}");
+
+    let mut waiting = JoinSet::new();
+    for request in &requests {
+        let mut other = request.clone();
+        other.owner = OwnerId::new();
+        let mut contender = lock.contend(&other).await.unwrap();
+        waiting.spawn(async move { contender.wait(LONG).await });
+    }
+    let marked = async || {
+        let marked = "SELECT COUNT(*) FROM distributed_lock WHERE wanted_until > 0";
+        (server.sql(marked).unwrap() == MANY.to_string()).then_some(())
+    };
+    eventually_async("all are waited for", SOON, marked)
+        .await
+        .unwrap();
+    waiting.shutdown().await;
+
+    let keys: Vec<_> = (0..MANY)
+        .map(|number| RecordKey::new(format!("{number:0>500}")).unwrap())
+        .collect();
+    let (last, large) = (&keys[MANY - 1], vec![7; MAX_VALUE_BYTES]);
+    let stored = records.put(last, &large, Expect::Absent).await.unwrap();
+    assert!(matches!(stored, Written::Stored(_)));
+    let mut found = records.get_many(&keys).await.unwrap();
+    assert_eq!(found.pop().unwrap().unwrap().value, large);
+    assert!(found.iter().all(Option::is_none));
+
+    // What can never be said is refused, and not left open.
+    server.sql("SET GLOBAL max_allowed_packet = 65536").unwrap();
+    let records = super::mysql(&server.url()).await.unwrap().records();
+    let refused = records.put(&keys[0], &large, Expect::Absent).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LimitExceeded);
+    assert!(
+        refused.to_string().contains("max_allowed_packet"),
+        "{refused}"
+    );
 }
 
 async fn unequals(product: Product) {
@@ -189,7 +256,7 @@ async fn reaped(product: Product) {
         }
     };
     let names = || server.sql("SELECT lock_name FROM distributed_lock ORDER BY lock_name");
-    distlock_harness::eventually_async("all but two are gone", SOON, || async {
+    eventually_async("all but two are gone", SOON, || async {
         reap().await;
         (names().ok()? == "kept\nstale-7").then_some(())
     })
@@ -197,7 +264,7 @@ async fn reaped(product: Product) {
     .unwrap();
     assert!(deletes() - before >= 4, "at most 500 at once");
     drop(operator);
-    distlock_harness::eventually_async("the last one too", SOON, || async {
+    eventually_async("the last one too", SOON, || async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         reap().await;
         (names().ok()? == "kept").then_some(())

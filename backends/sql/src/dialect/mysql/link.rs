@@ -55,6 +55,8 @@ pub(crate) struct Open {
     pub(super) epoch: Epoch,
     /// Whether the server is asked to remember statements.
     pub(super) prepares: bool,
+    /// How many bytes the server takes at once.
+    pub(super) packet: usize,
     used: Moment,
 }
 
@@ -187,11 +189,13 @@ impl Open {
             }),
             tables,
             prepares: true,
+            packet: variables.packet,
             used: shared.clock.now(),
         })
     }
 
-    /// Sends statements, in one round trip, and reads what comes back.
+    /// Sends statements, in one round trip, and reads what comes back. What the server would not take is not sent: it breaks
+    /// the connection off, often before it can be heard why.
     pub(crate) async fn send(
         &mut self,
         shared: &Shared,
@@ -199,6 +203,12 @@ impl Open {
         statements: String,
         access: Access,
     ) -> Result<Answers, Broken> {
+        if statements.len() + 1 >= self.packet {
+            return Err(Broken {
+                failed: Failed::mysql_too_large(statements.len(), self.packet),
+                done: 0,
+            });
+        }
         shared.group.count(operation);
         let answered = self.wire.exchange(shared, statements, access).await;
         self.used = shared.clock.now();

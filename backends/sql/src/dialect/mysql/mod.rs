@@ -46,11 +46,16 @@ const PAGE: usize = 500;
 /// Operations in a batch: enough to share a flush of the disk, and few enough that their rows are not locked for long.
 const BATCH: usize = 256;
 
+/// Room for one operation's statement, its values apart.
+const PER_OPERATION: usize = 4096;
+
 /// A MySQL or MariaDB database.
 pub(crate) struct MySqlDialect {
     shared: Arc<Shared>,
     links: Links,
     stuck: Stuck,
+    /// How many bytes the server takes at once.
+    packet: usize,
 }
 
 /// What the handles of one opened store share.
@@ -131,11 +136,12 @@ impl MySqlDialect {
     pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut shared = Shared::new(config, clock)?;
         let mut link = Link::default();
-        let tables = link.ready(&shared).await?.tables.clone();
+        let open = link.ready(&shared).await?;
+        let (tables, packet) = (open.tables.clone(), open.packet);
         // A copy of the tables has their name too.
         let (database, prefix) = (&shared.config.database, &shared.config.table_prefix);
         shared.group = group::of(&format!("{tables} {prefix} {database}"));
-        Ok(Self::with(Arc::new(shared), link))
+        Ok(Self::with(Arc::new(shared), link, packet))
     }
 
     /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
@@ -159,11 +165,12 @@ impl MySqlDialect {
         Ok(TablesStatus::at(version, &migrate::MYSQL))
     }
 
-    fn with(shared: Arc<Shared>, link: Link) -> Self {
+    fn with(shared: Arc<Shared>, link: Link, packet: usize) -> Self {
         Self {
             links: Links::new(shared.config.pool_size, link),
             shared,
             stuck: Stuck::default(),
+            packet,
         }
     }
 
@@ -207,9 +214,9 @@ impl Dialect for MySqlDialect {
 
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
-        limits.operations = BATCH;
-        // A value takes two signs per byte on its way, and a server may refuse more than 4 MiB at once.
-        limits.bytes = 1024 * 1024;
+        limits.operations = BATCH.min(self.packet / PER_OPERATION).max(1);
+        // A byte takes two signs on its way, and some come twice.
+        limits.bytes = (self.packet / 8).min(1024 * 1024);
         // While the disk is waited for, the next one is on its way; and reads need a connection too.
         let pool = usize::try_from(self.shared.config.pool_size).unwrap_or(1);
         limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
@@ -218,8 +225,8 @@ impl Dialect for MySqlDialect {
 
     async fn reopen(&self) -> Result<Self> {
         let mut link = Link::default();
-        link.ready(&self.shared).await?;
-        Ok(Self::with(Arc::clone(&self.shared), link))
+        let packet = link.ready(&self.shared).await?.packet;
+        Ok(Self::with(Arc::clone(&self.shared), link, packet))
     }
 
     async fn write(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
@@ -246,16 +253,17 @@ impl Dialect for MySqlDialect {
 
     async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
         let statements = &self.shared.statements;
-        // What somebody else has locked is left out: who waits for another lock must not wait for that one.
-        let keys = names.iter().map(|name| name.as_str().as_bytes());
-        let unlocked = statements.unlocked(Reaped::Locks, keys);
-        let unlocked = self.read("want", unlocked).await?;
-        let names = first_columns(&unlocked)?;
-        if names.is_empty() {
-            return Ok(());
+        for names in parts(names, |it| it.as_str().as_bytes(), self.packet) {
+            // What somebody else has locked is left out: who waits for another lock must not wait for that one.
+            let keys = names.iter().map(|name| name.as_str().as_bytes());
+            let unlocked = statements.unlocked(Reaped::Locks, keys);
+            let names = first_columns(&self.read("want", unlocked).await?)?;
+            if !names.is_empty() {
+                let statement = statements.want(&names, self.shared.group.mark(), time);
+                self.ask("want", statement, Access::Write).await?;
+            }
         }
-        let statement = statements.want(&names, self.shared.group.mark(), time);
-        self.ask("want", statement, Access::Write).await.map(drop)
+        Ok(())
     }
 
     async fn list(
@@ -286,14 +294,14 @@ impl Dialect for MySqlDialect {
     }
 
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        let found = self
-            .read("get_records", self.shared.statements.get(keys))
-            .await?;
-        let found = found
-            .rows
-            .iter()
-            .map(rows::record)
-            .collect::<Result<HashMap<_, _>>>()?;
+        let mut found = HashMap::new();
+        for keys in parts(keys, |it| it.as_str().as_bytes(), self.packet) {
+            let statement = self.shared.statements.get(keys);
+            for row in &self.read("get_records", statement).await?.rows {
+                let (key, entry) = rows::record(row)?;
+                found.insert(key, entry);
+            }
+        }
         Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
     }
 
@@ -331,15 +339,15 @@ impl Dialect for MySqlDialect {
         if idle.is_empty() {
             return Ok(page);
         }
-        // What somebody has locked is left for another turn.
-        let unlocked = statements.unlocked(table, idle.iter().map(Vec::as_slice));
-        let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;
-        if unlocked.is_empty() {
-            return Ok(page);
+        for some in parts(&idle, Vec::as_slice, self.packet) {
+            // What somebody has locked is left for another turn.
+            let unlocked = statements.unlocked(table, some.iter().map(Vec::as_slice));
+            let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;
+            if !unlocked.is_empty() {
+                let reap = statements.reap(table, &unlocked, after);
+                page.removed += self.ask("reap", reap, Access::Write).await?.changed();
+            }
         }
-        let reap = statements.reap(table, &unlocked, after);
-        let reaped = self.ask("reap", reap, Access::Write).await?;
-        page.removed = reaped.changed();
         // An index leads to the idle rows, so that the next page begins where this one did.
         page.next = (idle.len() == PAGE && page.removed > 0).then(String::new);
         Ok(page)
@@ -375,14 +383,36 @@ async fn look(
     names: &[&LockName],
     access: Access,
 ) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
-    let statement = shared.statements.look(names.iter().copied());
-    let found = open
-        .send(shared, "look", statement, access)
-        .await
-        .map_err(|broken| broken.failed)?;
-    let rows = found.rows.iter();
-    rows.map(|row| rows::lock(row, shared).map_err(Failed::corrupt))
-        .collect()
+    let mut looks = Vec::with_capacity(names.len());
+    for names in parts(names, |it| it.as_str().as_bytes(), open.packet) {
+        let statement = shared.statements.look(names.iter().copied());
+        let found = open.send(shared, "look", statement, access).await;
+        for row in &found.map_err(|broken| broken.failed)?.rows {
+            looks.push(rows::lock(row, shared).map_err(Failed::corrupt)?);
+        }
+    }
+    Ok(looks)
+}
+
+/// The same in parts, each of which can be listed in one statement: one part, unless there are very many.
+fn parts<'a, T>(
+    all: &'a [T],
+    bytes: impl Fn(&'a T) -> &'a [u8],
+    packet: usize,
+) -> impl Iterator<Item = &'a [T]> {
+    // A byte takes two signs.
+    let room = packet.saturating_sub(PER_OPERATION) / 2;
+    let mut rest = all;
+    std::iter::from_fn(move || {
+        let mut listed = 0;
+        let fits = rest.iter().position(|it| {
+            listed += bytes(it).len() + 2;
+            listed > room
+        });
+        let (part, others) = rest.split_at(fits.map_or(rest.len(), |fits| fits.max(1)));
+        rest = others;
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 fn first_columns(answers: &Answers) -> Result<Vec<Vec<u8>>> {

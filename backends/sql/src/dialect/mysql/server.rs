@@ -26,7 +26,8 @@ pub(super) const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_
     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
 pub(super) const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
-    ('version', 'version_comment', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_cluster_address')";
+    ('version', 'version_comment', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_cluster_address', \
+    'max_allowed_packet')";
 
 /// Which of the two products it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,12 @@ pub(super) struct Variables {
     pub(super) server: String,
     /// What tells it from other servers; `None` where any of a cluster may answer.
     pub(super) identity: Option<String>,
+    /// How many bytes it takes at once.
+    pub(super) packet: usize,
 }
+
+/// What a server takes at once that does not say: the least that any can be set to take.
+const LEAST_PACKET: usize = 1024;
 
 impl Variables {
     pub(super) fn of(variables: &HashMap<String, String>) -> Result<Self> {
@@ -99,6 +105,7 @@ impl Variables {
             flavour,
             server: format!("{name} {number}"),
             identity: identity.filter(|_| !clustered).map(str::to_owned),
+            packet: get("max_allowed_packet").parse().unwrap_or(LEAST_PACKET),
         })
     }
 }
