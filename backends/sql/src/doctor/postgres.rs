@@ -30,7 +30,7 @@ SELECT current_setting('server_version'),
 
 /// Type and collation of the name columns.
 const NAMES: &str = "
-SELECT c.relname::text, format_type(a.atttypid, a.atttypmod),
+SELECT c.relname::text, replace(format_type(a.atttypid, a.atttypmod), chr(34), ''),
        coalesce((SELECT collcollate IN ('C', 'POSIX') AND collisdeterministic
                    FROM pg_collation WHERE oid = a.attcollation), false),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
@@ -62,6 +62,12 @@ SELECT DISTINCT ON (c.relname) c.relname::text, k.relname::text
                 WHERE t.schemaname = n.nspname AND t.tablename = c.relname AND (p.pubupdate OR p.pubdelete))
  ORDER BY c.relname";
 
+/// Of which of our tables the user may be shown only some rows.
+const FILTERED: &str = "
+SELECT c.relname::text FROM pg_class c
+ WHERE c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3)) AND row_security_active(c.oid)
+ ORDER BY 1";
+
 const TLS: &str =
     "SELECT coalesce((SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), '')";
 
@@ -80,12 +86,18 @@ pub(crate) async fn examine(
 
     let read_only: String = settings.try_get(5)?;
     let standby: bool = settings.try_get(6)?;
-    if standby || read_only == "on" {
-        let detail = "it takes no writes: a standby, or set to read-only";
-        health.found("writable", Verdict::Fail, detail);
+    let (verdict, detail) = if standby {
+        (Verdict::Fail, "a standby takes no writes: name the primary")
+    } else if read_only == "on" {
+        (
+            Verdict::Fail,
+            "it takes no writes: somebody set `default_transaction_read_only` for the server, the database or the user; \
+             `SELECT * FROM pg_db_role_setting` shows where, and `ALTER .. RESET default_transaction_read_only` ends it",
+        )
     } else {
-        health.found("writable", Verdict::Pass, "a primary");
-    }
+        (Verdict::Pass, "a primary")
+    };
+    health.found("writable", verdict, detail);
 
     let theirs: i64 = settings.try_get(7)?;
     let theirs = Duration::from_micros(u64::try_from(theirs).unwrap_or(0));
@@ -197,9 +209,24 @@ async fn rights(
         .bind(lock)
         .bind(record)
         .bind(meta)
-        .fetch_all(connection)
+        .fetch_all(&mut *connection)
         .await?;
     super::rights(health, &denied);
+    shared.group.count("doctor");
+    let [lock, record, meta] = tables(shared);
+    let filtered: Vec<String> = sqlx::query_scalar(FILTERED)
+        .bind(lock)
+        .bind(record)
+        .bind(meta)
+        .fetch_all(connection)
+        .await?;
+    for table in filtered {
+        let detail = format!(
+            "{table} has row-level security: unless its policies let this user see and write every row, locks are refused; run \
+             `ALTER TABLE {table} DISABLE ROW LEVEL SECURITY`"
+        );
+        health.found("row security", Verdict::Warn, detail);
+    }
     Ok(())
 }
 

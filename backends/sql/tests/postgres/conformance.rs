@@ -13,6 +13,7 @@ const ODD: &str = "ALTER ROLE app SET default_transaction_isolation = 'serializa
                    ALTER ROLE app SET datestyle = 'SQL, DMY';
                    ALTER ROLE app SET bytea_output = 'escape';
                    ALTER ROLE app SET search_path = nowhere, \"$user\", public;
+                   ALTER ROLE app SET quote_all_identifiers = on;
                    ALTER ROLE app SET synchronous_commit = off;
                    ALTER ROLE app SET lock_timeout = '50s'";
 

@@ -214,6 +214,18 @@ async fn the_doctor_sees_what_the_user_may_not_do() {
     assert_eq!(found.verdict, Verdict::Fail);
     let lacks = "lacks DELETE ON distributed_record, INSERT ON distributed_record:";
     assert!(found.detail.contains(lacks), "{found:?}");
+    let filtered = async || {
+        let findings = postgres.lock().health().await.unwrap().findings;
+        let found = findings.into_iter().find(|it| it.check == "row security");
+        found.map(|it| (it.verdict, it.detail))
+    };
+    assert_eq!(filtered().await, None);
+    let secure = "ALTER TABLE distributed_lock ENABLE ROW LEVEL SECURITY";
+    server.sql(secure).unwrap();
+    let (verdict, detail) = filtered().await.expect("a finding");
+    assert_eq!(verdict, Verdict::Warn);
+    server.sql(detail.split('`').nth(1).unwrap()).unwrap();
+    assert_eq!(filtered().await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -272,7 +284,10 @@ async fn the_doctor_sees_each_change_by_itself() {
         server.sql_in("postgres", &alter).unwrap();
     };
     read_only("on");
-    assert_eq!(finding("writable").await.verdict, Verdict::Fail);
+    let found = finding("writable").await;
+    assert_eq!(found.verdict, Verdict::Fail);
+    let fix = "RESET default_transaction_read_only";
+    assert!(found.detail.contains(fix), "{found:?}");
     read_only("off");
     assert_eq!(finding("writable").await.verdict, Verdict::Pass);
     let names = async |says: &str| {
