@@ -169,6 +169,8 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
         1053 | 1077 | 1079 | 1080 => {
             Meaning::of(Unavailable, "the server is shutting down").reconnect()
         }
+        // As while another one takes its place.
+        3032 | 3168 => Meaning::of(Unavailable, "the server was taken out of service").reconnect(),
         1317 | 1969 | 3024 => Meaning::of(Unavailable, "the statement was stopped by the server"),
         // Killed by an administrator, or for being idle; which of the two, and when, it does not say.
         1152 | 1158..=1161 | 1184 | 1927 | 4031 => {
@@ -220,6 +222,8 @@ mod tests {
             (1047, Down, Down, false, true),
             (1048, Corrupt, Corrupt, true, false),
             (1049, Config, Config, false, true),
+            (3032, Down, Down, false, true),
+            (3168, Down, Down, false, true),
             (1053, Down, Down, false, true),
             (1105, Internal, Internal, false, true),
             (1142, Denied, Denied, false, true),

@@ -310,7 +310,15 @@ async fn read_only(product: Product) {
     server
         .sql("CREATE USER poor@'127.0.0.1'; GRANT ALL ON distlock.* TO poor@'127.0.0.1'")
         .unwrap();
-    let locker = locker(&server.url().replace("root@", "poor@")).await;
+    let url = server.url().replace("root@", "poor@");
+    if product == Product::MySql {
+        let offline = |value| server.sql(&format!("SET GLOBAL offline_mode = {value}"));
+        offline(1).unwrap();
+        let error = mysql(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        offline(0).unwrap();
+    }
+    let locker = locker(&url).await;
     let guard = hold(&locker, "a", LONG).await;
     server.sql("SET GLOBAL read_only = 1").unwrap();
     let refused = locker.lock("b").wait(Duration::ZERO).acquire().await;
