@@ -230,6 +230,10 @@ async fn reaped(product: Product) {
     let freed = locker.lock("freed").ttl(LONG).acquire().await.unwrap();
     let token = freed.token();
     assert!(freed.release().await.is_clean());
+    // The clock of the server was wrong at the last turn.
+    server
+        .sql("UPDATE distributed_meta SET reaped_at = 4000000000000000")
+        .unwrap();
     // Many that somebody left behind, one of them locked by an operator.
     server
         .sql(
@@ -284,7 +288,7 @@ async fn stale(product: Product) {
     let locker = locker(&format!("{}&reap_after=1h", server.url())).await;
     // Nobody takes a turn.
     server
-        .sql("UPDATE distributed_meta SET reaped_at = 4000000000000000")
+        .sql("UPDATE distributed_meta SET reaped_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
         .unwrap();
     stale_rows_are_counted(&locker, |name, seconds| {
         let insert = format!(

@@ -406,9 +406,11 @@ impl Statements {
         )
     }
 
+    /// A turn that lies ahead was had when the clock was wrong.
     pub(super) fn claim_reaping(&self, every: u128) -> String {
         format!(
-            "UPDATE {} SET reaped_at = {NOW} WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= {NOW} - {every})",
+            "UPDATE {} SET reaped_at = {NOW} \
+             WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= {NOW} - {every} OR reaped_at > {NOW})",
             self.meta
         )
     }

@@ -477,10 +477,11 @@ SELECT record_key, version, value, (extract(epoch FROM clock_timestamp() - writt
  ORDER BY record_key
  LIMIT $4";
 
-/// `$1` how long ago the last turn must be.
+/// `$1` how long ago the last turn must be. One that lies ahead was had when the clock was wrong.
 const CLAIM_REAPING: &str = "
 UPDATE distributed_meta SET reaped_at = clock_timestamp()
- WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= clock_timestamp() - $1 * interval '1 microsecond')";
+ WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= clock_timestamp() - $1 * interval '1 microsecond'
+                   OR reaped_at > clock_timestamp())";
 
 /// `$1` after, `$2` how many, `$3` how long idle: one page of the table, and which of its rows are idle. A row whose token is
 /// not below the clock stays: a new row's token would not be higher.
