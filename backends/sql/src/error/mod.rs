@@ -104,8 +104,15 @@ impl Failed {
     /// statement arrived. A server that is merely silent may be at it still.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn lost_its_way(&self) -> bool {
-        let silent = matches!(&self.source, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut);
-        self.meaning.kind == ErrorKind::OutcomeUnknown && self.meaning.reconnect && !silent
+        self.meaning.kind == ErrorKind::OutcomeUnknown
+            && self.meaning.reconnect
+            && !self.is_silence()
+    }
+
+    /// Whether no answer came in time.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(&self.source, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
     }
 
     pub(crate) fn into_error(self) -> Error {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use distlock_core::{AcquireRequest, ErrorKind, Lease, LossReason, ReleaseOutcome};
+use distlock_core::{AcquireRequest, Attempt, ErrorKind, Lease, LossReason, ReleaseOutcome};
 use distlock_harness::{FaultProxy, Process, eventually_async};
 
 use super::{
@@ -98,6 +98,46 @@ async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
     }
     // The server writes something by itself now and then, and the reaper has its turns.
     assert!(not_on_disk > ROUNDS / 2, "{not_on_disk}");
+}
+
+/// A commit waits for its standby for as long as it takes, also when its client has long gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_has_gone_does_not_have_us_fill_the_server() {
+    const TURNS: i32 = 12;
+    let server = PostgresServer::with(&["fsync=on"]).unwrap();
+    let url = format!(
+        "{}?statement_timeout=300ms&connect_timeout=1m",
+        server.url()
+    );
+    let lock = open(&url).await.lock();
+    let standby = |name: &str| {
+        let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+        server.sql_in("postgres", &set).unwrap();
+        server.sql("SELECT pg_reload_conf()").unwrap();
+    };
+    standby("gone");
+    let waiting = || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        server.sql(waiting).unwrap().parse::<i32>().unwrap()
+    };
+    let is_waited_for = async || {
+        let _ = lock.try_acquire(&request("first", LONG)).await;
+        (waiting() > 0).then_some(())
+    };
+    eventually_async("it is waited for", SOON, is_waited_for)
+        .await
+        .unwrap();
+    for number in 0..TURNS {
+        let asked = request(&format!("number {number}"), LONG);
+        lock.try_acquire(&asked).await.unwrap_err();
+    }
+    let left = waiting();
+    assert!(left < TURNS / 2, "{left}");
+    standby("");
+    let served = eventually_async("it serves again", SOON, || async {
+        lock.try_acquire(&request("next", LONG)).await.ok()
+    });
+    assert!(matches!(served.await.unwrap(), Attempt::Acquired(_)));
 }
 
 /// Its connection has gone, which it does not know.

@@ -96,12 +96,13 @@ impl Lent<'_> {
 
     /// Gives it back, unless what happened on it has made it useless.
     pub(super) fn settle<T>(self, outcome: Result<T, Failed>) -> Result<T, Failed> {
-        let broken = outcome
-            .as_ref()
-            .is_err_and(|failed| failed.meaning.reconnect);
-        if broken {
+        let broken = outcome.as_ref().err();
+        if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
             // The others were opened on the same server, which may have gone.
             self.links.idle().clear();
+            if failed.is_silence() {
+                self.connection.leave();
+            }
         } else if !self.links.permits.is_closed() {
             self.links.idle().push(self.connection);
         }
@@ -201,6 +202,7 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
     let mut connection = options(&shared.config).connect().await.map_err(failed)?;
     // On the server, a statement ends before we stop to wait for it.
     let statement = shared.config.statement_timeout.as_millis() * 3 / 4;
+    let (end_left, left) = shared.sessions.end_left();
     // Planning a batch's statement takes longer than carrying it out, and every plan is by the unique index: once is enough.
     let set_up = format!(
         "SET default_transaction_isolation = 'read committed';
@@ -219,6 +221,7 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
                 set_config('search_path', coalesce(quote_ident(s.schema) || ', pg_temp', ''), false),
                 pg_backend_pid(),
                 ({IDLE_FOR_EVER}),
+                ({end_left}),
                 (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_get_activity(pg_backend_pid()))
            FROM (SELECT {} AS schema OFFSET 0) s",
         ROW_LOCK.as_millis(),
@@ -230,6 +233,7 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
         .fetch_one(&mut connection)
         .await
         .map_err(failed)?;
+    shared.sessions.ended(&left);
     let schema: Option<String> = column(&answer, 0)?;
     let schema = schema.ok_or_else(|| {
         Error::new(
@@ -252,7 +256,7 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
             ),
         ));
     }
-    let started: Option<i64> = column(&answer, 7)?;
+    let started: Option<i64> = column(&answer, 8)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
     Ok((shared.sessions.seat(id, connection)?, schema))
 }

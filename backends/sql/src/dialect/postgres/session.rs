@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashSet,
+    fmt::Write as _,
     ops::{Deref, DerefMut},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -17,7 +18,15 @@ pub(super) type SessionId = (i32, i64);
 
 /// The sessions that the connections of one opened database have now.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sessions(Arc<Mutex<HashSet<SessionId>>>);
+pub(super) struct Sessions(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    taken: HashSet<SessionId>,
+    /// Those that were left because no answer came. The server bounds what they do, except for how long a commit waits for a
+    /// standby: one that has gone would fill it up with them.
+    left: HashSet<SessionId>,
+}
 
 /// A connection and the session that is its own.
 #[derive(Debug)]
@@ -39,7 +48,7 @@ impl Sessions {
     /// # Errors
     /// When another connection has the same one.
     pub(super) fn seat(&self, id: SessionId, connection: PgConnection) -> Result<Session> {
-        if !self.lock().insert(id) {
+        if !self.lock().taken.insert(id) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 "two connections are given the same session: a pooler in transaction mode is in between; use its session \
@@ -55,12 +64,39 @@ impl Sessions {
         })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
+    /// A query that ends the sessions that were left and wait for a standby still, and which those may be. Only under our
+    /// name: a pooler may have lent one to another program meanwhile.
+    pub(super) fn end_left(&self) -> (String, Vec<SessionId>) {
+        let left: Vec<_> = self.lock().left.iter().copied().collect();
+        let mut ids = String::from("(0, 0::int8)");
+        for (process, started) in &left {
+            let _ = write!(ids, ", ({process}, {started})");
+        }
+        let end = format!(
+            "SELECT count(pg_terminate_backend(a.pid)) FROM pg_stat_get_activity(NULL) a
+              WHERE (a.pid, (extract(epoch FROM a.backend_start) * 1000000)::int8) IN (VALUES {ids})
+                AND a.wait_event = 'SyncRep' AND a.application_name = current_setting('application_name')"
+        );
+        (end, left)
+    }
+
+    /// They were seen to.
+    pub(super) fn ended(&self, left: &[SessionId]) {
+        self.lock().left.retain(|id| !left.contains(id));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Session {
+    /// Leaves it, because no answer came.
+    pub(super) fn leave(self) {
+        let Seat { sessions, id } = &self.seat;
+        sessions.lock().left.insert(*id);
+    }
+
     /// Ends it in good order.
     pub(super) async fn close(self) {
         let Self { seat, connection } = self;
@@ -73,7 +109,7 @@ impl Session {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.sessions.lock().remove(&self.id);
+        self.sessions.lock().taken.remove(&self.id);
     }
 }
 
