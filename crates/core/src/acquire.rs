@@ -1,6 +1,11 @@
 //! Taking a lock: the local line first, then one contender per process at the store.
 
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use crate::{
     bounded::{End, bounded},
@@ -395,10 +400,10 @@ impl Claim {
             .clamp(Duration::from_secs(1), Duration::from_secs(5))
             .min(self.end.left(&**self.inner.clock()));
         let clock = Arc::clone(self.inner.clock());
-        let in_flight = self.in_flight.insert(operation);
+        self.in_flight = Some(operation);
         let landed = bounded(&*clock, limit, async {
             let landed = poll_fn(|context| {
-                let landed = in_flight.as_mut().poll(context);
+                let landed = self.look(context);
                 if lines_up && let Some(seat) = self.seat.take() {
                     let name = &self.request.name;
                     self.lined_up = Some(self.inner.line_ups().join(name, seat));
@@ -408,9 +413,22 @@ impl Claim {
             Ok(landed.await)
         })
         .await?;
-        self.in_flight = None;
         self.contender = landed.contender;
         landed.answer.map(|answer| (sent, answer))
+    }
+
+    /// One look at what is on its way. It is taken out meanwhile: if it panics it is gone, and nobody knows what became of it.
+    fn look(&mut self, context: &mut Context<'_>) -> Poll<Landed> {
+        let Some(mut in_flight) = self.in_flight.take() else {
+            return Poll::Pending;
+        };
+        self.unanswered += 1;
+        let landed = in_flight.as_mut().poll(context);
+        self.unanswered -= 1;
+        if landed.is_pending() {
+            self.in_flight = Some(in_flight);
+        }
+        landed
     }
 
     async fn wait(&mut self, at_most: Duration) -> Result<()> {

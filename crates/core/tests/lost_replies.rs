@@ -69,6 +69,18 @@ async fn a_dropped_attempt_finishes_and_is_undone() {
 }
 
 #[tokio::test]
+async fn an_attempt_that_panics_leaves_no_lock_behind() {
+    let (store, locker) = store();
+    store.0.acquire.panic.store(1, SeqCst);
+    let acquire = tokio::spawn(locker.lock("a").ttl(TTL * 100).acquire());
+    assert!(acquire.await.unwrap_err().is_panic());
+    assert_eq!(store.0.grants("a").len(), 1);
+    eventually("the orphan is released", || !store.0.is_held("a")).await;
+    // Whoever waits for what goes on in the background waits for its end, too.
+    locker.close().await;
+}
+
+#[tokio::test]
 async fn an_unconfirmed_release_goes_on_in_the_background() {
     let (store, locker) = store();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();

@@ -29,6 +29,8 @@ use tokio::sync::Notify;
 pub(crate) struct Fault {
     /// This many calls are applied, but their answer is lost.
     pub(crate) lose_reply: AtomicU32,
+    /// This many calls are applied, and panic instead of answering.
+    pub(crate) panic: AtomicU32,
     /// This many calls fail without being applied.
     pub(crate) refuse: AtomicU32,
     /// This many calls never return (and are not applied).
@@ -168,6 +170,9 @@ impl Script {
             tokio::task::yield_now().await;
         }
         let answer = apply(&mut self.table.lock().unwrap(), self.clock.now());
+        if take(&fault.panic) {
+            panic!("wanted by the test");
+        }
         if take(&fault.lose_reply) {
             return Err(Error::new(
                 ErrorKind::OutcomeUnknown,
