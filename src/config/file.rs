@@ -288,8 +288,8 @@ impl Source {
                 ),
             );
         }
-        match self.key_of_line(span.start) {
-            Some(key) if is_secret(key) => {
+        match self.gateway_key_at(span.start) {
+            Some(key) if is_secret(&key) => {
                 self.wrong(span, format!("`{key}` in [gateway] is not valid"))
             }
             Some(key) => self.wrong(span, format!("`{key}` in [gateway]: {message}")),
@@ -297,12 +297,14 @@ impl Source {
         }
     }
 
-    /// The key that stands on the line of a byte offset.
-    fn key_of_line(&self, at: usize) -> Option<&str> {
-        let start = self.text[..at].rfind('\n').map_or(0, |newline| newline + 1);
-        let line = self.text[start..].lines().next()?;
-        let (key, _) = line.split_once('=')?;
-        Some(key.trim().trim_matches('"'))
+    /// The key whose value holds a byte offset, however its table is written.
+    fn gateway_key_at(&self, at: usize) -> Option<String> {
+        let document = DeTable::parse(&self.text).ok()?;
+        let mut tables = document.get_ref().iter();
+        let (_, table) = tables.find(|(name, _)| name.get_ref() == "gateway")?;
+        let mut keys = table.get_ref().as_table()?.iter();
+        let (key, _) = keys.find(|(_, value)| value.span().contains(&at))?;
+        Some(key.get_ref().escape_debug().to_string())
     }
 
     fn wrong(&self, span: Range<usize>, problem: impl fmt::Display) -> Error {
@@ -415,13 +417,19 @@ mod tests {
             kind.starts_with("d.toml:2:8: `node` in [gateway]: invalid type"),
             "{kind}"
         );
-        let secret = config("[gateway]\nnode = \"n\"\ntoken_key = 12345")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            secret.contains("d.toml:3:13: `token_key`") && !secret.contains("12345"),
-            "{secret}"
-        );
+        for (text, place) in [
+            ("[gateway]\nnode = \"n\"\ntoken_key = 12345", "d.toml:3:13"),
+            (
+                "gateway = { node = \"n\", token_key = 12345 }",
+                "d.toml:1:37",
+            ),
+            ("gateway.token_key = 12345", "d.toml:1:21"),
+            ("[gateway]\n'token_key' = 12345", "d.toml:2:15"),
+        ] {
+            let secret = config(text).unwrap_err().to_string();
+            let says = format!("{place}: `token_key` in [gateway] is not valid");
+            assert_eq!(secret, says, "{text}");
+        }
     }
 
     #[test]
