@@ -46,7 +46,11 @@ fn a_script_that_names_no_shell_runs_in_sh() {
     let home = Home::new();
     let script = home.write("nightly", "echo \"$1 under $DISTLOCK_NAME\"; exit 9");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:/usr/bin:/bin", home.path(".").display());
+    // What may not be executed is not what was meant, wherever it stands.
+    std::fs::create_dir(home.path("first")).unwrap();
+    home.write("first/nightly", "echo not this one");
+    let (first, then) = (home.path("first"), home.path("."));
+    let path = format!("{}:{}:/usr/bin:/bin", first.display(), then.display());
     for program in [script.to_str().unwrap(), "nightly"] {
         let mut run = home.distlock(["run", "job", "--", program, "backup"]);
         let done = finish(run.env("PATH", &path), "");

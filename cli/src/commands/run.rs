@@ -11,6 +11,7 @@ use std::{
 
 use clap::Args;
 use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Released};
+use rustix::fs::{Access, access};
 use tokio::process::Command;
 
 use crate::{
@@ -297,7 +298,7 @@ impl Run {
     }
 }
 
-/// The file that a command's name stands for.
+/// The file that a command's name stands for: the first that may be executed.
 fn on_path(program: &OsString) -> OsString {
     if Path::new(program).components().count() > 1 {
         return program.clone();
@@ -305,7 +306,7 @@ fn on_path(program: &OsString) -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .map(|folder| folder.join(program))
-        .find(|file| file.is_file())
+        .find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
         .map_or_else(|| program.clone(), PathBuf::into_os_string)
 }
 
