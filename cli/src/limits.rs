@@ -19,7 +19,8 @@ pub(crate) fn raise_open_files() -> u64 {
 
 /// A figure in KiB from a process's status, as `VmRSS` (resident now) or `VmHWM` (resident at the most).
 pub(crate) fn memory_kib(process: u32, figure: &str) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let status = std::fs::read(format!("/proc/{process}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let line = status.lines().find(|line| line.starts_with(figure))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }

@@ -129,14 +129,18 @@ fn control_z_where_nobody_looks_after_the_session_pauses_for_a_moment_only() {
 fn what_was_ignored_from_the_start_stays_ignored() {
     let home = Home::new();
     let go = home.path("go");
-    // As nohup does, and a script's shell with what it starts in the background.
-    let ignoring = "trap '' HUP INT QUIT; exec \"$@\"";
+    // As nohup does, and a script's shell with what it starts in the background. The system cuts the name off in the middle
+    // of its last character.
+    let ignoring = format!(
+        "trap '' HUP INT QUIT; ln -s \"$1\" {0}; shift; exec {0} \"$@\"",
+        home.path("distlock-exclué").display()
+    );
     let script = format!(
         "for s in HUP INT QUIT; do kill -$s $$; done; echo ready; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
         go.display()
     );
     let tool = home.distlock(["run", "job", "--", "sh", "-c", &script]);
-    let mut run = Process::spawn(&mut through("sh", ["-c", ignoring, "sh"], &tool)).unwrap();
+    let mut run = Process::spawn(&mut through("sh", ["-c", &ignoring, "sh"], &tool)).unwrap();
     run.wait_for_line(SOON, |line| line == "ready").unwrap();
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
         run.signal(signal).unwrap();
@@ -329,6 +333,22 @@ fn the_lock_is_released_only_after_the_whole_group_is_gone() {
     assert_ne!(next.code, 0, "the leftover child still lived: {next:?}");
     assert_eq!(run.wait(SOON).unwrap().code(), Some(5), "{}", run.output());
     gone(left);
+}
+
+/// The system cuts names off in the middle of a character.
+#[test]
+fn a_process_that_is_left_over_is_ended_whatever_its_name() {
+    let home = Home::new();
+    // It starts nothing that could be found in its place.
+    let left = format!(
+        "mkfifo {0}; (printf 'x\\303' > /proc/self/comm; read never < {0}) & echo left $!; \
+         while grep -q sh /proc/$!/comm; do sleep 0.05; done; exit 3",
+        home.path("fifo").display()
+    );
+    let mut run = home.hold("job", &[], &left);
+    let left = id(&run, "left");
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(3), "{}", run.output());
+    assert_eq!(state_of(left), None);
 }
 
 #[test]

@@ -184,8 +184,12 @@ pub(crate) fn finish(command: &mut Command, input: &str) -> Finished {
 
 /// The state letter of a process; `None` when it is gone. A zombie counts as gone.
 pub(crate) fn state_of(process: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+    let state = String::from_utf8_lossy(&stat)
+        .rsplit_once(") ")?
+        .1
+        .chars()
+        .next()?;
     (!"ZX".contains(state)).then_some(state)
 }
 

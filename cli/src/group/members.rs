@@ -34,8 +34,9 @@ fn everybody() -> Option<Vec<Member>> {
     let all: Vec<_> = fs::read_dir("/proc")
         .ok()?
         .flatten()
-        .filter_map(|process| fs::read_to_string(process.path().join("stat")).ok())
-        .filter_map(|stat| parsed(&stat))
+        .filter_map(|process| fs::read(process.path().join("stat")).ok())
+        // A name is cut off after so many bytes, also in the middle of a character.
+        .filter_map(|stat| parsed(&String::from_utf8_lossy(&stat)))
         .collect();
     (!all.is_empty()).then_some(all)
 }

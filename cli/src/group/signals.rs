@@ -98,8 +98,9 @@ struct Ignored(u64);
 impl Ignored {
     /// As the system tells; where it does not, none.
     fn now() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        Self::told_by(&status)
+        let status = fs::read("/proc/self/status").unwrap_or_default();
+        // Our name stands there as well, perhaps cut off in the middle of a character.
+        Self::told_by(&String::from_utf8_lossy(&status))
     }
 
     fn told_by(status: &str) -> Self {
