@@ -1,6 +1,9 @@
 //! `distlock run`: exclusion, environment, signals, and what happens when the lock cannot be kept.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use distlock_harness::{Process, Signal, distlock_binary, eventually};
 
@@ -349,6 +352,26 @@ fn a_process_that_is_left_over_is_ended_whatever_its_name() {
     let left = id(&run, "left");
     assert_eq!(run.wait(SOON).unwrap().code(), Some(3), "{}", run.output());
     assert_eq!(state_of(left), None);
+}
+
+/// As those that lose their parent are, where this is the first process of a container.
+#[test]
+fn children_that_are_not_ours_by_birth_are_buried() {
+    let home = Home::new();
+    let (go, end) = (home.path("go"), home.path("end"));
+    let until = |file: &Path| format!("until [ -e {} ]; do sleep 0.05; done", file.display());
+    let tool = home.distlock(["run", "job", "--", "sh", "-c"]);
+    let script = format!("({}) & echo adopted $!; exec \"$@\"", until(&go));
+    let command = format!("touch {}; {}; exit 7", go.display(), until(&end));
+    let mut run = through("sh", ["-c", &script, "sh"], &tool);
+    let mut run = Process::spawn(run.arg(command)).unwrap();
+    let adopted = format!("/proc/{}", id(&run, "adopted"));
+    eventually("it is buried", SOON, || {
+        go.exists() && !Path::new(&adopted).exists()
+    })
+    .unwrap();
+    std::fs::write(end, "").unwrap();
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(7), "{}", run.output());
 }
 
 #[test]

@@ -30,6 +30,13 @@ pub(super) fn is_looked_after(group: i32) -> Option<bool> {
     Some(looked_after)
 }
 
+/// Children that have ended, and that nobody but their parent can bury.
+pub(super) fn dead_children(parent: i32) -> Vec<i32> {
+    let all = everybody().unwrap_or_default();
+    let dead = all.iter().filter(|it| it.parent == parent && it.is_dead);
+    dead.map(|it| it.id).collect()
+}
+
 fn everybody() -> Option<Vec<Member>> {
     let all: Vec<_> = fs::read_dir("/proc")
         .ok()?

@@ -19,7 +19,7 @@ use std::{
 
 use distlock::Clock;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, test_kill_process_group, waitid,
 };
 use tokio::process::{Child, Command};
 
@@ -79,6 +79,22 @@ impl ProcessGroup {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let status = waitid(WaitId::Pid(self.id), options).ok()??;
         status.stopping_signal().and_then(Signal::from_named_raw)
+    }
+
+    /// Buries children that are not ours by birth. Those that lose their parent come to the first process of a container,
+    /// which may be this one; a shell that ran this tool by `exec` had others. Nobody else can, and each keeps its id till then.
+    pub(crate) fn bury_adopted(&self) {
+        let leader = self.id.as_raw_nonzero().get();
+        members::dead_children(getpid().as_raw_nonzero().get())
+            .into_iter()
+            .filter(|id| *id != leader)
+            .filter_map(Pid::from_raw)
+            .for_each(|id| {
+                let _ = waitid(
+                    WaitId::Pid(id),
+                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+                );
+            });
     }
 
     /// Waits until nobody of the group is left, once its leader has ended.

@@ -125,6 +125,7 @@ impl<'a> Supervision<'a> {
             Arrived::ForCommand(signal) => pass_on(signal, group),
             Arrived::Continued => self.terminal.offer_again(group),
             Arrived::Child => {
+                group.bury_adopted();
                 if let Some(by) = group.leader_stopped()
                     && self.terminal.command_stopped(by, group)
                 {
