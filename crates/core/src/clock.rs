@@ -172,10 +172,9 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         let woken: Vec<_> = {
             let manual = &mut *self.manual();
-            manual.now += by;
-            let later = manual
-                .sleepers
-                .split_off(&(manual.now + Duration::from_nanos(1), 0));
+            manual.now = manual.now.saturating_add(by);
+            let over = (manual.now, u64::MAX);
+            let later = manual.sleepers.split_off(&over);
             std::mem::replace(&mut manual.sleepers, later)
                 .into_values()
                 .flatten()
@@ -217,7 +216,7 @@ impl Clock for ManualClock {
         let key = {
             let mut manual = self.manual();
             manual.next += 1;
-            let key = (manual.now + time, manual.next);
+            let key = (manual.now.saturating_add(time), manual.next);
             manual.sleepers.insert(key, None);
             key
         };
@@ -295,6 +294,17 @@ mod tests {
         task.await.unwrap();
         assert_eq!(clock.sleepers(), 0);
         drop(clock.sleep(Duration::from_secs(1)));
+        assert_eq!(clock.sleepers(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_manual_sleep_may_be_for_ever() {
+        let clock = ManualClock::new();
+        let sleep = clock.sleep(Duration::MAX);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(clock.sleepers(), 1);
+        clock.advance(Duration::MAX);
+        sleep.await;
         assert_eq!(clock.sleepers(), 0);
     }
 }
