@@ -18,8 +18,12 @@ use std::{
 };
 
 use distlock::Clock;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, test_kill_process_group, waitid,
+use rustix::{
+    io::Errno,
+    process::{
+        Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, test_kill_process_group,
+        waitid,
+    },
 };
 use tokio::process::{Child, Command};
 
@@ -108,7 +112,24 @@ impl ProcessGroup {
 
     /// Whether anybody of the group can still do something.
     pub(crate) fn somebody_lives(&self) -> bool {
-        test_kill_process_group(self.id).is_ok()
+        has_members(test_kill_process_group(self.id))
             && members::has_living_member(self.id.as_raw_nonzero().get())
+    }
+}
+
+/// What the test of a group says: one all of whose members belong to somebody else, as after `sudo`, refuses our signals.
+fn has_members(tested: rustix::io::Result<()>) -> bool {
+    tested != Err(Errno::SRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_may_not_be_signalled_is_not_gone() {
+        assert!(has_members(Ok(())));
+        assert!(has_members(Err(Errno::PERM)));
+        assert!(!has_members(Err(Errno::SRCH)));
     }
 }

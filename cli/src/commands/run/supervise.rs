@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How long the rest of a killed group may take to vanish. It cannot run any code; only a process stuck in the kernel
-/// takes this long.
+/// takes this long, or one of another user, which we may not kill.
 const UNKILLABLE: Duration = Duration::from_secs(10);
 
 /// How it ended.
