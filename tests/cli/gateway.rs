@@ -41,7 +41,11 @@ fn started(command: &mut Command) -> (Process, Value) {
 }
 
 fn token(home: &Home, key: &str) -> String {
-    let mint = ["gateway", "token", "--uid", "alice"];
+    token_of("alice", home, key)
+}
+
+fn token_of(uid: &str, home: &Home, key: &str) -> String {
+    let mint = ["gateway", "token", "--uid", uid];
     let done = finish(
         home.distlock(mint).env("DISTLOCK_GATEWAY_TOKEN_KEY", key),
         "",
@@ -559,6 +563,39 @@ fn the_end_of_a_kick_does_not_depend_on_who_reads_its_output() {
             assert_eq!(done.status.code(), Some(code), "{answer}: {done:?}");
         }
     }
+}
+
+#[test]
+fn a_kick_tells_which_account_could_not_be_changed_and_ends_the_others() {
+    let home = Home::new();
+    let (_node, ready) = node(&home);
+    let _alice = stay_in(&ready, &token(&home, KEY));
+    let _bob = stay_in(&ready, &token_of("bob", &home, KEY));
+    home.sql(
+        "CREATE TRIGGER stuck BEFORE UPDATE ON distributed_record WHEN OLD.record_key LIKE '%bob%'
+         BEGIN SELECT RAISE(ABORT, 'bob is stuck'); END",
+    );
+    let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
+    let kick = || {
+        finish(
+            &mut home.distlock(["gateway", "kick", "--all", "--admin", &url]),
+            "",
+        )
+    };
+    let done = kick();
+    assert_eq!(done.code, 69, "{done:?}");
+    let says = "not every session could be ended; kicking again is safe";
+    assert!(done.stderr.contains(says), "{done:?}");
+    let told = |starts: &str, says: &str| {
+        let mut lines = done.stdout.lines();
+        lines.any(|line| line.starts_with(starts) && line.contains(says))
+    };
+    assert!(told("alice session ", " gone"), "{done:?}");
+    assert!(told("bob session ", " not ended: "), "{done:?}");
+    home.sql("DROP TRIGGER stuck");
+    let done = kick();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.starts_with("bob session "), "{done:?}");
 }
 
 #[test]
