@@ -45,8 +45,9 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Cloning is cheap and shares everything: the local queues, the renewal thread, the connections. Dropping the last clone
 /// (and the last guard) ends the thread; [`Locker::close`] does so in an orderly way.
 ///
-/// Its futures need a tokio runtime with time enabled. Renewals, background releases and clean-up do not use that runtime:
-/// they run on a thread of the locker's own.
+/// Its futures need a tokio runtime with time enabled, and running: where a test pauses it (`start_paused`), every bound on a
+/// store passes at once. To test your own handling of expiry, inject a [`ManualClock`](crate::ManualClock). Renewals, background
+/// releases and clean-up do not use that runtime: they run on a thread of the locker's own.
 #[derive(Clone, Debug)]
 pub struct Locker {
     inner: Arc<Inner>,
