@@ -1,5 +1,7 @@
 //! Logs on standard error, filtered by `DISTLOCK_LOG`.
 
+use std::env::VarError;
+
 use clap::ValueEnum;
 use tracing::{Level, Metadata};
 use tracing_subscriber::{
@@ -23,14 +25,12 @@ pub(crate) enum LogFormat {
 
 /// Starts logging, from this level on unless `DISTLOCK_LOG` says otherwise.
 pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
+    let wrong = |problem: String| Failure::new(code::CONFIG, format!("DISTLOCK_LOG is {problem}"));
     let filter = match std::env::var("DISTLOCK_LOG") {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|error| {
-            Failure::new(
-                code::CONFIG,
-                format!("DISTLOCK_LOG is \"{}\": {error}", text.escape_debug()),
-            )
-        })?,
-        _ => EnvFilter::new(level),
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
+            .map_err(|error| wrong(format!("\"{}\": {error}", text.escape_debug())))?,
+        Err(VarError::NotUnicode(_)) => return Err(wrong("not UTF-8".into())),
+        Ok(_) | Err(VarError::NotPresent) => EnvFilter::new(level),
     };
     let log = fmt().with_env_filter(filter).with_writer(|| stderr::Log);
     let discreet = filter_fn(is_discreet);

@@ -1,5 +1,7 @@
 //! The other commands: tickets, looking, intervening, health, tables, measuring, completions, manual.
 
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+
 use crate::support::{Home, SOON, finish};
 
 #[test]
@@ -309,6 +311,9 @@ fn logs_go_to_standard_error_in_the_wanted_form() {
         "",
     );
     wrong.failed_with(78, "DISTLOCK_LOG is \"distlock=loud\"");
+    let not_text = OsStr::from_bytes(b"debug\xff");
+    let wrong = finish(home.distlock(["list"]).env("DISTLOCK_LOG", not_text), "");
+    wrong.failed_with(78, "DISTLOCK_LOG is not UTF-8");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `distlock gateway`: a node's settings, its tokens, its end.
 
 use std::{
+    ffi::OsStr,
     io::{Read as _, Write as _},
+    os::unix::ffi::OsStrExt as _,
     process::{Command, Stdio},
 };
 
@@ -330,6 +332,10 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
         done
     };
     run(&[], "hunter2").failed_with(78, "token_key is 7 bytes long: at least 32");
+    // What cannot be read does not count as absent: the file may have another key.
+    let mut command = home.distlock(NODE);
+    command.env("DISTLOCK_GATEWAY_TOKEN_KEY", OsStr::from_bytes(&[0xff; 32]));
+    finish(&mut command, "").failed_with(78, "DISTLOCK_GATEWAY_TOKEN_KEY is not UTF-8");
     finish(&mut home.distlock(NODE), "").failed_with(78, "DISTLOCK_GATEWAY_TOKEN_KEY");
     run(&["--grace", "5"], KEY).failed_with(78, "grace");
     run(&["--node-lease", "25h"], KEY).failed_with(78, "node_lease");
@@ -522,6 +528,12 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     let good = "hunter2 hunter2 hunter2";
     assert_eq!(ask(&["nodes"], good).code, 0);
     ask(&["nodes"], "").failed_with(77, "a bearer token is needed");
+    // As a file's content does, line end included.
+    let line = format!("{good}\n");
+    ask(&["nodes"], &line).failed_with(
+        78,
+        "DISTLOCK_GATEWAY_ADMIN_TOKEN: gateway.admin_token cannot",
+    );
     ask(&["nodes"], "hunter2 hunter2").failed_with(77, "a bearer token is needed");
     ask(&["kick"], good).failed_with(64, "--uid");
     ask(&["kick", "--uid", "a", "--all"], good).failed_with(64, "--all");

@@ -269,11 +269,13 @@ fn settings(context: &Context) -> Outcome<Placed<'_>> {
     };
     for key in SECRETS {
         let variable = variable(key);
-        if let Ok(value) = std::env::var(&variable)
-            && !value.is_empty()
-        {
-            settings.set(key, &value, &variable)?;
-        }
+        let Some(value) = std::env::var_os(&variable).filter(|value| !value.is_empty()) else {
+            continue;
+        };
+        let value = value
+            .into_string()
+            .map_err(|_| Failure::new(code::CONFIG, format!("{variable} is not UTF-8")))?;
+        settings.set(key, &value, &variable)?;
     }
     Ok(settings)
 }
@@ -285,8 +287,10 @@ pub(crate) fn configured(context: &Context) -> Outcome<GatewayConfig> {
 
 /// The bearer token of the admin HTTP, from the environment or the configuration file.
 pub(crate) fn admin_token(context: &Context) -> Outcome<Option<String>> {
-    let token = configured(context)?.admin_token;
-    Ok(token.map(|token| token.expose().to_owned()))
+    let settings = settings(context)?;
+    let token = settings.config.admin_bearer();
+    let token = token.map_err(|error| settings.blame(error))?;
+    Ok(token.map(str::to_owned))
 }
 
 /// A misspelled variable would leave its setting at the default without a word.

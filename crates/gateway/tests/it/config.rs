@@ -112,6 +112,21 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
             "short",
             "is 5 bytes long: at least 16 are needed",
         ),
+        (
+            "admin_token",
+            "hunter2 hunter2 hunter2\n",
+            "cannot be sent in a header",
+        ),
+        (
+            "admin_token",
+            " hunter2 hunter2 hunter2",
+            "with nothing around it",
+        ),
+        (
+            "admin_token",
+            "h\u{fc}nter2 hunter2 hunter2",
+            "visible ASCII characters",
+        ),
         ("lock_ttl", "99ms", "is 99ms: 100ms to 3600s are allowed"),
         ("node_lease", "2h", "is 7200s: 500ms to 3600s are allowed"),
         (
