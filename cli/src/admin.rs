@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// More than any answer has.
 const MAX_ANSWER: u64 = 64 * 1024 * 1024;
 
+/// The variable that names the node.
+const ADDRESS: &str = "DISTLOCK_GATEWAY_ADMIN";
+
 /// Where the node's administrators are served.
 #[derive(Args, Debug)]
 pub(crate) struct AdminAddress {
@@ -27,7 +30,7 @@ pub(crate) struct AdminAddress {
     #[arg(
         long,
         value_name = "URL",
-        env = "DISTLOCK_GATEWAY_ADMIN",
+        env = ADDRESS,
         hide_env_values = true
     )]
     admin: Option<String>,
@@ -42,7 +45,10 @@ impl AdminHttp {
     /// The address from flag, variable or configuration; the token never from a flag.
     pub(crate) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
         let config = gateway::configured(context)?;
-        let authority = match &address.admin {
+        // An empty variable names nothing; an empty flag was meant to name something.
+        let unset = std::env::var_os(ADDRESS).is_some_and(|value| value.is_empty());
+        let given = address.admin.as_ref();
+        let authority = match given.filter(|url| !(url.is_empty() && unset)) {
             None => config.admin_listen.clone(),
             Some(url) => {
                 // It is not shown: a password may stand anywhere in it.

@@ -300,13 +300,14 @@ fn while_the_key_changes_a_node_takes_tokens_of_either_and_mints_with_the_first(
 
 #[test]
 fn settings_come_from_file_variable_and_flag_in_this_order() {
-    let home = Home::new();
-    let config = home.write("distlock.toml", &format!("[gateway]\nnode = \"file\"\ntoken_key = \"{KEY}\"\nlisten = \"127.0.0.1:0\"\npeer_listen = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"));
     for (variable, flag, expected) in [
         (None, None, "file"),
+        (Some(""), None, "file"),
         (Some("var"), None, "var"),
         (Some("var"), Some("flag"), "flag"),
     ] {
+        let home = Home::new();
+        let config = home.write("distlock.toml", &format!("[gateway]\nnode = \"file\"\ntoken_key = \"{KEY}\"\nlisten = \"127.0.0.1:0\"\npeer_listen = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"));
         let mut command = home.distlock(["gateway", "run", "--config", config.to_str().unwrap()]);
         if let Some(variable) = variable {
             command.env("DISTLOCK_GATEWAY_NODE", variable);
@@ -316,7 +317,16 @@ fn settings_come_from_file_variable_and_flag_in_this_order() {
         }
         let (_node, ready) = started(&mut command);
         assert_eq!(ready["node"], expected);
+        let admin = format!("[gateway]\nadmin_listen = {}\n", ready["admin_listen"]);
+        let admin = home.write("admin.toml", &admin);
+        let line = ["gateway", "nodes", "--config", admin.to_str().unwrap()];
+        let mut nodes = home.distlock(line);
+        let done = finish(nodes.env("DISTLOCK_GATEWAY_ADMIN", ""), "");
+        assert!(done.stdout.starts_with(expected), "{done:?}");
     }
+    let home = Home::new();
+    let mut nodes = home.distlock(["gateway", "nodes", "--admin", ""]);
+    finish(&mut nodes, "").failed_with(64, "http://HOST:PORT");
 }
 
 #[test]

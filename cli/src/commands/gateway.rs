@@ -383,6 +383,8 @@ impl FromArgMatches for Settings {
             .filter_map(|(key, _)| {
                 let value = matches.get_one::<String>(key)?;
                 let place = match matches.value_source(key) {
+                    // As with every other variable, an empty one names nothing.
+                    Some(ValueSource::EnvVariable) if value.is_empty() => return None,
                     Some(ValueSource::EnvVariable) => variable(key),
                     _ => format!("--{}", key.replace('_', "-")),
                 };
