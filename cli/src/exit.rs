@@ -34,6 +34,11 @@ pub(crate) mod code {
     pub(crate) const SIGNALLED: u8 = 128;
 }
 
+/// The code of something that a signal ended.
+pub(crate) fn signalled(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
+}
+
 /// How a command ends: with a code, or with a message and a code.
 pub(crate) type Outcome<T = u8> = Result<T, Failure>;
 

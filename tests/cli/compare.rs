@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_harness::{Process, Signal, servers::redis::RedisServer};
+use distlock_harness::{Process, Signal, eventually, servers::redis::RedisServer};
 use serde_json::Value;
 
 use crate::support::{Home, SOON, finish};
@@ -204,6 +204,22 @@ fn an_interrupted_run_goes_on_with_what_it_has() {
         assert_eq!(now.get(name), Some(before), "{name} was measured again");
     }
     assert!(home.path("out/report.html").is_file());
+}
+
+#[test]
+fn a_run_that_is_told_to_end_leaves_no_temporary_file() {
+    let home = Home::new();
+    let temporary = home.path("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let files = || fs::read_dir(&temporary).unwrap().count();
+    let spawn = ["--tiny", "--spawn", "memory,sqlite", "--out", "out"];
+    let mut compare = home.bare(["compare"].iter().chain(&spawn));
+    let mut running = Process::spawn(compare.env("TMPDIR", &temporary)).unwrap();
+    eventually("it has temporary files", LONG, || files() > 0).unwrap();
+    running.signal(Signal::TERM).unwrap();
+    let ended = running.wait(SOON).unwrap();
+    assert_eq!(ended.code(), Some(143), "{}", running.output());
+    assert_eq!(files(), 0);
 }
 
 #[test]

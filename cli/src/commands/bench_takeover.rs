@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::bench::Common;
 use crate::{
     context::{Context, Sharing},
-    exit::{Failure, Outcome, code},
+    exit::{Failure, Outcome, code, signalled},
+    group::Signals,
     limits, output,
     progress::Progress,
     takeover::{self, Flood, Ground, Load, ROUTES, Soak},
@@ -86,13 +87,14 @@ impl Takeover {
                 ground.backend()
             )));
         }
+        let mut signals = Signals::catch()?;
         // Its nodes and their processes go away with the future, so an interruption must reach it.
         let outcome = tokio::select! {
             outcome = Box::pin(self.measure(callers, common, &ground, context)) => outcome,
-            _ = tokio::signal::ctrl_c() => {
+            signal = signals.next_ending() => {
                 output::tell("interrupted: removing the accounts of this run");
                 ground.tidy_soon().await;
-                Ok(code::SIGNALLED + 2)
+                Ok(signalled(signal.as_raw()))
             }
         };
         store.close().await;

@@ -7,7 +7,8 @@ use clap::Args;
 use crate::{
     compare::{self, Effort, Spawn, Wanted},
     context::Context,
-    exit::{Failure, Outcome, code},
+    exit::{Failure, Outcome, code, signalled},
+    group::Signals,
     output,
 };
 
@@ -82,12 +83,13 @@ impl Compare {
             peers: self.peers,
             out: self.out,
         };
+        let mut signals = Signals::catch()?;
         // Servers and temporary files go away with the future, so an interruption must reach it.
         let written = tokio::select! {
             written = Box::pin(compare::run(wanted)) => written?,
-            _ = tokio::signal::ctrl_c() => {
+            signal = signals.next_ending() => {
                 output::tell("interrupted: what was measured is kept, the same command goes on with it");
-                return Ok(code::SIGNALLED + 2);
+                return Ok(signalled(signal.as_raw()));
             }
         };
         let printed = if context.json() {

@@ -1,11 +1,11 @@
 //! `distlock demo`: watch the main job being done.
 
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     context::{Context, Sharing},
-    exit::{Failure, Outcome, code},
+    exit::{Failure, Outcome, code, signalled},
+    group::Signals,
     output,
 };
 
@@ -25,9 +25,7 @@ Examples:
 
 impl Demo {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let mut signals = Signals::catch()?;
         // Only an explicit --backend: a store that is configured for other work is nothing to play on.
         let backend = if context.backend_is_flag() {
             Some(context.target(Sharing::Required)?)
@@ -40,15 +38,11 @@ impl Demo {
             None
         };
         let play = Box::pin(crate::demo::play(backend, context.json()));
-        let signal = tokio::select! {
-            played = play => return verdict(played),
-            _ = terminate.recv() => SignalKind::terminate(),
-            _ = interrupt.recv() => SignalKind::interrupt(),
-            _ = hangup.recv() => SignalKind::hangup(),
-        };
-        // The play was dropped: its nodes are killed, its folder is gone.
-        let number = u8::try_from(signal.as_raw_value()).unwrap_or_default();
-        Ok(code::SIGNALLED + number)
+        tokio::select! {
+            played = play => verdict(played),
+            // The play is dropped: its nodes are killed, its folder is gone.
+            signal = signals.next_ending() => Ok(signalled(signal.as_raw())),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::process::Command;
 
 use crate::{
     context::{Context, Sharing},
-    exit::{Failure, Outcome, code},
+    exit::{Failure, Outcome, code, signalled},
     group::{ProcessGroup, Signals},
     output::{self, holder_line},
     stderr, values,
@@ -325,10 +325,6 @@ fn code_of(status: ExitStatus) -> u8 {
         (None, Some(signal)) => signalled(signal),
         (None, None) => code::BUG,
     }
-}
-
-fn signalled(signal: i32) -> u8 {
-    u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
 }
 
 #[cfg(test)]
