@@ -59,7 +59,12 @@ fn writes_all_forms_of_the_report() {
         "--out",
         "again",
     ];
-    assert_eq!(finish(&mut home.bare(again), "").code, 0);
+    assert_eq!(
+        finish(&mut home.bare(again), "").stdout,
+        "again/report.html\n"
+    );
+    let told = finish(home.bare(again).arg("--json"), "");
+    assert_eq!(told.json(), report, "as it was told when it was measured");
     assert_eq!(
         fs::read_to_string(home.path("again/report.html")).unwrap(),
         page

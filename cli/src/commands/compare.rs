@@ -1,8 +1,9 @@
 //! `distlock compare`: measure stores side by side and write the report.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use distlock_report::Comparison;
 
 use crate::{
     compare::{self, Effort, Spawn, Wanted},
@@ -57,8 +58,8 @@ Examples:
 impl Compare {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         if let Some(json) = &self.render {
-            compare::render_again(json, &self.out)?;
-            output::line(self.out.join("report.html").display())?;
+            let comparison = compare::render_again(json, &self.out)?;
+            show(&comparison, &self.out, context)?;
             return Ok(code::OK);
         }
         let targets = if self.spawn.is_empty() || context.backend_is_flag() {
@@ -92,12 +93,7 @@ impl Compare {
                 return Ok(signalled(signal.as_raw()));
             }
         };
-        let printed = if context.json() {
-            output::json(&written)
-        } else {
-            output::line(out.join("report.html").display())
-        };
-        printed.or_else(Failure::unless_unread)?;
+        show(&written, &out, context).or_else(Failure::unless_unread)?;
         let died: Vec<_> = written
             .stores
             .iter()
@@ -111,5 +107,14 @@ impl Compare {
             ));
         }
         Ok(code::OK)
+    }
+}
+
+/// The report itself, or where it is.
+fn show(comparison: &Comparison, out: &Path, context: &Context) -> Outcome<()> {
+    if context.json() {
+        output::json(comparison)
+    } else {
+        output::line(out.join("report.html").display())
     }
 }

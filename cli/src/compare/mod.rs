@@ -191,7 +191,7 @@ fn about(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> A
 }
 
 /// Makes the pages again from a report's data.
-pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<()> {
+pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
     let data = fs::read(json)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", json.display())))?;
     let comparison: Comparison = serde_json::from_slice(&data).map_err(|error| {
@@ -201,7 +201,8 @@ pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<()> {
         ))
     })?;
     make_folder(out)?;
-    Ok(write(out, &comparison)?)
+    write(out, &comparison)?;
+    Ok(comparison)
 }
 
 /// The folder for the report, before anything else is done.
