@@ -88,8 +88,8 @@ impl<D: Dialect> SqlContender<D> {
         let dialect = self.store.dialect();
         match dialect.arm(&self.request.name, WANTED_FOR).await {
             Ok(true) => {}
-            // Asking at once is in vain for as long as others are faster, and holds them up.
-            Ok(false) if self.overtaken > 0 => {
+            // Once may be chance. Asking at once again is in vain for as long as others are faster, and holds them up.
+            Ok(false) if self.overtaken > 1 => {
                 self.again = Some(dialect.clock().now() + pace::overtaken(self.overtaken));
             }
             // Freed meanwhile, which nobody was told.

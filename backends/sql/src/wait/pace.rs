@@ -51,7 +51,7 @@ impl Pace {
 
 /// How long who was overtaken so often in a row keeps from asking: no longer than others would poll.
 pub(super) fn overtaken(times: u32) -> Duration {
-    let longest = 2_000_u64 << times.saturating_sub(1).min(5);
+    let longest = 2_000_u64 << times.saturating_sub(2).min(5);
     Duration::from_micros(fastrand::u64(longest / 2..longest))
 }
 
