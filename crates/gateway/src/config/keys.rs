@@ -78,7 +78,7 @@ impl GatewayConfig {
     /// Sets one key from text, as a flag or an environment variable gives it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for an unknown key and for a text that is no value of this key.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an unknown key and for a text that is no value of this key.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let text = || value.to_owned();
         match key {

@@ -136,7 +136,7 @@ impl GatewayConfig {
     /// The key that signs, with the one that is accepted too.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when none signs, and when one is shorter than 32 bytes or both are the same.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when none signs, and when one is shorter than 32 bytes or both are the same.
     pub fn key(&self) -> Result<TokenKey> {
         let secret = self.token_key.as_ref().ok_or_else(|| {
             invalid(
