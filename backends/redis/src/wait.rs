@@ -4,11 +4,17 @@
 //! changed or deleted; then it forgets it. So each attempt that finds the lock held arms the next wake-up in the same step,
 //! and nothing is missed in between. Who waits before it has asked arms it first. An expiry is pushed late on a busy server,
 //! which is why the core also asks again when the holder's lease should be over.
+//!
+//! A server that has more to remember than it may (`tracking-table-max-keys`, for all of its clients together) forgets some
+//! of it at every command, and pushes as if those keys had changed. Asking has it remember again, and forget something else
+//! for that: who were to ask at each such push would keep the server busy with nothing else.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
+use distlock_core::{
+    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, Result,
+};
 
 use crate::{
     exchange::Call,
@@ -25,6 +31,9 @@ const PATROL: Duration = Duration::from_secs(10);
 /// After this it asks again when nobody will tell, as while the lock's slot is on its way to another server.
 const UNTOLD: Duration = Duration::from_millis(100);
 
+/// After so many pushes in a row that came at once and meant nothing, it asks as seldom as when nobody will tell.
+const IN_VAIN: u32 = 3;
+
 pub(crate) struct RedisContender {
     store: Arc<Store>,
     request: AcquireRequest,
@@ -32,6 +41,46 @@ pub(crate) struct RedisContender {
     bucket: Bucket,
     /// Whether the server was asked to tell.
     armed: bool,
+    pushes: Pushes,
+}
+
+/// What the pushes were worth so far.
+#[derive(Debug, Default)]
+struct Pushes {
+    /// When the server was asked last, and under which token the lock was held.
+    asked: Option<(Moment, Option<FencingToken>)>,
+    /// Whether a push has come since, sooner than who is untold would have asked.
+    at_once: bool,
+    /// How many of these were in vain, one after the other.
+    in_vain: u32,
+}
+
+impl Pushes {
+    /// The server was asked, and somebody holds the lock.
+    fn busy(&mut self, at: Moment, holder: Option<&HolderInfo>) {
+        let token = holder.and_then(|holder| holder.token);
+        let same = self.asked.is_some_and(|(_, before)| before == token);
+        self.in_vain = if same && self.at_once {
+            self.in_vain + 1
+        } else {
+            0
+        };
+        (self.asked, self.at_once) = (Some((at, token)), false);
+    }
+
+    /// One has come: how long to wait before asking.
+    fn came(&mut self, now: Moment) -> Duration {
+        let Some((asked, _)) = self.asked else {
+            return Duration::ZERO;
+        };
+        let left = (asked + UNTOLD).since(now);
+        self.at_once = !left.is_zero();
+        if self.in_vain < IN_VAIN {
+            Duration::ZERO
+        } else {
+            left
+        }
+    }
 }
 
 impl RedisContender {
@@ -45,6 +94,7 @@ impl RedisContender {
             place,
             bucket,
             armed: false,
+            pushes: Pushes::default(),
         }
     }
 
@@ -63,13 +113,18 @@ impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.store.check_open()?;
         let asked = What::Contend(self.request.clone());
+        let at = self.store.clock().now();
         let answer = self.store.submit(asked).await?;
         self.armed = !matches!(answer, Answer::BusyUntold(_));
-        match answer {
-            Answer::Acquired(attempt) => Ok(attempt),
-            Answer::BusyUntold(holder) => Ok(Attempt::Busy(holder)),
-            other => Err(other.unexpected()),
+        let attempt = match answer {
+            Answer::Acquired(attempt) => attempt,
+            Answer::BusyUntold(holder) => Attempt::Busy(holder),
+            other => return Err(other.unexpected()),
+        };
+        if let Attempt::Busy(holder) = &attempt {
+            self.pushes.busy(at, holder.as_ref());
         }
+        Ok(attempt)
     }
 
     async fn wait(&mut self, at_most: Duration) {
@@ -79,7 +134,7 @@ impl Contender for RedisContender {
             let told = self.armed || self.arm().await;
             tokio::select! {
                 biased;
-                () = self.place.woken() => {}
+                () = self.place.woken() => clock.sleep(self.pushes.came(clock.now())).await,
                 () = clock.sleep(UNTOLD), if !told => {}
             }
         };

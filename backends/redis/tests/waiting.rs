@@ -334,3 +334,43 @@ async fn four_processes_pass_a_lock_on() {
         assert!(gap < Duration::from_secs(5), "{gap:?} after {pair:?}");
     }
 }
+
+/// A server that forgets what it is to tell of, because it may remember less than is waited for, says each time that it has
+/// changed: nobody asks at every such push, and a release is noticed soon all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushes_that_mean_nothing_do_not_keep_the_server_busy() {
+    const NAMES: u32 = 50;
+    let server = RedisServer::with(&["appendonly no", "tracking-table-max-keys 5"]).unwrap();
+    let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);
+    let names: Vec<_> = (0..NAMES).map(|n| format!("{NAME}-{n}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        let ttl = Duration::from_secs(600);
+        guards.push(holder.lock(name).ttl(ttl).acquire().await.unwrap());
+    }
+    let start = Instant::now();
+    let mut waiting = JoinSet::new();
+    for name in &names {
+        waiting.spawn(waiter.lock(name).wait(SOON * 2).acquire());
+    }
+    // Each question that finds a lock held asks for this as well.
+    let questions = || server.calls("pttl").unwrap();
+    eventually_async("all have asked many times", SOON, || async {
+        (questions() > u64::from(NAMES) * 10).then_some(())
+    })
+    .await
+    .unwrap();
+    let asked = questions();
+    let ticks = start.elapsed().as_millis() / 100;
+    let most = u128::from(NAMES) * (ticks + 8);
+    assert!(
+        u128::from(asked) <= most,
+        "{asked} questions, {most} are many"
+    );
+    for guard in guards {
+        assert!(guard.release().await.is_clean());
+    }
+    while let Some(taken) = within(SOON, "granted", waiting.join_next()).await {
+        assert!(taken.unwrap().unwrap().release().await.is_clean());
+    }
+}
