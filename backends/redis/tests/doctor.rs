@@ -65,3 +65,40 @@ async fn a_primary_that_was_demoted_is_no_place_for_locks() {
     let health = store.lock().health().await.unwrap();
     found(&health, "role", Verdict::Fail, "primary");
 }
+
+/// Settings under which something goes wrong that no client can prevent: each is named with what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_no_client_can_make_up_for() {
+    let server = RedisServer::with(&[
+        "replica-read-only no",
+        "client-output-buffer-limit normal 1mb 0 0",
+        "tracking-table-max-keys 10",
+    ])
+    .unwrap();
+    let before = health(&server).await;
+    for (check, says) in [
+        ("demotion", "replica-read-only yes"),
+        ("buffers", "client-output-buffer-limit 1048576"),
+        ("pushes", "tracking-table-max-keys 1000000"),
+    ] {
+        found(&before, check, Verdict::Warn, says);
+    }
+    for [setting, value] in [
+        ["replica-read-only", "yes"],
+        ["client-output-buffer-limit", "normal 0 0 0"],
+        ["tracking-table-max-keys", "1000000"],
+        ["maxmemory-clients", "1mb"],
+    ] {
+        let set = server.command(&["CONFIG", "SET", setting, value]);
+        assert_eq!(set.unwrap(), "OK");
+    }
+    let after = health(&server).await;
+    found(&after, "demotion", Verdict::Pass, "");
+    found(&after, "pushes", Verdict::Pass, "");
+    found(
+        &after,
+        "buffers",
+        Verdict::Warn,
+        "maxmemory-clients 1048576",
+    );
+}

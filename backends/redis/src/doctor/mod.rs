@@ -1,5 +1,7 @@
 //! Health: every setting of the servers that a promise rests on.
 
+mod settings;
+
 use std::{collections::HashMap, sync::Arc};
 
 use distlock_core::{Health, Result, Verdict};
@@ -15,13 +17,17 @@ use crate::{
 };
 
 /// The settings that are looked at.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 10] = [
     "maxmemory",
     "maxmemory-policy",
     "appendonly",
     "appendfsync",
     "save",
     "min-replicas-to-write",
+    "replica-read-only",
+    "client-output-buffer-limit",
+    "maxmemory-clients",
+    "tracking-table-max-keys",
 ];
 
 /// Asks every primary.
@@ -105,16 +111,32 @@ impl Patient {
         match &self.settings {
             Some(settings) => {
                 let get = |name: &str| settings.get(name).map(String::as_str);
-                findings.push(eviction(get("maxmemory"), get("maxmemory-policy")));
-                findings.push(persistence(
+                findings.push(settings::eviction(
+                    get("maxmemory"),
+                    get("maxmemory-policy"),
+                ));
+                findings.push(settings::persistence(
                     get("appendonly"),
                     get("appendfsync"),
                     get("save"),
                 ));
                 findings.push(self.replicas(get("min-replicas-to-write")));
+                findings.push(settings::demotion(&self.info, get("replica-read-only")));
+                findings.push(settings::buffers(
+                    get("client-output-buffer-limit"),
+                    get("maxmemory-clients"),
+                ));
+                findings.push(settings::pushes(&self.info, get("tracking-table-max-keys")));
             }
             None => {
-                for check in ["eviction", "persistence", "replicas"] {
+                for check in [
+                    "eviction",
+                    "persistence",
+                    "replicas",
+                    "demotion",
+                    "buffers",
+                    "pushes",
+                ] {
                     findings.push((
                         check,
                         Verdict::Unknown,
@@ -175,7 +197,7 @@ impl Patient {
             );
         }
         let Some(to_write) = to_write else {
-            return untold(check, "min-replicas-to-write");
+            return settings::untold(check, "min-replicas-to-write");
         };
         if matches!(to_write, "" | "0") {
             return (
@@ -272,76 +294,6 @@ async fn rights(router: &Router, link: &Link) -> Result<Finding> {
     })
 }
 
-/// Some servers that are run for others leave out settings.
-fn untold(check: &'static str, settings: &str) -> Finding {
-    (
-        check,
-        Verdict::Unknown,
-        format!("the server does not tell {settings}: ask the administrator"),
-    )
-}
-
-fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
-    let check = "eviction";
-    match (memory, policy) {
-        (_, Some("noeviction")) => (
-            check,
-            Verdict::Pass,
-            "noeviction: a full server refuses instead of forgetting".into(),
-        ),
-        (Some("" | "0"), _) => (
-            check,
-            Verdict::Pass,
-            format!(
-                "{}, and without a limit of memory nothing is evicted",
-                policy.unwrap_or("no policy is told")
-            ),
-        ),
-        (Some(_), Some(policy)) => (
-            check,
-            Verdict::Warn,
-            format!(
-                "{policy}: held locks vanish when memory is short; set maxmemory-policy noeviction"
-            ),
-        ),
-        _ => untold(check, "maxmemory and maxmemory-policy"),
-    }
-}
-
-fn persistence(appends: Option<&str>, sync: Option<&str>, save: Option<&str>) -> Finding {
-    let check = "persistence";
-    match (appends, sync) {
-        (None, _) => untold(check, "appendonly"),
-        (Some("yes"), Some("always")) => (
-            check,
-            Verdict::Pass,
-            "append-only file, synced at every write".into(),
-        ),
-        (Some("yes"), sync) => (
-            check,
-            Verdict::Pass,
-            format!(
-                "append-only file, appendfsync {}: a power cut may take the last second with it; tokens rise all the same",
-                sync.unwrap_or("untold")
-            ),
-        ),
-        (Some(_), _) => {
-            let snapshots = match save {
-                Some("") => "no snapshots either",
-                Some(_) => "snapshots only",
-                None => "snapshots at most",
-            };
-            (
-                check,
-                Verdict::Warn,
-                format!(
-                    "no append-only file, {snapshots}: a restart forgets who holds what; set appendonly yes"
-                ),
-            )
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,9 +325,13 @@ mod tests {
             ("appendonly", "yes"),
             ("appendfsync", "always"),
             ("min-replicas-to-write", "1"),
+            ("replica-read-only", "yes"),
+            ("client-output-buffer-limit", "normal 0 0 0 slave 1 1 1"),
+            ("maxmemory-clients", "0"),
+            ("tracking-table-max-keys", "1000000"),
         ];
         let findings = patient(info, Some(&settings));
-        assert_eq!(findings.len(), 6);
+        assert_eq!(findings.len(), 9);
         assert!(
             findings
                 .iter()
@@ -393,6 +349,9 @@ mod tests {
             ("maxmemory-policy", "volatile-ttl"),
             ("appendonly", "no"),
             ("min-replicas-to-write", "0"),
+            ("replica-read-only", "no"),
+            ("client-output-buffer-limit", "normal 0 1048576 60"),
+            ("tracking-table-max-keys", "10"),
         ];
         assert_eq!(
             patient(info, Some(&settings)),
@@ -402,6 +361,9 @@ mod tests {
                 ("eviction", Verdict::Warn),
                 ("persistence", Verdict::Warn),
                 ("replicas", Verdict::Warn),
+                ("demotion", Verdict::Warn),
+                ("buffers", Verdict::Warn),
+                ("pushes", Verdict::Warn),
                 ("disk", Verdict::Fail),
             ]
         );
@@ -412,7 +374,7 @@ mod tests {
         // Some servers that are run for others let everybody read the settings, and leave out what they keep to themselves.
         for settings in [None, Some(&[][..])] {
             let findings = patient("", settings);
-            assert_eq!(findings.len(), 6);
+            assert_eq!(findings.len(), 9);
             assert!(
                 findings
                     .iter()
@@ -460,6 +422,27 @@ mod tests {
             (0, &[("save", "3600 1")], "persistence", Verdict::Unknown),
             (0, &[("appendonly", "no")], "persistence", Verdict::Warn),
             (0, &[("appendonly", "yes")], "persistence", Verdict::Pass),
+            (
+                0,
+                &[
+                    ("client-output-buffer-limit", "normal 0 0 0"),
+                    ("maxmemory-clients", "1048576"),
+                ],
+                "buffers",
+                Verdict::Warn,
+            ),
+            (
+                0,
+                &[("client-output-buffer-limit", "normal 67108864 0 0")],
+                "buffers",
+                Verdict::Pass,
+            ),
+            (
+                0,
+                &[("tracking-table-max-keys", "0")],
+                "pushes",
+                Verdict::Pass,
+            ),
         ] {
             assert_eq!(
                 verdict(replicas, settings, check),

@@ -1,0 +1,169 @@
+//! What single settings mean for locks.
+
+use distlock_core::Verdict;
+
+use super::Finding;
+use crate::server::Info;
+
+/// What the answers to one client may come to: batches that find every lock held, each with as much said about it as may be.
+const ANSWERS: u64 = 32 * 1024 * 1024;
+
+/// So many keys may be remembered at least before anybody need look.
+const REMEMBERED: u64 = 10_000;
+
+/// Some servers that are run for others leave out settings.
+pub(super) fn untold(check: &'static str, settings: &str) -> Finding {
+    (
+        check,
+        Verdict::Unknown,
+        format!("the server does not tell {settings}: ask the administrator"),
+    )
+}
+
+pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
+    let check = "eviction";
+    match (memory, policy) {
+        (_, Some("noeviction")) => (
+            check,
+            Verdict::Pass,
+            "noeviction: a full server refuses instead of forgetting".into(),
+        ),
+        (Some("" | "0"), _) => (
+            check,
+            Verdict::Pass,
+            format!(
+                "{}, and without a limit of memory nothing is evicted",
+                policy.unwrap_or("no policy is told")
+            ),
+        ),
+        (Some(_), Some(policy)) => (
+            check,
+            Verdict::Warn,
+            format!(
+                "{policy}: held locks vanish when memory is short; set maxmemory-policy noeviction"
+            ),
+        ),
+        _ => untold(check, "maxmemory and maxmemory-policy"),
+    }
+}
+
+pub(super) fn persistence(
+    appends: Option<&str>,
+    sync: Option<&str>,
+    save: Option<&str>,
+) -> Finding {
+    let check = "persistence";
+    match (appends, sync) {
+        (None, _) => untold(check, "appendonly"),
+        (Some("yes"), Some("always")) => (
+            check,
+            Verdict::Pass,
+            "append-only file, synced at every write".into(),
+        ),
+        (Some("yes"), sync) => (
+            check,
+            Verdict::Pass,
+            format!(
+                "append-only file, appendfsync {}: a power cut may take the last second with it; tokens rise all the same",
+                sync.unwrap_or("untold")
+            ),
+        ),
+        (Some(_), _) => {
+            let snapshots = match save {
+                Some("") => "no snapshots either",
+                Some(_) => "snapshots only",
+                None => "snapshots at most",
+            };
+            (
+                check,
+                Verdict::Warn,
+                format!(
+                    "no append-only file, {snapshots}: a restart forgets who holds what; set appendonly yes"
+                ),
+            )
+        }
+    }
+}
+
+/// Whether a primary that is made a replica stops to grant. Its clients stay connected.
+pub(super) fn demotion(info: &Info, read_only: Option<&str>) -> Finding {
+    let check = "demotion";
+    match read_only {
+        None => untold(check, "replica-read-only"),
+        // Whoever has a key of another one's there is sent away.
+        Some("no") if info.get("cluster_enabled") != Some("1") => (
+            check,
+            Verdict::Warn,
+            "replica-read-only no: a primary that is made a replica goes on granting locks, of which the new primary knows \
+             nothing; set replica-read-only yes"
+                .into(),
+        ),
+        Some(_) => (
+            check,
+            Verdict::Pass,
+            "a primary that is made a replica grants nothing".into(),
+        ),
+    }
+}
+
+/// Whether the server hangs up on a client because of what it has not sent it yet.
+pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
+    let check = "buffers";
+    let Some(output) = output else {
+        return untold(check, "client-output-buffer-limit");
+    };
+    // `normal HARD SOFT SECONDS replica ..`
+    let mut words = output.split_whitespace();
+    let normal = words.by_ref().skip_while(|word| *word != "normal").skip(1);
+    let of_output = normal
+        .take(2)
+        .map(|limit| ("client-output-buffer-limit", limit));
+    // In percent of a memory that is seldom small.
+    let of_clients = clients.map(|limit| ("maxmemory-clients", limit));
+    let least = of_output
+        .chain(of_clients)
+        .filter_map(|(setting, limit)| Some((limit.parse::<u64>().ok()?, setting)))
+        .filter(|(limit, _)| (1..ANSWERS).contains(limit))
+        .min();
+    match least {
+        Some((limit, setting)) => (
+            check,
+            Verdict::Warn,
+            format!(
+                "{setting} {limit}: the server hangs up on a client for which it has more than that, and nobody learns what \
+                 came of up to a thousand operations; set client-output-buffer-limit \"normal 0 0 0\" and \
+                 maxmemory-clients 0, or no less than 32mb"
+            ),
+        ),
+        None => (
+            check,
+            Verdict::Pass,
+            "many operations may be answered at once".into(),
+        ),
+    }
+}
+
+/// Whether the server can remember what everybody waits for.
+pub(super) fn pushes(info: &Info, most: Option<&str>) -> Finding {
+    let check = "pushes";
+    let Some(most) = most.and_then(|most| most.parse::<u64>().ok()) else {
+        return untold(check, "tracking-table-max-keys");
+    };
+    let now = info.get("tracking_total_keys");
+    let now = now.and_then(|now| now.parse::<u64>().ok()).unwrap_or(0);
+    if most != 0 && (most < REMEMBERED || now >= most) {
+        return (
+            check,
+            Verdict::Warn,
+            format!(
+                "tracking-table-max-keys {most}, and {now} are remembered for all clients together: above it, waiters are \
+                 woken for nothing and look ten times a second; set tracking-table-max-keys 1000000 or more"
+            ),
+        );
+    }
+    (
+        check,
+        Verdict::Pass,
+        "there is room to remember who waits for what".into(),
+    )
+}
