@@ -102,3 +102,29 @@ async fn settings_that_no_client_can_make_up_for() {
         "maxmemory-clients 1048576",
     );
 }
+
+/// Whoever renames commands breaks what needs them; the doctor knows which.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_that_were_renamed_are_named() {
+    for (renamed, says) in [
+        (
+            &["CLIENT", "EXISTS"][..],
+            "EXISTS, CLIENT|TRACKING, CLIENT|CACHING",
+        ),
+        (&["EVALSHA"], "EVALSHA"),
+        (&["EVAL"], "EVAL"),
+    ] {
+        let settings: Vec<_> = renamed
+            .iter()
+            .map(|command| format!("rename-command {command} \"\""))
+            .collect();
+        let settings: Vec<_> = settings.iter().map(String::as_str).collect();
+        let server = RedisServer::with(&settings).unwrap();
+        let says = format!("knows no {says}: take the rename-command");
+        found(&health(&server).await, "rights", Verdict::Fail, &says);
+    }
+    let server = RedisServer::with(&["rename-command CONFIG \"\""]).unwrap();
+    let health = health(&server).await;
+    found(&health, "eviction", Verdict::Unknown, "rename-command");
+    found(&health, "rights", Verdict::Pass, "");
+}

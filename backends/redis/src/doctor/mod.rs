@@ -1,5 +1,6 @@
 //! Health: every setting of the servers that a promise rests on.
 
+mod rights;
 mod settings;
 
 use std::{collections::HashMap, sync::Arc};
@@ -7,14 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 use distlock_core::{Health, Result, Verdict};
 use redis::Value;
 
-use crate::{
-    connection::Link,
-    error,
-    names::{Bucket, Names, SLOTS},
-    scripts,
-    server::Info,
-    topology::Router,
-};
+use crate::{connection::Link, names::SLOTS, server::Info, topology::Router};
 
 /// The settings that are looked at.
 const SETTINGS: [&str; 10] = [
@@ -46,7 +40,7 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
             health.epoch = Some(router.epoch(&link));
             health
         });
-        let rights = rights(router, &link).await?;
+        let rights = rights::rights(router, &link).await?;
         for (check, verdict, detail) in patient.findings().into_iter().chain([rights]) {
             let at = if several {
                 format!("{}: ", link.address)
@@ -77,8 +71,8 @@ type Finding = (&'static str, Verdict, String);
 /// What one server says about itself.
 struct Patient {
     info: Info,
-    /// `None` = it may not be asked.
-    settings: Option<HashMap<String, String>>,
+    /// Or what to do so that they can be read.
+    settings: Result<HashMap<String, String>, &'static str>,
 }
 
 impl Patient {
@@ -91,10 +85,18 @@ impl Patient {
         let mut answers = link.send(&questions).await?.into_iter();
         let info = Info::read(answers.next());
         let mut settings = HashMap::new();
-        let mut refused = false;
+        let mut refused = None;
         for answer in answers {
             match answer {
-                Value::ServerError(_) => refused = true,
+                Value::ServerError(refusal) if rights::is_unknown(&refusal) => {
+                    refused =
+                        Some("the server knows no CONFIG (rename-command): ask the administrator");
+                }
+                Value::ServerError(_) => {
+                    refused = Some(
+                        "this user may not read it: grant +config|get, or ask the administrator",
+                    );
+                }
                 answer => settings.extend(
                     redis::from_redis_value::<HashMap<String, String>>(answer).unwrap_or_default(),
                 ),
@@ -102,14 +104,14 @@ impl Patient {
         }
         Ok(Self {
             info,
-            settings: (!refused).then_some(settings),
+            settings: refused.map_or(Ok(settings), Err),
         })
     }
 
     fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![self.version(), self.role()];
         match &self.settings {
-            Some(settings) => {
+            Ok(settings) => {
                 let get = |name: &str| settings.get(name).map(String::as_str);
                 findings.push(settings::eviction(
                     get("maxmemory"),
@@ -128,7 +130,7 @@ impl Patient {
                 ));
                 findings.push(settings::pushes(&self.info, get("tracking-table-max-keys")));
             }
-            None => {
+            Err(why) => {
                 for check in [
                     "eviction",
                     "persistence",
@@ -137,12 +139,7 @@ impl Patient {
                     "buffers",
                     "pushes",
                 ] {
-                    findings.push((
-                        check,
-                        Verdict::Unknown,
-                        "this user may not read it: grant +config|get, or ask the administrator"
-                            .into(),
-                    ));
+                    findings.push((check, Verdict::Unknown, (*why).into()));
                 }
             }
         }
@@ -244,56 +241,6 @@ impl Patient {
     }
 }
 
-/// Whether the user may do what locks and records take.
-async fn rights(router: &Router, link: &Link) -> Result<Finding> {
-    let check = "rights";
-    let mut question = redis::cmd("EVAL");
-    // No key of it: a server of a cluster answers for all slots.
-    question.arg(&scripts::RIGHTS.source).arg(0);
-    let names = Names::new(&router.dialer.config().prefix);
-    question
-        .arg(names.counter(Bucket::of("")))
-        .arg(u8::from(router.is_cluster()));
-    Ok(match link.send_one(&question).await? {
-        Value::ServerError(refusal) if error::said(&refusal).0 == "NOPERM" => (
-            check,
-            Verdict::Fail,
-            "this user may not run EVAL: every operation is a script".into(),
-        ),
-        Value::Array(denied) if denied.is_empty() => (
-            check,
-            Verdict::Pass,
-            "this user may run every command that it takes".into(),
-        ),
-        Value::Array(denied) => {
-            let denied = redis::from_redis_value::<Vec<String>>(Value::Array(denied));
-            let denied = denied.unwrap_or_default().join(", ");
-            (
-                check,
-                Verdict::Fail,
-                format!(
-                    "this user may not run {denied} on keys that begin with {:?}: grant what the documentation of the \
-                     Redis backend names",
-                    router.dialer.config().prefix
-                ),
-            )
-        }
-        Value::ServerError(refusal) => (
-            check,
-            Verdict::Unknown,
-            format!(
-                "the server does not tell what this user may do: {}",
-                error::said(&refusal).0
-            ),
-        ),
-        _ => (
-            check,
-            Verdict::Unknown,
-            "the server cannot tell what this user may do: Redis 7.0 and newer can".into(),
-        ),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,7 +248,7 @@ mod tests {
     fn patient(info: &str, settings: Option<&[(&str, &str)]>) -> Vec<(&'static str, Verdict)> {
         let patient = Patient {
             info: Info::read(Some(Value::BulkString(info.as_bytes().to_vec()))),
-            settings: settings.map(|pairs| {
+            settings: settings.ok_or("not told").map(|pairs| {
                 pairs
                     .iter()
                     .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))

@@ -1,6 +1,7 @@
 -- Which of the commands that locks and records take the user may not run. Nothing is changed.
 -- ARGV: a key of the store; 1 for a server of a cluster.
--- Answers their names, or nothing when the server cannot tell (before Redis 7.0).
+-- Answers their names, and those that the server does not know, because they were renamed; or nothing when it cannot tell
+-- (before Redis 7.0).
 if not redis.acl_check_cmd then return false end
 local key = ARGV[1]
 local commands = {
@@ -13,11 +14,13 @@ if ARGV[2] == '1' then
   commands[#commands + 1] = {'CLUSTER', 'SLOTS'}
   commands[#commands + 1] = {'ASKING'}
 end
-local denied = {}
+local denied, unknown = {}, {}
 for _, command in ipairs(commands) do
-  if not redis.acl_check_cmd(unpack(command)) then
+  local known, allowed = pcall(redis.acl_check_cmd, unpack(command))
+  if not known or not allowed then
     local group = command[1] == 'CLIENT' or command[1] == 'CLUSTER'
-    denied[#denied + 1] = group and command[1] .. '|' .. command[2] or command[1]
+    local list = known and denied or unknown
+    list[#list + 1] = group and command[1] .. '|' .. command[2] or command[1]
   end
 end
-return denied
+return {denied, unknown}

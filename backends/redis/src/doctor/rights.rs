@@ -1,0 +1,85 @@
+//! What the user may do, and what the server knows at all.
+
+use distlock_core::{Result, Verdict};
+use redis::{ServerError, Value};
+
+use super::Finding;
+use crate::{
+    connection::Link,
+    error,
+    names::{Bucket, Names},
+    scripts,
+    topology::Router,
+};
+
+/// Whether the user may do what locks and records take.
+pub(super) async fn rights(router: &Router, link: &Link) -> Result<Finding> {
+    let check = "rights";
+    let mut question = redis::cmd("EVAL");
+    // No key of it: a server of a cluster answers for all slots.
+    question.arg(&scripts::RIGHTS.source).arg(0);
+    let names = Names::new(&router.dialer.config().prefix);
+    question
+        .arg(names.counter(Bucket::of("")))
+        .arg(u8::from(router.is_cluster()));
+    Ok(match link.send_one(&question).await? {
+        Value::ServerError(refusal) if error::said(&refusal).0 == "NOPERM" => (
+            check,
+            Verdict::Fail,
+            "this user may not run EVAL: every operation is a script".into(),
+        ),
+        Value::ServerError(refusal) if is_unknown(&refusal) => renamed(check, "EVAL"),
+        Value::Array(lists) => {
+            let lists = redis::from_redis_value::<[Vec<String>; 2]>(Value::Array(lists));
+            let [denied, unknown] = lists.unwrap_or_default();
+            match (denied.is_empty(), unknown.is_empty()) {
+                (_, false) => renamed(check, &unknown.join(", ")),
+                (true, true) => (
+                    check,
+                    Verdict::Pass,
+                    "this user may run every command that it takes".into(),
+                ),
+                (false, true) => (
+                    check,
+                    Verdict::Fail,
+                    format!(
+                        "this user may not run {} on keys that begin with {:?}: grant what the documentation of the Redis \
+                         backend names",
+                        denied.join(", "),
+                        router.dialer.config().prefix
+                    ),
+                ),
+            }
+        }
+        Value::ServerError(refusal) => (
+            check,
+            Verdict::Unknown,
+            format!(
+                "the server does not tell what this user may do: {}",
+                error::said(&refusal).0
+            ),
+        ),
+        _ => (
+            check,
+            Verdict::Unknown,
+            "the server cannot tell what this user may do: Redis 7.0 and newer can".into(),
+        ),
+    })
+}
+
+/// Whether the server has no such command.
+pub(super) fn is_unknown(refusal: &ServerError) -> bool {
+    let (code, detail) = error::said(refusal);
+    code == "ERR" && detail.contains("unknown command")
+}
+
+fn renamed(check: &'static str, commands: &str) -> Finding {
+    (
+        check,
+        Verdict::Fail,
+        format!(
+            "the server knows no {commands}: take the rename-command for it out of its configuration, and keep it from others \
+             by ACL"
+        ),
+    )
+}
