@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Epoch, Error, Result};
+use distlock_core::{Epoch, Error, ErrorKind, Result};
 use zookeeper_client as zk;
 
 use crate::{
@@ -22,10 +22,11 @@ pub(crate) async fn connect(ensemble: &Arc<Ensemble>) -> Result<Arc<Session>> {
     let refused = |error| meaning(error, Access::Read).during("connect");
     let parents = zk::CreateMode::Persistent.with_acls(acls);
     let layout = &ensemble.layout;
-    client
-        .mkdir(&layout.records, &parents)
-        .await
-        .map_err(refused)?;
+    let made = client.mkdir(&layout.records, &parents).await;
+    made.map_err(|error| match error {
+        zk::Error::NoAuth => may_not_make(config),
+        error => refused(error),
+    })?;
     let epoch = history(&client, layout, acls).await.map_err(refused)?;
     let at = ensemble.clock.now();
     if probe(&client, layout, acls).await.map_err(refused)? != client.session_id().0 {
@@ -34,6 +35,24 @@ pub(crate) async fn connect(ensemble: &Arc<Ensemble>) -> Result<Arc<Session>> {
     let session = Session::start(ensemble, client, states, epoch, at);
     tracing::debug!(?session, "session open");
     Ok(session)
+}
+
+/// Who may use a root may not always make it.
+fn may_not_make(config: &ZooKeeperConfig) -> Error {
+    let root = &config.root;
+    let whose = match config.credentials {
+        Some(_) => "for these credentials",
+        None => "for everybody (the URL names no credentials)",
+    };
+    Error::new(
+        ErrorKind::AccessDenied,
+        format!(
+            "these credentials may not make or use {root}: have somebody who may create it with all rights {whose}, or remove \
+             what stands there with other rights"
+        ),
+    )
+    .on("zookeeper")
+    .during("connect")
 }
 
 /// Names the ensemble's history by the birth of the node that all locks are under, which is made when it is absent: an

@@ -1,6 +1,6 @@
 //! What the ensemble is, whether it serves, and which of its settings weaken a promise.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Health, Moment, Result, Verdict};
 use futures_util::future::join_all;
@@ -79,6 +79,8 @@ enum State {
     Unreachable(String),
     /// It accepts connections and does not tell.
     Silent,
+    /// It accepts connections and closes them.
+    Closed,
     NoQuorum,
     ReadOnly,
     /// As leader, follower, observer or alone.
@@ -90,6 +92,10 @@ impl State {
         match self {
             Self::Unreachable(why) => why.clone(),
             Self::Silent => "connected, but it does not answer `srvr`".into(),
+            Self::Closed => {
+                "it closes the connection at once: it has as many from this address as it may (maxClientCnxns), or wants TLS"
+                    .into()
+            }
             Self::NoQuorum => "it does not serve: no quorum".into(),
             Self::ReadOnly => "it serves reads only: no quorum".into(),
             Self::Serving(mode) => format!("serves as {mode}"),
@@ -117,14 +123,23 @@ async fn status(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> St
         version: None,
     };
     let asked = async {
-        let mut stream = TcpStream::connect(server)
-            .await
-            .map_err(|error| error.to_string())?;
         let mut answer = String::new();
-        if config.tls.is_none() && stream.write_all(b"srvr").await.is_ok() {
-            let _ = stream.read_to_string(&mut answer).await;
+        match TcpStream::connect(server).await {
+            Ok(_) if config.tls.is_some() => return Ok(None),
+            Ok(mut stream) => {
+                if stream.write_all(b"srvr").await.is_ok() {
+                    let _ = stream.read_to_string(&mut answer).await;
+                }
+            }
+            // Closed before the system said that it was open.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) => {}
+            Err(error) => return Err(error.to_string()),
         }
-        Ok(answer)
+        Ok(Some(answer))
     };
     let answer = tokio::select! {
         biased;
@@ -133,11 +148,16 @@ async fn status(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> St
     };
     match answer {
         Err(why) => unreachable(why),
-        Ok(answer) if answer.contains("not currently serving") => Status {
+        Ok(None) => silent,
+        Ok(Some(answer)) if answer.is_empty() => Status {
+            state: State::Closed,
+            version: None,
+        },
+        Ok(Some(answer)) if answer.contains("not currently serving") => Status {
             state: State::NoQuorum,
             version: None,
         },
-        Ok(answer) => match line(&answer, "Mode: ") {
+        Ok(Some(answer)) => match line(&answer, "Mode: ") {
             None => silent,
             Some(mode) => Status {
                 state: match mode {

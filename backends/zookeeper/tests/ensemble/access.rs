@@ -50,7 +50,7 @@ pub(crate) async fn refused(mut config: ZooKeeperConfig) -> Error {
     error
 }
 
-fn alone(settings: &[&str]) -> Setup {
+pub(crate) fn alone(settings: &[&str]) -> Setup {
     Setup {
         servers: 1,
         settings: settings.iter().map(|&line| line.to_owned()).collect(),

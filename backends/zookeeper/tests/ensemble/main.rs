@@ -18,5 +18,6 @@ mod queue;
 mod rig;
 mod servers;
 mod sessions;
+mod settings;
 mod tap;
 mod trust;
