@@ -71,7 +71,8 @@ pub(crate) async fn history(
     }
 }
 
-async fn dial(config: &ZooKeeperConfig) -> Result<zk::Client> {
+/// Opens a session.
+pub(crate) async fn dial(config: &ZooKeeperConfig) -> Result<zk::Client> {
     let mut connector = zk::Client::connector()
         .with_session_timeout(config.session_timeout)
         // Another server must be found well before two thirds of the session timeout are over.

@@ -14,6 +14,7 @@ use crate::{
     config::{AclPolicy, Mechanism, ZooKeeperConfig},
     ensemble::Ensemble,
     error::{Access, meaning},
+    limits,
     session::Session,
 };
 
@@ -48,6 +49,11 @@ pub(crate) async fn health(
     }
     members(session, until, statuses.len(), &mut health).await?;
     timeouts(ensemble, session, &mut health);
+    let serving = statuses
+        .iter()
+        .filter(|(_, status)| matches!(status.state, State::Serving(_) | State::Silent));
+    let serving = serving.map(|(server, _)| *server);
+    limits::examine(ensemble, session.timeout(), serving, &mut health).await;
     access(ensemble, session, until, &mut health).await?;
     Ok(health)
 }

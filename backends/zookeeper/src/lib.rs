@@ -27,7 +27,7 @@
 //! | `nodes`, `warden` | what became of each node: held, left, removed by others, run out |
 //! | `lock`, `wait`, `look`, `holder` | [`DistLock`]: operations, waiting, looking |
 //! | `records` | [`Records`]: versioned values |
-//! | `doctor` | health |
+//! | `doctor`, `limits` | health |
 //! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
 //!
 //! # Guarantees
@@ -61,6 +61,7 @@ mod ensemble;
 mod error;
 pub mod fence;
 mod holder;
+mod limits;
 mod lock;
 mod look;
 mod names;

@@ -1,12 +1,12 @@
 //! Settings of the servers that no client can make up for: what is wrong is said, and what to do.
 
-use distlock_core::ErrorKind;
-use distlock_harness::servers::zookeeper::ZooKeeper;
+use distlock_core::{ErrorKind, Finding, Locker, Verdict};
+use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
 use zookeeper_client as zk;
 
 use crate::{
     access::{alone, refused},
-    rig::{config, give_back, hold, locker, stranger},
+    rig::{config, eventually, give_back, hold, locker, stranger},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,4 +34,45 @@ async fn a_root_that_only_the_administrator_can_make() {
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     assert!(error.to_string().contains("/team/app"), "{error}");
     assert!(error.to_string().contains("create it"), "{error}");
+}
+
+/// A session that moves is as long as the next server lets it be, and the driver does not tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_get_shorter_when_they_move() {
+    let mut server = ZooKeeper::start_with(&alone(&[])).unwrap();
+    let ours = locker(&server.servers()).await;
+    assert_eq!(limits(&ours).await[0].verdict, Verdict::Pass);
+    server.restart_with(0, &["maxSessionTimeout=1000"]).unwrap();
+    server.wait_until_serving().unwrap();
+    eventually("served again", async || {
+        ours.health().await.is_ok().then_some(())
+    })
+    .await;
+    let found = limits(&ours).await;
+    assert_eq!(found[0].verdict, Verdict::Fail, "{found:?}");
+    assert!(found[0].detail.contains("maxSessionTimeout"), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_small_requests_only() {
+    let setup = Setup {
+        java: vec!["-Djute.maxbuffer=200000".into()],
+        ..alone(&[])
+    };
+    let server = ZooKeeper::start_with(&setup).unwrap();
+    let ours = locker(&server.servers()).await;
+    let guard = hold(&ours, "a").await;
+    let found = limits(&ours).await;
+    assert_eq!(found[0].verdict, Verdict::Warn, "{found:?}");
+    assert!(found[0].detail.contains("jute.maxbuffer"), "{found:?}");
+    // It was tried on another connection.
+    assert!(guard.is_valid());
+    give_back(guard).await;
+}
+
+async fn limits(locker: &Locker) -> Vec<Finding> {
+    let health = locker.health().await.unwrap();
+    let mut found = health.findings;
+    found.retain(|finding| finding.check == "limits");
+    found
 }

@@ -231,6 +231,17 @@ impl ZooKeeper {
         self.launch(at)
     }
 
+    /// As [`ZooKeeper::restart`], with further lines in its configuration file.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn restart_with(&mut self, at: usize, settings: &[&str]) -> Result<()> {
+        let lines = settings.iter().map(|line| (*line).to_owned());
+        self.setup.settings.extend(lines);
+        self.configure(at)?;
+        self.restart(at)
+    }
+
     /// Stops a server where it is; its connections stand.
     ///
     /// # Errors

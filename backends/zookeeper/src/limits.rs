@@ -1,0 +1,101 @@
+//! What each server allows a session and a request to be, which it shows only when it is tried.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Health, MAX_VALUE_BYTES, Verdict};
+use futures_util::future::join_all;
+use zookeeper_client as zk;
+
+use crate::{connect::dial, ensemble::Ensemble, error::unanswered};
+
+/// As large as a request may become: the largest record, and what goes with it.
+const LARGEST: usize = MAX_VALUE_BYTES + 4096;
+
+/// How long one server may take to show them.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// What a server showed.
+struct Limits {
+    /// How long it lets a session be that asks for as much as ours has.
+    session: Duration,
+    /// Whether it takes the largest request.
+    takes_largest: bool,
+}
+
+/// Tries these servers, each on a connection of its own.
+pub(crate) async fn examine(
+    ensemble: &Arc<Ensemble>,
+    ours: Duration,
+    servers: impl Iterator<Item = &String>,
+    health: &mut Health,
+) {
+    let tried = servers.map(async |server| {
+        let limits = tokio::select! {
+            biased;
+            limits = limits_of(ensemble, ours, server) => limits,
+            () = ensemble.clock.sleep(PROBE) => None,
+        };
+        (server, limits)
+    });
+    let tried = join_all(tried).await;
+    let (check, mut wrong, mut untold) = ("limits", false, tried.is_empty());
+    for (server, limits) in tried {
+        let Some(limits) = limits else {
+            untold = true;
+            continue;
+        };
+        let session = limits.session;
+        if session < ours {
+            wrong = true;
+            health.found(
+                check,
+                Verdict::Fail,
+                format!(
+                    "{server} lets sessions last {session:?}, and this one has {ours:?}: when it moves there, its locks may be \
+                     given away before their holders know; give all servers the same tickTime and maxSessionTimeout, and \
+                     start clients anew after these were lowered"
+                ),
+            );
+        }
+        if !limits.takes_largest {
+            wrong = true;
+            health.found(
+                check,
+                Verdict::Warn,
+                format!(
+                    "{server} breaks the connection off at a request of {} KiB, and everybody's requests on it with that: set \
+                     jute.maxbuffer=1048575 or more on every server",
+                    LARGEST / 1024
+                ),
+            );
+        }
+    }
+    if !wrong {
+        let (verdict, detail) = if untold {
+            (
+                Verdict::Unknown,
+                "not every server lets itself be tried on a connection of its own",
+            )
+        } else {
+            (
+                Verdict::Pass,
+                "every server that serves takes sessions as long as this one, and the largest record",
+            )
+        };
+        health.found(check, verdict, detail);
+    }
+}
+
+async fn limits_of(ensemble: &Arc<Ensemble>, ours: Duration, server: &str) -> Option<Limits> {
+    let mut config = ensemble.config.clone();
+    config.servers = vec![server.to_owned()];
+    config.session_timeout = ours;
+    let client = ensemble.pump.hosting(dial(&config)).await.ok()?;
+    // There is no such node, so a server that reads the request says so.
+    let path = format!("/{}", "x".repeat(LARGEST));
+    let looked = client.check_stat(&path).await.map_err(unanswered);
+    Some(Limits {
+        session: client.session_timeout(),
+        takes_largest: !matches!(looked, Err(zk::Error::ConnectionLoss)),
+    })
+}
