@@ -395,9 +395,10 @@ impl Router {
         let (code, detail) = error::said(&refusal.says);
         let target = || {
             let (_, address) = detail.split_once(' ')?;
-            // A server may leave out the host: then it is its own.
+            // A server may leave out the host, or not know it: then it is its own.
             let own_host = Endpoint::parse(&link.address, 0)?.host;
-            let endpoint = match address.strip_prefix(':') {
+            let port = address.strip_prefix('?').unwrap_or(address);
+            let endpoint = match port.strip_prefix(':') {
                 Some(port) => Endpoint::new(own_host, port.parse().ok()?),
                 None => Endpoint::parse(address, 0)?,
             };

@@ -186,6 +186,38 @@ async fn a_wait_survives_that_its_slot_moves() {
     assert!(guard.release().await.is_clean());
 }
 
+/// Servers that do not know their own names send clients elsewhere by the port alone, and say so in one of two ways.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_without_names_are_found_by_their_ports() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    for (kind, redirect) in [("hostname", " ?:"), ("unknown-endpoint", " :")] {
+        for node in &servers.nodes {
+            let set = ["CONFIG", "SET", "cluster-preferred-endpoint-type", kind];
+            assert_eq!(node.command(&set).unwrap(), "OK");
+        }
+        let lock = redis(&servers.url()).await.unwrap().lock();
+        let wanted = request(kind, TTL * 30);
+        take(&*lock, &wanted).await;
+        let from = home(&servers, kind);
+        let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
+        let key = old.command(&["KEYS", &format!("*:l:{kind}")]).unwrap();
+        let moving = Moving::begin(old, new, &key);
+        let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
+        moving.bring(&keys.unwrap().lines().collect::<Vec<_>>());
+        let sent_away = old.command(&["GET", &key]).unwrap();
+        assert!(sent_away.contains(redirect), "{sent_away}");
+        let other = request(kind, TTL);
+        assert!(matches!(
+            lock.try_acquire(&other).await.unwrap(),
+            Attempt::Busy(_)
+        ));
+        let lease = Lease::new(wanted.name.clone(), wanted.owner, None);
+        let released = lock.release(&lease).await.unwrap();
+        assert!(matches!(released, ReleaseOutcome::Released { .. }));
+        moving.end();
+    }
+}
+
 /// A move may take long, or be left half done. A lock that is free then is nowhere, and its bucket's counter is somewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_taken_renewed_and_freed_while_their_slot_moves() {
