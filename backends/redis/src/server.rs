@@ -1,11 +1,15 @@
 //! What a server says about itself when we connect.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use redis::{Cmd, Value};
 
 use crate::error::{self, BACKEND};
+
+/// Times and tokens are texts of 16 digits, which compare like the numbers they are: from 2001 until the last token that
+/// there may be, in 2255.
+const DIGITS_16: Range<u64> = 1_000_000_000_000_000..9_007_199_254_740_991;
 
 /// A primary, as it was when the connection was made.
 #[derive(Clone, Debug)]
@@ -76,6 +80,12 @@ impl Server {
                 )
                 .on(BACKEND)
             })?;
+        if !DIGITS_16.contains(&time) {
+            return Err(unavailable(format!(
+                "the clock of {address} is wrong, {} seconds since 1970, and tokens are taken from it: set it",
+                time / 1_000_000
+            )));
+        }
         let mut server = Self {
             version: info.version(),
             epoch: info.epoch(),
@@ -223,6 +233,28 @@ mod tests {
             let error = Server::read(answers(&info, Value::Nil), "a:1").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    /// As of a machine that has no clock of its own and has not been told the time yet.
+    #[test]
+    fn a_clock_that_makes_no_tokens_is_refused() {
+        for (seconds, wrong) in [
+            ("0", true),
+            ("999999999", true),
+            ("1000000000", false),
+            ("9007199253", false),
+            ("9007199255", true),
+        ] {
+            let mut answers = answers(INFO, Value::Nil);
+            let time = [seconds, "0"].map(|text| Value::BulkString(text.into()));
+            answers[0] = Value::Array(time.to_vec());
+            let read = Server::read(answers, "a:1");
+            assert_eq!(read.is_err(), wrong, "{seconds}: {read:?}");
+            if let Err(error) = read {
+                assert_eq!(error.kind(), ErrorKind::Unavailable);
+                assert!(error.to_string().contains("the clock of a:1"), "{error}");
+            }
         }
     }
 
