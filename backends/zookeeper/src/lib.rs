@@ -49,7 +49,8 @@
 //! next request is served by a new one.
 //!
 //! How long a session lasts is what the ensemble granted when it began. A reconnect tells the driver of another limit, and
-//! the driver tells nobody: `maxSessionTimeout` must not be lowered below what sessions have.
+//! the driver tells nobody: `maxSessionTimeout` must not be lowered below what sessions have. Health tries what each server
+//! lets a session be.
 //!
 //! # Features
 //! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None by default; ZooKeeper's own digest authentication is always there.
