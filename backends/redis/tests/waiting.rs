@@ -106,7 +106,7 @@ async fn a_wait_survives_the_loss_of_its_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_that_its_connection_is_given_up() {
     let server = RedisServer::start().unwrap();
-    let waiter = locker(&format!("{}?request_timeout=200ms", server.url())).await;
+    let waiter = locker(&format!("{}?request_timeout=1s", server.url())).await;
     a_wait_survives(&server, &waiter, async || {
         server.signal(Signal::STOP).unwrap();
         let other = || waiter.lock("other").wait(Duration::ZERO).acquire();
