@@ -68,18 +68,12 @@ impl Pushes {
         (self.asked, self.at_once) = (Some((at, token)), false);
     }
 
-    /// One has come: how long to wait before asking.
-    fn came(&mut self, now: Moment) -> Duration {
-        let Some((asked, _)) = self.asked else {
-            return Duration::ZERO;
-        };
+    /// One has come: how long to wait before asking, if at all. A sleep takes a millisecond, however short it is.
+    fn came(&mut self, now: Moment) -> Option<Duration> {
+        let (asked, _) = self.asked?;
         let left = (asked + UNTOLD).since(now);
         self.at_once = !left.is_zero();
-        if self.in_vain < IN_VAIN {
-            Duration::ZERO
-        } else {
-            left
-        }
+        (self.in_vain >= IN_VAIN && self.at_once).then_some(left)
     }
 }
 
@@ -134,7 +128,11 @@ impl Contender for RedisContender {
             let told = self.armed || self.arm().await;
             tokio::select! {
                 biased;
-                () = self.place.woken() => clock.sleep(self.pushes.came(clock.now())).await,
+                () = self.place.woken() => {
+                    if let Some(pause) = self.pushes.came(clock.now()) {
+                        clock.sleep(pause).await;
+                    }
+                }
                 () = clock.sleep(UNTOLD), if !told => {}
             }
         };

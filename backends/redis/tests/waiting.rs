@@ -7,8 +7,11 @@
 mod common;
 
 use std::{
-    sync::Arc,
-    time::{Duration, Instant},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
 };
 
 use common::{SOON, locker, redis, request, take, within};
@@ -16,8 +19,9 @@ use distlock_conformance::{
     Workers,
     worker::{ReleaseReport, Worker},
 };
-use distlock_core::{Attempt, Clock as _, ErrorKind, Lease, Locker, SystemClock};
+use distlock_core::{Attempt, Clock, ErrorKind, Lease, Locker, Moment, Sleep, SystemClock};
 use distlock_harness::{Signal, distlock_binary, eventually_async, servers::redis::RedisServer};
+use distlock_redis::{Redis, RedisConfig};
 use tokio::task::JoinSet;
 
 const NAME: &str = "waited-for";
@@ -63,6 +67,46 @@ async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_en
         );
         assert!(taken.release().await.is_clean());
     }
+}
+
+/// The system's clock, which counts the short sleeps that were asked for.
+#[derive(Clone, Debug, Default)]
+struct Naps(Arc<AtomicU32>);
+
+impl Clock for Naps {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        let is_short = time < Duration::from_millis(50);
+        self.0.fetch_add(u32::from(is_short), Ordering::Relaxed);
+        SystemClock.sleep(time)
+    }
+}
+
+/// The shortest sleep of a timer is longer than many trips to the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_is_acted_on_without_a_pause() {
+    let server = RedisServer::start().unwrap();
+    let holder = locker(&server.url()).await;
+    let naps = Naps::default();
+    let config = RedisConfig::from_url(&server.url()).unwrap();
+    let store = Redis::open(config, Arc::new(naps.clone())).await.unwrap();
+    let guard = holder.lock(NAME).ttl(SOON * 20).acquire().await.unwrap();
+    let asked = request(NAME, SOON);
+    let mut contender = store.lock().contend(&asked).await.unwrap();
+    let busy = contender.attempt().await.unwrap();
+    assert!(matches!(busy, Attempt::Busy(Some(_))), "{busy:?}");
+    assert!(guard.release().await.is_clean());
+    within(SOON, "woken", contender.wait(SOON * 2)).await;
+    let granted = contender.attempt().await.unwrap();
+    assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
+    assert_eq!(naps.0.load(Ordering::Relaxed), 0);
 }
 
 /// The server pushes an expiry late when it has other things to expire, so the waiter's own timer must end the wait.
