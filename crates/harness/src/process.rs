@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsStr,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, kill_process, kill_process_group};
 
 pub use rustix::process::Signal;
@@ -42,11 +43,27 @@ impl Process {
     /// When the program cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let what = command.get_program().to_string_lossy().into_owned();
+        Self::start(command.process_group(0), what)
+    }
+
+    /// Starts a server in a session of its own, as a service manager does. Linux shares processors out by session: a server in
+    /// its client's would be given time as one more thread of the client.
+    ///
+    /// # Errors
+    /// As [`Process::spawn`].
+    pub fn serve(program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Self> {
+        let program = program.as_ref();
+        let what = program.to_string_lossy().into_owned();
+        ensure!(is_there(program), "start {what}: there is no such program");
+        // It becomes the server, so the process is the same, and leads its group as well.
+        Self::start(Command::new("setsid").arg(program).args(arguments), what)
+    }
+
+    fn start(command: &mut Command, what: String) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
             .spawn()
             .with_context(|| format!("start {what}"))?;
         let watchdog = Watchdog::over_group(child.id());
@@ -163,6 +180,16 @@ impl Drop for Process {
     }
 }
 
+/// Whether a program of this name could be started.
+fn is_there(program: &OsStr) -> bool {
+    let path = Path::new(program);
+    if path.components().count() > 1 {
+        return path.is_file();
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders).any(|folder| folder.join(path).is_file())
+}
+
 /// Sends a signal to a process.
 ///
 /// # Errors
@@ -257,6 +284,32 @@ mod tests {
         child.wait_for_line(SOON, |line| line == "here").unwrap();
         let error = child.wait(Duration::from_millis(50)).unwrap_err();
         assert!(format!("{error:#}").contains("here"), "{error:#}");
+    }
+
+    #[test]
+    fn a_server_leads_a_session_of_its_own_and_ends_with_its_children() {
+        let server = Process::serve("sh", &["-c", "sleep 60 & echo $!; wait"]).unwrap();
+        let child = server
+            .wait_for_line(SOON, |line| line.parse::<u32>().is_ok())
+            .unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.id())).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let [_, _, group, session] = fields.split(' ').take(4).collect::<Vec<_>>()[..] else {
+            panic!("{stat}")
+        };
+        let leader = server.id().to_string();
+        assert_eq!((group, session), (&*leader, &*leader));
+        drop(server);
+        eventually("its child is gone", SOON, || !alive(&child)).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_is_not_installed_is_an_error() {
+        for program in ["no-such-server", "/no/such-server"] {
+            let error = Process::serve(program, &[]).unwrap_err();
+            let said = format!("{error:#}");
+            assert!(said.contains(program), "{said}");
+        }
     }
 
     #[test]

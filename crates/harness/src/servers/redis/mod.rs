@@ -6,7 +6,6 @@ use std::{
     env, fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    process::Command,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -152,9 +151,9 @@ impl RedisServer {
         if !file.exists() {
             fs::write(&file, self.config.join("\n") + "\n")?;
         }
-        let mut command = Command::new(self.flavour.program()?);
-        command.arg(file).args(arguments);
-        let process = Process::spawn(&mut command)
+        let file = file.to_string_lossy();
+        let arguments = [&[&*file], arguments].concat();
+        let process = Process::serve(self.flavour.program()?, &arguments)
             .context("redis-server (Debian: apt-get install redis-server)")?;
         self.process = Some(process);
         Ok(())
