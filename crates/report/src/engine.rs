@@ -179,10 +179,29 @@ struct Tally {
     errors: u64,
     first_error: Option<String>,
     latencies: Latencies,
+    /// Those that are not among them yet. A histogram is large, and going to it each time would cost the next cycle what the
+    /// processor had at hand.
+    recent: Vec<Duration>,
     ended: Instant,
 }
 
+/// How many durations are gathered before they go to the histogram.
+const RECENT: usize = 512;
+
 impl Tally {
+    fn took(&mut self, time: Duration) {
+        self.recent.push(time);
+        if self.recent.len() >= RECENT {
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        for time in self.recent.drain(..) {
+            self.latencies.record(time);
+        }
+    }
+
     fn failed(&mut self, error: &impl ToString) {
         self.errors += 1;
         self.first_error.get_or_insert_with(|| error.to_string());
@@ -201,6 +220,7 @@ async fn run_task<S: Subject>(
         errors: 0,
         first_error: None,
         latencies: Latencies::new(),
+        recent: Vec::with_capacity(RECENT),
         ended: now(),
     };
     // Everybody gets one cycle, also when the machine was too busy to start a task in time.
@@ -210,7 +230,7 @@ async fn run_task<S: Subject>(
             Ok(held) => {
                 if let Some(hand_overs) = hand_overs {
                     if let Some(released) = hand_overs.granted(task) {
-                        tally.latencies.record(now().duration_since(released));
+                        tally.took(now().duration_since(released));
                     }
                     hand_overs.releasing(task);
                 }
@@ -223,7 +243,7 @@ async fn run_task<S: Subject>(
             Ok(()) => {
                 tally.cycles += 1;
                 if hand_overs.is_none() {
-                    tally.latencies.record(tally.ended.duration_since(start));
+                    tally.took(tally.ended.duration_since(start));
                 }
             }
             Err(error) => {
@@ -232,6 +252,7 @@ async fn run_task<S: Subject>(
             }
         }
         if tally.ended >= until {
+            tally.settle();
             return tally;
         }
         // A subject that is always ready would keep its thread to itself until the time is over.
