@@ -55,8 +55,12 @@ impl RedisLock {
         Ok(&self.store)
     }
 
-    fn submit(&self, what: What) -> impl Future<Output = Result<Answer>> + Send + use<'_> {
-        let submitted = self.open().map(|store| store.submit(what));
+    fn submit<'a>(
+        &'a self,
+        name: &'a LockName,
+        what: What,
+    ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
+        let submitted = self.open().map(|store| store.submit(Some(name), what));
         async move { submitted?.await }
     }
 
@@ -166,7 +170,10 @@ impl DistLock for RedisLock {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        match self.submit(What::Acquire(request.clone())).await? {
+        match self
+            .submit(&request.name, What::Acquire(request.clone()))
+            .await?
+        {
             Answer::Acquired(attempt) => Ok(attempt),
             other => Err(other.unexpected()),
         }
@@ -178,7 +185,10 @@ impl DistLock for RedisLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        match self.submit(What::Renew(lease.clone(), *renewal)).await? {
+        match self
+            .submit(&lease.name, What::Renew(lease.clone(), *renewal))
+            .await?
+        {
             Answer::Renewed(renewed) => Ok(renewed),
             other => Err(other.unexpected()),
         }
@@ -192,7 +202,7 @@ impl DistLock for RedisLock {
         } else {
             What::Release(lease.clone())
         };
-        match store.submit(op).await? {
+        match store.submit(Some(&lease.name), op).await? {
             Answer::Released(outcome) => Ok(outcome),
             other => Err(other.unexpected()),
         }
@@ -211,7 +221,7 @@ impl DistLock for RedisLock {
             .on(BACKEND));
         }
         let op = What::HandOver(lease.clone(), next.clone());
-        match store.submit(op).await? {
+        match store.submit(Some(&lease.name), op).await? {
             Answer::HandedOver(handed) => {
                 if let HandOver::Done(_) = &handed {
                     store.ways().runs.passed(lease.owner, next.owner);
@@ -260,7 +270,10 @@ impl DistLock for RedisLock {
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        match self.submit(What::Force(name.clone(), expected)).await? {
+        match self
+            .submit(name, What::Force(name.clone(), expected))
+            .await?
+        {
             Answer::Forced(forced) => Ok(forced),
             other => Err(other.unexpected()),
         }

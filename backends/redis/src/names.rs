@@ -71,11 +71,11 @@ impl Names {
     }
 
     pub(crate) fn lock(&self, name: &LockName) -> Target {
-        self.named('l', name.as_str())
+        self.named(b'l', name.as_str())
     }
 
     pub(crate) fn record(&self, key: &RecordKey) -> Target {
-        self.named('r', key.as_str())
+        self.named(b'r', key.as_str())
     }
 
     /// Writes the key that marks a waiter for a lock.
@@ -87,12 +87,16 @@ impl Names {
         key.push_str(&lock.key[kind + 1..]);
     }
 
-    pub(crate) fn counter(&self, bucket: Bucket) -> String {
-        self.of_bucket(bucket, 'c')
+    /// Writes the key of the bucket's counter.
+    pub(crate) fn counter(&self, bucket: Bucket, key: &mut Vec<u8>) {
+        key.clear();
+        self.open(key, bucket, b'c');
     }
 
-    pub(crate) fn index(&self, bucket: Bucket) -> String {
-        self.of_bucket(bucket, 'i')
+    /// Writes the key of the bucket's index of records.
+    pub(crate) fn index(&self, bucket: Bucket, key: &mut Vec<u8>) {
+        key.clear();
+        self.open(key, bucket, b'i');
     }
 
     /// A glob that matches the keys of all locks whose names start with `prefix`, and nothing of another store.
@@ -110,47 +114,58 @@ impl Names {
         (u16::from_str_radix(bucket, 16).ok()? == Bucket::of(name.as_str()).0).then_some(name)
     }
 
-    fn named(&self, kind: char, name: &str) -> Target {
+    fn named(&self, kind: u8, name: &str) -> Target {
         let bucket = Bucket::of(name);
-        let mut key = String::with_capacity(self.head.len() + 7 + name.len() + 16);
+        let mut key = Vec::with_capacity(self.head.len() + 7 + name.len() + 16);
         self.open(&mut key, bucket, kind);
-        key.push(':');
+        key.push(b':');
         push_encoded(&mut key, name);
+        let key = text(key);
         Target { key, bucket }
     }
 
-    fn of_bucket(&self, bucket: Bucket, kind: char) -> String {
-        let mut key = String::with_capacity(self.head.len() + 6);
-        self.open(&mut key, bucket, kind);
-        key
-    }
-
-    fn open(&self, key: &mut String, bucket: Bucket, kind: char) {
-        key.push_str(&self.head);
-        for shift in [8, 4, 0] {
-            key.push(hex(bucket.0 >> shift));
-        }
-        key.push_str("}:");
-        key.push(kind);
+    fn open(&self, key: &mut Vec<u8>, bucket: Bucket, kind: u8) {
+        key.extend_from_slice(self.head.as_bytes());
+        let [high, middle, low] = [8, 4, 0].map(|shift| hex(bucket.0 >> shift));
+        key.extend_from_slice(&[high, middle, low, b'}', b':', kind]);
     }
 }
 
-/// As [`encode`], without a string of its own: every operation passes here.
-fn push_encoded(key: &mut String, name: &str) {
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {
-            key.push(char::from(byte));
-        } else {
-            key.push('~');
-            key.push(hex(u16::from(byte >> 4)));
-            key.push(hex(u16::from(byte)));
-        }
+/// A prefix is text, and everything else in a key is ASCII.
+fn text(key: Vec<u8>) -> String {
+    String::from_utf8(key).unwrap_or_default()
+}
+
+/// As [`encode`], without a string of its own: every operation passes here, and most of a name stands as it is.
+fn push_encoded(key: &mut Vec<u8>, name: &str) {
+    let mut rest = name.as_bytes();
+    loop {
+        let special = rest.iter().position(|byte| !PLAIN[usize::from(*byte)]);
+        let (plain, encoded) = rest.split_at(special.unwrap_or(rest.len()));
+        key.extend_from_slice(plain);
+        let Some((&byte, after)) = encoded.split_first() else {
+            return;
+        };
+        let byte = u16::from(byte);
+        key.extend_from_slice(&[b'~', hex(byte >> 4), hex(byte)]);
+        rest = after;
     }
 }
 
-fn hex(digit: u16) -> char {
+/// The bytes that stand for themselves.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        plain[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        byte += 1;
+    }
+    plain
+};
+
+fn hex(digit: u16) -> u8 {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    char::from(DIGITS[usize::from(digit & 15)])
+    DIGITS[usize::from(digit & 15)]
 }
 
 /// CRC-16/XMODEM, as the cluster specification asks for.
@@ -185,11 +200,14 @@ mod tests {
         // Part of the format: a changed hash would let two versions hold one lock.
         let lock = names().lock(&name);
         assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
-        let mut mark = String::from("something else");
-        names().waiting(&lock, &mut mark);
-        assert_eq!(mark, "distlock:{b137}:w:order~3a42");
-        assert_eq!(names().counter(Bucket::of("order:42")), "distlock:{b137}:c");
-        assert_eq!(names().index(Bucket(0x3ff)), "distlock:{b3ff}:i");
+        let mut key = String::from("something else");
+        names().waiting(&lock, &mut key);
+        assert_eq!(key, "distlock:{b137}:w:order~3a42");
+        let mut key = key.into_bytes();
+        names().counter(Bucket::of("order:42"), &mut key);
+        assert_eq!(key, b"distlock:{b137}:c");
+        names().index(Bucket(0x3ff), &mut key);
+        assert_eq!(key, b"distlock:{b3ff}:i");
         assert_eq!(names().locks_like("order:"), "distlock:{b???}:l:order~3a*");
     }
 
@@ -224,13 +242,24 @@ mod tests {
     fn all_keys_of_a_bucket_are_in_one_slot() {
         let name = LockName::new("{user}:*").unwrap();
         let bucket = Bucket::of(name.as_str());
+        let (mut counter, mut index) = (Vec::new(), Vec::new());
+        names().counter(bucket, &mut counter);
+        names().index(bucket, &mut index);
         for key in [
-            names().lock(&name).key,
-            names().counter(bucket),
-            names().index(bucket),
-            names().record(&RecordKey::new(name.as_str()).unwrap()).key,
+            names().lock(&name).key.into_bytes(),
+            counter,
+            index,
+            names()
+                .record(&RecordKey::new(name.as_str()).unwrap())
+                .key
+                .into_bytes(),
         ] {
-            assert_eq!(Some(Slot::for_key(&key)), Slot::new(bucket.slot()), "{key}");
+            assert_eq!(
+                Some(Slot::for_key(&key)),
+                Slot::new(bucket.slot()),
+                "{}",
+                key.escape_ascii()
+            );
         }
     }
 

@@ -93,8 +93,10 @@ impl RedisRecords {
                 return Ok(merge.into_keys());
             }
             let ways = self.open()?.ways();
+            let mut index = Vec::new();
             let calls = wanted.iter().map(|bucket| {
-                let command = merge.command(*bucket, &ways.names.index(*bucket));
+                ways.names.index(*bucket, &mut index);
+                let command = merge.command(*bucket, &index);
                 Call::plain(*bucket, vec![command])
             });
             let heard = ways.router.exchange(calls.collect()).await;
@@ -162,7 +164,7 @@ impl Merge {
         })
     }
 
-    fn command(&self, bucket: Bucket, index: &str) -> Cmd {
+    fn command(&self, bucket: Bucket, index: &[u8]) -> Cmd {
         let mut command = redis::cmd("ZRANGEBYLEX");
         let start = self.next.get(&bucket).and_then(Option::as_deref);
         command
@@ -222,7 +224,7 @@ impl Records for RedisRecords {
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value).map_err(|error| error.on(BACKEND).during("put"))?;
         let op = What::Put(key.clone(), value.to_vec(), expect);
-        match self.open()?.submit(op).await? {
+        match self.open()?.submit(None, op).await? {
             Answer::Written(written) => Ok(written),
             other => Err(other.unexpected()),
         }
@@ -230,7 +232,7 @@ impl Records for RedisRecords {
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
         let op = What::Delete(key.clone(), expect);
-        match self.open()?.submit(op).await? {
+        match self.open()?.submit(None, op).await? {
             Answer::Deleted(deleted) => Ok(deleted),
             other => Err(other.unexpected()),
         }

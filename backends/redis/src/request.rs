@@ -195,7 +195,7 @@ impl Request<'_> {
                 continue;
             };
             self.command
-                .arg(value::start(lease))
+                .arg(value::start(lease).as_bytes())
                 .arg(renewal.ttl.as_millis());
             let (step, nonce) = match renewal.ticket {
                 TicketStep::Keep => ("K", ""),
@@ -219,7 +219,7 @@ impl Request<'_> {
     fn starts(&mut self) {
         for op in self.ops {
             if let What::Release(lease) | What::ReleaseAndLook(lease) = &op.what {
-                self.command.arg(value::start(lease));
+                self.command.arg(value::start(lease).as_bytes());
             }
         }
     }
@@ -299,7 +299,7 @@ impl Request<'_> {
         self.counters();
         for op in self.ops {
             if let What::HandOver(lease, next) = &op.what {
-                self.command.arg(value::start(lease));
+                self.command.arg(value::start(lease).as_bytes());
                 self.owner(next.owner);
                 self.terms(next);
             }
@@ -317,7 +317,7 @@ impl Request<'_> {
             let What::HandOver(lease, next) = &op.what else {
                 continue;
             };
-            self.command.arg(value::start(lease));
+            self.command.arg(value::start(lease).as_bytes());
             self.owner(next.owner);
             self.terms(next);
             self.command.arg(at.of(op.target.bucket));
@@ -394,14 +394,18 @@ impl Request<'_> {
     }
 
     fn counters(&mut self) {
+        let mut key = Vec::new();
         for bucket in &self.buckets {
-            self.command.arg(self.names.counter(*bucket));
+            self.names.counter(*bucket, &mut key);
+            self.command.arg(&key);
         }
     }
 
     fn indexes(&mut self) {
+        let mut key = Vec::new();
         for bucket in &self.buckets {
-            self.command.arg(self.names.index(*bucket));
+            self.names.index(*bucket, &mut key);
+            self.command.arg(&key);
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, Clock, Epoch, Error, ErrorKind, HandOver, Lease, Renewed, Result,
+    Attempt, Clock, Epoch, Error, ErrorKind, HandOver, Lease, LockName, Renewed, Result,
     batch::{Batcher, Executor, Failure, Limits, Reply},
 };
 use futures_util::future::join_all;
@@ -36,8 +36,11 @@ use crate::{
 const LINES: u16 = 16;
 
 /// How many batches may be out at the same time: while the server works on one, the next is being put together and the
-/// answers to another are read. More would only be smaller.
+/// answers to another are read. More would only be smaller, as long as there is no crowd.
 const IN_FLIGHT: usize = 4;
+
+/// How many operations make a batch that is worth dividing: with fewer, what each script costs besides tells.
+const UNDIVIDED: usize = 32;
 
 /// What a handle's locks and records share. Connections close with the last of them.
 pub(crate) struct Store {
@@ -127,6 +130,7 @@ impl Store {
         let mut limits = Limits::default();
         limits.bytes = 1024 * 1024;
         limits.in_flight = IN_FLIGHT;
+        limits.undivided = UNDIVIDED;
         // A script costs the server more than the way there costs anybody.
         limits.ahead = true;
         let lines = (0..lines).map(|_| Batcher::new(Writer(Arc::clone(&ways)), limits));
@@ -151,16 +155,16 @@ impl Store {
         self.ways.router.dialer.clock()
     }
 
-    /// Sends an operation with the next batch.
+    /// Sends an operation on the lock of this name, or on a record, with the next batch.
     // Not an async function: what it is given would be kept in its future a second time.
-    pub(crate) fn submit(
-        &self,
+    pub(crate) fn submit<'a>(
+        &'a self,
+        name: Option<&'a LockName>,
         what: What,
-    ) -> impl Future<Output = Result<Answer>> + Send + use<'_> {
+    ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
         let op = Box::new(Op::new(&self.ways.names, what));
         async move {
             let operation = op.operation();
-            let name = op.lock().cloned();
             let line = match &*self.lines {
                 [only] => only,
                 lines => {
@@ -170,7 +174,7 @@ impl Store {
             };
             line.submit(op).await.map_err(|error| {
                 let error = error.on(BACKEND).during(operation);
-                match &name {
+                match name {
                     Some(name) => error.about(name),
                     None => error,
                 }

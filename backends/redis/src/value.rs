@@ -28,37 +28,58 @@ pub(crate) fn owner(owner: OwnerId, buffer: &mut [u8; OWNER]) -> &str {
 
 /// A number as it stands in a value.
 pub(crate) fn number(number: u64) -> String {
-    let mut text = String::with_capacity(NUMBER);
-    push_number(&mut text, number);
-    text
+    String::from_utf8_lossy(&written(number)).into_owned()
 }
 
-/// Writes a number of at most 16 digits, as they all are. Every release passes here, and the standard formatter takes longer.
-fn push_number(text: &mut String, mut number: u64) {
+/// A number of at most 16 digits, as they all are. Every release passes here, and the standard formatter takes longer.
+fn written(mut number: u64) -> [u8; NUMBER] {
     let mut digits = [b'0'; NUMBER];
-    for digit in digits.iter_mut().rev() {
-        // A remainder of ten is one digit.
-        *digit += u8::try_from(number % 10).unwrap_or(0);
-        number /= 10;
+    for pair in digits.rchunks_exact_mut(2) {
+        // A remainder of a hundred is two digits.
+        let two = u8::try_from(number % 100).unwrap_or(0);
+        number /= 100;
+        pair[0] += two / 10;
+        pair[1] += two % 10;
     }
-    text.push_str(str::from_utf8(&digits).unwrap_or_default());
+    digits
 }
 
 /// A number as a script answers with it.
 pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
-    digits(str::from_utf8(text).ok()?)
+    if text.len() != NUMBER {
+        return None;
+    }
+    text.iter().try_fold(0, |number: u64, digit| {
+        let digit = digit.wrapping_sub(b'0');
+        (digit < 10).then(|| number * 10 + u64::from(digit))
+    })
+}
+
+/// What the value of a lease's lock starts with.
+pub(crate) struct Start {
+    bytes: [u8; OWNER + 1 + NUMBER],
+    len: usize,
+}
+
+impl Start {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// What the value of this lease's lock starts with.
-pub(crate) fn start(lease: &Lease) -> String {
-    let mut buffer = [0; OWNER];
-    let mut text = String::with_capacity(OWNER + 1 + NUMBER);
-    text.push_str(owner(lease.owner, &mut buffer));
+pub(crate) fn start(lease: &Lease) -> Start {
+    let mut start = Start {
+        bytes: [b' '; OWNER + 1 + NUMBER],
+        len: OWNER,
+    };
+    let (owner, number) = start.bytes.split_at_mut(OWNER);
+    lease.owner.as_uuid().as_simple().encode_lower(owner);
     if let Some(token) = lease.token {
-        text.push(' ');
-        push_number(&mut text, token.get());
+        number[1..].copy_from_slice(&written(token.get()));
+        start.len = start.bytes.len();
     }
-    text
+    start
 }
 
 /// Holder and meta as they stand in a value.
@@ -88,7 +109,8 @@ fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
     let text = str::from_utf8(value).ok()?;
     let mut parts = text.splitn(5, ' ');
     let owner = parts.next()?;
-    let (token, micros) = (digits(parts.next()?)?, digits(parts.next()?)?);
+    let mut number = || read_number(parts.next()?.as_bytes());
+    let (token, micros) = (number()?, number()?);
     let ticket = parts.next()?;
     let is_hex = |text: &str| text.len() == OWNER && text.bytes().all(|b| b.is_ascii_hexdigit());
     if !is_hex(owner) || !(ticket == "-" || is_hex(ticket)) {
@@ -114,9 +136,8 @@ fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
 /// [`ErrorKind::Corrupt`] for what this library never writes.
 pub(crate) fn entry(key: &RecordKey, value: &[u8], now: u64) -> Result<Entry> {
     let parsed = value.split_at_checked(2 * NUMBER).and_then(|(head, rest)| {
-        let head = str::from_utf8(head).ok()?;
         let (version, written) = head.split_at_checked(NUMBER)?;
-        let (version, written) = (digits(version)?, digits(written)?);
+        let (version, written) = (read_number(version)?, read_number(written)?);
         let age = Duration::from_micros(now.saturating_sub(written));
         Some(Entry::new(Version::new(version), rest.to_vec(), Some(age)))
     });
@@ -130,11 +151,6 @@ pub(crate) fn corrupt_record(key: &RecordKey) -> Error {
             "the store holds something under the key of record {key:?} that this library did not write"
         ),
     )
-}
-
-fn digits(text: &str) -> Option<u64> {
-    let plain = text.len() == NUMBER && text.bytes().all(|b| b.is_ascii_digit());
-    plain.then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]

@@ -34,7 +34,9 @@ impl Verbatim {
     pub(crate) fn take(&self, lease: &Lease) -> Option<String> {
         let label = self.labels().remove(&lease.owner)?;
         let token = value::number(lease.token?.get());
-        Some(format!("{} {token} - {label}", value::start(lease)))
+        let start = value::start(lease);
+        let start = str::from_utf8(start.as_bytes()).ok()?;
+        Some(format!("{start} {token} - {label}"))
     }
 
     fn labels(&self) -> MutexGuard<'_, HashMap<OwnerId, Box<str>>> {

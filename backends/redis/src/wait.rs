@@ -108,7 +108,7 @@ impl Contender for RedisContender {
         self.store.check_open()?;
         let asked = What::Contend(self.request.clone());
         let at = self.store.clock().now();
-        let answer = self.store.submit(asked).await?;
+        let answer = self.store.submit(Some(&self.request.name), asked).await?;
         self.armed = !matches!(answer, Answer::BusyUntold(_));
         let attempt = match answer {
             Answer::Acquired(attempt) => attempt,

@@ -68,7 +68,7 @@ async fn everything(url: &str) -> std::result::Result<Health, String> {
     let alone = request("alone", LONG);
     let alone = granted(lock.try_acquire(&alone).await, &alone)?;
     got!(lock.release(&alone).await, ReleaseOutcome::Released { .. });
-    let wanted: Vec<_> = (0..16).map(|at| request(&format!("n{at}"), LONG)).collect();
+    let wanted: Vec<_> = (0..64).map(|at| request(&format!("n{at}"), LONG)).collect();
     let asked = join_all(wanted.iter().map(|request| lock.try_acquire(request))).await;
     let held = asked.into_iter().zip(&wanted);
     let held: Vec<_> = held

@@ -322,8 +322,9 @@ impl Claim {
                         self.unanswered += 1;
                     }
                     failures += 1;
-                    let out_of_time = until.is_some_and(|until| self.inner.clock().now() >= until);
-                    let left = self.end.left(&**self.inner.clock());
+                    let now = self.inner.clock().now();
+                    let out_of_time = until.is_some_and(|until| now >= until);
+                    let left = self.end.left(now);
                     let again = error.is_retryable()
                         && self.in_flight.is_none()
                         && failures <= RETRIES
@@ -398,7 +399,7 @@ impl Claim {
             .ttl
             .duration()
             .clamp(Duration::from_secs(1), Duration::from_secs(5))
-            .min(self.end.left(&**self.inner.clock()));
+            .min(self.end.left(sent));
         let clock = Arc::clone(self.inner.clock());
         self.in_flight = Some(operation);
         let landed = bounded(&*clock, limit, async {
@@ -466,7 +467,7 @@ impl Claim {
         self.unanswered += 1;
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
         let clock = &**self.inner.clock();
-        let limit = Duration::from_secs(1).min(self.end.left(clock));
+        let limit = Duration::from_secs(1).min(self.end.left(clock.now()));
         bounded(clock, limit, self.inner.backend().release(&lease)).await?;
         self.unanswered -= 1;
         Ok(())

@@ -1,9 +1,14 @@
 //! A bound on every wait for a store.
 
-use std::{future::Future, pin::pin, task::Poll, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
 
 use crate::{
-    clock::{Clock, Moment},
+    clock::{Clock, Moment, Timer},
     error::{Error, ErrorKind, Result},
 };
 
@@ -19,9 +24,9 @@ impl End {
         Self(wait.map(|wait| clock.now() + wait + BEYOND))
     }
 
-    /// What one more step at the store may take.
-    pub(crate) fn left(self, clock: &dyn Clock) -> Duration {
-        let left = |end: Moment| end.since(clock.now()).min(BEYOND);
+    /// What one more step at the store may take from now on.
+    pub(crate) fn left(self, now: Moment) -> Duration {
+        let left = |end: Moment| end.since(now).min(BEYOND);
         self.0.map_or(BEYOND, left)
     }
 }
@@ -34,16 +39,25 @@ pub(crate) async fn bounded<T>(
     operation: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let mut operation = pin!(operation);
-    let first = std::future::poll_fn(|context| Poll::Ready(operation.as_mut().poll(context))).await;
-    if let Poll::Ready(answer) = first {
-        return answer;
-    }
-    if !limit.is_zero() {
-        tokio::select! {
-            biased;
-            answer = operation => return answer,
-            () = clock.sleep(limit) => {}
+    let mut timer = pin!(None);
+    // One look at the operation each time: those that wait are many layers deep.
+    let answer = poll_fn(|context| {
+        if let Poll::Ready(answer) = operation.as_mut().poll(context) {
+            return Poll::Ready(Some(answer));
         }
+        if limit.is_zero() {
+            return Poll::Ready(None);
+        }
+        if timer.is_none() {
+            timer.set(Some(Timer::start(clock, limit)));
+        }
+        match timer.as_mut().as_pin_mut() {
+            Some(timer) => timer.poll(context).map(|()| None),
+            None => Poll::Pending,
+        }
+    });
+    if let Some(answer) = answer.await {
+        return answer;
     }
     Err(Error::new(
         ErrorKind::OutcomeUnknown,

@@ -69,6 +69,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Sleeps for about `time`. Callers check [`Clock::now`] afterwards: a sleep may end late after a suspend.
     fn sleep(&self, time: Duration) -> Sleep;
+
+    /// Whether it is [`SystemClock`], whose sleeps can do without a box.
+    #[doc(hidden)]
+    fn is_system(&self) -> bool {
+        false
+    }
 }
 
 /// The machine's own clock: `CLOCK_BOOTTIME` on Linux, which unlike [`std::time::Instant`] counts suspend.
@@ -97,25 +103,67 @@ impl Clock for SystemClock {
         SystemTime::now()
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the one place that sleeps"
-    )]
     fn sleep(&self, time: Duration) -> Sleep {
-        Box::pin(SystemSleep {
-            sleep: tokio::time::sleep(time),
-            home: home(),
-        })
+        Box::pin(SystemSleep::start(time))
+    }
+
+    fn is_system(&self) -> bool {
+        true
+    }
+}
+
+pin_project! {
+    /// A sleep that lies in the future of whoever sleeps, where the clock allows that: every step at a store has one.
+    #[project = TimerProjection]
+    pub(crate) enum Timer {
+        System { #[pin] sleep: SystemSleep },
+        Other { sleep: Sleep },
+    }
+}
+
+impl Timer {
+    pub(crate) fn start(clock: &dyn Clock, time: Duration) -> Self {
+        if clock.is_system() {
+            let sleep = SystemSleep::start(time);
+            Self::System { sleep }
+        } else {
+            let sleep = clock.sleep(time);
+            Self::Other { sleep }
+        }
+    }
+}
+
+impl Future for Timer {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.project() {
+            TimerProjection::System { sleep } => sleep.poll(context),
+            TimerProjection::Other { sleep } => sleep.as_mut().poll(context),
+        }
     }
 }
 
 pin_project! {
     /// A sleep on whichever runtime polls it. What a caller leaves behind in the middle of a request goes on on the thread
     /// that cleans up, and the caller's runtime, with its timers, may be gone by then.
-    struct SystemSleep {
+    pub(crate) struct SystemSleep {
         #[pin]
         sleep: tokio::time::Sleep,
         home: Option<runtime::Id>,
+    }
+}
+
+impl SystemSleep {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that sleeps"
+    )]
+    fn start(time: Duration) -> Self {
+        Self {
+            sleep: tokio::time::sleep(time),
+            home: home(),
+        }
     }
 }
 

@@ -239,10 +239,10 @@ impl Guard {
         self.hold.lost_error(reason)
     }
 
-    fn departure(&self) -> Departure {
+    fn departure(&self) -> Departure<'_> {
         Departure {
-            inner: Arc::clone(&self.inner),
-            hold: Arc::clone(&self.hold),
+            inner: &self.inner,
+            hold: &self.hold,
             stage: Stage::Held,
         }
     }
@@ -267,9 +267,9 @@ impl Drop for Guard {
 }
 
 /// The last guard on its way out. Whatever step it is dropped at, the rest happens in the background.
-struct Departure {
-    inner: Arc<Inner>,
-    hold: Arc<Hold>,
+struct Departure<'a> {
+    inner: &'a Arc<Inner>,
+    hold: &'a Arc<Hold>,
     stage: Stage,
 }
 
@@ -283,7 +283,7 @@ enum Stage {
     Gone,
 }
 
-impl Departure {
+impl Departure<'_> {
     /// No renewal may be on its way while the lock is released.
     async fn join_renewal(&self) {
         self.hold.leave();
@@ -302,7 +302,7 @@ impl Departure {
     fn finish(&mut self) -> Option<Option<crate::queue::Seat>> {
         let finished = self.hold.finish();
         // A renewal that has just ended files no hold that is over.
-        self.inner.keeper().forget(&self.hold);
+        self.inner.keeper().forget(self.hold);
         match finished {
             Ok(seat) => {
                 self.stage = Stage::Leaving;
@@ -310,7 +310,7 @@ impl Departure {
             }
             Err(_) => {
                 self.stage = Stage::Gone;
-                release::forgotten(&self.inner, &self.hold);
+                release::forgotten(self.inner, self.hold);
                 None
             }
         }
@@ -330,7 +330,7 @@ impl Departure {
     }
 }
 
-impl Drop for Departure {
+impl Drop for Departure<'_> {
     fn drop(&mut self) {
         let seat = match self.stage {
             Stage::Gone => return,
@@ -341,9 +341,9 @@ impl Drop for Departure {
             },
         };
         let again = self.stage == Stage::Leaving && seat.is_none();
-        let mut what = LetGo::of(&self.hold, seat, self.keep_for());
+        let mut what = LetGo::of(self.hold, seat, self.keep_for());
         what.again = again;
-        release::in_background(&self.inner, what);
+        release::in_background(self.inner, what);
     }
 }
 

@@ -88,7 +88,7 @@ impl GuardSet {
     /// Gives back what was taken for nothing, in the background once the time is over.
     async fn give_back(self, clock: &dyn Clock, end: End) {
         let release = async { Ok(self.release().await) };
-        let _ = bounded(clock, end.left(clock), release).await;
+        let _ = bounded(clock, end.left(clock.now()), release).await;
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) async fn acquire(
     for mut wanted in all {
         wanted.wait = until.map(|until| until.since(clock.now()));
         wanted.end = end;
-        let taken = if end.left(clock).is_zero() {
+        let taken = if end.left(clock.now()).is_zero() {
             Err(too_slow(&wanted, &set))
         } else {
             take(inner, &each, wanted).await

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque, hash_map},
     fmt,
     future::Future,
-    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll},
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::{
     clock::Moment,
     contract::{AcquireRequest, Grant, HolderInfo},
-    hash::AsIs,
+    hash::{AsIs, OfNames},
     hold::Hold,
     name::LockName,
 };
@@ -25,7 +25,7 @@ const SHARDS: usize = 16;
 /// All names that tasks of this process hold or want.
 pub(crate) struct Queues {
     shards: [Mutex<Lines>; SHARDS],
-    hasher: RandomState,
+    hasher: OfNames,
 }
 
 type Lines = HashMap<Key, Line, BuildHasherDefault<AsIs>>;
@@ -118,7 +118,7 @@ impl Queues {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             shards: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
+            hasher: OfNames::default(),
         })
     }
 
@@ -273,18 +273,12 @@ impl Seat {
             .map(|waiter| Next { waiter })
     }
 
-    /// Whether local tasks wait behind the hand-over limit.
-    pub(crate) fn anybody_waits(&self) -> bool {
-        self.with_line(|line| !line.waiting.is_empty())
-            .unwrap_or(false)
-    }
-
     /// Counts a hand-over.
     pub(crate) fn handed_over(&self) {
         self.with_line(|line| line.run += 1);
     }
 
-    /// Lets the next waiter ask the store.
+    /// Lets the next waiter ask the store, if there is one.
     pub(crate) fn pass(mut self, step_aside: bool) {
         self.move_on(step_aside);
     }

@@ -141,9 +141,8 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
         Ok(ReleaseOutcome::Released { others_waiting }) => {
             inner.meters().released.increment(1);
             if let Some(seat) = seat {
-                // Local tasks still wait, so it was the limit that ended the run: step aside if others are there.
-                let step_aside = limit > 0 && seat.anybody_waits() && others_waiting != Some(false);
-                seat.pass(step_aside);
+                // Where local tasks still wait, it was the limit that ended the run: step aside if others are there.
+                seat.pass(limit > 0 && others_waiting != Some(false));
             }
             Released::Clean
         }

@@ -121,7 +121,7 @@ async fn nested(
     min_hold: Duration,
 ) -> Result<Guard> {
     let longer = wanted.request.ttl > hold.ttl();
-    let (clock, limit) = (inner.clock(), wanted.end.left(&**inner.clock()));
+    let (clock, limit) = (inner.clock(), wanted.end.left(inner.clock().now()));
     let guard = Guard::new(inner, hold, min_hold);
     if longer {
         let extension = guard.extend(wanted.request.ttl.duration());

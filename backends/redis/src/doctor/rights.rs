@@ -19,9 +19,9 @@ pub(super) async fn rights(router: &Router, link: &Link) -> Result<Finding> {
     // No key of it: a server of a cluster answers for all slots.
     question.arg(&scripts::RIGHTS.source).arg(0);
     let names = Names::new(&router.dialer.config().prefix);
-    question
-        .arg(names.counter(Bucket::of("")))
-        .arg(u8::from(router.is_cluster()));
+    let mut key = Vec::new();
+    names.counter(Bucket::of(""), &mut key);
+    question.arg(key).arg(u8::from(router.is_cluster()));
     Ok(match link.send_one(&question).await? {
         Value::ServerError(refusal) if error::said(&refusal).0 == "NOPERM" => (
             check,

@@ -10,18 +10,13 @@ use std::{
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::{
-    error::{Error, ErrorKind, Result},
-    log,
-};
+use crate::error::{Error, ErrorKind, Result};
 
 use super::{
     Executor, Failure, Reply, Shared,
+    handout::{Outcome, hand_out, reply_of},
     queue::{Answered, Batch, Claimed},
 };
-
-/// What came of a batch.
-type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
 
 /// The right to have one batch in flight. Whoever owns it keeps the queue moving, or gives it back.
 pub(super) struct Slot<E: Executor> {
@@ -98,7 +93,7 @@ impl<E: Executor> Slot<E> {
                 let Some((batch, outcome)) = back.take() else {
                     return;
                 };
-                self.distribute(batch, outcome);
+                hand_out(&shared, batch, outcome).await;
                 self.unclaim();
                 continue;
             };
@@ -109,7 +104,7 @@ impl<E: Executor> Slot<E> {
                 if let Some((batch, outcome)) = back.take() {
                     // One look sends it; the answers are handed out while the store is at it.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
-                    self.distribute(batch, outcome);
+                    hand_out(&shared, batch, outcome).await;
                     self.answered();
                     if shared.in_steps {
                         // Those who were answered run first: whoever waits for each step has a thread woken for each.
@@ -157,7 +152,14 @@ impl<E: Executor> Slot<E> {
     /// The next batch; gives the slot back in the same step when there is none.
     fn next(&mut self) -> Option<Batch<E>> {
         let mut state = self.shared.state();
-        let batch = state.queue.take(&self.shared.executor);
+        // One for a crowd that has gone. What is left must not depend on callers that drive their own.
+        let (running, alone) = (state.running, state.leaders.len() + 1);
+        let crowd = state.queue.len() >= self.shared.undivided;
+        let batch = if running > self.shared.in_flight && running > alone && !crowd {
+            None
+        } else {
+            state.queue.take(&self.shared.executor)
+        };
         if batch.is_none() {
             self.given_back = true;
             state.running -= 1;
@@ -165,50 +167,6 @@ impl<E: Executor> Slot<E> {
             self.shared.quiet.notify_waiters();
         }
         batch
-    }
-
-    fn distribute(&self, batch: Batch<E>, outcome: Outcome<E>) {
-        let shared = &self.shared;
-        let (alone, lone) = (batch.alone, batch.ops.len() == 1);
-        if alone {
-            let given_up = shared.state().queue.alone_ended(outcome.is_err());
-            if let Err(Failure::Split(error) | Failure::Whole(error)) = &outcome {
-                for pending in given_up {
-                    let _ = pending.answer(Err(error.clone()));
-                }
-            }
-        }
-        match outcome {
-            Ok(replies) => {
-                let mut replies = replies.into_iter();
-                for pending in batch.into_pending() {
-                    match replies.next() {
-                        Some(Reply::Alone) if !lone => {
-                            shared.state().queue.push_alone(&shared.executor, pending);
-                        }
-                        reply => {
-                            if let Some((op, Ok(answer))) = pending.answer(reply_of(reply)) {
-                                shared.undo(&op, &answer);
-                            }
-                        }
-                    }
-                }
-            }
-            Err(Failure::Split(error)) if !lone => {
-                log::debug(move || {
-                    tracing::debug!(%error, "a batch failed as a whole: its operations are sent singly");
-                });
-                let mut state = shared.state();
-                for pending in batch.into_pending() {
-                    state.queue.push_alone(&shared.executor, pending);
-                }
-            }
-            Err(Failure::Split(error) | Failure::Whole(error)) => {
-                for pending in batch.into_pending() {
-                    let _ = pending.answer(Err(error.clone()));
-                }
-            }
-        }
     }
 
     fn unclaim(&mut self) {
@@ -490,19 +448,5 @@ fn turn_away<E: Executor>(shared: &Arc<Shared<E>>, mut reply: oneshot::Receiver<
     // The answer may have come between the last poll and now.
     if let Ok((op, Ok(answer))) = reply.try_recv() {
         shared.undo(&op, &answer);
-    }
-}
-
-fn reply_of<A>(reply: Option<Reply<A>>) -> Result<A> {
-    match reply {
-        Some(Reply::Done(answer)) => answer,
-        Some(Reply::Alone) => Err(Error::new(
-            ErrorKind::Unavailable,
-            "the store skipped the operation",
-        )),
-        None => Err(Error::new(
-            ErrorKind::Internal,
-            "the store's answer to a batch has too few entries",
-        )),
     }
 }

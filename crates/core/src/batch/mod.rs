@@ -15,6 +15,7 @@
 //! is [undone](Executor::undo) before anything goes out that was asked for later. Neighbours in the batch notice nothing.
 
 mod drive;
+mod handout;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -104,6 +105,10 @@ pub struct Limits {
     pub bytes: usize,
     /// Batches that may be out at the same time. A key is never in two of them.
     pub in_flight: usize,
+    /// Up to how many operations one batch takes all that wait. Where so many wait, up to twice as many batches may be out,
+    /// and each takes its part: several middling batches keep callers and store busy at the same time, where with a large one
+    /// each of them waits for the other.
+    pub undivided: usize,
     /// Whether the next batch goes out before the answers of the one that came back are handed out, when about as many
     /// operations wait as came back. The store is kept busy so, and batches become smaller: worth it where a batch costs the
     /// store more than the way there, and where those who take and those who free share one.
@@ -119,6 +124,7 @@ impl Default for Limits {
             operations: 1024,
             bytes: 4 * 1024 * 1024,
             in_flight: 1,
+            undivided: usize::MAX,
             ahead: false,
             in_steps: false,
         }
@@ -142,6 +148,7 @@ impl<E: Executor> Batcher<E> {
         Self(Arc::new(Shared {
             executor,
             in_flight: limits.in_flight.max(1),
+            undivided: limits.undivided,
             in_steps: limits.in_steps,
             home: Handle::try_current().ok(),
             state: Mutex::new(State {
@@ -209,6 +216,7 @@ impl<E: Executor> Batcher<E> {
 struct Shared<E: Executor> {
     executor: E,
     in_flight: usize,
+    undivided: usize,
     in_steps: bool,
     /// Where follow-up batches run.
     home: Option<Handle>,
@@ -293,7 +301,8 @@ impl<E: Executor> Shared<E> {
         mut state: MutexGuard<'_, State<E>>,
         leaders: &[Arc<Led<E>>],
     ) {
-        let slot = (state.running < self.in_flight).then(|| {
+        let crowd = state.running < 2 * self.in_flight && state.queue.len() >= self.undivided;
+        let slot = (state.running < self.in_flight || crowd).then(|| {
             state.running += 1;
             Slot::new(self)
         });

@@ -2,12 +2,16 @@
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    hash::{BuildHasher as _, BuildHasherDefault, RandomState},
+    hash::{BuildHasher as _, BuildHasherDefault},
 };
 
 use tokio::sync::oneshot;
 
-use crate::{error::Result, hash::AsIs, log};
+use crate::{
+    error::Result,
+    hash::{AsIs, OfNames},
+    log,
+};
 
 use super::{Executor, Limits};
 
@@ -111,7 +115,7 @@ pub(super) struct Queue<E: Executor> {
     last: Option<Lane<E::Kind>>,
     /// Keys in flight, and of the batch that is being put together.
     busy: HashSet<u64, BuildHasherDefault<AsIs>>,
-    hasher: RandomState,
+    hasher: OfNames,
 }
 
 impl<E: Executor> Queue<E> {
@@ -124,7 +128,7 @@ impl<E: Executor> Queue<E> {
             alone_failures: 0,
             last: None,
             busy: HashSet::default(),
-            hasher: RandomState::new(),
+            hasher: OfNames::default(),
         }
     }
 
@@ -258,7 +262,9 @@ impl<E: Executor> Queue<E> {
             Lane::Kind(kind) => self.waiting.get_mut(&kind)?,
         };
         let alone = lane == Lane::Alone;
-        let most = if alone { 1 } else { self.limits.operations };
+        let part = waiting.len().div_ceil(2 * self.limits.in_flight.max(1));
+        let most = self.limits.operations.min(part.max(self.limits.undivided));
+        let most = if alone { 1 } else { most };
         let mut taken: Vec<Pending<E>> = Vec::with_capacity(waiting.len().min(most));
         let mut left = VecDeque::new();
         let mut keys = Vec::with_capacity(waiting.len().min(most));

@@ -1,6 +1,7 @@
 //! The batcher over a scripted store.
 
 mod ahead;
+mod crowd;
 mod random;
 mod script;
 
