@@ -62,7 +62,7 @@ pub(super) async fn hand_out<E: Executor>(
 /// A batch that came back, to be handed out when this is woken.
 struct Crowd<E: Executor> {
     shared: Arc<Shared<E>>,
-    // A std mutex: held to take it out.
+    // A std mutex: held while they are handed out, which waits for nobody.
     back: Mutex<Option<(Batch<E>, Outcome<E>)>>,
     /// Whoever waits until that is done.
     slot: Waker,
@@ -70,9 +70,9 @@ struct Crowd<E: Executor> {
 
 impl<E: Executor> Crowd<E> {
     fn finish(&self) {
+        // To the end: whoever else comes here, woken by chance, takes it for done and gives the keys of the batch away.
         let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
-        let back = back.take();
-        if let Some((batch, outcome)) = back {
+        if let Some((batch, outcome)) = back.take() {
             distribute(&self.shared, batch, outcome);
         }
     }
