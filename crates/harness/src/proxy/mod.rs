@@ -45,6 +45,8 @@ struct Faults {
     to_client: Flow,
     /// Goes up with every [`FaultProxy::reset`].
     resets: u64,
+    /// Goes up with every [`FaultProxy::forsake_clients`].
+    forsaken: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,6 +150,12 @@ impl FaultProxy {
         self.faults.send_modify(|faults| faults.resets += 1);
     }
 
+    /// Resets the client's end of every connection that stands. The server's end stays open and
+    /// silent, so the server does not notice. New connections are served as before.
+    pub fn forsake_clients(&self) {
+        self.faults.send_modify(|faults| faults.forsaken += 1);
+    }
+
     /// Resets every connection that stands, and leads new ones to another server, as a failover does.
     pub fn redirect(&self, server: SocketAddr) {
         *self.shared.server() = server;
@@ -219,7 +227,7 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     let _counted = Counted::new(&shared);
     // Closing with a zero linger time sends RST. Taken back when both sides ended in peace.
     let _ = client.set_zero_linger();
-    let resets = faults.borrow().resets;
+    let (resets, forsaken) = (faults.borrow().resets, faults.borrow().forsaken);
     // In a black hole even the handshake with the server is lost.
     let Ok(_) = faults
         .wait_for(|faults| faults.to_server != Flow::Swallow)
@@ -252,8 +260,13 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     };
     let peace = tokio::select! {
         both = async { tokio::try_join!(there.run(from_client, to_server), back.run(from_server, to_client)) } => both.is_ok(),
-        _ = faults.wait_for(|faults| faults.resets != resets) => false,
+        _ = faults.wait_for(|faults| faults.resets != resets || faults.forsaken != forsaken) => false,
     };
+    if faults.borrow().forsaken != forsaken {
+        drop(client);
+        let _ = tokio::io::copy(&mut upstream, &mut tokio::io::sink()).await;
+        return;
+    }
     if peace {
         for stream in [client, upstream] {
             #[expect(

@@ -53,6 +53,8 @@ pub struct Setup {
     pub java: Vec<String>,
     /// How a server reaches the quorum port of another one, when it is not directly: (from, to, port).
     pub detours: Vec<(usize, usize, u16)>,
+    /// The same for the election port.
+    pub election_detours: Vec<(usize, usize, u16)>,
     /// The servers' ports, when they must be known before.
     pub ports: Option<Vec<Ports>>,
 }
@@ -68,6 +70,7 @@ impl Default for Setup {
             settings: Vec::new(),
             java: Vec::new(),
             detours: Vec::new(),
+            election_detours: Vec::new(),
             ports: None,
         }
     }
@@ -288,7 +291,10 @@ impl ZooKeeper {
         Ok(answer)
     }
 
-    fn mode(&self, at: usize) -> Option<String> {
+    /// As what a server serves, in the server's own words: `leader`, `follower`, `standalone`;
+    /// `None` = it does not.
+    #[must_use]
+    pub fn mode(&self, at: usize) -> Option<String> {
         self.members[at].process.as_ref()?;
         let answer = self.ask(at, "srvr").ok()?;
         let mode = answer
@@ -321,17 +327,17 @@ impl ZooKeeper {
         ];
         lines.extend(self.setup.settings.iter().cloned());
         if self.members.len() > 1 {
-            for (other, member) in self.members.iter().enumerate() {
-                let detour = self
-                    .setup
-                    .detours
-                    .iter()
-                    .find(|(from, to, _)| (*from, *to) == (at, other));
-                let quorum = detour.map_or(member.ports.quorum, |(_, _, port)| *port);
+            for (other, Member { ports, .. }) in self.members.iter().enumerate() {
+                let reached = |detours: &[(usize, usize, u16)], port: u16| {
+                    let mut detours = detours.iter();
+                    let detour = detours.find(|(from, to, _)| (*from, *to) == (at, other));
+                    detour.map_or(port, |(_, _, port)| *port)
+                };
+                let quorum = reached(&self.setup.detours, ports.quorum);
+                let election = reached(&self.setup.election_detours, ports.election);
                 lines.push(format!(
-                    "server.{}=127.0.0.1:{quorum}:{}",
-                    other + 1,
-                    member.ports.election
+                    "server.{}=127.0.0.1:{quorum}:{election}",
+                    other + 1
                 ));
             }
         }
