@@ -496,6 +496,7 @@ impl Drop for Claim {
             request: self.request.clone(),
             in_flight: self.in_flight.take(),
             contender: self.contender.take(),
+            lined_up: self.lined_up.take(),
             unanswered: self.unanswered,
         };
         self.inner.meters().abandoned.increment(1);

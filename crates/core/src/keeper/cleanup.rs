@@ -7,6 +7,7 @@ use crate::{
     clock::Moment,
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
     error::Result,
+    lineup::LinedUp,
     locker::Inner,
     log,
 };
@@ -23,6 +24,10 @@ pub(crate) struct Abandoned {
     /// The attempt that was on its way. It is let finish, because a request that was sent cannot be called back.
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) contender: Option<Box<dyn Contender>>,
+    /// Its place among those of this process at a store that queues. The next task takes it when
+    /// the store has no place of this one any more: else callers that give up faster than the store
+    /// forgets them would fill its queue.
+    pub(crate) lined_up: Option<LinedUp>,
     /// How many earlier attempts may have been granted without an answer, or may still be.
     pub(crate) unanswered: u32,
 }
@@ -41,6 +46,7 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
         request,
         in_flight,
         mut contender,
+        lined_up,
         mut unanswered,
     } = abandoned;
     let clock = Arc::clone(inner.clock());
@@ -73,6 +79,7 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
             unanswered += 1;
         }
     }
+    drop(lined_up);
     if unanswered > 0 {
         release_repeatedly(inner, &lease, until, unanswered).await;
     }
