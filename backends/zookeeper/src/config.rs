@@ -17,6 +17,9 @@ pub struct ZooKeeperConfig {
     /// 20 of its ticks, by default). It bounds how long a lock outlives its holder, and two thirds of it how long a holder
     /// may trust its lock without hearing from the ensemble.
     pub session_timeout: Duration,
+    /// The servers' `tickTime`. Needed only where `minSessionTimeout` of the servers is less than
+    /// two ticks: else it is found out from that. A session must last at least two ticks.
+    pub tick_time: Option<Duration>,
     /// How long one operation waits for its answer; 100 ms to 5 s, 4 s unless told otherwise.
     pub request_timeout: Duration,
     /// How long opening waits for a session; 5 s unless told otherwise.
@@ -98,12 +101,13 @@ impl fmt::Debug for Secret {
 
 impl ZooKeeperConfig {
     /// The names of the options, as in a URL.
-    pub const OPTIONS: [&'static str; 8] = [
+    pub const OPTIONS: [&'static str; 9] = [
         "acl",
         "reap_after",
         "request_timeout",
         "sasl",
         "session_timeout",
+        "tick_time",
         "tls_ca",
         "tls_cert",
         "tls_key",
@@ -118,6 +122,7 @@ impl ZooKeeperConfig {
             servers: servers.into_iter().map(Into::into).collect(),
             root: "/distlock".into(),
             session_timeout: Duration::from_secs(10),
+            tick_time: None,
             request_timeout: Duration::from_secs(4),
             connect_timeout: Duration::from_secs(5),
             credentials: None,
@@ -168,6 +173,7 @@ impl ZooKeeperConfig {
                 "request_timeout" => config.request_timeout = duration(name, value)?,
                 "sasl" => config.use_sasl(value)?,
                 "session_timeout" => config.session_timeout = duration(name, value)?,
+                "tick_time" => config.tick_time = Some(duration(name, value)?),
                 "tls_ca" => ca = Some(PathBuf::from(value)),
                 "tls_cert" => cert = Some(PathBuf::from(value)),
                 "tls_key" => key = Some(PathBuf::from(value)),
@@ -209,6 +215,9 @@ impl ZooKeeperConfig {
         };
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         range("session_timeout", self.session_timeout, ms(500), s(3600))?;
+        if let Some(tick) = self.tick_time {
+            range("tick_time", tick, ms(1), self.session_timeout / 2)?;
+        }
         range("request_timeout", self.request_timeout, ms(100), s(5))?;
         range("reap_after", self.reap_after, s(1), s(365 * 24 * 3600))?;
         let least = self.session_timeout * 2;
@@ -443,6 +452,7 @@ mod tests {
             ("//hunter2@h1", vec![], "no password"),
             ("//h1", vec![("session_timeout", "10")], "has no unit"),
             ("//h1", vec![("session_timeout", "1ms")], "outside"),
+            ("//h1", vec![("tick_time", "6s")], "outside 1ms to 5s"),
             ("//h1", vec![("reap_after", "15s")], "twice the session"),
             (
                 "//h1",

@@ -1,22 +1,30 @@
 //! Opening a session.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    config::{Mechanism, ZooKeeperConfig},
+    config::{Mechanism, ZooKeeperConfig, invalid},
     ensemble::Ensemble,
     error::{Access, meaning, session_ended},
     names::Layout,
+    pump::Line,
     session::{Session, acls, probe},
 };
 
-/// One try: connects, makes sure that the nodes everything hangs on are there, and that we may write.
-pub(crate) async fn connect(ensemble: &Arc<Ensemble>) -> Result<Arc<Session>> {
+/// The shortest session that the servers are asked for, as a part of ours: the less, the less time
+/// a server has to answer.
+const SHORTEST: u32 = 5;
+
+/// One try: connects, makes sure that the nodes everything hangs on are there, and that we may
+/// write. The client's tasks run on that line.
+pub(crate) async fn connect(ensemble: &Arc<Ensemble>, line: Line) -> Result<Arc<Session>> {
     let config = &ensemble.config;
-    let client = dial(config).await?;
+    let opened = ensemble.clock.now();
+    let client = dial(config, config.session_timeout).await?;
+    let tick = tick(ensemble, client.session_timeout()).await?;
     let states = client.state_watcher();
     let acls = acls(config.acl);
     let refused = |error| meaning(error, Access::Read).during("connect");
@@ -28,13 +36,39 @@ pub(crate) async fn connect(ensemble: &Arc<Ensemble>) -> Result<Arc<Session>> {
         error => refused(error),
     })?;
     let epoch = history(&client, layout, acls).await.map_err(refused)?;
-    let at = ensemble.clock.now();
     if probe(&client, layout, acls).await.map_err(refused)? != client.session_id().0 {
         return Err(session_ended());
     }
-    let session = Session::start(ensemble, client, states, epoch, at);
+    let session = Session::start(ensemble, client, states, line, epoch, tick, opened);
     tracing::debug!(?session, "session open");
     Ok(session)
+}
+
+/// The servers' tick, or longer. They do not tell it. Unless they are told otherwise they let no
+/// session be shorter than two ticks, so a session is opened that asks for less. Where that fails,
+/// our own session is what they let be one.
+async fn tick(ensemble: &Ensemble, granted: Duration) -> Result<Duration> {
+    let config = &ensemble.config;
+    if let Some(tick) = config.tick_time {
+        if tick * 2 > granted {
+            return Err(invalid(format!(
+                "option `tick_time` is {tick:?}, and the servers let the session last {granted:?}: a session must last at \
+                 least two ticks"
+            )));
+        }
+        return Ok(tick);
+    }
+    let asked = ensemble.tick.get_or_try_init(async || {
+        let shortest = dial(config, granted / SHORTEST).await?;
+        Ok::<_, Error>(shortest.session_timeout() / 2)
+    });
+    match asked.await {
+        Ok(tick) => Ok((*tick).min(granted / 2)),
+        Err(error) => {
+            tracing::debug!(%error, "no session that shows the servers' tick");
+            Ok(granted / 2)
+        }
+    }
 }
 
 /// Who may use a root may not always make it.
@@ -71,12 +105,15 @@ pub(crate) async fn history(
     }
 }
 
-/// Opens a session.
-pub(crate) async fn dial(config: &ZooKeeperConfig) -> Result<zk::Client> {
+/// Opens a session that asks for this timeout.
+pub(crate) async fn dial(
+    config: &ZooKeeperConfig,
+    session_timeout: Duration,
+) -> Result<zk::Client> {
     let mut connector = zk::Client::connector()
-        .with_session_timeout(config.session_timeout)
+        .with_session_timeout(session_timeout)
         // Another server must be found well before two thirds of the session timeout are over.
-        .with_connection_timeout(config.session_timeout / 4)
+        .with_connection_timeout(session_timeout / 4)
         .with_fail_eagerly();
     if let Some(credentials) = &config.credentials {
         let password = credentials.password.expose();
@@ -117,7 +154,6 @@ pub(crate) async fn dial(config: &ZooKeeperConfig) -> Result<zk::Client> {
 
 #[cfg(feature = "tls")]
 fn tls_options(files: &crate::config::TlsFiles) -> Result<zk::TlsOptions> {
-    use crate::config::invalid;
     let read = |option: &str, path: &std::path::Path| {
         // Small, and read once per session.
         std::fs::read_to_string(path)

@@ -16,7 +16,10 @@ use std::{
 };
 
 use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, OwnerId, Result};
-use tokio::{runtime::Handle as Runtime, sync::watch};
+use tokio::{
+    runtime::Handle as Runtime,
+    sync::{OnceCell, watch},
+};
 
 use crate::{
     config::ZooKeeperConfig,
@@ -41,6 +44,8 @@ pub(crate) struct Ensemble {
     pub(crate) layout: Layout,
     pub(crate) runtime: Runtime,
     pub(crate) pump: Arc<Pump>,
+    /// The servers' tick, or longer, as far as it is known.
+    pub(crate) tick: OnceCell<Duration>,
     phase: watch::Sender<Phase>,
     handles: watch::Sender<usize>,
     graves: Mutex<VecDeque<(OwnerId, LossReason)>>,
@@ -88,6 +93,7 @@ impl Ensemble {
             clock,
             runtime: runtime.handle().clone(),
             pump: Pump::start().map_err(no_thread)?,
+            tick: OnceCell::new(),
             phase: watch::Sender::new(Phase::Connecting(None)),
             handles: watch::Sender::new(0),
             graves: Mutex::default(),
@@ -170,10 +176,11 @@ impl Ensemble {
         let mut handles = self.handles.subscribe();
         let mut failures = 0u32;
         loop {
+            let line = self.pump.line();
             let connected = tokio::select! {
                 biased;
                 _ = handles.wait_for(|open| *open == 0) => break,
-                connected = self.pump.hosting(connect(&self)) => connected,
+                connected = self.pump.hosting(line, connect(&self, line)) => connected,
             };
             match connected {
                 Ok(session) => {

@@ -54,6 +54,15 @@ pub(crate) fn not_connected() -> Error {
     .on("zookeeper")
 }
 
+/// What was answered does not prove for how long the session lives.
+pub(crate) fn not_trusted() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "nothing proves yet that the session lives for long enough; it takes a tick of the servers after a standstill",
+    )
+    .on("zookeeper")
+}
+
 /// The session that an operation depended on has ended.
 pub(crate) fn session_ended() -> Error {
     Error::new(

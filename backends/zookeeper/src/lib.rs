@@ -21,7 +21,7 @@
 //! | `config` | options, checked once |
 //! | `ensemble`, `connect` | the backend's own threads, and one session after the other on them |
 //! | `pump` | what drives the connection: one of these threads, helped by whoever sends a request |
-//! | `session` | the proof that a session lives, reconnects, its end |
+//! | `session`, `proof` | one session: reconnects, its end; until when it can be trusted |
 //! | `names`, `sequence` | where things are in the tree; the order of a queue, also across the counter's wrap-around |
 //! | `recipe` | the queue's steps: line up, look who is ahead, leave; what is done when an answer was lost |
 //! | `nodes`, `warden` | what became of each node: held, left, removed by others, run out |
@@ -31,10 +31,25 @@
 //! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
 //!
 //! # Guarantees
-//! Those who wait are served in the order in which they lined up, across processes. The fencing token is the transaction
-//! that created the holder's node (`czxid`): it rises over all locks of the ensemble, and is the same for everybody who
-//! looks. A holder trusts its lock until two thirds of the session timeout after it sent the last request that the leader
-//! answered, by its own clock; the ensemble gives the lock away a whole session timeout after it heard the last of it.
+//! Those who wait are served in the order in which they lined up, across processes. The fencing
+//! token is the transaction that created the holder's node (`czxid`): it rises over all locks of
+//! the ensemble, and is the same for everybody who looks. A holder trusts its lock for as long as a
+//! chain of three requests proves that the leader, with a quorum, keeps the session, by its own
+//! clock: nine tenths of the session timeout after the first of them was sent, and at most two
+//! thirds after the last one, a committed write. The source of `proof.rs` says why fewer are not
+//! enough. So an answer of a leader that was deposed and does not know it proves nothing. What is
+//! read of records and of others' locks follows a committed write as well.
+//!
+//! The first request is a tick of the servers older than the second. In each eighth of what the
+//! session timeout leaves beside a tick, one request of the session passes the leader: a write that
+//! was needed anyway, or else a `sync`. After a standstill of the process the next grant waits for
+//! a tick. A session of two ticks, the shortest that servers allow unless told otherwise, leaves
+//! its locks leases of about a quarter of it.
+//!
+//! A session that nobody answers for is given up after 55 % of its timeout, and nothing more is
+//! sent for it: the next holder comes at most 5/3 of the session timeout and one tick after the
+//! last answer, also where requests still arrive.
+//!
 //! A removed node is noticed at once, by its holder and by those who wait.
 //!
 //! Inside a process the next one is let through as soon as its predecessor lets go, while the ensemble still deletes the
@@ -67,6 +82,7 @@ mod lock;
 mod look;
 mod names;
 mod nodes;
+mod proof;
 mod pump;
 mod recipe;
 mod records;

@@ -89,8 +89,9 @@ pub(crate) async fn examine(
 async fn limits_of(ensemble: &Arc<Ensemble>, ours: Duration, server: &str) -> Option<Limits> {
     let mut config = ensemble.config.clone();
     config.servers = vec![server.to_owned()];
-    config.session_timeout = ours;
-    let client = ensemble.pump.hosting(dial(&config)).await.ok()?;
+    let line = ensemble.pump.line();
+    let dialled = ensemble.pump.hosting(line, dial(&config, ours)).await;
+    let client = dialled.ok()?;
     // There is no such node, so a server that reads the request says so.
     let path = format!("/{}", "x".repeat(LARGEST));
     let looked = client.check_stat(&path).await.map_err(unanswered);

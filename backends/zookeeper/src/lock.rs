@@ -304,9 +304,10 @@ pub(crate) async fn grant(
     until: Moment,
 ) -> Result<Grant> {
     // A proof that is a little old costs a little of the lease; a new one costs a round trip.
-    session.prove(asked - session.timeout() / 12, until).await?;
-    let valid_for = session
-        .trusted_until()
+    let trusted_until = session
+        .trusted_for(ttl.duration(), asked - session.timeout() / 12, until)
+        .await?;
+    let valid_for = trusted_until
         .since(asked)
         .min(session.trust())
         .min(ttl.duration());

@@ -40,7 +40,7 @@ async fn look(
     loop {
         session.connected(until).await?;
         let client = session.client()?;
-        session.sync_ahead(&client);
+        session.commit_ahead(&client);
         let listed = client.list_children(&parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
@@ -69,7 +69,7 @@ pub(crate) async fn list(
     session.connected(until).await?;
     let client = session.client()?;
     let locks = &session.layout().locks;
-    session.sync_ahead(&client);
+    session.commit_ahead(&client);
     let listed = client.list_children(locks);
     let children = match session.answer(Access::Read, until, listed).await? {
         Ok(children) => children,
@@ -209,7 +209,7 @@ async fn first_child(
 ) -> Result<Option<String>> {
     session.connected(until).await?;
     let client = session.client()?;
-    session.sync_ahead(&client);
+    session.commit_ahead(&client);
     let children = recipe::children(session, parent, until).await?;
     Ok(in_order(children)
         .into_iter()

@@ -224,6 +224,16 @@ impl Nodes {
             .collect()
     }
 
+    /// Those that stand for a lock.
+    pub(crate) fn held(&self) -> Vec<Arc<Node>> {
+        let inner = self.inner();
+        let nodes = inner.by_owner.values();
+        nodes
+            .filter(|node| node.status() == Status::Held)
+            .cloned()
+            .collect()
+    }
+
     pub(crate) fn is_closing(&self) -> bool {
         self.inner().closing
     }

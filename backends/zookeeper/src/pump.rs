@@ -14,7 +14,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::Poll,
 };
@@ -33,11 +33,21 @@ thread_local! {
     static HELPING: Cell<usize> = const { Cell::new(0) };
 }
 
+/// The tasks of one client, which can be ended together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line(u64);
+
+impl Line {
+    /// Tasks that nobody ends early.
+    const NONE: Self = Self(0);
+}
+
 /// Runs the tasks of the client's connections.
 pub(crate) struct Pump {
     // Std mutexes: held to push, to pop and to swap only.
     ready: Mutex<VecDeque<Runnable>>,
-    tasks: Mutex<Vec<async_task::Task<()>>>,
+    tasks: Mutex<Vec<(Line, async_task::Task<()>)>>,
+    lines: AtomicU64,
     bell: AtomicWaker,
     under_way: AtomicUsize,
     stopped: AtomicBool,
@@ -49,6 +59,7 @@ impl Pump {
         let pump = Arc::new(Self {
             ready: Mutex::default(),
             tasks: Mutex::default(),
+            lines: AtomicU64::new(Line::NONE.0),
             bell: AtomicWaker::new(),
             under_way: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
@@ -60,10 +71,15 @@ impl Pump {
         Ok(pump)
     }
 
-    /// Polls a future such that what it spawns runs here.
-    pub(crate) async fn hosting<F: Future>(self: &Arc<Self>, future: F) -> F::Output {
+    /// For one client.
+    pub(crate) fn line(&self) -> Line {
+        Line(self.lines.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Polls a future such that what it spawns runs here, as part of that line.
+    pub(crate) async fn hosting<F: Future>(self: &Arc<Self>, line: Line, future: F) -> F::Output {
         let mut future = pin!(future);
-        let host = Host(Arc::clone(self));
+        let host = Host(Arc::clone(self), line);
         poll_fn(|context| {
             let _scope = spawns_core::enter(&host);
             future.as_mut().poll(context)
@@ -86,6 +102,18 @@ impl Pump {
     pub(crate) fn waiting(&self) -> Waiting<'_> {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
+    }
+
+    /// Ends the tasks of a line where they stand: their connections are closed, and nothing more is
+    /// sent. Whoever waits for one of their watches must have been stopped before: the client
+    /// panics there.
+    pub(crate) fn cut(&self, line: Line) {
+        let (cut, rest) = std::mem::take(&mut *lock(&self.tasks))
+            .into_iter()
+            .partition::<Vec<_>, _>(|(of, _)| *of == line);
+        lock(&self.tasks).extend(rest);
+        // Outside of the mutex: a dropped task is scheduled once more.
+        drop(cut);
     }
 
     /// Ends the thread, and whatever still runs on it.
@@ -118,7 +146,7 @@ impl Pump {
             let Some(runnable) = lock(&self.ready).pop_front() else {
                 return false;
             };
-            let host = Host(Arc::clone(self));
+            let host = Host(Arc::clone(self), Line::NONE);
             let _scope = spawns_core::enter(&host);
             // A connection's task that panics is gone, which its users notice; the thread and its helpers go on.
             if catch_unwind(AssertUnwindSafe(|| runnable.run())).is_err() {
@@ -174,7 +202,7 @@ impl Drop for Helping<'_> {
 }
 
 /// Takes in what the client spawns.
-struct Host(Arc<Pump>);
+struct Host(Arc<Pump>, Line);
 
 impl spawns_core::Spawn for Host {
     fn spawn(&self, task: spawns_core::Task) {
@@ -182,8 +210,8 @@ impl spawns_core::Spawn for Host {
         let future = Box::into_pin(task.future);
         let (runnable, task) = async_task::spawn(future, move |runnable| pump.schedule(runnable));
         let mut tasks = lock(&self.0.tasks);
-        tasks.retain(|task| !task.is_finished());
-        tasks.push(task);
+        tasks.retain(|(_, task)| !task.is_finished());
+        tasks.push((self.1, task));
         drop(tasks);
         runnable.schedule();
     }
@@ -205,7 +233,7 @@ mod tests {
     fn stepping(pump: &Arc<Pump>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
         let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
         let rung = Arc::clone(&bell);
-        let spawning = pump.hosting(async move {
+        let spawning = pump.hosting(pump.line(), async move {
             drop(spawns_core::spawn(poll_fn(move |context| {
                 rung.register(context.waker());
                 let _ = says.send(thread::current().id());
@@ -250,7 +278,7 @@ mod tests {
         let pump = Pump::start().unwrap();
         let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
         let rung = Arc::clone(&bell);
-        let spawning = pump.hosting(async move {
+        let spawning = pump.hosting(pump.line(), async move {
             let mut left = 0;
             drop(spawns_core::spawn(poll_fn(move |context| {
                 rung.register(context.waker());
@@ -275,6 +303,24 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_cut_and_the_others_go_on() {
+        let pump = Pump::start().unwrap();
+        let (_, steps) = stepping(&pump);
+        let (bell, others) = stepping(&pump);
+        steps.recv_timeout(LONG).unwrap();
+        others.recv_timeout(LONG).unwrap();
+        let first = lock(&pump.tasks)[0].0;
+        pump.cut(first);
+        assert_eq!(
+            steps.recv_timeout(LONG),
+            Err(mpsc::RecvTimeoutError::Disconnected)
+        );
+        bell.wake();
+        others.recv_timeout(LONG).unwrap();
+        pump.stop();
+    }
+
+    #[test]
     fn its_end_drops_what_runs() {
         let pump = Pump::start().unwrap();
         let (_, steps) = stepping(&pump);
@@ -290,7 +336,7 @@ mod tests {
     #[test]
     fn a_task_that_panics_takes_nobody_with_it() {
         let pump = Pump::start().unwrap();
-        async_io::block_on(pump.hosting(async {
+        async_io::block_on(pump.hosting(pump.line(), async {
             drop(spawns_core::spawn(async { panic!("on purpose") }));
         }));
         let (_, steps) = stepping(&pump);

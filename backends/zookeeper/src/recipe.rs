@@ -159,10 +159,7 @@ pub(crate) async fn ahead(
     }
     // The servers remove a session's nodes a moment before they tell it that it is over.
     session.prove(session.clock().now(), until).await?;
-    if node.gone(LossReason::Removed) {
-        session.ensemble().bury(node.owner, LossReason::Removed);
-        session.nodes.remove(node);
-    }
+    session.removed(node);
     Err(out_of_line())
 }
 
@@ -240,8 +237,8 @@ async fn undo(session: &Arc<Session>, attempt: &Attempt, until: Moment) -> Resul
     loop {
         session.connected(until).await?;
         let client = session.client()?;
-        // Behind everything that was sent before, and as new as the leader.
-        session.sync_ahead(&client);
+        // Behind everything that was sent before, and as new as what a quorum has committed.
+        session.commit_ahead(&client);
         let listed = client.list_children(&attempt.parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
@@ -314,7 +311,7 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
         let deleted = session.send(|| client.delete(&path, None));
         match session.answer(Access::Write, until, deleted).await? {
             Ok(()) => {
-                session.proved(sent);
+                session.answered(sent, true);
                 break Deletion::Done;
             }
             Err(zk::Error::NoNode) if asked_before => break Deletion::Done,
@@ -344,7 +341,7 @@ fn settled(
         session.end(LossReason::SessionLost);
         return Err(session_ended());
     }
-    session.proved(sent);
+    session.answered(sent, true);
     register(session, request, parent, child, token)
 }
 
@@ -405,7 +402,7 @@ async fn find_one(
     loop {
         session.connected(until).await?;
         let client = session.client()?;
-        session.sync_ahead(&client);
+        session.commit_ahead(&client);
         let listed = client.list_children(parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,

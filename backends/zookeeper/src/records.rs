@@ -160,7 +160,7 @@ impl Records for Values {
         let (session, until) = self.handle.session().await?;
         session.connected(until).await?;
         let client = session.client()?;
-        session.sync_ahead(&client);
+        session.commit_ahead(&client);
         let mut entries = Vec::with_capacity(keys.len());
         for keys in keys.chunks(AT_ONCE) {
             let paths: Vec<_> = keys
@@ -233,7 +233,7 @@ impl Records for Values {
         let (session, until) = self.handle.session().await?;
         session.connected(until).await?;
         let client = session.client()?;
-        session.sync_ahead(&client);
+        session.commit_ahead(&client);
         let listed = client.list_children(&session.layout().records);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
@@ -288,7 +288,7 @@ impl Found {
 async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<Found>> {
     let client = session.client()?;
     // Sent together; the read waits behind it at the server.
-    session.sync_ahead(&client);
+    session.commit_ahead(&client);
     found(
         session
             .answer(Access::Read, until, client.get_data(path))

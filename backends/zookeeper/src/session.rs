@@ -1,11 +1,14 @@
 //! One session with the ensemble: its connection, the proof that it lives, its end.
 //!
 //! # What proves that a session lives
-//! The leader alone ends sessions, and a server that has lost the leader goes on answering reads for a while. So only
-//! what had to pass the leader counts: an answered write, or an answered `sync`. The leader takes it only from a session
-//! that it knows, and has heard of that session at most half a tick and one ping interval before. Counted from the moment
-//! of sending, two thirds of the session timeout are therefore safe, and no clock but ours is needed. The client's own
+//! A chain of requests on one connection, of which the last one is a committed write:
+//! [`proof`](crate::proof) says why. A task of the session sends a request in each period, so that
+//! any write can complete a chain: what locks and releases is proof as well. The client's own
 //! verdict (it calls a session expired after 1.4 timeouts) would come too late.
+//!
+//! A session that is not answered any more is given up before its last lease would have run out,
+//! and nothing more is sent for it: requests that arrive and whose answers do not would keep its
+//! locks from everybody.
 //!
 //! # Reconnects
 //! Some servers answer a reconnect with a new session and do not say so. After each reconnect nothing counts as proof
@@ -29,14 +32,29 @@ use zookeeper_client as zk;
 use crate::{
     config::AclPolicy,
     ensemble::Ensemble,
-    error::{Access, closed, meaning, no_answer, not_connected, session_ended, unanswered},
+    error::{
+        Access, closed, meaning, no_answer, not_connected, not_trusted, session_ended, unanswered,
+    },
     names::Layout,
-    nodes::Nodes,
+    nodes::{Node, Nodes},
+    proof::{self, ProofChain},
+    pump::Line,
     runs::Runs,
 };
 
 /// How long somebody else's proof is waited for. Renewals wait too, and must not depend on anybody.
 const OTHERS_PROOF: Duration = Duration::from_millis(100);
+
+/// Of a node whose data does not matter.
+const ANY_VERSION: i32 = -1;
+
+/// How many nodes one request checks: an answer stays far below what the servers send.
+const CHECKED_AT_ONCE: usize = 500;
+
+/// After which part of its timeout a session is given up that nobody answers for: by then its
+/// leases are over, a tenth of two thirds of the timeout before the session itself would lose its
+/// trust.
+const SILENCE_PERCENT: u32 = 55;
 
 /// Whose turn it is to send a proof, and since when.
 struct ProofTurn<'a>(&'a Session, Moment);
@@ -59,7 +77,9 @@ pub(crate) struct Session {
     timeout: Duration,
     epoch: Mutex<Epoch>,
     link: watch::Sender<Link>,
-    proven: Mutex<Moment>,
+    proof: Mutex<ProofChain>,
+    /// What ends the client's tasks at once.
+    line: Line,
     /// When the proof was begun that is on its way: one at a time, as long as it does not take too long.
     proving: Mutex<Option<Moment>>,
     proof_is_over: Notify,
@@ -88,14 +108,18 @@ pub(crate) struct Sent {
 impl Session {
     /// Takes over a client that has just connected.
     ///
-    /// `states` has seen every state since the connection was made; at `alive` a request was sent that proved it.
+    /// `states` has seen every state since the connection was made. The session was opened at
+    /// `opened` or later.
     pub(crate) fn start(
         ensemble: &Arc<Ensemble>,
         client: zk::Client,
         states: zk::StateWatcher,
+        line: Line,
         epoch: Epoch,
-        alive: Moment,
+        tick: Duration,
+        opened: Moment,
     ) -> Arc<Self> {
+        let proof = ProofChain::new(client.session_timeout(), tick, opened);
         let session = Arc::new(Self {
             ensemble: Arc::clone(ensemble),
             id: client.session_id().0,
@@ -106,7 +130,8 @@ impl Session {
                 verified: true,
                 generation: 0,
             }),
-            proven: Mutex::new(alive),
+            proof: Mutex::new(proof),
+            line,
             proving: Mutex::default(),
             proof_is_over: Notify::new(),
             ended: watch::Sender::new(None),
@@ -116,6 +141,7 @@ impl Session {
         });
         session.spawn(Arc::clone(&session).follow(states));
         session.spawn(crate::warden::watch_over(Arc::clone(&session)));
+        session.spawn(Arc::clone(&session).keep_proving());
         session
     }
 
@@ -128,9 +154,9 @@ impl Session {
         self.timeout
     }
 
-    /// How long a proof is good for.
+    /// How long a proof is good for, at the most.
     pub(crate) fn trust(&self) -> Duration {
-        self.timeout * 2 / 3
+        proof::trust(self.timeout)
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
@@ -194,10 +220,13 @@ impl Session {
         self.link.borrow().generation
     }
 
-    /// Makes the reads that follow on this client as new as the leader was. Nobody waits for it: a server answers in order.
-    pub(crate) fn sync_ahead(&self, client: &zk::Client) {
+    /// Makes the reads that follow on this client as new as what a quorum has committed. Nobody
+    /// waits for it: a server answers in order. It is a write without effect, because a leader that
+    /// was deposed goes on answering `sync`; and it is committed also where these credentials may
+    /// not read the root.
+    pub(crate) fn commit_ahead(&self, client: &zk::Client) {
         self.ensemble.requests.add(1);
-        drop(client.sync(&self.layout().root));
+        drop(check(client, &[self.layout().root.clone()]));
     }
 
     /// Sends requests whose answers are waited for right afterwards.
@@ -216,7 +245,11 @@ impl Session {
         let _waiting = self.ensemble.pump.waiting();
         tokio::select! {
             biased;
-            answer = reply => Ok(answer.map_err(unanswered)),
+            answer = reply => Ok(answer.map_err(|error| match self.ended() {
+                // Whatever it says, it was the end of the session.
+                Some(_) => zk::Error::SessionExpired,
+                None => unanswered(error),
+            })),
             () = self.clock().sleep(until.since(self.clock().now())) => Err(no_answer(access)),
         }
     }
@@ -229,26 +262,59 @@ impl Session {
         }
     }
 
-    /// That request was answered.
-    pub(crate) fn proved(&self, sent: Sent) {
+    /// That request was answered. `committed` = it was a write.
+    pub(crate) fn answered(&self, sent: Sent, committed: bool) {
+        let now = self.clock().now();
+        let mut proof = lock(&self.proof);
+        // With the mutex held, because a reconnect is made known before it begins a new chain.
         let link = *self.link.borrow();
         if link.verified && link.generation == sent.generation {
-            let mut proven = lock(&self.proven);
-            *proven = (*proven).max(sent.at);
+            proof.answered(sent.at, now, committed);
         }
     }
 
-    /// Until when the session can be trusted, by our own clock.
-    pub(crate) fn trusted_until(&self) -> Moment {
-        *lock(&self.proven) + self.trust()
+    /// Makes sure that the session can be trusted for a while: for as long as `wanted`, or the
+    /// least that a grant is worth giving for. Answers with the end of it. A proof that was sent at
+    /// `since` or later is good enough, unless it says less than that; then a new chain is waited
+    /// for, which takes a tick of the servers.
+    pub(crate) async fn trusted_for(
+        &self,
+        wanted: Duration,
+        mut since: Moment,
+        until: Moment,
+    ) -> Result<Moment> {
+        let wanted = wanted.min(lock(&self.proof).least_trust());
+        loop {
+            self.prove(since, until).await?;
+            let now = self.clock().now();
+            let (trusted_until, pause) = {
+                let proof = lock(&self.proof);
+                (proof.trusted_until(), proof.next_write_in(now, wanted))
+            };
+            if trusted_until >= now + wanted {
+                return Ok(trusted_until);
+            }
+            if now + pause > until {
+                return Err(not_trusted());
+            }
+            tracing::debug!(?pause, "waiting for a proof that the session lives");
+            tokio::select! {
+                biased;
+                _ = self.wait_for_end() => return Err(session_ended()),
+                () = self.clock().sleep(pause) => {}
+            }
+            since = self.clock().now();
+        }
     }
 
-    /// Makes sure that the newest proof was sent at `since` or later.
+    /// Makes sure that a write of this session was committed that was sent at `since` or later. It
+    /// checks that the nodes of the locks are there that the session holds, so it serves all of
+    /// them.
     pub(crate) async fn prove(&self, since: Moment, until: Moment) -> Result<()> {
         let _turn = loop {
             let mut over = pin!(self.proof_is_over.notified());
             over.as_mut().enable();
-            if *lock(&self.proven) >= since {
+            if lock(&self.proof).committed() >= since {
                 return Ok(());
             }
             let wait = match self.begin_proof() {
@@ -263,17 +329,99 @@ impl Session {
         };
         self.connected(until).await?;
         let client = self.client()?;
+        let held = self.nodes.held();
         let sent = self.sending();
-        match self
-            .answer(Access::Read, until, client.sync(&self.layout().root))
-            .await?
-        {
+        let paths: Vec<_> = held.iter().map(|node| node.path()).collect();
+        let root = [self.layout().root.clone()];
+        let paths = if paths.is_empty() { &root[..] } else { &paths };
+        // All are on their way before the first is waited for.
+        let checks: Vec<_> = paths
+            .chunks(CHECKED_AT_ONCE)
+            .map(|paths| check(&client, paths))
+            .collect();
+        for (first, check) in (0..).step_by(CHECKED_AT_ONCE).zip(checks) {
+            let failed = match self.answer(Access::Read, until, check).await? {
+                Ok(failed) => failed,
+                Err(error) => return Err(meaning(error, Access::Read)),
+            };
+            // A write that fails is committed too. Only the first failure is told; the rest is
+            // checked next time.
+            if let Some((at, zk::Error::NoNode)) = failed
+                && let Some(node) = held.get(first + at)
+            {
+                self.removed(node);
+            }
+        }
+        self.answered(sent, true);
+        Ok(())
+    }
+
+    /// Somebody else removed a node of ours. `true` = it was not known yet.
+    pub(crate) fn removed(&self, node: &Arc<Node>) -> bool {
+        let news = node.gone(LossReason::Removed);
+        if news {
+            tracing::warn!(path = node.path(), "our node was removed by somebody else");
+            self.ensemble.bury(node.owner, LossReason::Removed);
+            self.nodes.remove(node);
+        }
+        news
+    }
+
+    /// Lets a request pass the leader in each period, and gives the session up when none is
+    /// answered any more.
+    async fn keep_proving(self: Arc<Self>) {
+        let period = lock(&self.proof).period();
+        let silence = self.timeout * SILENCE_PERCENT / 100;
+        while self.ended().is_none() {
+            let heard = lock(&self.proof).heard();
+            tokio::select! {
+                biased;
+                _ = self.wait_for_end() => return,
+                () = self.clock().sleep((heard + period).since(self.clock().now())) => {}
+            }
+            // A process that was stopped finds the answers it has missed within a moment.
+            let limit = (heard + silence).max(self.clock().now() + self.timeout / 20);
+            if lock(&self.proof).heard() == heard && self.beat(limit).await.is_err() {
+                let now = self.clock().now();
+                if now >= limit && lock(&self.proof).heard() == heard {
+                    self.give_up();
+                    return;
+                }
+                // The connection was lost: there is another one, or there will be.
+                tokio::select! {
+                    biased;
+                    _ = self.wait_for_end() => return,
+                    () = self.clock().sleep(Duration::from_millis(20)) => {}
+                }
+            }
+        }
+    }
+
+    /// A request that passes the leader and costs it nothing.
+    async fn beat(&self, until: Moment) -> Result<()> {
+        self.connected(until).await?;
+        let client = self.client()?;
+        let sent = self.sending();
+        let answer = client.sync(&self.layout().root);
+        match self.answer(Access::Read, until, answer).await? {
             Ok(()) => {
-                self.proved(sent);
+                self.answered(sent, false);
                 Ok(())
             }
             Err(error) => Err(meaning(error, Access::Read)),
         }
+    }
+
+    /// Nobody answers for it: it is over, and nothing is sent that would keep it alive at the
+    /// servers.
+    fn give_up(&self) {
+        tracing::warn!(
+            session = format_args!("{:#x}", self.id),
+            "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
+        );
+        // First, because who waits for a watch of it must stop before its client does.
+        self.end(LossReason::SessionLost);
+        self.ensemble.pump.cut(self.line);
     }
 
     /// The right to send a proof, or how long to wait for somebody else's. Whoever is at it may be on a runtime that is
@@ -352,6 +500,7 @@ impl Session {
                 link.verified = false;
                 link.generation += 1;
             });
+            lock(&self.proof).reconnected();
             match state {
                 state if state.is_terminated() => {
                     self.end(LossReason::SessionLost);
@@ -387,7 +536,7 @@ impl Session {
                         verified
                     });
                     if verified {
-                        self.proved(Sent { at, generation });
+                        self.answered(Sent { at, generation }, true);
                     }
                     return;
                 }
@@ -416,6 +565,28 @@ impl fmt::Debug for Session {
             .field("timeout", &self.timeout)
             .field("ended", &self.ended())
             .finish_non_exhaustive()
+    }
+}
+
+/// Sends a write without effect, which fails when one of these nodes is not there. Answers with the
+/// first that is not.
+fn check<'a>(
+    client: &'a zk::Client,
+    paths: &[String],
+) -> impl Future<Output = Result<Option<(usize, zk::Error)>, zk::Error>> + use<'a> {
+    let mut write = client.new_multi_writer();
+    let added = paths
+        .iter()
+        .try_for_each(|path| write.add_check_version(path, ANY_VERSION));
+    let committed = added.map(|()| write.commit());
+    async move {
+        match committed?.await {
+            Ok(_) => Ok(None),
+            Err(zk::MultiWriteError::OperationFailed { index, source }) => {
+                Ok(Some((index, source)))
+            }
+            Err(zk::MultiWriteError::RequestFailed { source }) => Err(source),
+        }
     }
 }
 

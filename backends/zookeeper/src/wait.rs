@@ -144,9 +144,15 @@ impl Queued {
             return Ok(false);
         };
         let (told, wake) = watch::channel(false);
-        // On the backend's own thread: a watcher must not be polled when its connection's task is gone.
+        let watched = Arc::clone(session);
+        // On the backend's own thread, and the end of the session first: a watch must not be looked
+        // at when its client is gone.
         let pump = self.ensemble.runtime.spawn(async move {
-            watcher.changed().await;
+            tokio::select! {
+                biased;
+                _ = watched.wait_for_end() => {}
+                _ = watcher.changed() => {}
+            }
             told.send_replace(true);
         });
         self.wake = Some(Wake::Theirs(wake, pump.abort_handle()));

@@ -65,7 +65,13 @@ async fn watch(session: Arc<Session>, node: Arc<Node>) {
             Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,
             Ok((Some(_), watcher)) => {
                 drop(client);
-                match watcher.changed().await.event_type {
+                // The end first: a watch must not be looked at when its client has been cut off.
+                let event = tokio::select! {
+                    biased;
+                    _ = session.wait_for_end() => return,
+                    event = watcher.changed() => event,
+                };
+                match event.event_type {
                     EventType::NodeDeleted => break,
                     EventType::Session => return,
                     _ => {}
@@ -79,21 +85,12 @@ async fn watch(session: Arc<Session>, node: Arc<Node>) {
             }
         }
     }
-    let was = node.status();
     // Its session may have ended on the servers' side, which takes all of its nodes: whoever waits then lines up again.
-    let patience = match was {
+    let patience = match node.status() {
         Status::Held => ASK_AT_MOST,
         _ => session.trust(),
     };
     let asked = session.clock().now();
     let _ = session.prove(asked, asked + patience).await;
-    if node.gone(LossReason::Removed) {
-        tracing::warn!(
-            path,
-            held = (was == Status::Held),
-            "our node was removed by somebody else"
-        );
-        session.ensemble().bury(node.owner, LossReason::Removed);
-        session.nodes.remove(&node);
-    }
+    session.removed(&node);
 }

@@ -2,17 +2,23 @@
 //!
 //! The workers are this very binary.
 
-use std::{env, process::ExitCode, sync::Arc, time::Duration};
+use std::{env, net::Ipv4Addr, process::ExitCode, sync::Arc, time::Duration};
 
 use distlock_conformance::{
     Subject, Workers,
-    worker::{self, Command, ReleaseReport, Reply, Worker},
+    worker::{self, Ask, Command, ReleaseReport, Reply, Worker},
 };
-use distlock_core::{Clock as _, ErrorKind, KvLock, Result as Opened, Store, SystemClock};
-use distlock_harness::{Signal, Watchdog, servers::zookeeper::ZooKeeper, signal};
+use distlock_core::{Clock as _, ErrorKind, KvLock, Locker, Result as Opened, Store, SystemClock};
+use distlock_harness::{
+    Direction, FaultProxy, Signal, Watchdog,
+    servers::zookeeper::{Ports, Setup, ZooKeeper},
+    signal,
+};
 use distlock_zookeeper::{self as zookeeper, ZooKeeperConfig};
+use futures_util::future::join_all;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Builder;
+use zookeeper_client as zk;
 
 const WORKER: &str = "conformance-worker";
 
@@ -32,9 +38,15 @@ fn main() -> ExitCode {
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let handle = runtime.handle().clone();
-    // One test, because every test of a binary that a runner starts by itself would need an ensemble of its own.
-    let all = Trial::test("conformance_and_processes", move || handle.block_on(all()));
-    libtest_mimic::run(&arguments, vec![all]).exit_code()
+    // Few tests, because each that a runner starts by itself needs an ensemble of its own.
+    let standstill = handle.clone();
+    let tests = vec![
+        Trial::test("conformance_and_processes", move || handle.block_on(all())),
+        Trial::test("a_write_after_a_standstill_proves_nothing", move || {
+            standstill.block_on(a_write_after_a_standstill_proves_nothing())
+        }),
+    ];
+    libtest_mimic::run(&arguments, tests).exit_code()
 }
 
 /// A client with a session of its own.
@@ -125,6 +137,132 @@ async fn a_stopped_holder_knows_at_once(workers: &Workers) -> Outcome {
     })?;
     let released = next.release().await?;
     ensure(released == ReleaseReport::Clean, || format!("{released:?}"))
+}
+
+/// A client at a follower was stopped for most of its session. When it goes on, its write commits
+/// at once, and the follower is cut off before it can tell the leader that the session lives: the
+/// leader ends it, although it took the write.
+async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
+    let ports = (0..3)
+        .map(|_| Ports::pick())
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut lines = Vec::new();
+    for other in &ports[1..] {
+        lines.push(FaultProxy::start((Ipv4Addr::LOCALHOST, other.quorum).into()).await?);
+    }
+    let detours = lines.iter().zip(1..);
+    let ensemble = ZooKeeper::start_with(&Setup {
+        // Long enough to cut the line between two pings, of which there are two in each tick.
+        tick: Duration::from_secs(1),
+        // The first server has the lowest number, so it follows.
+        detours: detours
+            .map(|(line, other)| (0, other, line.address().port()))
+            .collect(),
+        ports: Some(ports),
+        ..Setup::default()
+    })?;
+    ensure(ensemble.followers().contains(&0), || {
+        "the first server leads".into()
+    })?;
+    let others = format!("{},{}", ensemble.address(1), ensemble.address(2));
+    let theirs = open(&others).await?.locker();
+    let stranger = zk::Client::connect(&others).await?;
+    let program = env::current_exe()?;
+    let workers = Workers::new(program, [WORKER], ensemble.address(0).to_string());
+    // A ping may be faster, and so may a client that connects anew, which extends its session.
+    for round in 0..5 {
+        let names: Vec<_> = (0..4)
+            .map(|at| format!("standstill-{round}-{at}"))
+            .collect();
+        if standstills(&workers, &theirs, &stranger, &names, &lines).await? {
+            return Ok(());
+        }
+        for line in &lines {
+            line.pass();
+        }
+    }
+    Err("the line was never cut between two pings".into())
+}
+
+/// One client for each name. `false` = the leader heard of every session after its client went on,
+/// so this shows nothing.
+async fn standstills(
+    workers: &Workers,
+    theirs: &Locker,
+    stranger: &zk::Client,
+    names: &[String],
+    lines: &[FaultProxy],
+) -> Result<bool, Failed> {
+    let container = |name: &str| format!("/distlock/locks/{name}");
+    let mut stopped = Vec::new();
+    for name in names {
+        let mut worker = Worker::start(workers).await?;
+        let process = worker.id().ok_or("the worker has ended")?;
+        let watchdog = Watchdog::over_process(process)?;
+        // Its session is open, and watches the queue, which it uses again and again.
+        for _ in 0..3 {
+            worker.acquire(name, SESSION, Duration::ZERO).await?;
+            worker.release().await?;
+        }
+        stopped.push((worker, process, watchdog));
+    }
+    for (_, process, _) in &stopped {
+        signal(*process, Signal::STOP)?;
+    }
+    SystemClock.sleep(SESSION * 4 / 5).await;
+    for (name, (worker, _, _)) in names.iter().zip(&mut stopped) {
+        // It finds this when it goes on. A client that has heard nothing for so long would connect
+        // anew.
+        stranger.set_data(&container(name), &[], None).await?;
+        let ask = Ask {
+            name: name.clone(),
+            ttl: SESSION,
+            wait: Duration::from_secs(1),
+            renew: false,
+            not_before: Duration::ZERO,
+        };
+        worker.send(&Command::Acquire(ask)).await?;
+    }
+    for (_, process, _) in &stopped {
+        signal(*process, Signal::CONT)?;
+    }
+    let went_on = SystemClock.now();
+    let mut waits = Vec::new();
+    for name in names {
+        let mut waits_for = false;
+        while !waits_for && SystemClock.now().since(went_on) < Duration::from_millis(200) {
+            waits_for = !stranger.list_children(&container(name)).await?.is_empty();
+        }
+        waits.push(waits_for);
+    }
+    for line in lines {
+        line.stop(Direction::ToServer);
+        line.stop(Direction::ToClient);
+    }
+    let mut shown = false;
+    let nexts = names.iter().zip(waits).zip(stopped);
+    let nexts = nexts.map(async |((name, waits), (mut worker, _, _watchdog))| {
+        let next = theirs
+            .lock(name.as_str())
+            .wait(SESSION * 4)
+            .acquire()
+            .await?;
+        let soon = SystemClock.now().since(went_on) < SESSION * 4 / 5;
+        if matches!(worker.reply().await?, Reply::Acquired { .. }) {
+            let state = worker.ask(&Command::State).await?;
+            ensure(matches!(state, Reply::State { valid: false, .. }), || {
+                format!("two at once: {state:?}")
+            })?;
+        }
+        ensure(next.is_valid(), || "the next holder has lost it".into())?;
+        ensure(next.release().await.is_clean(), || "not released".into())?;
+        worker.kill().await?;
+        Ok::<_, Failed>(waits && soon)
+    });
+    for next in join_all(nexts).await {
+        shown |= next?;
+    }
+    Ok(shown)
 }
 
 fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Outcome {

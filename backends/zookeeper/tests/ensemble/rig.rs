@@ -14,12 +14,18 @@ use zookeeper_client as zk;
 /// What a tick of 250 ms allows at the most.
 pub(crate) const SESSION: Duration = Duration::from_secs(5);
 
+/// The tick of the servers, unless a test says otherwise.
+pub(crate) const TICK: Duration = Duration::from_millis(250);
+
 /// Within this everything happens that needs no more than an election on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 pub(crate) fn config(servers: &str) -> ZooKeeperConfig {
     let mut config = ZooKeeperConfig::new(servers.split(','));
     config.session_timeout = SESSION;
+    // Told, so that no session is opened to find it out: tests look at the sessions that are
+    // opened.
+    config.tick_time = Some(TICK);
     config
 }
 

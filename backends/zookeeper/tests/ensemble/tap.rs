@@ -82,7 +82,7 @@ impl Request {
 
     /// That what the server knows is no older than what its leader knows.
     pub(crate) const fn proves(self) -> bool {
-        self.operation == 9
+        self.operation == 14
     }
 
     /// The children of a node.

@@ -1,0 +1,214 @@
+//! A leader that its followers have left goes on answering its own clients until `syncLimit` is
+//! over. None of them may trust its session for longer than the servers that follow the next leader
+//! keep it.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use distlock_core::{Expect, Locker, RecordKey, Records, Written};
+use distlock_harness::{
+    Direction, FaultProxy,
+    servers::zookeeper::{Ports, Setup, ZooKeeper},
+};
+
+use crate::rig::{SESSION, eventually, give_back, hold, line_up_behind, locker, now, open, within};
+
+/// For how long a deposed leader believes that it leads: longer than a session and an election last
+/// together.
+const SYNC_LIMIT: Duration = Duration::from_secs(15);
+
+/// Three servers that reach each other through lines which can be cut on one side.
+struct Split {
+    ensemble: ZooKeeper,
+    leader: usize,
+    /// To quorum ports.
+    following: Vec<Line>,
+    /// To election ports.
+    electing: Vec<Line>,
+}
+
+/// From one server to another.
+struct Line {
+    from: usize,
+    to: usize,
+    proxy: FaultProxy,
+}
+
+impl Line {
+    /// Between any two servers, to the port that `port` picks.
+    async fn between(ports: &[Ports], port: fn(&Ports) -> u16) -> Vec<Self> {
+        let mut lines = Vec::new();
+        for from in 0..ports.len() {
+            for to in (0..ports.len()).filter(|to| *to != from) {
+                let address = (Ipv4Addr::LOCALHOST, port(&ports[to])).into();
+                let proxy = FaultProxy::start(address).await.unwrap();
+                lines.push(Self { from, to, proxy });
+            }
+        }
+        lines
+    }
+
+    fn detour(&self) -> (usize, usize, u16) {
+        (self.from, self.to, self.proxy.address().port())
+    }
+}
+
+impl Split {
+    async fn start() -> Self {
+        let ports = [(); 3].map(|()| Ports::pick().unwrap());
+        let following = Line::between(&ports, |ports| ports.quorum).await;
+        let electing = Line::between(&ports, |ports| ports.election).await;
+        let ticks = SYNC_LIMIT.as_millis() / 250;
+        let ensemble = ZooKeeper::start_with(&Setup {
+            detours: following.iter().map(Line::detour).collect(),
+            election_detours: electing.iter().map(Line::detour).collect(),
+            ports: Some(ports.to_vec()),
+            settings: vec![format!("syncLimit={ticks}")],
+            ..Setup::default()
+        })
+        .unwrap();
+        // Every server follows before anything is cut.
+        eventually("two follow", async || {
+            (ensemble.followers().len() == 2).then_some(())
+        })
+        .await;
+        let leader = ensemble.leader().unwrap();
+        Self {
+            ensemble,
+            leader,
+            following,
+            electing,
+        }
+    }
+
+    fn followers(&self) -> [usize; 2] {
+        [(self.leader + 1) % 3, (self.leader + 2) % 3]
+    }
+
+    /// The followers' ends are closed, the leader's ends stay silent. In elections nobody hears of
+    /// the leader.
+    fn depose(&self) {
+        let leader = self.leader;
+        for line in &self.electing {
+            if line.from == leader || line.to == leader {
+                line.proxy.stop(Direction::ToServer);
+                line.proxy.stop(Direction::ToClient);
+            }
+        }
+        for line in &self.following {
+            if line.to == leader {
+                line.proxy.forsake_clients();
+            }
+        }
+    }
+
+    fn at_the_leader(&self) -> String {
+        self.ensemble.address(self.leader).to_string()
+    }
+
+    fn elsewhere(&self) -> String {
+        let [one, other] = self.followers().map(|at| self.ensemble.address(at));
+        format!("{one},{other}")
+    }
+
+    fn old_leader_believes(&self) -> bool {
+        self.ensemble.mode(self.leader).as_deref() == Some("leader")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_trusts_a_leader_that_was_deposed() {
+    let split = Split::start().await;
+    let ours = locker(&split.at_the_leader()).await;
+    let theirs = locker(&split.elsewhere()).await;
+    let store = open(&split.at_the_leader()).await;
+    let other_store = open(&split.elsewhere()).await;
+    let guard = hold(&ours, "a").await;
+    let next = line_up_behind(&guard, &theirs).await;
+    let (old_records, new_records) = (store.records(), other_store.records());
+    let key = RecordKey::new("r").unwrap();
+    let Written::Stored(first) = put(&*old_records, &key, b"old", Expect::Absent).await else {
+        panic!("nobody else writes");
+    };
+    split.depose();
+    let cut = now();
+    within("told", guard.lost()).await;
+    assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
+    assert!(split.old_leader_believes(), "else nothing is shown");
+    // Within the time in which the old leader answers, the new one serves writes that the old one
+    // does not know of.
+    eventually("the new leader serves", async || {
+        let put = new_records.put(&key, b"new", Expect::Version(first)).await;
+        matches!(put, Ok(Written::Stored(_))).then_some(())
+    })
+    .await;
+    assert!(split.old_leader_believes(), "else nothing is shown");
+    let read = old_records.get(&key).await;
+    assert!(
+        read.as_ref().map_or(true, |entry| {
+            entry.as_ref().is_some_and(|entry| entry.value == b"new")
+        }),
+        "the old value was read beside a deposed leader: {read:?}"
+    );
+    let (next, granted) = within("the session has expired", next).await.unwrap();
+    assert!(next.token() > guard.token());
+    assert!(
+        granted.since(cut) < SYNC_LIMIT,
+        "while the old leader still answers"
+    );
+    give_back(next).await;
+}
+
+async fn put(records: &dyn Records, key: &RecordKey, value: &[u8], expect: Expect) -> Written {
+    within("written", records.put(key, value, expect))
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_trusts_a_leader_whose_followers_were_started_again() {
+    let mut split = Split::start().await;
+    let ours = locker(&split.at_the_leader()).await;
+    let guard = hold(&ours, "a").await;
+    split.depose();
+    let cut = now();
+    for follower in split.followers() {
+        split.ensemble.restart(follower).unwrap();
+    }
+    let watch = guard.watch();
+    within("told", guard.lost()).await;
+    assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
+    assert!(split.old_leader_believes(), "else nothing is shown");
+    split.ensemble.wait_until_serving().unwrap();
+    let theirs = locker(&split.elsewhere()).await;
+    let next = hold(&theirs, "a").await;
+    assert!(!watch.is_valid() && next.token() > guard.token());
+    give_back(next).await;
+}
+
+/// Requests arrive and their answers do not: the session is not kept alive by a client that does
+/// not trust it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_answers_do_not_keep_a_session_alive() {
+    const SHORT: Duration = Duration::from_secs(3);
+    let ensemble = ZooKeeper::start().unwrap();
+    let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
+    let mut config = crate::rig::config(&proxy.address().to_string());
+    config.session_timeout = SHORT;
+    let clock = std::sync::Arc::new(distlock_core::SystemClock);
+    let store = distlock_zookeeper::ZooKeeper::open(config, clock)
+        .await
+        .unwrap();
+    let ours = Locker::new(store.lock());
+    ours.ready().await.unwrap();
+    let theirs = locker(&ensemble.servers()).await;
+    let guard = hold(&ours, "a").await;
+    let next = line_up_behind(&guard, &theirs).await;
+    proxy.stop(Direction::ToClient);
+    let cut = now();
+    within("told", guard.lost()).await;
+    let (next, granted) = within("free", next).await.unwrap();
+    let took = granted.since(cut);
+    let bound = SHORT * 5 / 3 + crate::rig::TICK;
+    assert!(took <= bound, "{took:?}, not within {bound:?}");
+    give_back(next).await;
+}
