@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Clock as _, Contender, Deleted, DistLock, Entry, Expect,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason,
-    RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep,
-    Ttl, Version, Written,
+    AcquireRequest, Attempt, Capabilities, Clock as _, Contender, Deleted, DistLock, Entry, Error,
+    ErrorKind, Expect, Fairness, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo,
+    LockName, LossReason, RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result, Store,
+    SystemClock, TicketStep, Ttl, Version, Written,
 };
-use distlock_conformance::{CaseResult, Options, RecordsLayer, Subject, cases, run_with};
+use distlock_conformance::{
+    CaseResult, Options, RecordsLayer, Status, Subject, cases, run_with, trials,
+};
 use distlock_memory::Memory;
 
 /// The one thing that is wrong with a backend.
@@ -28,8 +30,12 @@ enum Sabotage {
     NeverExpires,
     NeverLeaves,
     NeverWakes,
-    /// Nothing is wrong: it has neither tickets nor hand-overs, and says so.
+    /// Nothing is wrong: it has neither tickets nor hand-overs nor an order of waiting, and says so.
     CanDoLess,
+    /// It says that it has no hand-overs, and does them.
+    HandsOverInSilence,
+    /// It says that it has no tickets, and writes them.
+    TicketsInSilence,
     RecordsIgnoreVersions,
     RecordsTrimKeys,
     ReleasesNothing,
@@ -40,10 +46,9 @@ enum Sabotage {
 
 use Sabotage::*;
 
-/// Runs the cases of a sabotaged backend whose names contain `filter`, and gives the names of those that failed.
-async fn caught(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
+async fn subject(sabotage: Sabotage) -> Subject {
     let memory = Memory::new(Arc::new(SystemClock));
-    let subject = Subject::connect("saboteur", move || {
+    Subject::connect("saboteur", move || {
         let lock = Saboteur::new(memory.lock(), sabotage);
         let records = SaboteurRecords {
             inner: memory.records(),
@@ -52,15 +57,25 @@ async fn caught(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
         async move { Ok(Store::new(Arc::new(lock), records.into_records())) }
     })
     .await
-    .unwrap();
+    .unwrap()
+}
+
+/// Runs the cases of a sabotaged backend whose names contain `filter`.
+async fn results(sabotage: Sabotage, filter: &str) -> Vec<CaseResult> {
+    let subject = subject(sabotage).await;
     assert!(
         cases(&subject)
             .iter()
             .any(|case| case.name.contains(filter)),
         "no case is named {filter}"
     );
-    let results = run_with(&subject, &Options::default().filter(Some(filter)), |_| {}).await;
-    results
+    run_with(&subject, &Options::default().filter(Some(filter)), |_| {}).await
+}
+
+/// The names of those that failed.
+async fn caught(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
+    results(sabotage, filter)
+        .await
         .iter()
         .filter(|result| result.failed())
         .map(|result: &CaseResult| result.name)
@@ -102,6 +117,9 @@ catches! {
     a_dropped_guard_that_stays: ReleasesNothing by "release::dropped_guard_frees";
     a_cancelled_acquire_that_stays: ReleasesNothing by "cancellation::lock_all_dropped_after_any_poll";
     a_ticket_used_twice: ReusesTickets by "tickets::resumed_once";
+    a_ticket_that_is_not_claimed: TicketsInSilence by "tickets::unsupported_is_said";
+    a_hand_over_that_is_not_claimed:
+        HandsOverInSilence by "ownership::hand_over_is_unsupported";
     a_ticket_won_twice: ReusesTickets by "tickets::one_of_many_resumes";
     trimmed_names: TrimsNames by "names::tricky_names_are_distinct";
     a_wrong_reason: WrongReason by "loss::force_is_told";
@@ -129,12 +147,55 @@ async fn an_honest_backend_is_not_accused() {
     );
 }
 
-/// Nor is one that can less and says so: what it cannot do is asked for, and the answer is checked.
+/// Nor is one that can less and says so. What it does not claim shows as not applicable, never as passed, and one case
+/// for each such feature checks that the store refuses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_modest_backend_is_not_accused() {
-    for filter in ["tickets::", "ownership::", "handover::"] {
-        assert_eq!(caught(CanDoLess, filter).await, [""; 0], "{filter}");
+async fn a_modest_backend_is_not_accused_and_not_praised() {
+    let mut all = Vec::new();
+    for filter in ["tickets::", "ownership::", "handover::", "waiting::order"] {
+        all.extend(results(CanDoLess, filter).await);
     }
+    let named = |status| -> Vec<_> {
+        let found = all.iter().filter(|result| result.status == status);
+        found.map(|result| result.name).collect()
+    };
+    assert_eq!(named(Status::Failed), [""; 0]);
+    let (passed, not_applicable) = (named(Status::Passed), named(Status::NotApplicable));
+    let tickets = |names: &[&'static str]| -> Vec<_> {
+        let tickets = names.iter().filter(|name| name.starts_with("tickets::"));
+        tickets.copied().collect()
+    };
+    assert_eq!(tickets(&passed), ["tickets::unsupported_is_said"]);
+    assert_eq!(tickets(&not_applicable).len(), 16, "{not_applicable:?}");
+    for name in [
+        "ownership::hand_over_is_one_step",
+        "ownership::hand_over_needs_a_live_lease",
+        "ownership::stranger_cannot_hand_over",
+        "waiting::order_between_clients_is_as_promised",
+    ] {
+        assert!(not_applicable.contains(&name), "{name}: {all:?}");
+    }
+    assert!(passed.contains(&"ownership::hand_over_is_unsupported"));
+    for result in &all {
+        let says_why = result.detail.is_some();
+        assert_eq!(says_why, result.status != Status::Passed, "{result:?}");
+    }
+}
+
+/// As tests of libtest-mimic, too: what does not apply is ignored.
+#[tokio::test]
+async fn what_does_not_apply_is_ignored() {
+    let subject = subject(CanDoLess).await;
+    let not_applicable = cases(&subject)
+        .iter()
+        .filter(|case| case.not_applicable.is_some())
+        .count();
+    assert!(not_applicable > 20, "{not_applicable} do not apply");
+    let ignored = trials(&[subject])
+        .iter()
+        .filter(|trial| trial.has_ignored_flag())
+        .count();
+    assert_eq!(ignored, not_applicable);
 }
 
 #[derive(Debug)]
@@ -147,9 +208,14 @@ struct Saboteur {
 impl Saboteur {
     fn new(inner: Arc<dyn DistLock>, sabotage: Sabotage) -> Self {
         let mut capabilities = inner.capabilities().clone();
-        if sabotage == CanDoLess {
+        if [CanDoLess, TicketsInSilence].contains(&sabotage) {
             capabilities.tickets = false;
+        }
+        if [CanDoLess, HandsOverInSilence].contains(&sabotage) {
             capabilities.hand_over = false;
+        }
+        if sabotage == CanDoLess {
+            capabilities.fairness = Fairness::None;
         }
         Self {
             inner,
@@ -245,6 +311,9 @@ impl DistLock for Saboteur {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        if self.is(CanDoLess) && renewal.ticket != TicketStep::Keep {
+            return Err(Error::new(ErrorKind::Unsupported, "no tickets"));
+        }
         let mut changed = *renewal;
         changed.ttl = self.ttl(renewal.ttl);
         if self.is(ReusesTickets) && matches!(renewal.ticket, TicketStep::Redeem(_)) {

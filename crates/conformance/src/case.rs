@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use distlock_core::{Clock as _, Reach, SystemClock};
+use distlock_core::{Clock as _, Fairness, FencingScope, LeaseKind, Reach, SystemClock};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use tokio::{sync::Semaphore, task::JoinSet};
@@ -25,7 +25,8 @@ pub struct Case {
     pub property: &'static str,
     /// What must hold, in one sentence.
     pub promise: &'static str,
-    /// Why it cannot be asked of this subject, if it cannot.
+    /// Why it cannot be asked of this subject, if that is known before it runs. A few cases find out while they run: see
+    /// [`Status::NotApplicable`].
     pub not_applicable: Option<&'static str>,
     spec: &'static Spec,
     subject: Subject,
@@ -36,28 +37,43 @@ pub struct Case {
 pub(crate) struct Spec {
     pub(crate) name: &'static str,
     pub(crate) promise: &'static str,
-    pub(crate) needs: Needs,
+    pub(crate) needs: &'static [Needs],
     pub(crate) body: fn(Context) -> BoxFuture<'static, Outcome>,
 }
 
-/// What a case cannot do without.
+/// What a case cannot do without. A case that would have nothing to check on some stores declares it here, so that it
+/// shows there as not applicable instead of passing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    Nothing,
+    /// A holder that dies: a worker process where leases hang on sessions, since a session of this process lives on.
+    DeadHolder,
+    /// Waiting clients are served first come, first served.
+    Fifo,
+    /// Tokens of all names form one order.
+    GlobalTokens,
+    /// A lock passes to the next owner in one store step.
+    HandOver,
+    /// Leases that run out each by itself.
+    LeasePerLock,
+    /// Leases that hang on the holder's session.
+    LeaseBySession,
+    /// The store has no such step.
+    NoHandOver,
+    /// The store has no tickets.
+    NoTickets,
     /// Worker processes.
     Processes,
+    /// A held lock can become a ticket.
+    Tickets,
 }
 
-/// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`, with `, Processes` when it starts some.
+/// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`, followed by its [`Needs`] if it has any.
 macro_rules! case {
-    ($property:ident :: $name:ident, $promise:literal) => {
-        case!($property::$name, $promise, Nothing)
-    };
-    ($property:ident :: $name:ident, $promise:literal, $needs:ident) => {
+    ($property:ident :: $name:ident, $promise:literal $(, $needs:ident)*) => {
         $crate::case::Spec {
             name: concat!(stringify!($property), "::", stringify!($name)),
             promise: $promise,
-            needs: $crate::case::Needs::$needs,
+            needs: &[$($crate::case::Needs::$needs),*],
             body: |cx| Box::pin($name(cx)),
         }
     };
@@ -103,8 +119,9 @@ impl CaseResult {
     }
 }
 
-/// All cases for a subject, in a fixed order. A feature the subject does not have is asked for all the same: the right
-/// answer is then [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported).
+/// All cases for a subject, in a fixed order. A case whose promise the subject does not make is
+/// [not applicable](Case::not_applicable). One case for each feature that a store may lack asks for it all the same where
+/// it is missing: the right answer is then [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported).
 #[must_use]
 pub fn cases(subject: &Subject) -> Vec<Case> {
     ALL.iter()
@@ -113,20 +130,50 @@ pub fn cases(subject: &Subject) -> Vec<Case> {
             name: spec.name,
             property: spec.name.split("::").next().unwrap_or(spec.name),
             promise: spec.promise,
-            not_applicable: obstacle(spec.needs, subject),
+            not_applicable: spec.needs.iter().find_map(|needs| needs.obstacle(subject)),
             spec,
             subject: subject.clone(),
         })
         .collect()
 }
 
-fn obstacle(needs: Needs, subject: &Subject) -> Option<&'static str> {
-    match needs {
-        Needs::Processes if subject.capabilities().reach == Reach::Process => {
-            Some("reach is process: no other process can share this store")
-        }
-        Needs::Processes if subject.workers().is_none() => Some("no worker processes were given"),
-        Needs::Nothing | Needs::Processes => None,
+impl Needs {
+    /// Why a subject lacks it, if it does.
+    fn obstacle(self, subject: &Subject) -> Option<&'static str> {
+        let can = subject.capabilities();
+        let by_session = can.lease == LeaseKind::Session;
+        let (missing, why) = match self {
+            Self::DeadHolder => (
+                by_session && subject.workers().is_none(),
+                "a holder that dies with its session is a process, and no worker processes were given",
+            ),
+            Self::Fifo => (
+                can.fairness != Fairness::Fifo,
+                "this store promises no order among waiting clients",
+            ),
+            Self::GlobalTokens => (
+                can.fencing != FencingScope::Global,
+                "this store's tokens rise per name",
+            ),
+            Self::HandOver => (!can.hand_over, "this store has no hand-over in one step"),
+            Self::LeasePerLock => (
+                by_session,
+                "this store's leases hang on sessions: a lock does not expire while its session lives",
+            ),
+            Self::LeaseBySession => (!by_session, "this store's leases do not hang on sessions"),
+            Self::NoHandOver => (can.hand_over, "this store has hand-overs"),
+            Self::NoTickets => (can.tickets, "this store has tickets"),
+            Self::Processes if can.reach == Reach::Process => (
+                true,
+                "reach is process: no other process can share this store",
+            ),
+            Self::Processes => (
+                subject.workers().is_none(),
+                "no worker processes were given",
+            ),
+            Self::Tickets => (!can.tickets, "this store has no tickets"),
+        };
+        missing.then_some(why)
     }
 }
 
@@ -142,6 +189,9 @@ impl Case {
             Some(reason) => (Status::NotApplicable, Some(reason.to_owned())),
             None => match self.attempt().await {
                 Ok(()) => (Status::Passed, None),
+                Err(failure) if failure.is_not_applicable() => {
+                    (Status::NotApplicable, Some(failure.message().to_owned()))
+                }
                 Err(failure) => (Status::Failed, Some(failure.to_string())),
             },
         };
@@ -240,9 +290,10 @@ pub async fn run_with(
     for (index, case) in chosen.enumerate() {
         let (places, processes) = (Arc::clone(&places), Arc::clone(&processes));
         running.spawn(async move {
-            let _only = match case.spec.needs {
-                Needs::Processes => processes.acquire_owned().await.ok(),
-                Needs::Nothing => None,
+            let _only = if case.spec.needs.contains(&Needs::Processes) {
+                processes.acquire_owned().await.ok()
+            } else {
+                None
             };
             let _place = places.acquire_owned().await;
             (index, case.run().await)

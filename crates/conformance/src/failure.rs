@@ -9,6 +9,7 @@ use distlock_core::{Error, ErrorKind};
 pub struct Failure {
     message: String,
     place: &'static Location<'static>,
+    not_applicable: bool,
 }
 
 /// What a case answers.
@@ -21,7 +22,26 @@ impl Failure {
         Self {
             message: message.into(),
             place: Location::caller(),
+            not_applicable: false,
         }
+    }
+
+    /// The end of a case that only the store itself could show not to apply, after it was seen that the store claims
+    /// nothing there.
+    #[track_caller]
+    pub(crate) fn not_applicable(reason: &str) -> Self {
+        Self {
+            not_applicable: true,
+            ..Self::new(reason)
+        }
+    }
+
+    pub(crate) fn is_not_applicable(&self) -> bool {
+        self.not_applicable
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 }
 

@@ -47,7 +47,11 @@ fn store(key: &str, name: &str, reach: &str) -> StoreFacts {
                 } else {
                     Vec::new()
                 },
-                not_applicable: Vec::new(),
+                not_applicable: if at == 6 {
+                    vec!["reentrancy::last_release_frees: this store cannot".into()]
+                } else {
+                    Vec::new()
+                },
             })
             .collect(),
         stopped: None,

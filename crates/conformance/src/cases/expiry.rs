@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::{
-    Attempt, Lease, LockName, OwnerId, ReleaseOutcome, Released, Renew, Renewal, Renewed, Ttl,
+    Attempt, DistLock, Lease, OwnerId, ReleaseOutcome, Released, Renew, Renewal, Renewed, Ttl,
     margin,
 };
 
@@ -19,11 +19,13 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         expiry::dead_holder_frees_at_its_ttl,
-        "a dead holder's lock is granted to a waiter once its TTL is over, not before"
+        "a dead holder's lock is granted to a waiter once its TTL is over, not before",
+        DeadHolder
     ),
     case!(
         expiry::dead_holder_excludes_until_then,
-        "a dead holder's lock is refused until its TTL is over"
+        "a dead holder's lock is refused until its TTL is over",
+        DeadHolder
     ),
     case!(
         expiry::dead_process_frees_at_its_ttl,
@@ -44,11 +46,18 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         expiry::expired_lock_looks_free,
-        "an expired lock is shown as free and is not listed"
+        "an expired lock is shown as free and is not listed",
+        DeadHolder
     ),
     case!(
         expiry::expired_owner_cannot_renew,
-        "the owner of an expired lock cannot renew it, also when nobody took it"
+        "the owner of an expired lock cannot renew it, also when nobody took it",
+        LeasePerLock
+    ),
+    case!(
+        expiry::living_session_keeps_its_locks,
+        "where leases hang on sessions, a lock does not expire while its owner's session lives",
+        LeaseBySession
     ),
     case!(
         expiry::late_release_harms_nobody,
@@ -211,37 +220,47 @@ async fn expired_lock_looks_free(cx: Context) -> Outcome {
 }
 
 async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
-    let (raw, ttl, name) = (cx.raw().await?, cx.short(), cx.name("a"));
-    let owner = OwnerId::new();
+    let (raw, ttl) = (cx.raw().await?, cx.short());
     let asked = now();
-    let Some(grant) = raw
-        .try_acquire(&request(&name, owner, ttl)?)
-        .await?
-        .acquired()
-    else {
+    let lease = granted(&*raw, &cx.name("a"), ttl).await?;
+    sleep_until(asked + cx.gone_after(ttl)).await;
+    let renewed = raw.renew(&lease, &Renewal::plain(Ttl::new(ttl)?)).await?;
+    ensure!(
+        matches!(renewed, Renewed::NotHeld(_)),
+        "revived: {renewed:?}"
+    );
+    ensure!(
+        raw.inspect(&lease.name).await?.held.is_none(),
+        "it stays free"
+    );
+    Ok(())
+}
+
+async fn living_session_keeps_its_locks(cx: Context) -> Outcome {
+    let (raw, ttl) = (cx.raw().await?, cx.short());
+    let asked = now();
+    let lease = granted(&*raw, &cx.name("a"), ttl).await?;
+    sleep_until(asked + cx.gone_after(ttl)).await;
+    let held = cx.locker().await?.inspect(lease.name.as_str()).await?.held;
+    ensure_eq!(
+        held.and_then(|held| held.token),
+        lease.token,
+        "the token that others see"
+    );
+    ensure!(
+        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        "held until released"
+    );
+    Ok(())
+}
+
+/// A lock that nobody renews, asked of the store itself.
+async fn granted(raw: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
+    let wanted = request(name, OwnerId::new(), ttl)?;
+    let Some(grant) = raw.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");
     };
-    if grant.loss.is_silent() {
-        sleep_until(asked + cx.gone_after(ttl)).await;
-        let lease = Lease::new(LockName::new(&name)?, owner, Some(grant.token));
-        let renewed = raw.renew(&lease, &Renewal::plain(Ttl::new(ttl)?)).await?;
-        ensure!(
-            matches!(renewed, Renewed::NotHeld(_)),
-            "revived: {renewed:?}"
-        );
-        ensure!(
-            raw.inspect(&lease.name).await?.held.is_none(),
-            "it stays free"
-        );
-    } else {
-        // The session is alive and with it the lock: it cannot expire while its owner lives.
-        let lease = Lease::new(LockName::new(&name)?, owner, Some(grant.token));
-        ensure!(
-            matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
-            "held until released"
-        );
-    }
-    Ok(())
+    Ok(Lease::new(wanted.name, wanted.owner, Some(grant.token)))
 }
 
 async fn late_release_harms_nobody(cx: Context) -> Outcome {

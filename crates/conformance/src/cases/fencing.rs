@@ -1,8 +1,6 @@
 //! Tokens of one name rise in the order of grants, whatever happened in between, and a fenced resource can rely on them.
 
-use distlock_core::{
-    Epoch, Fence, FenceGuard, FenceRefusal, FencingScope, FencingToken, Guard, Locker,
-};
+use distlock_core::{Epoch, Fence, FenceGuard, FenceRefusal, FencingToken, Guard, Locker};
 
 use crate::{
     Outcome,
@@ -23,7 +21,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         fencing::rises_across_expiry,
-        "the token rises when an expired lock is taken over"
+        "the token rises when an expired lock is taken over",
+        DeadHolder
     ),
     case!(
         fencing::rises_across_force_release,
@@ -48,7 +47,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         fencing::rises_over_all_names,
-        "where the scope is global, tokens of all names form one rising order"
+        "where the scope is global, tokens of all names form one rising order",
+        GlobalTokens
     ),
     case!(
         fencing::fits_into_53_bits,
@@ -237,11 +237,7 @@ async fn rises_over_all_names(cx: Context) -> Outcome {
     let mut tokens = Vec::new();
     for turn in 0..12 {
         let locker = if turn % 2 == 0 { &one } else { &two };
-        // Where the scope is one name, the same is asked of one name.
-        let name = match cx.capabilities().fencing {
-            FencingScope::Global => cx.name(&turn.to_string()),
-            _ => cx.name("only"),
-        };
+        let name = cx.name(&turn.to_string());
         tokens.push(token_of_turn(locker, &name, &cx).await?);
     }
     rising(&tokens)

@@ -25,7 +25,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         ownership::stranger_cannot_hand_over,
-        "a hand-over by another owner changes nothing"
+        "a hand-over by another owner changes nothing",
+        HandOver
     ),
     case!(
         ownership::stranger_cannot_acquire,
@@ -45,11 +46,19 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         ownership::hand_over_is_one_step,
-        "a hand-over gives the lock to the next owner with a higher token, or is Unsupported"
+        "a hand-over gives the lock to the next owner with a higher token",
+        HandOver
     ),
     case!(
         ownership::hand_over_needs_a_live_lease,
-        "an expired lock is not handed over"
+        "an expired lock is not handed over",
+        HandOver,
+        LeasePerLock
+    ),
+    case!(
+        ownership::hand_over_is_unsupported,
+        "where there is no hand-over in one step, asking for one is Unsupported and changes nothing",
+        NoHandOver
     ),
     case!(
         ownership::contender_recognises_itself,
@@ -172,9 +181,9 @@ async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
         .raw
         .hand_over(&held.forged(), &held.request_of(OwnerId::new())?)
         .await?;
-    match (cx.capabilities().hand_over, answer) {
-        (true, HandOver::NotHeld(_)) | (false, HandOver::Unsupported) => {}
-        (_, other) => fail!("a stranger's hand-over: {other:?}"),
+    match answer {
+        HandOver::NotHeld(_) => {}
+        other => fail!("a stranger's hand-over: {other:?}"),
     }
     held.check_unchanged().await?;
     held.give_back().await
@@ -259,15 +268,8 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
     for _ in 0..3 {
         let mut next = held.request_of(OwnerId::new())?;
         next.holder = HolderLabel::new("the next one")?;
-        match (
-            cx.capabilities().hand_over,
-            held.raw.hand_over(&held.lease, &next).await?,
-        ) {
-            (false, HandOver::Unsupported) => {
-                held.check_unchanged().await?;
-                return held.give_back().await;
-            }
-            (true, HandOver::Done(grant)) => {
+        match held.raw.hand_over(&held.lease, &next).await? {
+            HandOver::Done(grant) => {
                 ensure!(
                     grant.token > held.token,
                     "token {} was handed over as {}",
@@ -287,7 +289,7 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
                 held.lease = Lease::new(held.lease.name, next.owner, Some(grant.token));
                 held.token = grant.token;
             }
-            (_, other) => fail!("an owner's hand-over: {other:?}"),
+            other => fail!("an owner's hand-over: {other:?}"),
         }
         held.check_unchanged().await?;
         let shown = held.raw.inspect(&held.lease.name).await?.held;
@@ -304,23 +306,32 @@ async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
     let ttl = cx.short();
     let held = Held::new(&cx, "a", ttl).await?;
     sleep_until(now() + cx.gone_after(ttl)).await;
-    if held.raw.inspect(&held.lease.name).await?.held.is_some() {
-        // A session store: the lock lives as long as its owner's session does.
-        return held.give_back().await;
-    }
     let answer = held
         .raw
         .hand_over(&held.lease, &held.request_of(OwnerId::new())?)
         .await?;
-    match (cx.capabilities().hand_over, answer) {
-        (true, HandOver::NotHeld(_)) | (false, HandOver::Unsupported) => {}
-        (_, other) => fail!("the hand-over of an expired lock: {other:?}"),
+    match answer {
+        HandOver::NotHeld(_) => {}
+        other => fail!("the hand-over of an expired lock: {other:?}"),
     }
     ensure!(
         held.raw.inspect(&held.lease.name).await?.held.is_none(),
         "still free"
     );
     Ok(())
+}
+
+async fn hand_over_is_unsupported(cx: Context) -> Outcome {
+    let held = Held::new(&cx, "a", cx.long()).await?;
+    let next = held.request_of(OwnerId::new())?;
+    for lease in [&held.lease, &held.forged()] {
+        match held.raw.hand_over(lease, &next).await? {
+            HandOver::Unsupported => {}
+            other => fail!("a hand-over that the store does not claim to have: {other:?}"),
+        }
+        held.check_unchanged().await?;
+    }
+    held.give_back().await
 }
 
 async fn contender_recognises_itself(cx: Context) -> Outcome {

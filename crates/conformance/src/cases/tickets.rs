@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, Locker, Ticket, margin};
+use distlock_core::{
+    ErrorKind, Lease, Locker, OwnerId, ReleaseOutcome, Renewal, Ticket, TicketStep, margin,
+};
 
 use crate::{
     Outcome,
     case::{Spec, case},
-    context::{Context, give_back, join, look, now, refuse, sleep, soon, start, take, take_within},
+    context::{
+        Context, SOON, give_back, join, look, now, refuse, request, sleep, soon, start, take,
+        take_within,
+    },
     failure::{ensure, ensure_eq, fail, refused},
     polls::at_most_polls,
 };
@@ -15,95 +20,101 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         tickets::resumed_elsewhere,
-        "a ticket is resumed by another client, with the same token, owner and name"
+        "a ticket is resumed by another client, with the same token, owner and name",
+        Tickets
     ),
     case!(
         tickets::resumed_in_another_process,
         "a ticket is resumed by another process",
+        Tickets,
         Processes
     ),
-    case!(tickets::resumed_once, "a ticket can be resumed once only"),
+    case!(
+        tickets::resumed_once,
+        "a ticket can be resumed once only",
+        Tickets
+    ),
     case!(
         tickets::one_of_many_resumes,
-        "of six clients that resume one ticket at once exactly one gets the lock"
+        "of six clients that resume one ticket at once exactly one gets the lock",
+        Tickets
     ),
     case!(
         tickets::excludes_until_resumed,
-        "a lock behind a ticket stays locked, and is not renewed"
+        "a lock behind a ticket stays locked, and is not renewed",
+        Tickets
     ),
     case!(
         tickets::expired_ticket_is_refused,
-        "a ticket whose lease ran out cannot be resumed"
+        "a ticket whose lease ran out cannot be resumed",
+        Tickets
     ),
     case!(
         tickets::overtaken_ticket_is_refused,
-        "a ticket whose lock belongs to somebody else does nothing to it"
+        "a ticket whose lock belongs to somebody else does nothing to it",
+        Tickets
     ),
     case!(
         tickets::resumed_guard_is_renewed,
-        "a resumed guard is renewed like any other"
+        "a resumed guard is renewed like any other",
+        Tickets
     ),
     case!(
         tickets::renewing_keeps_it_alive,
-        "a ticket can be renewed and stays usable"
+        "a ticket can be renewed and stays usable",
+        Tickets
     ),
     case!(
         tickets::renewing_a_used_ticket_is_refused,
-        "a ticket that was resumed cannot be renewed"
+        "a ticket that was resumed cannot be renewed",
+        Tickets
     ),
-    case!(tickets::release_frees, "a ticket can be released, once"),
+    case!(
+        tickets::release_frees,
+        "a ticket can be released, once",
+        Tickets
+    ),
     case!(
         tickets::turns_again,
-        "a resumed guard can become another ticket, and the first one stays used"
+        "a resumed guard can become another ticket, and the first one stays used",
+        Tickets
     ),
     case!(
         tickets::garbage_is_refused,
-        "what is not a ticket is refused before any question is asked, without repeating it"
+        "what is not a ticket is refused before any question is asked, without repeating it",
+        Tickets
     ),
     case!(
         tickets::text_is_faithful_and_debug_is_not,
-        "a ticket survives as text and JSON, and Debug hides its secret"
+        "a ticket survives as text and JSON, and Debug hides its secret",
+        Tickets
     ),
     case!(
         tickets::resume_dropped_after_any_poll,
-        "a resume that is dropped leaves nothing beyond one lease"
+        "a resume that is dropped leaves nothing beyond one lease",
+        Tickets
     ),
     case!(
         tickets::giving_up_the_guard_is_no_loss,
-        "who watched a guard that became a ticket sees a release"
+        "who watched a guard that became a ticket sees a release",
+        Tickets
+    ),
+    case!(
+        tickets::unsupported_is_said,
+        "where there are no tickets, asking for one is Unsupported and the lock is released",
+        NoTickets
     ),
 ];
 
-/// A lock as a ticket. `None` = the backend has none, and said so in the right way.
-async fn ticket(
-    cx: &Context,
-    locker: &Locker,
-    name: &str,
-    ttl: Duration,
-) -> Outcome<Option<Ticket>> {
+/// A lock as a ticket.
+async fn ticket(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Ticket> {
     let guard = take(locker, name, ttl).await?;
     let token = guard.token();
-    let answer = guard.into_ticket().await;
-    if cx.capabilities().tickets {
-        let ticket = answer?;
-        ensure_eq!(ticket.token(), token, "the ticket's token");
-        ensure_eq!(ticket.name().as_str(), name, "the ticket's name");
-        ensure_eq!(ticket.ttl().duration(), ttl, "the ticket's TTL");
-        return Ok(Some(ticket));
-    }
-    refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
-    give_back(take_within(locker, name, crate::context::SOON).await?).await?;
-    Ok(None)
-}
-
-/// A lock as a ticket, or the end of the case where there are none.
-macro_rules! ticket_or_done {
-    ($cx:expr, $locker:expr, $name:expr, $ttl:expr) => {
-        match ticket($cx, $locker, $name, $ttl).await? {
-            Some(ticket) => ticket,
-            None => return Ok(()),
-        }
-    };
+    let ticket = guard.into_ticket().await?;
+    ensure_eq!(ticket.token(), token, "the ticket's token");
+    ensure_eq!(ticket.name().as_str(), name, "the ticket's name");
+    ensure_eq!(ticket.ttl().duration(), ttl, "the ticket's TTL");
+    Ok(ticket)
 }
 
 async fn resumed_elsewhere(cx: Context) -> Outcome {
@@ -112,7 +123,7 @@ async fn resumed_elsewhere(cx: Context) -> Outcome {
     let guard = take(&one, &name, cx.long()).await?;
     let fence = guard.fence();
     give_back(guard).await?;
-    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let ticket = ticket(&one, &name, cx.long()).await?;
     let sent = now();
     let guard = two.resume(&ticket).await?;
     ensure_eq!(guard.token(), ticket.token(), "the token");
@@ -132,7 +143,7 @@ async fn resumed_elsewhere(cx: Context) -> Outcome {
 
 async fn resumed_in_another_process(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let ticket = ticket_or_done!(&cx, &locker, &name, cx.long());
+    let ticket = ticket(&locker, &name, cx.long()).await?;
     let mut worker = cx.worker().await?;
     let held = worker.resume(ticket.to_string()).await?;
     ensure_eq!(held.token, ticket.token().get(), "the token");
@@ -144,7 +155,7 @@ async fn resumed_in_another_process(cx: Context) -> Outcome {
 async fn resumed_once(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let ticket = ticket(&one, &name, cx.long()).await?;
     let guard = two.resume(&ticket).await?;
     for locker in [&one, &two] {
         refused(
@@ -166,7 +177,7 @@ async fn resumed_once(cx: Context) -> Outcome {
 
 async fn one_of_many_resumes(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let ticket = ticket_or_done!(&cx, &locker, &name, cx.long());
+    let ticket = ticket(&locker, &name, cx.long()).await?;
     let mut tasks = Vec::new();
     for _ in 0..6 {
         let (locker, ticket) = (cx.locker().await?, ticket.clone());
@@ -191,7 +202,7 @@ async fn excludes_until_resumed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, ttl) = (cx.name("a"), cx.short());
     let asked = now();
-    let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+    let ticket = ticket(&one, &name, ttl).await?;
     refuse(&one, &name).await?;
     refuse(&two, &name).await?;
     // Nobody resumes it, so it ends.
@@ -207,7 +218,7 @@ async fn excludes_until_resumed(cx: Context) -> Outcome {
 
 async fn expired_ticket_is_refused(cx: Context) -> Outcome {
     let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short());
-    let ticket = ticket_or_done!(&cx, &locker, &name, ttl);
+    let ticket = ticket(&locker, &name, ttl).await?;
     sleep(cx.gone_after(ttl)).await;
     refused(
         "resume",
@@ -231,7 +242,7 @@ async fn expired_ticket_is_refused(cx: Context) -> Outcome {
 async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let ticket = ticket(&one, &name, cx.long()).await?;
     two.force_release(&name, ticket.token()).await?;
     let guard = take(&two, &name, cx.long()).await?;
     refused("resume", one.resume(&ticket).await, &[ErrorKind::NotHeld])?;
@@ -258,7 +269,7 @@ async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
 async fn resumed_guard_is_renewed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, ttl) = (cx.name("a"), cx.short());
-    let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+    let ticket = ticket(&one, &name, ttl).await?;
     let guard = two.resume(&ticket).await?;
     sleep(cx.gone_after(ttl)).await;
     ensure!(guard.is_valid(), "not renewed");
@@ -269,7 +280,7 @@ async fn resumed_guard_is_renewed(cx: Context) -> Outcome {
 async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, ttl) = (cx.name("a"), cx.short());
-    let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+    let ticket = ticket(&one, &name, ttl).await?;
     let begin = now();
     while now().since(begin) < 2 * ttl {
         two.renew_ticket(&ticket, ttl).await?;
@@ -291,7 +302,7 @@ async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
 async fn renewing_a_used_ticket_is_refused(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let ticket = ticket(&one, &name, cx.long()).await?;
     let guard = two.resume(&ticket).await?;
     // It would shorten the lease under the guard.
     refused(
@@ -313,7 +324,7 @@ async fn renewing_a_used_ticket_is_refused(cx: Context) -> Outcome {
 async fn release_frees(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket_or_done!(&cx, &one, &name, cx.long());
+    let ticket = ticket(&one, &name, cx.long()).await?;
     two.release_ticket(&ticket).await?;
     give_back(take(&one, &name, cx.long()).await?).await?;
     refused(
@@ -328,7 +339,7 @@ async fn release_frees(cx: Context) -> Outcome {
 async fn turns_again(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let first = ticket_or_done!(&cx, &one, &name, cx.long());
+    let first = ticket(&one, &name, cx.long()).await?;
     let second = two.resume(&first).await?.into_ticket().await?;
     ensure_eq!(second.token(), first.token(), "the token");
     ensure!(
@@ -359,19 +370,17 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
     ]
     .map(Into::into)
     .into();
-    if let Some(ticket) = ticket(&cx, &locker, &name, cx.long()).await? {
-        let text = ticket.to_string();
-        for at in (1..text.len()).step_by(7) {
-            garbage.push(text[..at].to_owned());
-        }
-        garbage.push(text.to_uppercase());
-        garbage.push(format!("{text}{text}"));
-        garbage.push(text.chars().rev().collect());
-        ensure!(
-            look(&locker, &name).await?.held.is_some(),
-            "the lock is still there"
-        );
+    let text = ticket(&locker, &name, cx.long()).await?.to_string();
+    for at in (1..text.len()).step_by(7) {
+        garbage.push(text[..at].to_owned());
     }
+    garbage.push(text.to_uppercase());
+    garbage.push(format!("{text}{text}"));
+    garbage.push(text.chars().rev().collect());
+    ensure!(
+        look(&locker, &name).await?.held.is_some(),
+        "the lock is still there"
+    );
     for text in garbage {
         let answer = text.parse::<Ticket>();
         let error = refused(
@@ -389,7 +398,7 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
 
 async fn text_is_faithful_and_debug_is_not(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("tricky 'ñ' 🔒 / %"));
-    let ticket = ticket_or_done!(&cx, &locker, &name, cx.long());
+    let ticket = ticket(&locker, &name, cx.long()).await?;
     let text = ticket.to_string();
     ensure!(
         text.is_ascii() && !text.contains(char::is_whitespace),
@@ -416,7 +425,7 @@ async fn resume_dropped_after_any_poll(cx: Context) -> Outcome {
     let mut names = Vec::new();
     for polls in 0..8 {
         let name = cx.name(&polls.to_string());
-        let ticket = ticket_or_done!(&cx, &one, &name, ttl);
+        let ticket = ticket(&one, &name, ttl).await?;
         drop(at_most_polls(polls, two.resume(&ticket)).await);
         names.push(name);
     }
@@ -434,12 +443,39 @@ async fn giving_up_the_guard_is_no_loss(cx: Context) -> Outcome {
     let ended = soon("the watcher is told", watch.ended()).await?;
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
     ensure!(!watch.is_valid(), "the guard is gone");
-    if !cx.capabilities().tickets {
-        refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
-        return Ok(());
-    }
     match locker.resume(&answer?).await {
         Ok(guard) => give_back(guard).await,
         Err(error) => fail!("the ticket cannot be resumed: {error}"),
+    }
+}
+
+async fn unsupported_is_said(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let guard = take(&locker, &name, cx.long()).await?;
+    let watch = guard.watch();
+    let answer = guard.into_ticket().await;
+    refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
+    let ended = soon("the watcher is told", watch.ended()).await?;
+    ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
+    give_back(take_within(&locker, &name, SOON).await?).await?;
+    // The store itself must not write one either.
+    let raw = cx.raw().await?;
+    let wanted = request(&name, OwnerId::new(), cx.long())?;
+    let Some(grant) = raw.try_acquire(&wanted).await?.acquired() else {
+        fail!("the lock should be free");
+    };
+    let lease = Lease::new(wanted.name, wanted.owner, Some(grant.token));
+    for step in [
+        TicketStep::Issue(*OwnerId::new().as_uuid()),
+        TicketStep::Redeem(*OwnerId::new().as_uuid()),
+    ] {
+        let mut renewal = Renewal::plain(wanted.ttl);
+        renewal.ticket = step;
+        let answer = raw.renew(&lease, &renewal).await;
+        refused("a renewal with a ticket", answer, &[ErrorKind::Unsupported])?;
+    }
+    match raw.release(&lease).await? {
+        ReleaseOutcome::Released { .. } => Ok(()),
+        ReleaseOutcome::NotHeld => fail!("the refusal cost the lock"),
     }
 }

@@ -16,7 +16,7 @@ pub struct Property {
 }
 
 /// What was asked, and what came out.
-pub const PROPERTIES: [Property; 12] = [
+pub const PROPERTIES: [Property; 13] = [
     Property {
         key: "exclusion",
         title: "exclusion",
@@ -81,9 +81,13 @@ pub const PROPERTIES: [Property; 12] = [
     },
     Property {
         key: "fairness",
-        title: "order of waiting, as promised",
+        title: "order among waiting clients",
+        cases: &["waiting::order_between_clients_is_as_promised"],
+    },
+    Property {
+        key: "local_fairness",
+        title: "order inside a client, others let in",
         cases: &[
-            "waiting::order_between_clients_is_as_promised",
             "handover::first_come_first_served",
             "handover::lets_another_client_in",
         ],
@@ -137,9 +141,10 @@ impl PropertyResult {
     /// As a table shows it.
     #[must_use]
     pub fn mark(&self) -> &'static str {
-        match (self.passed, self.failed.len()) {
-            (0, 0) => "–",
-            (_, 0) => "✓",
+        match (self.passed, self.failed.len(), self.not_applicable.len()) {
+            (0, 0, 0) => "–",
+            (0, 0, _) => "n/a",
+            (_, 0, _) => "✓",
             _ => "✗",
         }
     }
