@@ -1,13 +1,16 @@
 //! The conformance suite is worth what it catches: each of these backends breaks one promise, and a case must notice.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Clock as _, Contender, Deleted, DistLock, Entry, Error,
+    AcquireRequest, Attempt, Capabilities, Clock, Contender, Deleted, DistLock, Entry, Error,
     ErrorKind, Expect, Fairness, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo,
-    LockName, LossReason, RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result, Store,
-    SystemClock, TicketStep, Ttl, Version, Written,
+    LockName, LossReason, Moment, RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result,
+    Sleep, Store, SystemClock, TicketStep, Ttl, Version, Written,
 };
 use distlock_conformance::{
     CaseResult, Options, RecordsLayer, Status, Subject, cases, run_with, trials,
@@ -27,6 +30,8 @@ enum Sabotage {
     GrantsHeldLocks,
     HandsNothingOver,
     ListsTooMuch,
+    /// No alarm goes off, so a lock counts as lost only once it is asked whether it is valid.
+    LostOnlyWhenAsked,
     NeverExpires,
     NeverLeaves,
     NeverWakes,
@@ -54,10 +59,35 @@ async fn subject(sabotage: Sabotage) -> Subject {
             inner: memory.records(),
             sabotage,
         };
-        async move { Ok(Store::new(Arc::new(lock), records.into_records())) }
+        let clock: Arc<dyn Clock> = match sabotage {
+            LostOnlyWhenAsked => Arc::new(NoAlarms),
+            _ => Arc::new(SystemClock),
+        };
+        async move {
+            let (lock, records) = (Arc::new(lock), records.into_records());
+            Ok(Store::with_clock(lock, records, clock))
+        }
     })
     .await
     .unwrap()
+}
+
+/// Tells the time and wakes nobody.
+#[derive(Debug)]
+struct NoAlarms;
+
+impl Clock for NoAlarms {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// Runs the cases of a sabotaged backend whose names contain `filter`.
@@ -106,6 +136,8 @@ catches! {
     a_second_holder: GrantsHeldLocks by "exclusion::holder_excludes_every_client";
     two_holders_at_a_time: GrantsHeldLocks by "exclusion::race_has_one_winner";
     a_hand_over_that_is_not_there: HandsNothingOver by "ownership::hand_over_is_one_step";
+    a_loss_that_nobody_is_told:
+        LostOnlyWhenAsked by "loss::waiting_alone_is_told_in_time";
     a_list_of_strangers: ListsTooMuch by "names::list_prefix_is_literal";
     a_lease_without_end: NeverExpires by "expiry::dead_holder_frees_at_its_ttl";
     a_place_that_is_never_given_up: NeverLeaves by "ownership::contender_that_left_blocks_nobody";

@@ -1,6 +1,6 @@
 //! Whoever loses a lock is told in time, once and for all, and why.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::{Attempt, Ended, ErrorKind, Guard, LossReason, Moment, Released, Renew};
 
@@ -19,6 +19,14 @@ pub(crate) const CASES: &[Spec] = &[
     case!(
         loss::expiry_is_told_in_time,
         "a guard whose lease runs out is told Expired at most 250 ms after its deadline"
+    ),
+    case!(
+        loss::waiting_alone_is_told_in_time,
+        "lost() and ended() resolve at most 250 ms after the deadline, also when nobody asks the guard anything else"
+    ),
+    case!(
+        loss::asked_later_is_told_at_once,
+        "lost() and ended() that are first asked after the deadline resolve at once"
     ),
     case!(
         loss::force_is_told,
@@ -99,6 +107,77 @@ async fn expiry_is_told_in_time(cx: Context) -> Outcome {
             now() + Duration::from_millis(1) >= deadline,
             "told before the deadline"
         );
+    }
+    Ok(())
+}
+
+/// A guard that nobody renews, and its deadline.
+async fn left_alone(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
+    let request = cx.locker().await?.lock(cx.name(name)).ttl(cx.short());
+    let guard = request.renew(Renew::Manual).acquire().await?;
+    let deadline = now() + guard.remaining();
+    Ok((guard, deadline))
+}
+
+/// No task asks whether the guard is valid or what remains: such a question finds the loss by itself, and would tell
+/// those who wait.
+async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
+    let stalls = StallMeter::start();
+    // Dropped at the end only: a guard that is dropped is released instead of lost.
+    let mut guards = Vec::new();
+    let (mut told, mut deadlines) = (Vec::new(), Vec::new());
+    for (name, waiters) in [("one waiter", 1), ("five waiters", 5)] {
+        let (guard, deadline) = left_alone(&cx, name).await?;
+        let guard = Arc::new(guard);
+        for _ in 0..waiters {
+            let guard = Arc::clone(&guard);
+            told.push(start(async move {
+                let reason = guard.lost().await;
+                Ok((Ended::Lost(reason), now()))
+            }));
+            deadlines.push(deadline);
+        }
+        guards.push(guard);
+    }
+    for (name, watchers) in [("one watcher", 1), ("five watchers", 5)] {
+        let (guard, deadline) = left_alone(&cx, name).await?;
+        for _ in 0..watchers {
+            let watch = guard.watch();
+            told.push(start(async move { Ok((watch.ended().await, now())) }));
+            deadlines.push(deadline);
+        }
+        guards.push(Arc::new(guard));
+    }
+    let told = soon("everybody is told", join(told)).await??;
+    for ((ended, at), deadline) in told.into_iter().zip(deadlines) {
+        ensure_eq!(ended, Ended::Lost(LossReason::Expired), "what was told");
+        ensure!(
+            at + Duration::from_millis(1) >= deadline,
+            "told before the deadline"
+        );
+        let late = stalls.running(deadline, at).await;
+        ensure!(
+            late <= NOTICE,
+            "told {late:?} of running time after the deadline"
+        );
+    }
+    drop(guards);
+    Ok(())
+}
+
+async fn asked_later_is_told_at_once(cx: Context) -> Outcome {
+    let stalls = StallMeter::start();
+    let (by_guard, first) = left_alone(&cx, "guard").await?;
+    let (by_watch, second) = left_alone(&cx, "watch").await?;
+    sleep_until(first.max(second) + 2 * NOTICE).await;
+    for _ in 0..2 {
+        let asked = now();
+        let reason = soon("the guard tells", by_guard.lost()).await?;
+        let ended = soon("the watch tells", by_watch.watch().ended()).await?;
+        let took = stalls.running(asked, now()).await;
+        ensure_eq!(reason, LossReason::Expired, "the reason");
+        ensure_eq!(ended, Ended::Lost(reason), "what a watcher sees");
+        ensure!(took <= NOTICE, "told only after {took:?}");
     }
     Ok(())
 }

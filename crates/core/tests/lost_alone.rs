@@ -1,0 +1,163 @@
+//! A loss is told to those who only wait for it. No test in this file asks a guard whether it is valid, or what remains,
+//! before its waiters were told: such a question finds the loss by itself and tells them.
+
+mod support;
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use distlock_core::{Ended, Guard, Locker, LossReason, ManualClock, Renew};
+use support::{Script, ScriptedLock, eventually, pause};
+use tokio::task::JoinSet;
+
+const TTL: Duration = Duration::from_secs(10);
+/// The TTL less the margin of a tenth.
+const DEADLINE: Duration = Duration::from_secs(9);
+/// What the documentation promises.
+const NOTICE: Duration = Duration::from_millis(250);
+
+struct World {
+    clock: ManualClock,
+    store: ScriptedLock,
+    locker: Locker,
+}
+
+async fn world() -> World {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .seed(7)
+        .build();
+    locker.ready().await.unwrap();
+    World {
+        clock,
+        store,
+        locker,
+    }
+}
+
+impl World {
+    async fn take(&self, renew: Renew) -> Arc<Guard> {
+        let request = self.locker.lock("a").ttl(TTL).renew(renew);
+        Arc::new(request.acquire().await.unwrap())
+    }
+
+    /// Moves time in steps of 50 ms and lets the keeper thread run after each.
+    async fn pass(&self, time: Duration) {
+        let step = Duration::from_millis(50);
+        let mut left = time;
+        while !left.is_zero() {
+            self.clock.advance(step.min(left));
+            left = left.saturating_sub(step);
+            for _ in 0..3 {
+                pause().await;
+            }
+        }
+    }
+
+    /// Whoever waits is told at the deadline or within [`NOTICE`] of it, not before, and all are told the same.
+    async fn all_told(&self, mut waiting: JoinSet<Ended>, reason: LossReason) {
+        self.pass(DEADLINE - Duration::from_millis(100)).await;
+        assert!(waiting.try_join_next().is_none(), "told too early");
+        // Time stands still from here on, however long the machine needs to run the keeper thread.
+        self.pass(Duration::from_millis(100) + NOTICE).await;
+        let waiters = waiting.len();
+        let mut told = Vec::new();
+        eventually("everybody is told", || {
+            told.extend(std::iter::from_fn(|| waiting.try_join_next()));
+            told.len() == waiters
+        })
+        .await;
+        for ended in told {
+            assert_eq!(ended.unwrap(), Ended::Lost(reason));
+        }
+    }
+}
+
+fn waiter(guard: &Arc<Guard>, waiting: &mut JoinSet<Ended>) {
+    let guard = Arc::clone(guard);
+    waiting.spawn(async move { Ended::Lost(guard.lost().await) });
+}
+
+fn watcher(guard: &Guard, waiting: &mut JoinSet<Ended>) {
+    let watch = guard.watch();
+    waiting.spawn(async move { watch.ended().await });
+}
+
+#[tokio::test]
+async fn one_waiter() {
+    let world = world().await;
+    let guard = world.take(Renew::Manual).await;
+    let mut waiting = JoinSet::new();
+    waiter(&guard, &mut waiting);
+    world.all_told(waiting, LossReason::Expired).await;
+}
+
+#[tokio::test]
+async fn one_watcher() {
+    let world = world().await;
+    let guard = world.take(Renew::Manual).await;
+    let mut waiting = JoinSet::new();
+    watcher(&guard, &mut waiting);
+    world.all_told(waiting, LossReason::Expired).await;
+}
+
+#[tokio::test]
+async fn many_of_both() {
+    let world = world().await;
+    let guard = world.take(Renew::Manual).await;
+    let mut waiting = JoinSet::new();
+    for _ in 0..10 {
+        waiter(&guard, &mut waiting);
+        watcher(&guard, &mut waiting);
+    }
+    world.all_told(waiting, LossReason::Expired).await;
+}
+
+#[tokio::test]
+async fn while_a_renewal_hangs() {
+    let world = world().await;
+    world.store.0.renew.hang.store(u32::MAX, SeqCst);
+    let guard = world.take(Renew::Auto).await;
+    let mut waiting = JoinSet::new();
+    waiter(&guard, &mut waiting);
+    watcher(&guard, &mut waiting);
+    world.all_told(waiting, LossReason::Unreachable).await;
+}
+
+#[tokio::test]
+async fn while_renewals_are_refused() {
+    let world = world().await;
+    world.store.0.renew.refuse.store(u32::MAX, SeqCst);
+    let guard = world.take(Renew::Auto).await;
+    let mut waiting = JoinSet::new();
+    waiter(&guard, &mut waiting);
+    watcher(&guard, &mut waiting);
+    world.all_told(waiting, LossReason::Unreachable).await;
+}
+
+#[tokio::test]
+async fn after_the_locker_was_closed() {
+    let world = world().await;
+    let guard = world.take(Renew::Manual).await;
+    world.locker.close().await;
+    let mut waiting = JoinSet::new();
+    waiter(&guard, &mut waiting);
+    watcher(&guard, &mut waiting);
+    world.all_told(waiting, LossReason::Expired).await;
+}
+
+#[tokio::test]
+async fn after_the_fact() {
+    let world = world().await;
+    let guard = world.take(Renew::Manual).await;
+    world.pass(TTL * 2).await;
+    for _ in 0..2 {
+        assert_eq!(guard.lost().await, LossReason::Expired);
+        let watch = guard.watch();
+        assert_eq!(watch.ended().await, Ended::Lost(LossReason::Expired));
+    }
+}
