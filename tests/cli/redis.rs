@@ -6,11 +6,13 @@ use std::{
 };
 
 use distlock_harness::{
-    Process, Signal,
+    Direction, FaultProxy, Process, Signal,
     servers::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
-use crate::support::{Finished, Home, SOON, finish};
+use crate::support::{
+    Finished, Home, SOON, a_command_that_ended_inside_its_lease_has_succeeded, finish,
+};
 
 fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
     finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
@@ -288,4 +290,17 @@ fn the_doctor_tells_a_warning_from_a_failure() {
         let line = lines.find(|line| line.contains(check)).unwrap();
         assert!(line.contains(shown), "{text:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_be_told() {
+    let (home, server) = (Home::new(), RedisServer::start().unwrap());
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let url = format!("redis://{}", proxy.address());
+    let cut = || {
+        proxy.stop(Direction::ToServer);
+        proxy.stop(Direction::ToClient);
+    };
+    // With 4 s at least 2.4 s are left when the store is cut off.
+    a_command_that_ended_inside_its_lease_has_succeeded(&home, &url, &["--ttl", "4s"], cut);
 }

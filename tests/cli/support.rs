@@ -341,3 +341,24 @@ impl Drop for BlockingWriter {
         }
     }
 }
+
+/// `distlock run` over `url`, whose store is cut off by `cut` 0.9 s before its command ends by itself, well inside its
+/// lease: the command has succeeded, though nobody could be told of the release.
+pub(crate) fn a_command_that_ended_inside_its_lease_has_succeeded(
+    home: &Home,
+    url: &str,
+    args: &[&str],
+    cut: impl FnOnce(),
+) {
+    let script = "echo ready; while ! [ -e go ]; do sleep 0.01; done; sleep 0.9; echo done";
+    let line = [&["run", "job"], args, &["--", "sh", "-c", script]].concat();
+    let mut run = Process::spawn(home.bare(line).env("DISTLOCK_BACKEND", url)).unwrap();
+    run.wait_for_line(SOON, |line| line == "ready").unwrap();
+    cut();
+    home.write("go", "");
+    let status = run.wait(SOON * 2).unwrap();
+    let output = run.output();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(output.contains("done"), "{output}");
+    assert!(output.contains("warning: "), "{output}");
+}

@@ -5,9 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distlock_harness::{Process, Signal, eventually, free_port, servers::zookeeper::ZooKeeper};
+use distlock_harness::{
+    Direction, FaultProxy, Process, Signal, eventually, free_port, servers::zookeeper::ZooKeeper,
+};
 
-use crate::support::{Finished, Home, SOON, finish};
+use crate::support::{
+    Finished, Home, SOON, a_command_that_ended_inside_its_lease_has_succeeded, finish,
+};
 
 fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
     finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
@@ -92,4 +96,24 @@ fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
         done.failed_with(code, says);
         assert!(!done.stderr.contains("canary"), "{done:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_be_told() {
+    let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
+    let mut proxies = Vec::new();
+    for at in 0..ensemble.len() {
+        proxies.push(FaultProxy::start(ensemble.address(at)).await.unwrap());
+    }
+    let servers: Vec<_> = proxies.iter().map(|it| it.address().to_string()).collect();
+    let url = format!("zookeeper://{}/app?session_timeout=3s", servers.join(","));
+    let cut = || {
+        for proxy in &proxies {
+            proxy.stop(Direction::ToServer);
+            proxy.stop(Direction::ToClient);
+        }
+    };
+    // Leases last 2 s, and at least 1.3 s are left when the ensemble is cut off.
+    let args = ["--kill-after", "100ms"];
+    a_command_that_ended_inside_its_lease_has_succeeded(&home, &url, &args, cut);
 }

@@ -33,7 +33,8 @@ use supervise::{End, Supervision};
 /// passed on, except those that were ignored from the start, as under nohup.
 ///
 /// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and KILL no later than
-/// when it does; if it is gone already (released by force, say), KILL at once. The exit code is then 76.
+/// when it does; if it is gone already (released by force, say), KILL at once. The exit code is then 76. A command that
+/// ended by itself while the lock was held has succeeded, also when the store cannot be told of the release.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
@@ -144,34 +145,40 @@ impl Run {
             }
         };
         let kill_after = self.kill_after_under(&guard);
-        let outcome = self
+        let end = self
             .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
             .await;
-        let lost = match &outcome {
-            Ok(code) => *code == code::LOST,
-            Err(failure) => failure.code == code::LOST,
-        };
-        let mut unnoticed = false;
-        match guard.release().await {
-            // Between two renewals, so the command ran on: somebody else may have had the lock meanwhile.
-            Released::AlreadyLost(reason) if !lost => {
-                unnoticed = true;
+        let released = guard.release().await;
+        let outcome = match (end, &released) {
+            // The store gave the lock away while the lease had time left, between two renewals, so the command ran on:
+            // somebody else may have had the lock meanwhile.
+            (Ok(End::ByItself(_, held_until)), Released::AlreadyLost(reason))
+                if locker.clock().now() < held_until =>
+            {
                 output::tell(format_args!(
                     "{name:?} was lost while the command ran, which was not stopped: {reason}"
                 ));
+                Ok(code::LOST)
             }
-            Released::Unconfirmed(error) => {
+            // Until its deadline a lease is the holder's alone. One that ran out after the command's end, while the store
+            // could not be told of the release, does not make the command's work unsafe.
+            (Ok(End::ByItself(status, _)), Released::AlreadyLost(reason)) => {
                 output::tell(format_args!(
-                    "warning: {error}; the lock ends by itself after its TTL"
+                    "warning: {name:?} could not be released and has ended by itself, after the command had: {reason}"
                 ));
+                Ok(code_of(status))
             }
-            _ => {}
+            (Ok(End::ByItself(status, _)), _) => Ok(code_of(status)),
+            (Ok(End::LockLost), _) => Ok(code::LOST),
+            (Err(failure), _) => Err(failure),
+        };
+        if let Released::Unconfirmed(error) = released {
+            output::tell(format_args!(
+                "warning: {error}; the lock ends by itself after its TTL"
+            ));
         }
         store.close().await;
-        match outcome {
-            Ok(_) if unnoticed => Ok(code::LOST),
-            outcome => outcome,
-        }
+        outcome
     }
 
     /// Waits for the lock, and says who holds it when that takes longer than a moment.
@@ -214,7 +221,7 @@ impl Run {
         }
     }
 
-    /// Runs the command and gives the exit code.
+    /// Runs the command to its end.
     async fn under(
         &self,
         guard: &Guard,
@@ -222,7 +229,7 @@ impl Run {
         signals: &mut Signals,
         kill_after: Duration,
         clock: &dyn Clock,
-    ) -> Outcome {
+    ) -> Outcome<End> {
         // What the command says comes after what we have said.
         stderr::catch_up();
         // This process may have been stopped since the lock was granted.
@@ -246,13 +253,9 @@ impl Run {
             }
             Err(error) => return Err(not_started(&self.command[0], &error)),
         };
-        let end = Supervision::new(guard, clock, kill_after)
+        Supervision::new(guard, clock, kill_after)
             .watch(&mut group, signals)
-            .await?;
-        match end {
-            End::ByItself(status) => Ok(code_of(status)),
-            End::LockLost => Ok(code::LOST),
-        }
+            .await
     }
 
     fn command_for(&self, guard: &Guard, holder: &HolderLabel, words: &[OsString]) -> Command {

@@ -2,7 +2,7 @@
 
 use std::{process::ExitStatus, time::Duration};
 
-use distlock::{Clock, Guard};
+use distlock::{Clock, Guard, Moment};
 use rustix::process::Signal;
 
 use crate::{
@@ -18,8 +18,8 @@ const UNKILLABLE: Duration = Duration::from_secs(10);
 /// How it ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// The command ended while the lock was held.
-    ByItself(ExitStatus),
+    /// The command ended while the lock was held, and would have been for as long as this if it had not been released.
+    ByItself(ExitStatus, Moment),
     /// The lock was lost, or was about to be, and the command was ended for it.
     LockLost,
 }
@@ -61,11 +61,13 @@ impl<'a> Supervision<'a> {
         if self.warned || self.killed {
             return Ok(End::LockLost);
         }
-        if !self.guard.is_valid() {
+        let now = self.clock.now();
+        let left = self.guard.remaining();
+        if left.is_zero() {
             self.say_lost("before the command ended").await;
             return Ok(End::LockLost);
         }
-        Ok(End::ByItself(status?))
+        Ok(End::ByItself(status?, now + left))
     }
 
     /// Watches the command itself.
