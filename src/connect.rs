@@ -241,15 +241,40 @@ impl Backend {
 }
 
 #[cfg(feature = "memory")]
-fn memory(target: &Target, parts: Parts) -> Result<Store> {
-    if !parts.body.is_empty() {
+fn memory(target: &Target, mut parts: Parts) -> Result<Store> {
+    use distlock_memory::Memory;
+
+    let private = match parts.options.take("private") {
+        None => false,
+        Some(given) => match given.value.as_str() {
+            "true" => true,
+            "false" => false,
+            _ => return Err(given.wrong("it is neither true nor false")),
+        },
+    };
+    parts.options.finish("memory")?;
+    let name = &parts.body;
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    if !name.chars().all(plain) {
         return Err(target.wrong(format!(
-            "backend \"memory:\" takes no name, and \"{}\" is given: every `open` makes a new, empty store; clone the Store to share it",
-            parts.body.escape_debug()
+            "the name of a memory store has letters, digits, '-', '_' and '.', and \"{}\" is given",
+            name.escape_debug()
         )));
     }
-    parts.options.finish("memory")?;
-    let memory = distlock_memory::Memory::new(parts.clock.clone());
+    let memory = if private {
+        if !name.is_empty() {
+            return Err(target.wrong(format!(
+                "a private store is shared with nobody, so it takes no name, and \"{name}\" is given"
+            )));
+        }
+        Memory::new(parts.clock.clone())
+    } else if parts.clock.is_system() {
+        Memory::shared(name)
+    } else {
+        return Err(target.wrong(
+            "a store that the process shares goes by the machine's clock: `memory:?private=true` takes another".to_owned(),
+        ));
+    };
     Ok(Store::with_clock(
         memory.lock(),
         memory.records(),
@@ -501,5 +526,100 @@ async fn within<T>(
             ErrorKind::Unavailable,
             format!("{} did not answer within {limit:?} (connect_timeout)", target.masked_url()),
         )),
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use std::sync::Arc;
+
+    use distlock_core::{Attempt, Expect, ManualClock, RecordKey, Written};
+
+    use super::*;
+
+    async fn is_held(store: &Store, name: &str) -> bool {
+        let attempt = store.locker().lock(name).try_acquire().await.unwrap();
+        matches!(attempt, Attempt::Busy(_))
+    }
+
+    #[tokio::test]
+    async fn memory_is_one_store_per_name_within_the_process() {
+        for url in ["memory:", "memory:one-per-name"] {
+            let (one, two) = (open(url).await.unwrap(), open(url).await.unwrap());
+            let name = format!("{url} held");
+            let guard = one.locker().lock(&name).acquire().await.unwrap();
+            assert!(is_held(&two, &name).await, "{url}");
+            let key = RecordKey::new(&name).unwrap();
+            let written = one.records().put(&key, b"1", Expect::Absent).await.unwrap();
+            assert!(matches!(written, Written::Stored(_)), "{written:?}");
+            assert!(two.records().get(&key).await.unwrap().is_some(), "{url}");
+            for other in ["memory:another", "memory:?private=true"] {
+                let other = open(other).await.unwrap();
+                assert!(!is_held(&other, &name).await, "{url}");
+                assert!(other.records().get(&key).await.unwrap().is_none(), "{url}");
+            }
+            assert!(guard.release().await.is_clean());
+        }
+    }
+
+    #[tokio::test]
+    async fn closing_one_client_of_a_shared_memory_leaves_the_others_alone() {
+        let (one, two) = (
+            open("memory:").await.unwrap(),
+            open("memory:").await.unwrap(),
+        );
+        let kept = two.locker().lock("kept").acquire().await.unwrap();
+        one.close().await;
+        kept.extend(Duration::from_secs(5)).await.unwrap();
+        assert!(two.locker().lock("other").acquire().await.is_ok());
+        let three = open("memory:").await.unwrap();
+        assert!(is_held(&three, "kept").await);
+        assert!(kept.release().await.is_clean());
+    }
+
+    #[tokio::test]
+    async fn a_shared_memory_outlives_its_clients() {
+        let first = open("memory:outlives").await.unwrap();
+        let guard = first.locker().lock("held").acquire().await.unwrap();
+        let token = guard.token();
+        let freed = first.locker().lock("freed").acquire().await.unwrap();
+        let (freed_token, epoch) = (freed.token(), freed.epoch());
+        assert!(freed.release().await.is_clean());
+        // As of a client that went without a word.
+        std::mem::forget(guard);
+        first.close().await;
+        drop(first);
+        let second = open("memory:outlives").await.unwrap();
+        assert!(is_held(&second, "held").await, "token {token} still holds");
+        let next = second.locker().lock("freed").acquire().await.unwrap();
+        assert!(next.token() > freed_token);
+        assert_eq!(next.epoch(), epoch);
+    }
+
+    #[tokio::test]
+    async fn each_private_memory_is_a_new_one() {
+        let url = "memory:?private=true";
+        let (one, two) = (open(url).await.unwrap(), open(url).await.unwrap());
+        let _guard = one.locker().lock("a").acquire().await.unwrap();
+        assert!(!is_held(&two, "a").await);
+        let clock = Target::new(url).clock(Arc::new(ManualClock::new()));
+        assert!(open(clock).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_memory_that_cannot_be_meant_is_refused() {
+        let clock = Target::new("memory:").clock(Arc::new(ManualClock::new()));
+        for (target, says) in [
+            (Target::new("memory:a/b"), "has letters"),
+            (Target::new("memory://name"), "has letters"),
+            (Target::new("memory:name?private=true"), "takes no name"),
+            (Target::new("memory:?private=yes"), "neither true nor false"),
+            (Target::new("memory:?pivate=true"), "`private`"),
+            (clock, "goes by the machine's clock"),
+        ] {
+            let error = open(target).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 }

@@ -33,7 +33,7 @@
 //!
 //! | URL | arbitrates between | feature |
 //! |---|---|---|
-//! | `memory:` | tasks of one process | `memory` (default) |
+//! | `memory:`, `memory:NAME` | tasks of one process: one store per name, kept until the process ends; `memory:?private=true` is a new one | `memory` (default) |
 //! | `sqlite:PATH` | processes of one host | `sqlite` |
 //! | `redis://HOST`, `rediss://`, `redis+sentinel://H1,H2,H3/PRIMARY`, `redis+cluster://H1,H2` | anybody who can connect | `redis` (with TLS: `redis`, `tls`) |
 //! | `mysql://USER@HOST/DATABASE`, `mariadb://` | anybody who can connect | `mysql` (with TLS: `mysql`, `tls`) |

@@ -38,7 +38,8 @@ Backends:
   mysql://USER@HOST/DATABASE     MySQL or MariaDB
   postgres://USER@HOST/DATABASE  PostgreSQL
   zookeeper://HOST,HOST,../ROOT  a ZooKeeper ensemble
-  memory:                        the tasks of one process (bench, conformance)
+  memory:NAME                    the tasks of one process (bench, conformance): one store
+                                 per name, or with ?private=true a new one
 
   Without --backend, DISTLOCK_BACKEND and a configuration file, locks live in
   $XDG_STATE_HOME/distlock/distlock.db (~/.local/state/distlock/distlock.db).

@@ -22,6 +22,8 @@
 //! # }
 //! ```
 //!
+//! [`Memory::new`] is a store of its own. [`Memory::shared`] is the one of that name that all of the process share.
+//!
 //! - `table`: the lock table, a synchronous state machine with the time passed in. Public, so that a server can host it.
 //! - `line`: who waits for a lock, in order. `row`: one held lock.
 //! - `lock`, `wait`: the asynchronous shell around the table.
@@ -38,7 +40,10 @@ mod row;
 mod table;
 mod wait;
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use distlock_core::{Clock, DistLock, Epoch, Records, SystemClock};
 use uuid::Uuid;
@@ -65,6 +70,23 @@ impl Memory {
             lock: MemoryLock::new(Arc::clone(&clock), epoch),
             records: MemoryRecords::new(clock),
         }
+    }
+
+    /// The store of this name that the whole process shares, on the machine's clock. The first call makes it.
+    ///
+    /// It is kept until the process ends, also when nobody has a handle: otherwise a lock would become free, and its
+    /// fencing tokens could start again, because its holder's client was closed. So each name costs memory for as long as
+    /// the process lives: names belong into the configuration and are not made from requests.
+    #[must_use]
+    pub fn shared(name: &str) -> Self {
+        static STORES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
+        let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = stores.get(name) {
+            return store.clone();
+        }
+        let store = Self::default();
+        stores.insert(name.to_owned(), store.clone());
+        store
     }
 
     /// A handle on the lock table.

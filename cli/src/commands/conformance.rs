@@ -119,7 +119,7 @@ impl Conformance {
         } else {
             capabilities.backend.to_owned()
         };
-        // Opening such a store again would give another, empty one.
+        // A private store (`memory:?private=true`) would be another, empty one if it was opened again.
         let shared = if within_process {
             Some(first)
         } else {
