@@ -122,6 +122,9 @@ pub enum Transition {
     Denied,
     /// A login was overtaken by a newer one before it was confirmed.
     Overtaken,
+    /// A login did not write what it had decided (`result` says why): its lock was lost, or the
+    /// record had changed since it was read.
+    WriteGivenUp,
     /// A kick was sent to another node; `result` says what it answered.
     KickSent,
     /// A kick arrived from another node; `result` says what was answered.

@@ -131,6 +131,7 @@ impl Run {
             return Ok(Step::Answer(self.busy()));
         }
         if !guard.is_valid() {
+            self.write_given_up(guard, "the account's lock was lost");
             return Ok(Step::Again);
         }
         if !own.lease.is_valid() {
@@ -187,6 +188,7 @@ impl Run {
             }
             Ok(Put::Conflict) => {
                 inner.discard(&live);
+                self.write_given_up(guard, "the record had changed");
                 Ok(Step::Again)
             }
             Ok(Put::Overtaken) => {
@@ -203,6 +205,18 @@ impl Run {
                 Err(error)
             }
         }
+    }
+}
+
+impl Run {
+    fn write_given_up(&self, guard: &Guard, why: &str) {
+        let events = &self.inner.events;
+        events.emit(Transition::WriteGivenUp, |event| {
+            event.uid = Some(self.login.uid.clone());
+            event.device = Some(self.login.device.clone());
+            event.token = Some(guard.token().get());
+            event.result = Some(why.into());
+        });
     }
 }
 
