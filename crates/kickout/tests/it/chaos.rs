@@ -1,15 +1,19 @@
 //! Everything at once: logins, logouts, lost requests and replies, silent nodes, a store that goes away; then peace, and the
 //! invariants are checked.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use distlock_kickout::{
-    Class, Device, Event, Generation, KickOut, Login, LoginOutcome, Session, SessionId, Transition,
-    Uid,
+    Class, Code, Device, Event, Generation, KickOut, Login, LoginOutcome, Session, SessionId,
+    Transition, Uid,
 };
 use tokio::task::JoinSet;
 
-use crate::cluster::{Cluster, Node, eventually, pause, uid};
+use crate::cluster::{Cluster, Node, eventually, login, pause, told, uid};
 
 const NODES: usize = 3;
 const STEPS: usize = 250;
@@ -63,41 +67,119 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
         node.faults.lose_requests(0);
         node.faults.conflict(0);
     }
-    let mut admitted: Vec<Arc<Session>> = Vec::new();
+    let mut stay: Vec<Arc<Session>> = Vec::new();
     while let Some(session) = logins.join_next().await {
-        admitted.extend(session.unwrap());
+        stay.extend(session.unwrap());
+    }
+    let mut history = Vec::new();
+    for uid in &users {
+        agreed(&cluster, &nodes, uid, &stay).await;
+    }
+    history.extend(nodes.iter_mut().flat_map(Node::history));
+    for uid in &users {
+        the_last_one_stays(&cluster, uid, &stay, &history).await;
+    }
+    // Nobody leaves and nothing is broken any more: of these, one of each account survives, the
+    // last.
+    for node in &nodes {
+        eventually("the node to serve", || async { node.kick.boot().is_some() }).await;
     }
     for uid in &users {
-        let active = || {
-            let active = admitted.iter().filter(|it| it.uid() == uid);
-            active.filter(|it| it.check().is_ok()).collect::<Vec<_>>()
-        };
-        eventually("agreement of directory and sessions", || async {
-            let Some(record) = cluster.record(uid).await else {
-                return active().is_empty();
-            };
-            let named: Vec<_> = record.slots.values().map(|it| it.key.clone()).collect();
-            let living: Vec<_> = active().iter().map(|it| it.key().clone()).collect();
-            named == living && living.len() <= 1 && record.revocations.is_empty()
-        })
-        .await;
-        if let [survivor] = active()[..] {
-            for node in &nodes {
-                let location = node.kick.route(uid).await.unwrap().unwrap();
-                assert_eq!(location.key, *survivor.key());
+        let fight = nodes.iter().enumerate().map(|(at, node)| {
+            let (kick, login) = (node.kick.clone(), login(uid, &format!("peace{at}")));
+            async move { kick.login(login).await.unwrap() }
+        });
+        let mut newest = Generation::default();
+        for outcome in futures_util::future::join_all(fight).await {
+            match outcome {
+                LoginOutcome::Admitted(session) => {
+                    newest = newest.max(session.generation());
+                    stay.push(stays_until_told(session));
+                }
+                LoginOutcome::Superseded(_) => {}
+                other => panic!("{uid}: {other:?}"),
             }
         }
+        let survivor = agreed(&cluster, &nodes, uid, &stay).await;
+        let survivor = survivor.unwrap_or_else(|| panic!("nobody of {uid} survived"));
+        assert_eq!(survivor.generation(), newest, "{uid}: the last grant wins");
     }
-    for session in &admitted {
-        if session.check().is_err() {
-            // It was told why, or it left by itself.
-            assert!(session.phase() > distlock_kickout::Phase::Active);
-        }
+    history.extend(nodes.iter_mut().flat_map(Node::history));
+    let fenced = |event: &Event| event.event == Transition::NodeFenced;
+    let fenced = history.iter().any(fenced);
+    for session in stay.iter().filter(|it| it.check().is_err()) {
+        let code = told(session).await.code;
+        let ended = matches!(code, Code::Superseded | Code::Replaced);
+        assert!(ended || (fenced && code == Code::NodeFenced), "{code:?}");
     }
-    let history = nodes.iter_mut().flat_map(Node::history).collect::<Vec<_>>();
     check_generations(&cluster, &users, &history).await;
     for node in &nodes {
         assert_eq!(node.kick.logins_under_way(), 0);
+    }
+}
+
+/// Waits until directory and sessions of an account agree, and gives the session that is left.
+async fn agreed(
+    cluster: &Cluster,
+    nodes: &[Node],
+    uid: &Uid,
+    stay: &[Arc<Session>],
+) -> Option<Arc<Session>> {
+    let active = || {
+        let active = stay.iter().filter(|it| it.uid() == uid);
+        active.filter(|it| it.check().is_ok()).collect::<Vec<_>>()
+    };
+    eventually("agreement of directory and sessions", || async {
+        let Some(record) = cluster.record(uid).await else {
+            return active().is_empty();
+        };
+        let named: Vec<_> = record.slots.values().map(|it| it.key.clone()).collect();
+        let living: Vec<_> = active().iter().map(|it| it.key().clone()).collect();
+        named == living && living.len() <= 1 && record.revocations.is_empty()
+    })
+    .await;
+    let [survivor] = active()[..] else {
+        return None;
+    };
+    for node in nodes {
+        let location = node.kick.route(uid).await.unwrap().unwrap();
+        assert_eq!(location.key, *survivor.key());
+    }
+    Some(Arc::clone(survivor))
+}
+
+/// The session that was granted last is the one that is left. It may be missing only if its own
+/// client left or was told that the login had failed, or if its node lost its lease.
+async fn the_last_one_stays(
+    cluster: &Cluster,
+    uid: &Uid,
+    stay: &[Arc<Session>],
+    history: &[Event],
+) {
+    let of_uid = |event: &&Event| event.uid.as_ref() == Some(uid);
+    let granted = history.iter().filter(of_uid);
+    let granted = granted.filter(|it| it.event == Transition::Granted);
+    let Some(last) = granted.max_by_key(|it| it.r#gen) else {
+        return;
+    };
+    // The answer to a later write was lost, so its client was told that it had failed.
+    let r#gen = cluster.record(uid).await.map(|it| it.r#gen);
+    let untold = r#gen > last.r#gen;
+    let ended: HashSet<_> = history
+        .iter()
+        .filter(|it| it.event == Transition::Superseded && it.session == last.session)
+        .filter_map(|it| it.code)
+        .collect();
+    let by_another = ended.contains(&Code::Superseded) || ended.contains(&Code::Replaced);
+    assert!(
+        untold || !by_another,
+        "{uid}: the last session was overtaken by nobody"
+    );
+    let stays = stay
+        .iter()
+        .find(|it| Some(it.key().session) == last.session);
+    if let Some(session) = stays.filter(|_| !untold && !ended.contains(&Code::NodeFenced)) {
+        assert!(session.check().is_ok(), "{uid}: nobody survived");
     }
 }
 
@@ -111,6 +193,10 @@ async fn one_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Op
         session.logout().await;
         return None;
     }
+    Some(stays_until_told(session))
+}
+
+fn stays_until_told(session: Session) -> Arc<Session> {
     let session = Arc::new(session);
     tokio::spawn({
         let session = Arc::clone(&session);
@@ -119,7 +205,7 @@ async fn one_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Op
             session.logout().await;
         }
     });
-    Some(session)
+    session
 }
 
 async fn check_generations(cluster: &Cluster, users: &[Uid], history: &[Event]) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use distlock_kickout::{
-    Class, Device, Event, Generation, Login, LoginOutcome, Session, SessionId, Transition,
+    Class, Code, Device, Event, Generation, Login, LoginOutcome, Session, SessionId, Transition,
 };
 
 use crate::cluster::{Cluster, Node, PATIENCE, eventually, told, uid};
@@ -124,8 +124,13 @@ async fn survivor(admitted: &[Session]) -> &Session {
 fn check_history(history: &[Event]) {
     let mut granted: HashMap<_, Vec<(Generation, SessionId)>> = HashMap::new();
     let mut admitted: HashMap<SessionId, Generation> = HashMap::new();
-    let mut ended = Vec::new();
+    let (mut ended, mut overtaken) = (Vec::new(), Vec::new());
     for event in history {
+        if event.event == Transition::Superseded
+            && matches!(event.code, Some(Code::Superseded | Code::Replaced))
+        {
+            overtaken.push(event.session.unwrap());
+        }
         match event.event {
             Transition::Granted => granted
                 .entry(event.uid.clone().unwrap())
@@ -142,7 +147,11 @@ fn check_history(history: &[Event]) {
     for (uid, mut grants) in granted {
         let number = grants.len();
         grants.sort();
-        let last = grants[number - 1].0;
+        let (last, newest) = grants[number - 1];
+        assert!(
+            !overtaken.contains(&newest),
+            "{uid}: the last one was overtaken by nobody"
+        );
         grants.dedup_by_key(|(r#gen, _)| *r#gen);
         assert_eq!(
             grants.len(),
