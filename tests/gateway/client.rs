@@ -247,6 +247,7 @@ fn read(frame: &Value) -> Option<(What, Option<State>)> {
             let outcome = frame["outcome"].as_str().unwrap().to_owned();
             (What::Outcome { id: id(), outcome }, None)
         }
+        "error" if frame["code"] == "superseded" => (What::Refused, None),
         "error" if frame["code"] == "unavailable" => {
             (What::Busy, Some(State::Out("unavailable".into())))
         }

@@ -16,9 +16,9 @@ use crate::{
 /// told, whoever had left stays away, and each account's next login is the newest.
 async fn forgotten_writes(mut world: World, mut servers: RedisSentinels) -> Report {
     let lease = Duration::from_secs(10);
-    world.lease(lease);
-    // Found out by the pass over the directory, once the sentinels have chosen.
-    world.rules.settle = lease * 2;
+    world.rules.node_lease = lease;
+    // Whom the store has forgotten is found by the pass over the directory, once per lease.
+    world.rules.reachable = false;
     start(&mut world, &["n1", "n2"]).await;
     let [moves, left, stays, fresh, fought] =
         ["moves", "left", "stays", "fresh", "fought"].map(|name| world.uid(name));
@@ -57,10 +57,13 @@ async fn forgotten_writes(mut world: World, mut servers: RedisSentinels) -> Repo
     });
     servers.replica.signal(Signal::CONT).unwrap();
     // The promoted server knows of "phone" alone, "pc" is alive, and this one comes at once.
+    let away = now_us();
     clients.push(world.keeps_trying(&fought, "tablet", "n1").await);
+    // Until the sentinels have chosen, and the nodes have found the new primary.
+    world.rules.store_away = Duration::from_micros(now_us() - away);
     assert_eq!(middle.told().await, Code::Superseded);
     clients.extend([moved, gone, beaten, stayed, middle]);
-    world.verdict(clients).await
+    world.verdict(clients, &[]).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -98,8 +98,7 @@ impl Flow {
             let events = kick.events();
             nodes.insert(name, (kick, events));
         }
-        let mut rules = Rules::default();
-        rules.slack = Duration::from_secs(1);
+        let rules = Rules::default();
         Self {
             mesh,
             rules,

@@ -7,6 +7,7 @@
 //! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
+//! | `matrix.rs` | which scenario runs over which store, and why the others do not |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
 //! | `failover.rs` | a store that forgets what it had acknowledged |
 //! | `page.rs` | the live page, in a browser |
@@ -20,6 +21,7 @@
 mod client;
 mod failover;
 mod flow;
+mod matrix;
 mod orders;
 mod page;
 mod profiles;

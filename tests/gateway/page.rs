@@ -125,13 +125,13 @@ async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     dark.client.clone().close().await?;
 
     // The nodes' last words may still be on their way.
-    let mut report = check(&world.history()?, &world.rules);
+    let mut report = check(&world.history()?, &world.promises());
     for _ in 0..20 {
         if report.is_clean() {
             break;
         }
         pause(Duration::from_millis(500)).await;
-        report = check(&world.history()?, &world.rules);
+        report = check(&world.history()?, &world.promises());
     }
     ensure!(report.is_clean(), "{report}");
     ensure!(report.looked_at(Invariant::I6) > 0, "{report}");

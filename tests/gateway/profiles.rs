@@ -95,8 +95,5 @@ pub(crate) async fn slow_profiles(mut world: World) -> Report {
     slow.is_in().await;
     assert_eq!(pc.told().await, Code::Superseded);
     let clients = vec![slow, phone, pc, unpaid, broken];
-    let report = world.verdict(clients).await;
-    // Five and ten logins, and the comparison.
-    assert!(report.looked_at(Invariant::I15) > 15, "{report}");
-    report
+    world.verdict(clients, &[Invariant::I15]).await
 }

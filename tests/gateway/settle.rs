@@ -7,28 +7,55 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use distlock::{RecordKey, Store};
-use distlock_checker::{Fact, Invariant, Report, check};
+use distlock::{FencingToken, LockName, RecordKey, Store};
+use distlock_checker::{Fact, Invariant, Report, Seen, check};
 use distlock_harness::eventually_async;
 use distlock_kickout::{Generation, SessionId, Uid, UserRecord};
 use serde_json::Value;
 
 use crate::{
     client::{Client, State},
-    world::{World, now_us, pause},
+    world::{SOON, World, now_us, pause},
 };
 
 /// For a store or a node that has to come to itself first.
 const PEACE: Duration = Duration::from_secs(60);
 
+/// A lock's holder, and its token.
+pub(crate) type Holder = (String, Option<FencingToken>);
+
+/// How long a client that was turned away waits before it comes again.
+pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// What every scenario puts at risk.
+const ALWAYS: [Invariant; 8] = [
+    Invariant::I1,
+    Invariant::I2,
+    Invariant::I3,
+    Invariant::I4,
+    Invariant::I7,
+    Invariant::I14,
+    Invariant::I16,
+    Invariant::I17,
+];
+
 impl World {
     /// Waits until directory and clients agree, asks every node where everybody is, logs every account in once more, and
-    /// checks everything that happened. `clients` are those that may still be in.
-    pub(crate) async fn verdict(&mut self, clients: Vec<Client>) -> Report {
+    /// checks everything that happened. `clients` are those that may still be in. The scenario has
+    /// put the invariants `exercised` at risk, beside those that every scenario does.
+    pub(crate) async fn verdict(
+        &mut self,
+        clients: Vec<Client>,
+        exercised: &[Invariant],
+    ) -> Report {
         let store = distlock::open(self.url.as_str()).await.unwrap();
         let uids: Vec<_> = self.uids.iter().map(|it| Uid::new(it).unwrap()).collect();
         for uid in &uids {
             agreed(&store, uid, &clients).await.unwrap();
+            self.fact(Fact::Quiet {
+                uid: uid.clone(),
+                at_us: now_us(),
+            });
             self.look_up(uid).await;
         }
         let mut probes = Vec::new();
@@ -58,14 +85,14 @@ impl World {
         let judged = eventually_async("a clean history", Duration::from_secs(10), || async {
             let mut history = self.history().unwrap();
             history.records = records.clone();
-            let report = check(&history, &self.rules);
+            let report = check(&history, &self.promises());
             report.is_clean().then_some(report)
         })
         .await;
         let report = judged.unwrap_or_else(|_| {
             let mut history = self.history().unwrap();
             history.records = records.clone();
-            let report = check(&history, &self.rules);
+            let report = check(&history, &self.promises());
             let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
                 .join(format!("history-{}.jsonl", self.name));
             std::fs::write(&file, history.to_lines().unwrap()).unwrap();
@@ -75,17 +102,12 @@ impl World {
                 file.display()
             );
         });
-        for invariant in [
-            Invariant::I1,
-            Invariant::I2,
-            Invariant::I3,
-            Invariant::I4,
-            Invariant::I7,
-            Invariant::I14,
-            Invariant::I16,
-            Invariant::I17,
-        ] {
-            assert!(report.looked_at(invariant) > 0, "{invariant}: {report}");
+        for invariant in ALWAYS.iter().chain(exercised) {
+            assert!(
+                report.looked_at(*invariant) > 0,
+                "{}: nothing put {invariant} at risk: {report}",
+                self.name
+            );
         }
         drop(clients);
         report
@@ -97,10 +119,59 @@ impl World {
             let mut client = self.client(uid, device, node).await;
             match client.answered().await {
                 State::In(..) => return client,
-                _ => pause(Duration::from_millis(500)).await,
+                _ => pause(TRY_AGAIN).await,
             }
         }
         panic!("{uid} cannot log in on {node}: its account is stuck");
+    }
+
+    /// The test's own way to the store.
+    pub(crate) async fn open(&self) -> Store {
+        distlock::open(self.url.as_str()).await.unwrap()
+    }
+
+    /// An account's record as it is in the store.
+    pub(crate) async fn record(&self, store: &Store, uid: &Uid) -> Option<UserRecord> {
+        let key = RecordKey::new(format!("sess/{uid}")).unwrap();
+        let entry = store.records().get(&key).await.ok()??;
+        Some(UserRecord::parse(uid, &entry.value).unwrap())
+    }
+
+    /// Who holds an account's lock, and by which token.
+    pub(crate) async fn holder(&self, store: &Store, uid: &Uid) -> Option<Holder> {
+        let name = LockName::new(format!("user/{uid}")).unwrap();
+        let held = store.lock().inspect(&name).await.unwrap().held?;
+        Some((held.holder, held.token))
+    }
+
+    /// Waits until a node holds an account's lock.
+    pub(crate) async fn holds(&self, store: &Store, uid: &Uid, node: &str) -> Holder {
+        let node = self.node(node).name.as_str();
+        eventually_async("the node to hold the lock", SOON, || async {
+            let holder = self.holder(store, uid).await;
+            holder.filter(|(holder, _)| holder == node)
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Waits until nobody holds an account's lock.
+    pub(crate) async fn free(&self, store: &Store, uid: &Uid) {
+        eventually_async("the lock to be free", SOON, || async {
+            self.holder(store, uid).await.is_none().then_some(())
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Waits until some client has seen something.
+    pub(crate) async fn has_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
+        eventually_async(what, SOON, || async {
+            let seen = self.shared.seen.lock().unwrap();
+            seen.iter().any(&wanted).then_some(())
+        })
+        .await
+        .unwrap();
     }
 
     /// Asks every node where an account is.

@@ -1,5 +1,5 @@
-//! The scenarios over a SQLite file, but for those that stop a node: it might be in the middle of a write, and the file is locked
-//! for that long.
+//! The scenarios over a SQLite file. Those that need a server, or stop a node, are left out: the
+//! table in `matrix.rs` says why.
 
 use crate::{orders, profiles, scenarios, world::World};
 
@@ -22,6 +22,10 @@ scenarios! {
     locked_routing: world => scenarios::takeovers(world.with("route", "locked"));
     ping_pong: world => scenarios::ping_pong(world);
     killed_node: world => scenarios::killed_node(world);
+    killed_with_a_lock: world => scenarios::killed_with_a_lock(world);
+    logout_beside_a_router: world => scenarios::logout_beside_a_router(world);
+    stale_logout: world => scenarios::stale_logout(world);
+    strict_cut_off: world => scenarios::strict_cut_off(world);
     bad_peer_link: world => scenarios::bad_peer_link(world);
     deaf_clients: world => scenarios::deaf_clients(world);
     two_of_three: world => scenarios::two_of_three(world);

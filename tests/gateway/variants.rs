@@ -68,7 +68,7 @@ async fn a_late_write(sabotage: Sabotage) -> Report {
         newer
     };
     let (_late, newer) = tokio::join!(late, meanwhile);
-    newer.may_end(flow.rules.settle).await;
+    newer.may_end(flow.rules.settle()).await;
     flow.verdict(&[&uid]).await
 }
 

@@ -34,6 +34,7 @@ pub(crate) struct World {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) nodes: BTreeMap<String, Node>,
+    /// The nodes' times, and what they promise by them.
     pub(crate) rules: Rules,
     pub(crate) shared: Arc<Shared>,
     /// What the nodes said that have ended.
@@ -42,8 +43,9 @@ pub(crate) struct World {
     pub(crate) uids: BTreeSet<String>,
     /// Whether no client reacts to its notice.
     pub(crate) deaf: bool,
-    /// How long a dead node holds its lease, if that is longer than the lease.
-    pub(crate) dead_for: Duration,
+    /// How long a store keeps what a dead node held, where that is longer than the lease or the
+    /// lock.
+    dead_for: Duration,
     /// The store's servers, where each node reaches them through wires of its own.
     servers: Vec<SocketAddr>,
     settings: Vec<(&'static str, String)>,
@@ -84,13 +86,9 @@ pub(crate) async fn pause(time: Duration) {
 impl World {
     /// A world over a store. `name` is in the names of its nodes and accounts, so that several can share one store.
     pub(crate) fn new(name: &str, url: &str) -> Self {
-        let lease = Duration::from_secs(10);
-        let grace = Duration::from_secs(2);
         let mut rules = Rules::default();
-        rules.settle = Duration::from_secs(4);
-        rules.slack = Duration::from_secs(3);
-        rules.grace = grace;
-        let mut world = Self {
+        rules.sweep = Duration::from_millis(500);
+        Self {
             name: name.to_owned(),
             url: url.to_owned(),
             nodes: BTreeMap::new(),
@@ -103,11 +101,7 @@ impl World {
             servers: Vec::new(),
             settings: Vec::new(),
             home: tempfile::tempdir().unwrap(),
-        };
-        world.set("lock_wait", "10s");
-        world.set("sweep", "500ms");
-        world.lease(lease);
-        world
+        }
     }
 
     /// Sets a key of the gateways' configuration.
@@ -128,10 +122,18 @@ impl World {
         self
     }
 
-    /// The nodes' lease.
-    pub(crate) fn lease(&mut self, lease: Duration) {
-        self.set("node_lease", &format!("{}ms", lease.as_millis()));
-        self.rules.cleanup = lease.max(self.dead_for) + Duration::from_millis(500);
+    /// For a store that keeps what a dead node held for this long, whatever the nodes ask for.
+    pub(crate) fn dead_for(mut self, time: Duration) -> Self {
+        self.dead_for = time;
+        self
+    }
+
+    /// What the nodes are held against.
+    pub(crate) fn promises(&self) -> Rules {
+        let mut rules = self.rules.clone();
+        rules.node_lease = rules.node_lease.max(self.dead_for);
+        rules.lock_ttl = rules.lock_ttl.max(self.dead_for);
+        rules
     }
 
     /// Starts a node, or starts it again.
@@ -177,6 +179,17 @@ impl World {
             .env("DISTLOCK_LOG", "warn")
             .env("HOME", self.home.path())
             .current_dir(self.home.path());
+        let times = [
+            ("--lock-ttl", self.rules.lock_ttl),
+            ("--lock-wait", self.rules.lock_wait),
+            ("--kick-budget", self.rules.kick_budget),
+            ("--node-lease", self.rules.node_lease),
+            ("--grace", self.rules.grace),
+            ("--sweep", self.rules.sweep),
+        ];
+        for (flag, time) in times {
+            command.args([flag, &format!("{}ms", time.as_millis())]);
+        }
         for (key, value) in &self.settings {
             command.args([format!("--{}", key.replace('_', "-")), value.clone()]);
         }
@@ -264,6 +277,27 @@ impl World {
             client.leave();
             client.until("gone", |state| *state == State::Closed).await;
         }
+    }
+
+    /// While something else happens, an account that has nothing to do with it comes and goes on a
+    /// node as it did before.
+    pub(crate) async fn beside<T>(
+        &self,
+        quiet: &Uid,
+        node: &str,
+        happens: impl Future<Output = T>,
+    ) -> T {
+        const TIMES: usize = 10;
+        self.fact(Fact::Bystander { uid: quiet.clone() });
+        self.comes_and_goes(quiet, node, TIMES).await;
+        let from_us = now_us();
+        let meanwhile = self.comes_and_goes(quiet, node, TIMES);
+        let (outcome, ()) = tokio::join!(happens, meanwhile);
+        self.fact(Fact::Trouble {
+            from_us,
+            to_us: now_us(),
+        });
+        outcome
     }
 
     pub(crate) fn fact(&self, fact: Fact) {

@@ -7,16 +7,17 @@ use distlock_kickout::{Generation, Transition};
 use crate::{
     Scene,
     history::{Fact, What},
-    report::Invariant::*,
+    report::{Invariant::*, micros},
 };
 
-/// At most the way of a call.
+/// At most the way of a call: a delivery is given up after three times the deadline of one call.
 const ON_ITS_WAY_US: u64 = 1_000_000;
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
     granted_first(scene);
     lookups(scene);
     mute(scene);
+    tempted(scene);
     strict(scene);
     no_false_success(scene);
 }
@@ -81,7 +82,7 @@ fn lookups(scene: &mut Scene<'_>) {
 
 /// I8: a client that was told gets nothing any more, and one whose session lost its place gets nothing but that.
 fn mute(scene: &mut Scene<'_>) {
-    let slack = u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX);
+    let slack = micros(scene.rules.slack);
     let superseded: BTreeMap<_, _> = scene
         .sessions
         .all()
@@ -99,7 +100,7 @@ fn mute(scene: &mut Scene<'_>) {
             What::Outcome { id, .. } => format!("the outcome of message {id}"),
             _ => continue,
         };
-        scene.report.expect(I8, !told.contains(&seen.client), || {
+        scene.report.require(I8, !told.contains(&seen.client), || {
             format!(
                 "{} of {} got {got} after it was told to go",
                 seen.device, seen.uid
@@ -109,7 +110,7 @@ fn mute(scene: &mut Scene<'_>) {
             // What was written before then may be on its way.
             let late = seen.at_us > at + slack + ON_ITS_WAY_US;
             let excused = scene.history.paused(&seen.node, at, seen.at_us);
-            scene.report.expect(I8, !late || excused, || {
+            scene.report.require(I8, !late || excused, || {
                 format!(
                     "{} of {} got {got} {} us after it was superseded",
                     seen.device,
@@ -131,13 +132,58 @@ fn mute(scene: &mut Scene<'_>) {
             let excused = scene
                 .history
                 .paused(&event.node, superseded.at, event.boot_us);
-            scene.report.expect(I8, !late || excused, || {
+            scene.report.require(I8, !late || excused, || {
                 format!(
                     "a message was delivered to {} {} us after it was superseded",
                     life.map(crate::sessions::Life::name).unwrap_or_default(),
                     event.boot_us - superseded.at
                 )
             });
+        }
+    }
+}
+
+/// I8: where a superseded session that was still connected could have got something, because a
+/// message of its account arrived meanwhile; and what its client sent meanwhile reached nobody.
+fn tempted(scene: &mut Scene<'_>) {
+    let sessions = scene.sessions;
+    let handled: Vec<_> = scene
+        .history
+        .nodes
+        .iter()
+        .filter(|it| matches!(it.event, Transition::Delivered | Transition::Stored))
+        .collect();
+    for life in sessions.all() {
+        let (Some(client), Some(superseded)) = (life.client, life.superseded) else {
+            continue;
+        };
+        let of_client = || {
+            scene
+                .history
+                .clients
+                .iter()
+                .filter(|it| it.client == client)
+        };
+        let gone = of_client().find(|it| matches!(it.what, What::Leaves | What::Closed));
+        let gone = gone.map_or(u64::MAX, |it| it.at_us);
+        let meanwhile = |at: u64| superseded.at < at && at < gone;
+        for event in &handled {
+            if event.uid.as_ref() == Some(life.uid) && meanwhile(event.boot_us) {
+                scene.report.occasion(I8);
+            }
+        }
+        for seen in of_client().filter(|it| meanwhile(it.at_us)) {
+            if let What::Sent { id } = &seen.what {
+                let taken = handled
+                    .iter()
+                    .any(|it| it.message.as_deref() == Some(id.as_str()));
+                scene.report.expect(I8, !taken, || {
+                    format!(
+                        "message {id} of {} was taken after it was superseded",
+                        life.name()
+                    )
+                });
+            }
         }
     }
 }
@@ -185,7 +231,7 @@ fn no_false_success(scene: &mut Scene<'_>) {
         match &seen.what {
             What::LoginOk { session, r#gen } => {
                 let life = scene.sessions.get(*session);
-                let killed = scene.history.killed_after(&seen.node, 0).is_some();
+                let killed = scene.history.killed_after(&seen.node, seen.at_us).is_some();
                 let admitted =
                     life.is_some_and(|life| life.admitted.is_some() && life.r#gen == *r#gen);
                 scene.report.expect(I17, admitted || killed, || {
@@ -196,7 +242,7 @@ fn no_false_success(scene: &mut Scene<'_>) {
                 });
             }
             What::Outcome { id, outcome } if outcome == "delivered" => {
-                let killed = scene.history.killed_after(&seen.node, 0).is_some();
+                let killed = scene.history.killed_after(&seen.node, seen.at_us).is_some();
                 let known = delivered.contains(id.as_str()) || killed;
                 scene.report.expect(I17, known, || {
                     format!(

@@ -7,7 +7,7 @@ use distlock_kickout::{NodeId, Transition, Uid};
 use crate::{
     Scene,
     history::What,
-    report::{Invariant, Invariant::*},
+    report::{Invariant, Invariant::*, micros},
     sessions::Life,
 };
 
@@ -37,6 +37,12 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             });
         }
     }
+    // Only a login that noticed in time that its lock or its read was out of date was at risk.
+    for event in &scene.history.nodes {
+        if event.event == Transition::WriteGivenUp {
+            scene.report.occasion(I13);
+        }
+    }
     as_clients_see_it(scene);
     boots_rise(scene);
 }
@@ -52,7 +58,7 @@ fn one_after_the_other(scene: &mut Scene<'_>, older: &Life<'_>, newer: &Life<'_>
     });
     if let (Some(before), Some(after)) = (older.token, newer.token) {
         // A login that wrote twice under one lock would show the same token.
-        scene.report.expect(I13, before < after, || {
+        scene.report.require(I13, before < after, || {
             format!(
                 "{} wrote under token {after}, after {} wrote under token {before}",
                 newer.name(),
@@ -65,7 +71,7 @@ fn one_after_the_other(scene: &mut Scene<'_>, older: &Life<'_>, newer: &Life<'_>
 /// A login that wrote although its lock was lost finds itself in the directory when it looks before it confirms: it is let
 /// in after a newer one was.
 fn late_admission(scene: &mut Scene<'_>, older: &Life<'_>, lives: &[&Life<'_>]) {
-    let slack = u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX);
+    let slack = micros(scene.rules.slack);
     let Some(at) = older.admitted else {
         return;
     };
@@ -76,7 +82,7 @@ fn late_admission(scene: &mut Scene<'_>, older: &Life<'_>, lives: &[&Life<'_>]) 
         let late = at > before + slack && !scene.history.paused(older.node, before, at);
         scene
             .report
-            .expect(I13, !late || older.granted < newer.granted, || {
+            .require(I13, !late || older.granted < newer.granted, || {
                 format!(
                     "{} was written and let in {} us after the newer {}",
                     older.name(),

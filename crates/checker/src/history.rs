@@ -75,6 +75,8 @@ pub enum What {
         /// The message.
         id: String,
     },
+    /// What it sent was refused, because its session is over.
+    Refused,
     /// It learned what became of a message.
     Outcome {
         /// The message.
@@ -133,6 +135,13 @@ pub enum Fact {
         node: NodeId,
         /// How many.
         sockets: usize,
+    },
+    /// Every login of an account was answered, and the directory and the clients agreed.
+    Quiet {
+        /// The account.
+        uid: Uid,
+        /// When.
+        at_us: u64,
     },
     /// An account that nobody disturbs: its logins must not notice what happens to others.
     Bystander {
@@ -245,6 +254,22 @@ impl History {
             .min()
     }
 
+    /// When a node was killed for the last time before this moment.
+    pub(crate) fn last_killed(&self, before: u64) -> Option<u64> {
+        let killed = |fact: &Fact| match fact {
+            Fact::Killed { at_us, .. } if *at_us <= before => Some(*at_us),
+            _ => None,
+        };
+        self.facts.iter().filter_map(killed).max()
+    }
+
+    /// Whether some node was killed between two moments.
+    pub(crate) fn killed_between(&self, from: u64, to: u64) -> bool {
+        self.facts.iter().any(
+            |fact| matches!(fact, Fact::Killed { at_us, .. } if from <= *at_us && *at_us <= to),
+        )
+    }
+
     /// The last moment anything is known of.
     pub(crate) fn end_us(&self) -> u64 {
         let nodes = self.nodes.iter().map(|it| it.boot_us);
@@ -257,7 +282,7 @@ impl History {
 impl Fact {
     const fn at_us(&self) -> u64 {
         match self {
-            Self::Killed { at_us, .. } => *at_us,
+            Self::Killed { at_us, .. } | Self::Quiet { at_us, .. } => *at_us,
             Self::Paused { to_us, .. }
             | Self::Lookup { to_us, .. }
             | Self::Forgotten { to_us, .. }

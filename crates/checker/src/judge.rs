@@ -6,7 +6,7 @@ use distlock_kickout::{Generation, SessionId, Uid, UserRecord};
 
 use crate::{
     history::{Seen, What},
-    report::{Invariant, Report, Rules},
+    report::{Invariant, Report, Rules, micros},
 };
 
 /// Holds what clients see against I1 to I4 while they see it.
@@ -48,7 +48,7 @@ struct Inside {
 }
 
 impl Judge {
-    /// Judges by the policy's limit, [`Rules::settle`] and [`Rules::slack`].
+    /// Judges by the policy's limit and [`Rules::settle`].
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
@@ -171,8 +171,7 @@ impl Judge {
 
     /// I1 of a session that is gone: how long it stood beside newer ones.
     fn in_time(&mut self, uid: &Uid, gone: &Inside, at_us: u64) {
-        let allowed = self.rules.settle + self.rules.slack;
-        let allowed = u64::try_from(allowed.as_micros()).unwrap_or(u64::MAX);
+        let allowed = micros(self.rules.settle());
         let beside = gone
             .overtaken
             .map_or(0, |since| at_us.saturating_sub(since));
@@ -287,12 +286,12 @@ mod tests {
     #[test]
     fn one_that_hears_of_it_too_late_is_a_duplicate() {
         let rules = Rules::default();
-        let late = u64::try_from((rules.settle + rules.slack * 2).as_micros()).unwrap();
+        let late = u64::try_from((rules.settle() + rules.slack).as_micros()).unwrap();
         let story = [ok(10, 1), ok(20, 2), told(20 + late, 1)];
         assert_eq!(judged(&story, &[(20 + late, None)]), [Invariant::I1]);
         let story = [ok(10, 1), ok(20, 2), told(20 + late / 2, 1)];
         assert_eq!(judged(&story, &[(20 + late, None)]), []);
-        assert!(rules.settle > Duration::ZERO);
+        assert!(rules.settle() > Duration::ZERO);
     }
 
     #[test]

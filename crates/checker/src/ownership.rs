@@ -2,13 +2,25 @@
 
 use distlock_kickout::Uid;
 
-use crate::{Scene, report::Invariant::*, sessions::Life};
+use crate::{
+    Scene,
+    history::Fact,
+    report::{Invariant::*, micros},
+    sessions::Life,
+};
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
     let sessions = scene.sessions;
     for (uid, lives) in sessions.by_uid() {
         overlaps(scene, &lives);
         survivors(scene, uid, &lives);
+        for fact in &scene.history.facts {
+            if let Fact::Quiet { uid: quiet, at_us } = fact
+                && quiet == uid
+            {
+                winner(scene, &lives, *at_us);
+            }
+        }
     }
     for (uid, record) in &scene.history.records {
         let named = record.slots.len();
@@ -20,8 +32,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
 
 /// I1: once everybody had the time to hear of a newcomer, no more sessions are active than allowed.
 fn overlaps(scene: &mut Scene<'_>, lives: &[&Life<'_>]) {
-    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let allowed = micros(scene.rules.settle + scene.rules.slack);
+    let allowed = micros(scene.rules.settle());
     for newcomer in lives {
         let Some(from) = newcomer.admitted else {
             continue;
@@ -92,4 +103,22 @@ fn survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&Life<'_>]) {
             format!("{} is active, and the record does not name it", last.name())
         });
     }
+}
+
+/// I2: whenever an account was quiet, the login that was granted last had not been ended by another
+/// one of the account, because no other one was newer. Later logins must not hide that nobody won.
+fn winner(scene: &mut Scene<'_>, lives: &[&Life<'_>], at_us: u64) {
+    let granted = |life: &&&Life<'_>| life.granted.is_some_and(|at| at <= at_us);
+    let Some(last) = lives.iter().rfind(granted) else {
+        return;
+    };
+    let beaten = last.was_overtaken() && last.superseded.is_some_and(|it| it.at <= at_us);
+    // A node that was killed right after its write told nobody of the grant.
+    let killed = scene.history.killed_between(last.begin(), at_us);
+    scene.report.expect(I2, !beaten || killed, || {
+        format!(
+            "at {at_us} us nobody was left: {} was overtaken, and nobody newer had been granted",
+            last.name()
+        )
+    });
 }

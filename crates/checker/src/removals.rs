@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::{
     Scene,
-    report::Invariant::*,
+    report::{Invariant::*, micros},
     sessions::{Life, Superseded},
 };
 
@@ -33,7 +33,10 @@ fn once(scene: &mut Scene<'_>, life: &Life<'_>) {
         .revoked
         .is_some_and(|revoked| scene.history.forgotten(revoked.boot_us));
     let twice = life.deleted.is_some() && life.revoked.is_some() && !life.registered && !forgotten;
-    scene.report.expect(I5, !twice, || {
+    if life.deleted.is_some() && life.revoked.is_some() {
+        scene.report.occasion(I5);
+    }
+    scene.report.require(I5, !twice, || {
         format!(
             "{} had lost its place, and its logout took something out of the directory",
             life.name()
@@ -45,7 +48,7 @@ fn once(scene: &mut Scene<'_>, life: &Life<'_>) {
 fn logout(scene: &mut Scene<'_>, life: &Life<'_>) {
     if life.deleted.is_some() {
         let over = life.end().is_some() || life.admitted.is_none() || life.registered;
-        scene.report.expect(I5, over, || {
+        scene.report.require(I5, over, || {
             format!("{} was taken out of the directory, and is in", life.name())
         });
     }
@@ -69,8 +72,7 @@ fn learned(scene: &mut Scene<'_>, life: &Life<'_>) {
     let (Some(revoked), Some(_)) = (life.revoked, life.admitted) else {
         return;
     };
-    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let allowed = micros(scene.rules.settle + scene.rules.slack);
+    let allowed = micros(scene.rules.settle());
     let end = life.end().unwrap_or_else(|| scene.history.end_us());
     let took = scene.history.awake_us(life.node, revoked.boot_us, end);
     scene.report.expect(I11, took <= allowed, || {
@@ -142,5 +144,5 @@ fn kicks(scene: &mut Scene<'_>) {
 }
 
 fn slack(scene: &Scene<'_>) -> u64 {
-    u64::try_from(scene.rules.slack.as_micros()).unwrap_or(u64::MAX)
+    micros(scene.rules.slack)
 }

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-/// The times and limits that a history is held against.
+/// The times and limits that a history is held against: what the nodes were configured with. Every
+/// bound of the checker is derived from these, as docs/gateway.md states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rules {
@@ -10,16 +11,28 @@ pub struct Rules {
     pub limit: usize,
     /// Whether a login is confirmed only when every older session is gone.
     pub strict: bool,
-    /// How long more sessions than that may believe in themselves: the kick budget and some slack where nodes reach each other,
-    /// one node lease otherwise.
-    pub settle: Duration,
-    /// Time a client has to leave before it is cut off.
+    /// Whether the first login wins: a dead node's session keeps others out for as long as its
+    /// lease.
+    pub deny: bool,
+    /// Whether every node reaches every other one, and none is stopped.
+    pub reachable: bool,
+    /// L: TTL of an account's lock.
+    pub lock_ttl: Duration,
+    /// W: longest wait for an account's lock.
+    pub lock_wait: Duration,
+    /// R: time for telling older sessions before a login is answered.
+    pub kick_budget: Duration,
+    /// N: TTL of a node's lease.
+    pub node_lease: Duration,
+    /// G: time a client has to leave before it is cut off.
     pub grace: Duration,
-    /// One node lease and one period of the sweeper.
-    pub cleanup: Duration,
+    /// S: period of the sweeper.
+    pub sweep: Duration,
     /// By how much the p99 of a bystander's logins may be higher while others are in trouble.
     pub isolation: u32,
-    /// On top of every time, for a busy machine.
+    /// How long the store itself was away: nobody logs in meanwhile, and nobody is told.
+    pub store_away: Duration,
+    /// e: on top of every time, for the scheduling of a busy machine.
     pub slack: Duration,
 }
 
@@ -83,7 +96,7 @@ pub struct Violation {
 pub struct Report {
     /// Everything that is wrong.
     pub violations: Vec<Violation>,
-    /// How often each invariant had something to look at: one that never had was not tested.
+    /// How often each invariant could have been broken: one that never could was not tested.
     pub looked_at: BTreeMap<Invariant, usize>,
 }
 
@@ -92,13 +105,72 @@ impl Default for Rules {
         Self {
             limit: 1,
             strict: false,
-            settle: Duration::from_millis(1250),
+            deny: false,
+            reachable: true,
+            lock_ttl: Duration::from_secs(5),
+            lock_wait: Duration::from_secs(3),
+            kick_budget: Duration::from_secs(1),
+            node_lease: Duration::from_secs(9),
             grace: Duration::from_secs(2),
-            cleanup: Duration::from_secs(12),
+            sweep: Duration::from_secs(3),
             isolation: 3,
+            store_away: Duration::ZERO,
             slack: Duration::from_millis(250),
         }
     }
+}
+
+impl Rules {
+    /// How long more sessions than allowed may believe in themselves: R + e where nodes reach each
+    /// other, N + e otherwise (I1, I11).
+    #[must_use]
+    pub fn settle(&self) -> Duration {
+        let told = if self.reachable {
+            self.kick_budget
+        } else {
+            self.node_lease
+        };
+        told + self.store_away + self.slack
+    }
+
+    /// How long a login waits for an answer at most: W for the lock, then R for telling older
+    /// sessions. Strict confirmation waits for the lease of a node that does not answer (I14).
+    #[must_use]
+    pub fn answer(&self) -> Duration {
+        self.lock_wait + self.tell() + self.store_away + self.slack
+    }
+
+    /// How long a login takes at most that need not wait for the account's lock.
+    #[must_use]
+    pub fn tell(&self) -> Duration {
+        let strict = if self.strict {
+            self.node_lease
+        } else {
+            Duration::ZERO
+        };
+        self.kick_budget + strict
+    }
+
+    /// How long a crash keeps an account out at most: L, and N where the first login wins (I14).
+    #[must_use]
+    pub const fn stuck(&self) -> Duration {
+        if self.deny {
+            self.node_lease
+        } else {
+            self.lock_ttl
+        }
+    }
+
+    /// When a dead node's sessions are gone from the directory: N + S + e (I12).
+    #[must_use]
+    pub fn cleanup(&self) -> Duration {
+        self.node_lease + self.sweep + self.slack
+    }
+}
+
+/// Microseconds, as the history counts.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Invariant {
@@ -145,20 +217,37 @@ impl Report {
         violated
     }
 
-    /// How often an invariant had something to look at.
+    /// How often an invariant could have been broken.
     #[must_use]
     pub fn looked_at(&self, invariant: Invariant) -> usize {
         self.looked_at.get(&invariant).copied().unwrap_or_default()
     }
 
-    /// Counts one look, and notes what is wrong if `holds` does not.
+    /// Counts an occasion on which the invariant could have been broken, and notes what is wrong if
+    /// `holds` does not.
     pub(crate) fn expect(
         &mut self,
         invariant: Invariant,
         holds: bool,
         what: impl FnOnce() -> String,
     ) {
+        self.occasion(invariant);
+        self.require(invariant, holds, what);
+    }
+
+    /// Counts an occasion on which the invariant could have been broken.
+    pub(crate) fn occasion(&mut self, invariant: Invariant) {
         *self.looked_at.entry(invariant).or_default() += 1;
+    }
+
+    /// As [`expect`](Self::expect), for what also holds where nothing put the invariant at risk: it
+    /// proves nothing, so it does not count.
+    pub(crate) fn require(
+        &mut self,
+        invariant: Invariant,
+        holds: bool,
+        what: impl FnOnce() -> String,
+    ) {
         if !holds {
             self.violations.push(Violation {
                 invariant,

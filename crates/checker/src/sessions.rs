@@ -39,6 +39,8 @@ pub(crate) struct Life<'a> {
     pub(crate) node_over: Option<u64>,
     /// When its client left or was told.
     pub(crate) client_over: Option<u64>,
+    /// When its client's connection ended.
+    pub(crate) client_gone: Option<u64>,
     pub(crate) client: Option<u64>,
 }
 
@@ -106,6 +108,9 @@ impl<'a> Sessions<'a> {
                     .and_then(|session| by_id.get_mut(session))
             {
                 life.client_over.get_or_insert(seen.at_us);
+                if matches!(seen.what, What::Leaves | What::Closed) {
+                    life.client_gone.get_or_insert(seen.at_us);
+                }
             }
         }
         let mut by_uid: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -157,6 +162,7 @@ impl<'a> Life<'a> {
             registered: false,
             node_over: None,
             client_over: None,
+            client_gone: None,
             client: None,
         }
     }

@@ -14,8 +14,13 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
 }
 
 /// I5: a session that another one took the place of is not in the directory any more; a delete that found something found
-/// somebody else's entry.
+/// somebody else's entry. Only a delete that came too late puts another session at risk.
 fn erases(scene: &mut Scene<'_>) {
+    for event in &scene.history.nodes {
+        if event.event == Transition::StaleDeleteRefused {
+            scene.report.occasion(I5);
+        }
+    }
     let sessions = scene.sessions;
     for life in sessions.all() {
         let Some((at, result)) = life.closed else {
@@ -24,7 +29,7 @@ fn erases(scene: &mut Scene<'_>) {
         let erased = result == "Deleted";
         scene
             .report
-            .expect(I5, !(erased && life.was_overtaken()), || {
+            .require(I5, !(erased && life.was_overtaken()), || {
                 format!(
                     "{} had lost its place, and its logout at {at} still deleted something",
                     life.name()

@@ -89,7 +89,7 @@ fn a_ghost_that_stays() {
     });
     play.record(1, 1);
     assert!(play.check().is_clean(), "{}", play.check());
-    let cleanup = u64::try_from(Rules::default().cleanup.as_millis()).unwrap();
+    let cleanup = u64::try_from(Rules::default().cleanup().as_millis()).unwrap();
     play.after(cleanup + 1000).event("n2", "busy", json!({}));
     assert_eq!(play.violated(), [I12]);
 }

@@ -2,6 +2,7 @@
 //! invariant that the fault breaks.
 
 mod ends;
+mod looks;
 mod messages;
 mod play;
 mod takeovers;

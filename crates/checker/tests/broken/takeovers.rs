@@ -10,11 +10,15 @@ use crate::play::{MS, Play, UID, first, honest, kick, session};
 fn an_honest_history_is_not_accused() {
     let report = honest().check();
     assert!(report.is_clean(), "{report}");
-    for invariant in [I1, I2, I3, I4, I5, I6, I7, I9, I11, I13, I14, I16, I17] {
+    for invariant in [I1, I2, I3, I4, I6, I7, I9, I11, I14, I16, I17] {
         assert!(
             report.looked_at(invariant) > 0,
             "{invariant} was not looked at"
         );
+    }
+    // A plain takeover puts none of these at risk, so it is no proof of them.
+    for invariant in [I5, I8, I10, I12, I13, I15, I18] {
+        assert_eq!(report.looked_at(invariant), 0, "{invariant}: {report}");
     }
 }
 

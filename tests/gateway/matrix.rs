@@ -1,0 +1,132 @@
+//! Which scenario runs over which store.
+//!
+//! | scenario | SQLite | Redis, Postgres, MariaDB, MySQL, ZooKeeper |
+//! |---|---|---|
+//! | takeovers, fifty at once, first wins, locked routing, ping-pong, two of three, killed node, killed with a lock, logout beside a router, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles | yes | yes |
+//! | strict, bystanders, stopped node | no (1) | yes |
+//! | stopped with a lock | no (1) | yes, but ZooKeeper (4) |
+//! | bad store link | no (2) | yes |
+//! | store restarts | no (2) | yes |
+//! | forgotten writes | no (3) | Redis with Sentinel (3) |
+//!
+//! 1. A process that is stopped in the middle of a write keeps the file locked for that long, so
+//! every    other node stands still with it: that is a property of the file, not of the flow. The
+//! flow with a    login that is stopped between its read and its write is in `variants.rs`, over
+//! the memory store. 2. There is no link and no server: a node has the file, or it has nothing. 3.
+//! The others do not forget what they had acknowledged, as they are set up here. What a cluster of
+//! them does in a failover is the backends' own business (their tests and `tests/faults.rs`): the
+//! flow sees a store that is away, which "store restarts" and "bad store link" show. 4. There a
+//! lock ends with its session only, and the node's own lease with it: a node that was stopped
+//! for so long is fenced, which "stopped node" shows, and has nothing left to write.
+//!
+//! The scenarios over one server run several at a time, each with nodes and accounts of its own:
+//! most of their time is waiting for leases.
+
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use crate::{orders, profiles, scenarios, world::World};
+
+/// How many scenarios run at a time.
+const AT_ONCE: usize = 4;
+
+pub(crate) const STOPPED_WITH_A_LOCK: &str = "late";
+
+/// A store that is reached through servers.
+pub(crate) struct Place {
+    pub(crate) backend: &'static str,
+    pub(crate) url: String,
+    pub(crate) servers: Vec<SocketAddr>,
+    /// How long it keeps what a dead node held, where that is longer than the lease.
+    pub(crate) dead_for: Duration,
+    /// What has no meaning there.
+    pub(crate) without: &'static [&'static str],
+}
+
+type Scenario = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+macro_rules! scenarios {
+    ($place:ident: $($name:tt $(with $how:ident)? => $play:expr;)+) => {
+        vec![$({
+            let world = $place.world($name)$(.$how(&$place.servers))?;
+            // Only what it panics with counts.
+            let play: Scenario = Box::pin(async move { drop($play(world).await); });
+            ($name, play)
+        }),+]
+    };
+}
+
+impl Place {
+    pub(crate) fn new(backend: &'static str, url: &str, servers: &[SocketAddr]) -> Self {
+        Self {
+            backend,
+            url: url.to_owned(),
+            servers: servers.to_vec(),
+            dead_for: Duration::ZERO,
+            without: &[],
+        }
+    }
+
+    pub(crate) fn world(&self, name: &str) -> World {
+        World::new(&format!("{}-{name}", self.backend), &self.url).dead_for(self.dead_for)
+    }
+
+    fn scenarios(&self) -> Vec<(&'static str, Scenario)> {
+        // Those that wait for longest begin first.
+        scenarios! { self:
+            "link" with wired => scenarios::bad_store_link;
+            "stopped" => scenarios::stopped_node;
+            "killed" => scenarios::killed_node;
+            "lock" => scenarios::killed_with_a_lock;
+            STOPPED_WITH_A_LOCK with wired => scenarios::stopped_with_a_lock;
+            "first" => scenarios::first_wins;
+            "strict" => scenarios::strict;
+            "cut" => scenarios::strict_cut_off;
+            "deaf" => scenarios::deaf_clients;
+            "peers" => scenarios::bad_peer_link;
+            "router" => scenarios::logout_beside_a_router;
+            "stale" => scenarios::stale_logout;
+            "fifty" => |world| scenarios::fifty_at_once(world, &["n1", "n2", "n3"]);
+            "bystanders" => scenarios::bystanders;
+            "profiles" => profiles::slow_profiles;
+            "takeovers" => scenarios::takeovers;
+            "routed" => |world: World| scenarios::takeovers(world.with("route", "locked"));
+            "pingpong" => scenarios::ping_pong;
+            "two" => scenarios::two_of_three;
+            "banned" => orders::banned;
+            "drained" => orders::drained;
+            "resumed" => orders::resumed;
+            "fronts" => orders::two_fronts;
+            "idle" => orders::idle_goes_first;
+        }
+    }
+
+    /// Plays every scenario over this store.
+    pub(crate) async fn play_all(&self) {
+        let turns = Arc::new(Semaphore::new(AT_ONCE));
+        let only = std::env::var("SCENARIO").ok();
+        let mut playing = JoinSet::new();
+        for (name, play) in self.scenarios() {
+            if only.as_deref().is_some_and(|only| only != name) || self.without.contains(&name) {
+                continue;
+            }
+            let turns = Arc::clone(&turns);
+            playing.spawn(async move {
+                // Fair, so they begin in the order of the list.
+                let _turn = turns.acquire().await.unwrap();
+                play.await;
+            });
+        }
+        // All of them, also after one has failed: each says by itself what is wrong.
+        let mut failed = 0;
+        while let Some(played) = playing.join_next().await {
+            failed += usize::from(played.is_err());
+        }
+        assert_eq!(
+            failed, 0,
+            "scenarios over {} failed, see above",
+            self.backend
+        );
+    }
+}
