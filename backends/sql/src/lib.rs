@@ -24,6 +24,7 @@
 //! | `records` | [`Records`](distlock_core::Records): versioned values |
 //! | `reaper` | removes rows nobody has used for long |
 //! | `doctor`, `migrate` | health, and the tables' versions |
+//! | `shape` | what each table must be, compared with what the catalogue says |
 //! | `fence` | the checking half of fencing, for a row in the caller's own transaction |
 //! | `dialect` | what differs between databases: statements, connections, error codes |
 //!
@@ -65,6 +66,7 @@ mod opened;
 mod postgres;
 mod reaper;
 mod records;
+mod shape;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;

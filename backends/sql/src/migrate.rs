@@ -23,6 +23,13 @@ pub struct TablesStatus {
 }
 
 impl TablesStatus {
+    /// `mends` bring tables that have the latest version already to what it makes now.
+    pub(crate) fn with(version: i64, all: &[Migration], mends: Vec<Migration>) -> Self {
+        let mut status = Self::at(version, all);
+        status.migrations.extend(mends);
+        status
+    }
+
     pub(crate) fn at(version: i64, all: &[Migration]) -> Self {
         let migrations = all
             .iter()
@@ -36,14 +43,14 @@ impl TablesStatus {
     }
 }
 
-/// What to do about tables that say they are of our version and are not as it made them. `separator` stands between the
+/// What to do about tables that say they are of our version and that no version of ours made. `separator` stands between the
 /// statement's tables.
 pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> String {
     let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
     format!(
-        "the tables are not as expected: somebody changed them by hand, or a version made them that was never released. While \
-         nothing is held, run `DROP TABLE {}` on the database and then run `{migrate}`. This deletes the tokens of all locks, \
-         and all records: of the kick-out flow, its bans, kept messages and generations",
+        "somebody changed them by hand, or a version made them that was never released. While nothing is held, run \
+         `DROP TABLE {}` on the database and then run `{migrate}`. This deletes the tokens of all locks, and all records: of \
+         the kick-out flow, its bans, kept messages and generations",
         tables.join(separator)
     )
 }

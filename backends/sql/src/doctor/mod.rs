@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use distlock_core::{Health, Verdict};
 
+use crate::shape::{Difference, told};
+
 /// What the user may not do, as `INSERT ON distributed_lock`.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 fn rights(health: &mut Health, denied: &[String]) {
@@ -24,6 +26,19 @@ fn rights(health: &mut Health, denied: &[String]) {
         )
     };
     health.found("rights", verdict, detail);
+}
+
+/// Whether the tables are what the promises rest on.
+fn tables(health: &mut Health, differences: &[Difference]) {
+    if differences.is_empty() {
+        health.found("tables", Verdict::Pass, "as they were created");
+    } else {
+        let detail = format!(
+            "{}: the tables were changed by hand, and are refused when the store is opened again",
+            told(differences)
+        );
+        health.found("tables", Verdict::Fail, detail);
+    }
 }
 
 /// What is in the tables.

@@ -70,7 +70,9 @@ pub(crate) async fn examine(
         );
     }
 
-    tables(health, &ask(open, shared, shared.columns_question()).await?)?;
+    let found = ask(open, shared, shared.parts_question()).await?;
+    let differences = shared.differences(&found).map_err(Failed::corrupt)?;
+    super::tables(health, &differences);
 
     rights(health, open, shared).await?;
 
@@ -162,61 +164,6 @@ fn limits(health: &mut Health, variables: &HashMap<String, String>) {
             format!("{packet}: records may be larger; set it to {PACKET} or more"),
         );
     }
-}
-
-/// Whether names are compared byte for byte and nothing is cut off.
-fn tables(health: &mut Health, found: &crate::dialect::mysql::Answers) -> Result<(), Failed> {
-    let mut problems = Vec::new();
-    for row in &found.rows {
-        let text = |index| rows::string(row, index).map_err(Failed::corrupt);
-        let (table, column, kind) = (text(0)?, text(1)?, text(2)?.to_lowercase());
-        let (engine, key) = (text(4)?, text(5)?);
-        let expected = match column.as_str() {
-            "lock_name" => Some("varbinary(255)"),
-            "record_key" => Some("varbinary(512)"),
-            "holder_id" | "nonce" => Some("binary(16)"),
-            "holder" => Some("varchar(128)"),
-            "meta" => Some("text"),
-            "value" => Some("mediumblob"),
-            _ => None,
-        };
-        if let Some(expected) = expected
-            && kind != expected
-        {
-            problems.push(format!("{table}.{column} is {kind} instead of {expected}"));
-        }
-        // MariaDB shows the length of a number, MySQL does not.
-        let number = matches!(
-            column.as_str(),
-            "token" | "expires_at" | "acquired_at" | "version"
-        );
-        if number
-            && !(kind == "bigint" || kind.starts_with("bigint(") && !kind.contains("unsigned"))
-        {
-            problems.push(format!("{table}.{column} is {kind} instead of bigint"));
-        }
-        if matches!(column.as_str(), "lock_name" | "record_key") {
-            if key != "PRI" {
-                problems.push(format!("{table}.{column} is not the primary key"));
-            }
-            if !engine.eq_ignore_ascii_case("InnoDB") {
-                problems.push(format!("{table} is kept by {engine} instead of InnoDB"));
-            }
-        }
-    }
-    if problems.is_empty() {
-        health.found("tables", Verdict::Pass, "as they were created");
-    } else {
-        health.found(
-            "tables",
-            Verdict::Fail,
-            format!(
-                "{}: names may be mixed up or cut off; create them again",
-                problems.join(", ")
-            ),
-        );
-    }
-    Ok(())
 }
 
 /// Whether the user may do what locks and records take.

@@ -10,7 +10,7 @@ use sqlx::{
 };
 
 use super::Stock;
-use crate::dialect::postgres::Shared;
+use crate::dialect::postgres::{Shared, shape};
 
 /// Clocks of hosts that are kept right differ by less.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
@@ -27,17 +27,6 @@ SELECT current_setting('server_version'),
        (extract(epoch FROM clock_timestamp()) * 1000000)::int8,
        current_setting('default_transaction_isolation'),
        pg_backend_pid()";
-
-/// Type and collation of the name columns.
-const NAMES: &str = "
-SELECT c.relname::text, replace(format_type(a.atttypid, a.atttypmod), chr(34), ''),
-       coalesce((SELECT collcollate IN ('C', 'POSIX') AND collisdeterministic
-                   FROM pg_collation WHERE oid = a.attcollation), false),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-                  AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum)
-  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
- WHERE c.oid IN (to_regclass($1), to_regclass($2)) AND a.attname IN ('lock_name', 'record_key')
- ORDER BY 1";
 
 /// What the user may not do with our tables. Rows of the third are made and removed by who sets the tables up.
 const DENIED: &str = "
@@ -111,7 +100,9 @@ pub(crate) async fn examine(
     }
 
     session(&mut health, connection, shared, &settings).await?;
-    names(&mut health, connection, shared).await?;
+    shared.group.count("doctor");
+    let differences = shape::compare(connection, shared, false).await?;
+    super::tables(&mut health, &differences);
     rights(&mut health, connection, shared).await?;
     published(&mut health, connection, shared).await?;
 
@@ -259,44 +250,4 @@ async fn published(
 fn tables(shared: &Shared) -> [String; 3] {
     ["lock", "record", "meta"]
         .map(|table| format!("{}distributed_{table}", shared.config.table_prefix))
-}
-
-/// Whether names are compared byte for byte, and only once each.
-async fn names(
-    health: &mut Health,
-    connection: &mut PgConnection,
-    shared: &Shared,
-) -> Result<(), sqlx::Error> {
-    shared.group.count("doctor");
-    let [lock, record, _] = tables(shared);
-    let rows = sqlx::query(NAMES)
-        .bind(lock)
-        .bind(record)
-        .fetch_all(connection)
-        .await?;
-    let mut wrong = Vec::new();
-    for row in &rows {
-        let (table, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-        if kind != "text" || !row.try_get::<bool, _>(2)? {
-            wrong.push(format!(
-                "{table}: names are {kind} and not compared byte for byte"
-            ));
-        }
-        if !row.try_get::<bool, _>(3)? {
-            wrong.push(format!("{table}: names are not unique"));
-        }
-    }
-    if rows.len() != 2 {
-        wrong.push("a table or its name column is missing".to_owned());
-    }
-    if wrong.is_empty() {
-        health.found("names", Verdict::Pass, "unique, compared byte for byte");
-    } else {
-        health.found(
-            "names",
-            Verdict::Fail,
-            format!("{}: the tables were changed by hand", wrong.join("; ")),
-        );
-    }
-    Ok(())
 }

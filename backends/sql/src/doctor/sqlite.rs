@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use distlock_core::{Health, Verdict};
 use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
-use crate::dialect::sqlite::{Shared, boot};
+use crate::dialect::sqlite::{Shared, boot, shape};
 
 /// Less free space than this will soon be too little.
 const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
@@ -62,6 +62,10 @@ pub(crate) async fn examine(
     } else {
         health.found("integrity", Verdict::Fail, damage);
     }
+
+    shared.group.count("doctor");
+    let differences = shape::compare(connection, shared).await?;
+    super::tables(&mut health, &differences);
 
     file(&mut health, shared);
     boot_clock(&mut health, shared.config.force);

@@ -18,6 +18,7 @@ mod fence;
 mod open;
 #[path = "../common/servers.rs"]
 mod servers;
+mod shape;
 #[cfg(feature = "tls")]
 mod tls;
 

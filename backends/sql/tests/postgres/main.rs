@@ -17,6 +17,7 @@ mod open;
 mod pooler;
 #[path = "../common/servers.rs"]
 mod servers;
+mod shape;
 mod storm;
 #[cfg(feature = "tls")]
 mod tls;

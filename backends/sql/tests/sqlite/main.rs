@@ -14,6 +14,7 @@ mod lock;
 mod open;
 mod reaper;
 mod records;
+mod shape;
 mod stopped;
 mod transaction;
 mod wait;

@@ -1,5 +1,4 @@
-//! Statements about the tables themselves: what is there, whether it is whole, what the user may do with it, and how much is
-//! in it. They are sent when tables are set up, and by the doctor.
+//! Statements about the tables themselves: what is there, what the user may do with it, and how much is in it. They are sent when tables are set up, and by the doctor.
 
 use super::statements::{NOBODY, NOW, Statements};
 
@@ -17,54 +16,12 @@ impl Statements {
         )
     }
 
-    /// Reads nothing, from every column.
-    pub(super) fn whole(&self) -> String {
-        let [lock, record, meta] = self.each_whole().map(|(_, whole)| whole);
-        format!("{lock}; {record}; {meta}")
-    }
-
-    /// The same for each table, with its name.
-    pub(super) fn each_whole(&self) -> [(&str, String); 3] {
-        let whole =
-            |table, columns: &str| (table, format!("SELECT {columns} FROM {table} LIMIT 0"));
-        [
-            whole(
-                self.lock.as_str(),
-                "lock_name, holder_id, token, acquired_at, expires_at, holder, meta, nonce, wanted_by, wanted_until, \
-                 expires_minute",
-            ),
-            whole(
-                self.record.as_str(),
-                "record_key, version, value, deleted, written_at",
-            ),
-            whole(self.meta.as_str(), "schema_version, epoch, reaped_at"),
-        ]
-    }
-
-    /// A row if there is such a table.
-    pub(super) fn is_there(table: &str) -> String {
-        format!(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{table}'"
-        )
-    }
-
     /// How many of our tables there are.
     pub(super) fn objects(&self) -> String {
         format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
              AND table_name IN ('{}', '{}', '{}')",
             self.lock, self.record, self.meta
-        )
-    }
-
-    /// Table, column, its type with collation, and the engine.
-    pub(super) fn columns(&self) -> String {
-        format!(
-            "SELECT c.table_name, c.column_name, c.column_type, c.collation_name, t.engine, c.column_key \
-             FROM information_schema.columns c JOIN information_schema.tables t \
-             ON t.table_schema = c.table_schema AND t.table_name = c.table_name \
-             WHERE c.table_schema = DATABASE() AND c.table_name IN ('{}', '{}')",
-            self.lock, self.record
         )
     }
 

@@ -7,6 +7,7 @@ mod literals;
 mod prepared;
 pub(crate) mod rows;
 mod server;
+mod shape;
 mod statements;
 mod tables;
 mod wire;
@@ -37,6 +38,7 @@ use crate::{
     error::{Access, Failed},
     migrate::{self, TablesStatus},
     op::{Answer, Kind, Op},
+    shape::Difference,
     wait::Group,
 };
 
@@ -116,8 +118,13 @@ impl Shared {
     }
 
     /// For the doctor: what the tables are made of.
-    pub(crate) fn columns_question(&self) -> String {
-        self.statements.columns()
+    pub(crate) fn parts_question(&self) -> String {
+        self.statements.parts()
+    }
+
+    /// For the doctor: what of that is otherwise than it must be.
+    pub(crate) fn differences(&self, answers: &Answers) -> Result<Vec<Difference>> {
+        shape::compare(self, answers, false)
     }
 
     /// For the doctor: rights, each with a statement that shows whether the user has it.
@@ -151,8 +158,8 @@ impl MySqlDialect {
     ) -> Result<TablesStatus> {
         config.migrate = true;
         let shared = Shared::new(config, clock)?;
-        let version = tables::migrate(&shared).await?;
-        Ok(TablesStatus::at(version, &migrate::MYSQL))
+        let (version, mends) = tables::migrate(&shared).await?;
+        Ok(TablesStatus::with(version, &migrate::MYSQL, mends))
     }
 
     /// How the tables stand. Changes nothing.
@@ -161,8 +168,8 @@ impl MySqlDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
-        let version = tables::version(&shared).await?;
-        Ok(TablesStatus::at(version, &migrate::MYSQL))
+        let (version, mends) = tables::version(&shared).await?;
+        Ok(TablesStatus::with(version, &migrate::MYSQL, mends))
     }
 
     fn with(shared: Arc<Shared>, link: Link, packet: usize) -> Self {

@@ -7,12 +7,13 @@ use distlock_core::{Error, ErrorKind, Result};
 use super::{
     Shared, rows,
     server::{SESSION, VARIABLES, Variables, connect, place},
-    statements::Statements,
+    shape,
     wire::{Answers, Wire},
 };
 use crate::{
     error::Access,
-    migrate::{self, LATEST, TablesStatus},
+    migrate::{self, LATEST, Migration, TablesStatus},
+    shape::{Difference, mends, refusal, told},
 };
 
 /// How long opening waits for other processes that make the tables at the same moment.
@@ -61,8 +62,8 @@ pub(super) async fn ready(wire: &mut Wire, shared: &Shared) -> Result<(Variables
     Ok((variables, tables))
 }
 
-/// Brings the tables up to date and says from which version it went.
-pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
+/// Brings the tables up to date. Says from which version it went, and what it mended in tables that had the latest one.
+pub(super) async fn migrate(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
     let mut wire = connect(shared).await?;
     let (_, found) = introduce(&mut wire, shared).await?;
     let version = match found {
@@ -78,13 +79,18 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
     if version < LATEST {
         upgrade(&mut wire, shared, version).await?;
     }
+    let mends = former(&mut wire, shared).await?;
+    for mend in &mends {
+        run(&mut wire, shared, shared.statements.script(mend.sql)).await?;
+    }
     tables_are_whole(&mut wire, shared).await?;
     leave(wire).await;
-    Ok(version)
+    Ok((version, mends))
 }
 
-/// The version of the tables; 0 when there are none. Changes nothing.
-pub(super) async fn version(shared: &Shared) -> Result<i64> {
+/// The version of the tables, 0 when there are none, and what is to be mended in tables that have the latest one. Changes
+/// nothing.
+pub(super) async fn version(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
     let mut wire = connect(shared).await?;
     let (_, found) = introduce(&mut wire, shared).await?;
     let version = match found {
@@ -93,11 +99,13 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
         Found::Partly(problem) => return Err(not_migrated(shared, problem)),
     };
     not_later(shared, version)?;
-    if version == LATEST {
-        tables_are_whole(&mut wire, shared).await?;
-    }
+    let mends = if version == LATEST {
+        former(&mut wire, shared).await?
+    } else {
+        Vec::new()
+    };
     leave(wire).await;
-    Ok(version)
+    Ok((version, mends))
 }
 
 async fn leave(wire: Wire) {
@@ -159,50 +167,53 @@ async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>>
         .transpose()
 }
 
-/// Whether those of our tables that are there have our columns: others are another program's, and are left alone.
+/// Whether those of our tables that are there are as a version of ours made them: others are another program's, and are left
+/// alone.
 async fn parts_are_ours(wire: &mut Wire, shared: &Shared) -> Result<()> {
-    for (table, whole) in shared.statements.each_whole() {
-        let there = run(wire, shared, Statements::is_there(table)).await?;
-        if there.rows.is_empty() {
-            continue;
-        }
-        run(wire, shared, whole).await.map_err(|error| {
-            let problem = if error.kind() == ErrorKind::InvalidConfig {
-                wrong(
-                    shared,
-                    format!(
-                        "has a table `{table}` that is not as distlock makes it, so it is another program's or was changed by \
-                         hand: choose another database or a `table_prefix`"
-                    ),
-                )
-            } else {
-                Error::new(error.kind(), place(shared))
-            };
-            problem.caused_by(error)
-        })?;
+    let found = run(wire, shared, shared.statements.parts()).await?;
+    let differences = shape::compare(shared, &found, true)?;
+    if mends(&differences).is_some() {
+        return Ok(());
     }
-    Ok(())
+    let problem = format!(
+        "has tables that are not as distlock makes them, so they are another program's or were changed by hand ({}): choose \
+         another database or a `table_prefix`",
+        told(&differences)
+    );
+    Err(wrong(shared, problem))
 }
 
 fn not_later(shared: &Shared, version: i64) -> Result<()> {
     migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(shared, problem)))
 }
 
-/// Whether every column is there that is read or written.
+/// Whether the tables are what the promises rest on.
 async fn tables_are_whole(wire: &mut Wire, shared: &Shared) -> Result<()> {
-    shared.group.count("open");
-    let asked = wire
-        .exchange(shared, shared.statements.whole(), Access::Read)
-        .await;
-    let Err(broken) = asked else { return Ok(()) };
-    let error = broken.failed.into_error();
-    let says = if error.kind() == ErrorKind::InvalidConfig {
-        let command = migrate_command(shared);
-        migrate::start_over(&shared.config.table_prefix, ", ", &command)
-    } else {
-        place(shared)
-    };
-    Err(Error::new(error.kind(), says).caused_by(error))
+    let differences = differences(wire, shared).await?;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(unlike(shared, &differences))
+}
+
+/// What brings tables of a former make up to date.
+async fn former(wire: &mut Wire, shared: &Shared) -> Result<Vec<Migration>> {
+    let differences = differences(wire, shared).await?;
+    mends(&differences).ok_or_else(|| unlike(shared, &differences))
+}
+
+async fn differences(wire: &mut Wire, shared: &Shared) -> Result<Vec<Difference>> {
+    let found = run(wire, shared, shared.statements.parts()).await?;
+    shape::compare(shared, &found, false)
+}
+
+fn unlike(shared: &Shared, differences: &[Difference]) -> Error {
+    let prefix = &shared.config.table_prefix;
+    let problem = refusal(differences, prefix, ", ", &migrate_command(shared));
+    Error::new(
+        ErrorKind::InvalidConfig,
+        format!("{}: {problem}", place(shared)),
+    )
 }
 
 /// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a

@@ -4,6 +4,7 @@ mod link;
 mod listen;
 mod rows;
 mod session;
+pub(crate) mod shape;
 mod statements;
 mod tables;
 mod write;
@@ -139,7 +140,8 @@ impl Shared {
         }
         let command = self.migrate_command();
         let advice = migrate::start_over(&self.config.table_prefix, ", ", &command);
-        Error::new(ErrorKind::InvalidConfig, advice).caused_by(error)
+        let problem = format!("the tables are not as expected: {advice}");
+        Error::new(ErrorKind::InvalidConfig, problem).caused_by(error)
     }
 
     fn not_migrated(&self, problem: &str) -> Error {

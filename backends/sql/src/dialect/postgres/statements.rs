@@ -12,6 +12,7 @@ use std::{fmt::Write as _, sync::Arc};
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
+use super::shape::PARTS;
 use crate::op::Kind;
 
 /// The statements of one table prefix.
@@ -32,8 +33,7 @@ pub(super) struct Statements {
     pub(super) reap_records: Sql,
     pub(super) meta: Sql,
     pub(super) objects: Sql,
-    /// Refused unless every column is there.
-    pub(super) columns: Sql,
+    pub(super) parts: Sql,
     pub(super) stocktaking: Sql,
     /// What the tables' names begin with.
     prefix: String,
@@ -92,7 +92,7 @@ impl Statements {
             reap_records: sql(REAP_RECORDS),
             meta: sql(META),
             objects: sql(OBJECTS),
-            columns: sql(&whole(&COLUMNS)),
+            parts: sql(PARTS),
             stocktaking: sql(STOCKTAKING),
             prefix: prefix.to_owned(),
         }
@@ -116,13 +116,6 @@ impl Statements {
     /// A migration's text for these tables.
     pub(super) fn script(&self, text: &str) -> String {
         prefixed(text, &self.prefix)
-    }
-
-    /// As `columns`, of one of our tables alone.
-    pub(super) fn columns_of(&self, table: &str) -> Sql {
-        let ours = COLUMNS.into_iter();
-        let of_it = ours.filter(|(name, _)| prefixed(name, &self.prefix) == table);
-        Sql(prefixed(&whole(&of_it.collect::<Vec<_>>()), &self.prefix).into())
     }
 
     /// The schema that the tables are in: this one, or the first along the `search_path` that has one of them. Where none has,
@@ -150,14 +143,6 @@ impl Statements {
 /// Every name of ours begins with `distributed_`, and nothing else does.
 fn prefixed(text: &str, prefix: &str) -> String {
     text.replace("distributed_", &format!("{prefix}distributed_"))
-}
-
-/// Reads nothing, and is refused unless these tables have these columns.
-fn whole(tables: &[(&str, &str)]) -> String {
-    let each = tables.iter().map(|(table, columns)| {
-        format!("(SELECT {columns} FROM {table} LIMIT 0) AS \"of {table}\"")
-    });
-    format!("SELECT FROM {}", each.collect::<Vec<_>>().join(", "))
 }
 
 /// A batch that only changes rows that are there.
@@ -528,19 +513,6 @@ coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.reln
 const OBJECTS: &str = "
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
-
-/// Our tables, and which of their columns are read or written.
-const COLUMNS: [(&str, &str); 3] = [
-    (
-        "distributed_lock",
-        "lock_name, holder_id, token, expires_at, acquired_at, holder, meta, nonce, wanted_by, wanted_until",
-    ),
-    (
-        "distributed_record",
-        "record_key, version, value, deleted, written_at",
-    ),
-    ("distributed_meta", "schema_version, epoch, reaped_at"),
-];
 
 /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
 const STOCKTAKING: &str = "

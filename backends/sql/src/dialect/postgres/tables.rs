@@ -7,10 +7,12 @@ use super::{
     Shared,
     link::{bounded, connect, one},
     rows::column,
+    shape,
 };
 use crate::{
     error::{Access, Failed},
     migrate::{self, LATEST, TablesStatus},
+    shape::{Difference, refusal, told},
 };
 
 const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's tables of the same names. For \
@@ -19,8 +21,8 @@ const ONLY_SOME: &str = "the database has only some of distlock's tables, or ano
 /// Which of our tables are there.
 enum Found {
     Nothing,
-    /// Not all of them: these.
-    Partly(Vec<String>),
+    /// Not all of them.
+    Partly,
     Whole,
 }
 
@@ -32,7 +34,7 @@ pub(super) async fn ready(
 ) -> Result<String> {
     match found(connection, shared).await? {
         Found::Whole => {}
-        Found::Partly(_) => return Err(shared.not_migrated(ONLY_SOME)),
+        Found::Partly => return Err(shared.not_migrated(ONLY_SOME)),
         Found::Nothing if shared.schema.get().is_some() => {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -76,7 +78,7 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
         let (mut connection, _) = connect(shared, true).await?;
         let version = match found(&mut connection, shared).await? {
             Found::Nothing => 0,
-            Found::Partly(_) => return Err(shared.not_migrated(ONLY_SOME)),
+            Found::Partly => return Err(shared.not_migrated(ONLY_SOME)),
             Found::Whole => meta(&mut connection, shared).await?.0,
         };
         not_later(version)?;
@@ -95,37 +97,25 @@ async fn found(connection: &mut PgConnection, shared: &Shared) -> Result<Found> 
         .fetch_all(connection)
         .await
         .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
-    let tables = rows.iter().map(|row| column(row, 0));
-    let tables = tables.collect::<Result<Vec<_>>>()?;
-    Ok(match tables.len() {
+    Ok(match rows.len() {
         0 => Found::Nothing,
         3 => Found::Whole,
-        _ => Found::Partly(tables),
+        _ => Found::Partly,
     })
 }
 
-/// Whether these tables have our columns: others are another program's, and are left alone.
-async fn are_ours(
-    connection: &mut PgConnection,
-    shared: &Shared,
-    tables: Vec<String>,
-) -> Result<()> {
-    for table in tables {
-        shared.group.count("open");
-        let whole = sqlx::query(shared.statements.columns_of(&table).text());
-        if let Err(error) = whole.fetch_all(&mut *connection).await {
-            let error = Failed::postgres(error, Access::Read).into_error();
-            if error.kind() != ErrorKind::InvalidConfig {
-                return Err(error);
-            }
-            let problem = format!(
-                "the database has a table `{table}` that is not as distlock makes it, so it is another program's or was changed \
-                 by hand: choose another database or a `table_prefix`"
-            );
-            return Err(Error::new(ErrorKind::InvalidConfig, problem).caused_by(error));
-        }
+/// Whether those of our tables that are there are as distlock makes them: others are another program's, and are left alone.
+async fn are_ours(connection: &mut PgConnection, shared: &Shared) -> Result<()> {
+    let differences = differences(connection, shared, true).await?;
+    if differences.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let problem = format!(
+        "the database has tables that are not as distlock makes them, so they are another program's or were changed by hand \
+         ({}): choose another database or a `table_prefix`",
+        told(&differences)
+    );
+    Err(Error::new(ErrorKind::InvalidConfig, problem))
 }
 
 fn not_later(version: i64) -> Result<()> {
@@ -133,14 +123,25 @@ fn not_later(version: i64) -> Result<()> {
     migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
-/// Whether every column is there that is read or written.
+/// Whether the tables are what the promises rest on.
 async fn tables_are_whole(connection: &mut PgConnection, shared: &Shared) -> Result<()> {
+    let differences = differences(connection, shared, false).await?;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let (prefix, command) = (&shared.config.table_prefix, shared.migrate_command());
+    let problem = refusal(&differences, prefix, ", ", &command);
+    Err(Error::new(ErrorKind::InvalidConfig, problem))
+}
+
+async fn differences(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    some: bool,
+) -> Result<Vec<Difference>> {
     shared.group.count("open");
-    sqlx::query(shared.statements.columns.text())
-        .fetch_all(connection)
-        .await
-        .map(drop)
-        .map_err(|error| shared.unexpected_tables(Failed::postgres(error, Access::Read)))
+    let compared = shape::compare(connection, shared, some).await;
+    compared.map_err(|error| Failed::postgres(error, Access::Read).into_error())
 }
 
 /// The version of the tables, and the name of their history.
@@ -180,8 +181,8 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
         Found::Whole => meta(connection, shared).await?.0,
         Found::Nothing => 0,
         // Somebody has dropped the others: each step makes what is not there.
-        Found::Partly(tables) => {
-            are_ours(connection, shared, tables).await?;
+        Found::Partly => {
+            are_ours(connection, shared).await?;
             0
         }
     };

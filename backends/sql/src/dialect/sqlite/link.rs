@@ -285,7 +285,7 @@ pub(super) enum SetUp {
 }
 
 impl SetUp {
-    fn of(error: sqlx::Error, shared: &Shared) -> Self {
+    pub(super) fn of(error: sqlx::Error, shared: &Shared) -> Self {
         let code = sqlite_code(&error);
         let failed = Failed::sqlite(error, Access::Read);
         if code.is_some_and(|code| code & 0xff == BUSY) {

@@ -7,6 +7,7 @@ mod group;
 mod link;
 mod reader;
 mod rows;
+pub(crate) mod shape;
 mod statements;
 mod tables;
 mod write;

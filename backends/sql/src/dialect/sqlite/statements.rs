@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
+use super::shape::PARTS;
+
 /// The statements of one table prefix.
 pub(super) struct Statements {
     pub(super) take_one: Sql,
@@ -39,7 +41,7 @@ pub(super) struct Statements {
     pub(super) reap_records: Sql,
     pub(super) meta: Sql,
     pub(super) objects: Sql,
-    pub(super) columns: Sql,
+    pub(super) parts: Sql,
     pub(super) stocktaking: Sql,
     /// What the tables' names begin with.
     prefix: String,
@@ -88,7 +90,7 @@ impl Statements {
             reap_records: sql(REAP_RECORDS),
             meta: sql(META),
             objects: sql(OBJECTS),
-            columns: sql(COLUMNS),
+            parts: sql(PARTS),
             stocktaking: sql(STOCKTAKING),
             prefix: prefix.to_owned(),
         }
@@ -394,12 +396,6 @@ const OBJECTS: &str = "
 SELECT count(*),
        coalesce(sum(name IN ('distributed_lock', 'distributed_record', 'distributed_meta')), 0)
   FROM sqlite_master";
-
-/// Every column that is read or written.
-const COLUMNS: &str = "
-SELECT l.lock_name, l.holder_id, l.token, l.boot_id, l.expires_at, l.acquired_at, l.holder, l.meta, l.nonce, l.wanted_by,
-       l.wanted_until, r.record_key, r.version, r.value, r.deleted, r.boot_id, r.written_at, m.reaped_boot, m.reaped_at
-  FROM distributed_lock l, distributed_record r, distributed_meta m LIMIT 0";
 
 /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
 const STOCKTAKING: &str = "

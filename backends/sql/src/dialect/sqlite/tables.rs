@@ -1,16 +1,18 @@
 //! The tables: which of them are there and of which version, made where there are none, and brought up to date.
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, Result};
 use sqlx::SqliteConnection;
 
 use super::{
     Shared,
     file::{self, FileId},
     link::{Open, SetUp, connect, query, run},
+    shape,
 };
 use crate::{
     config::quoted,
     migrate::{self, LATEST, TablesStatus},
+    shape::refusal,
 };
 
 /// Stays set in the file.
@@ -109,7 +111,7 @@ async fn present_version(connection: &mut SqliteConnection, shared: &Shared) -> 
     }
 }
 
-/// Whether tables of this version are what this program works with, with every column that is read or written.
+/// Whether tables of this version are what this program works with, and what the promises rest on.
 async fn check(
     connection: &mut SqliteConnection,
     shared: &Shared,
@@ -118,15 +120,15 @@ async fn check(
     if let Some(problem) = migrate::too_late(version) {
         return Err(file::wrong(&shared.path, problem).into());
     }
-    let whole = run(connection, shared, shared.statements.columns.text()).await;
-    whole.map_err(|problem| match problem {
-        SetUp::Wrong(error) if error.kind() == ErrorKind::InvalidConfig => {
-            let prefix = &shared.config.table_prefix;
-            let advice = migrate::start_over(prefix, "; DROP TABLE ", &migrate_command(shared));
-            file::wrong(&shared.path, advice).caused_by(error).into()
-        }
-        other => other,
-    })
+    shared.group.count("open");
+    let compared = shape::compare(connection, shared).await;
+    let differences = compared.map_err(|error| SetUp::of(error, shared))?;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let (prefix, command) = (&shared.config.table_prefix, migrate_command(shared));
+    let problem = refusal(&differences, prefix, "; DROP TABLE ", &command);
+    Err(file::wrong(&shared.path, problem).into())
 }
 
 /// Makes the tables; for an empty file the write-ahead log first, which stays set.

@@ -1,0 +1,146 @@
+//! What the tables must be, and the question that asks the catalogue what they are.
+
+use distlock_core::Result;
+
+use super::{Shared, rows, statements::Statements, wire::Answers};
+use crate::{
+    migrate::{LATEST, Migration},
+    shape::{Difference, Former, Found, KEY, STORAGE, Table, differences},
+};
+
+const NUMBER: &str = "bigint not null";
+
+fn tables() -> Vec<Table> {
+    vec![
+        (
+            "distributed_lock",
+            vec![
+                (STORAGE, "base table in innodb"),
+                (KEY, "lock_name"),
+                ("lock_name", "varbinary(255) not null"),
+                ("holder_id", "binary(16)"),
+                ("token", NUMBER),
+                ("acquired_at", NUMBER),
+                ("expires_at", NUMBER),
+                ("holder", "varchar(128) character set utf8mb4 not null"),
+                ("meta", "text character set utf8mb4"),
+                ("nonce", "binary(16)"),
+                ("wanted_by", NUMBER),
+                ("wanted_until", NUMBER),
+                ("expires_minute", "bigint as expires_at div 60000000"),
+            ],
+        ),
+        (
+            "distributed_record",
+            vec![
+                (STORAGE, "base table in innodb"),
+                (KEY, "record_key"),
+                ("record_key", "varbinary(512) not null"),
+                ("version", NUMBER),
+                ("value", "mediumblob not null"),
+                ("deleted", "tinyint not null"),
+                ("written_at", NUMBER),
+            ],
+        ),
+        (
+            "distributed_meta",
+            vec![
+                (STORAGE, "base table in innodb"),
+                (KEY, "id"),
+                ("id", "tinyint not null"),
+                ("schema_version", NUMBER),
+                ("epoch", "varchar(64) character set utf8mb4 not null"),
+                ("created_at", NUMBER),
+                ("reaped_at", "bigint"),
+            ],
+        ),
+    ]
+}
+
+/// The first form had an index on `expires_at`, and nothing else for the reaper.
+const FORMERS: [Former; 1] = [Former {
+    table: "distributed_lock",
+    part: "expires_minute",
+    was: None,
+    mend: Migration {
+        version: LATEST,
+        name: "an index by the minute",
+        sql: "
+ALTER TABLE distributed_lock ADD COLUMN expires_minute BIGINT AS (expires_at DIV 60000000) STORED,
+    ADD KEY distributed_lock_expires_minute (expires_minute);
+SET @distlock_drop = IF((SELECT COUNT(*) FROM information_schema.statistics
+    WHERE table_schema = DATABASE() AND table_name = 'distributed_lock'
+    AND index_name = 'distributed_lock_expires_at') = 0,
+    'DO 0', 'ALTER TABLE distributed_lock DROP KEY distributed_lock_expires_at');
+PREPARE distlock_drop FROM @distlock_drop;
+EXECUTE distlock_drop;
+DEALLOCATE PREPARE distlock_drop",
+    },
+}];
+
+impl Statements {
+    /// For each part of each table that is there: the table, the part, and what it is.
+    ///
+    /// A key counts that is unique for whole columns. All such keys of a table are one part: a
+    /// second one would have the statement that takes a lock change the row of another lock.
+    pub(super) fn parts(&self) -> String {
+        let ours = format!(
+            "table_schema = DATABASE() AND table_name IN ('{}', '{}', '{}')",
+            self.lock, self.record, self.meta
+        );
+        format!(
+            "SELECT table_name, '{STORAGE}', \
+             CONCAT(table_type, ' in ', COALESCE(engine, 'nothing')), '', '', '' \
+             FROM information_schema.tables WHERE {ours} \
+             UNION ALL SELECT table_name, column_name, column_type, \
+             CASE WHEN character_set_name IS NULL THEN '' \
+             ELSE CONCAT(' character set ', character_set_name) END, \
+             CASE WHEN is_nullable = 'NO' THEN ' not null' ELSE '' END, \
+             COALESCE(generation_expression, '') \
+             FROM information_schema.columns WHERE {ours} \
+             UNION ALL SELECT table_name, '{KEY}', \
+             GROUP_CONCAT(is_of ORDER BY is_of SEPARATOR ' and '), '', '', '' \
+             FROM (SELECT table_name, GROUP_CONCAT(CONCAT(column_name, \
+             CASE WHEN sub_part IS NULL THEN '' ELSE CONCAT('(', sub_part, ')') END) \
+             ORDER BY seq_in_index SEPARATOR ', ') AS is_of \
+             FROM information_schema.statistics WHERE {ours} AND non_unique = 0 \
+             GROUP BY table_name, index_name) AS of_one_key GROUP BY table_name"
+        )
+    }
+}
+
+/// What is otherwise than it must be, as the answer to [`Statements::parts`] shows. A table that is
+/// not there is passed over where `some` are enough.
+pub(super) fn compare(shared: &Shared, answers: &Answers, some: bool) -> Result<Vec<Difference>> {
+    let mut found = Vec::with_capacity(answers.rows.len());
+    for row in &answers.rows {
+        let text = |index| rows::string(row, index).map(|it| it.to_lowercase());
+        let is = format!("{}{}{}", plain(&text(2)?), text(3)?, text(4)?);
+        let is = match text(5)?.as_str() {
+            "" => is,
+            generated => {
+                let computed: String = generated
+                    .chars()
+                    .filter(|it| !"()`".contains(*it))
+                    .collect();
+                format!("{is} as {computed}")
+            }
+        };
+        let part: Found = (text(0)?, text(1)?, is);
+        found.push(part);
+    }
+    let prefix = &shared.config.table_prefix;
+    Ok(differences(prefix, &tables(), &FORMERS, &found, some))
+}
+
+/// A type without the width at which its numbers are shown: MariaDB names that, MySQL does not.
+fn plain(kind: &str) -> String {
+    for number in ["bigint", "tinyint"] {
+        if let Some(width) = kind.strip_prefix(number)
+            && let Some((_, rest)) = width.strip_prefix('(').and_then(|it| it.split_once(')'))
+        {
+            return format!("{number}{rest}");
+        }
+    }
+    kind.to_owned()
+}

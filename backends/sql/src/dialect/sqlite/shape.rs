@@ -1,0 +1,152 @@
+//! What the tables must be: as the migration makes them.
+//!
+//! SQLite keeps the statement that made a table. Its parts are compared with those of our own
+//! statements, since the catalogue's other views tell of no collation and of no check.
+
+use sqlx::{Row as _, SqliteConnection};
+
+use super::Shared;
+use crate::{
+    migrate::SQLITE,
+    shape::{Difference, Found, STORAGE, Table, differences},
+};
+
+/// Our tables, and the statement of each.
+pub(super) const PARTS: &str = "
+SELECT name, coalesce(sql, '') FROM sqlite_master
+ WHERE name IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
+
+/// What is otherwise than it must be.
+pub(crate) async fn compare(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+) -> Result<Vec<Difference>, sqlx::Error> {
+    let rows = sqlx::query(shared.statements.parts.text())
+        .fetch_all(connection)
+        .await?;
+    let mut found: Vec<Found> = Vec::new();
+    for row in &rows {
+        let (name, sql): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        let parts = parts(&sql).into_iter();
+        found.extend(parts.map(|(part, is)| (name.clone(), part, is)));
+    }
+    let prefix = &shared.config.table_prefix;
+    Ok(differences(prefix, &tables(), &[], &found, false))
+}
+
+/// As the migrations make them.
+fn tables() -> Vec<Table<String>> {
+    let mut tables = Vec::new();
+    for statement in SQLITE
+        .iter()
+        .map(|it| bare(it.sql))
+        .collect::<String>()
+        .split(';')
+    {
+        if let Some(made) = statement.trim().strip_prefix("create table if not exists ")
+            && let Some((name, _)) = made.split_once(' ')
+        {
+            tables.push((name.to_owned(), parts(&format!("create table {made}"))));
+        }
+    }
+    tables
+}
+
+/// The parts of the statement that makes a table: how it is kept, its columns, and constraints of
+/// the whole table.
+fn parts(sql: &str) -> Vec<(String, String)> {
+    let sql = bare(sql);
+    let (Some(open), Some(close)) = (sql.find('('), sql.rfind(')')) else {
+        return vec![(STORAGE.to_owned(), sql)];
+    };
+    let kind = sql.split(' ').nth(1).unwrap_or_default();
+    let mut parts = vec![(
+        STORAGE.to_owned(),
+        format!("{kind} {}", sql[close + 1..].trim())
+            .trim()
+            .to_owned(),
+    )];
+    let (mut depth, mut from) = (0_u32, open + 1);
+    for (at, sign) in sql
+        .char_indices()
+        .filter(|(at, _)| (open..=close).contains(at))
+    {
+        match sign {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if (sign == ',' && depth == 1) || at == close {
+            let part = sql[from..at].trim();
+            let (name, is) = part.split_once(' ').unwrap_or((part, ""));
+            parts.push((name.to_owned(), is.to_owned()));
+            from = at + 1;
+        }
+    }
+    parts
+}
+
+/// Without comments, quotes, capitals and spaces that mean nothing.
+fn bare(sql: &str) -> String {
+    let lines = sql
+        .lines()
+        .map(|line| line.split("--").next().unwrap_or(line));
+    let text = lines
+        .collect::<Vec<_>>()
+        .join(" ")
+        .to_lowercase()
+        .replace('"', "");
+    let spaced = text
+        .replace('(', " (")
+        .replace(')', ") ")
+        .replace(',', ", ");
+    let words: Vec<_> = spaced.split_whitespace().collect();
+    let text = words.join(" ");
+    text.replace("( ", "(")
+        .replace(" )", ")")
+        .replace(" ,", ",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_taken_apart() {
+        let tables = tables();
+        let names: Vec<_> = tables
+            .iter()
+            .map(|(name, parts)| (name.as_str(), parts.len()))
+            .collect();
+        let ours = [
+            ("distributed_lock", 12),
+            ("distributed_record", 7),
+            ("distributed_meta", 7),
+        ];
+        assert_eq!(names, ours);
+        let is = |part: &str| {
+            let parts = &tables[0].1;
+            parts.iter().find(|it| it.0 == part).map(|it| it.1.as_str())
+        };
+        assert_eq!(is("storage"), Some("table strict, without rowid"));
+        assert_eq!(is("lock_name"), Some("text not null primary key"));
+        assert_eq!(
+            is("holder_id"),
+            Some("blob check (length (holder_id) = 16)")
+        );
+        assert_eq!(is("meta"), Some("text"));
+        assert_eq!(is("wanted_until"), Some("integer not null default 0"));
+    }
+
+    #[test]
+    fn spelling_makes_no_difference() {
+        let one =
+            "CREATE TABLE IF NOT EXISTS a (b TEXT CHECK (b IN (0, 1)), -- c, d\n c BLOB\n) STRICT";
+        let other = "create table \"a\"(\nb text  CHECK(b in( 0,1 ) ),c BLOB) strict";
+        assert_eq!(parts(one)[1..], parts(other)[1..]);
+        assert_eq!(
+            parts("CREATE VIEW a AS SELECT 1")[0].1,
+            "create view a as select 1"
+        );
+    }
+}

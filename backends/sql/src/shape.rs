@@ -1,0 +1,121 @@
+//! What the tables must be for the promises to hold, compared with what the database's catalogue
+//! says.
+//!
+//! This module owns the comparison and its message. Each dialect lists its tables beside the
+//! question that it asks its catalogue. Whoever opens a connection refuses tables that differ, and
+//! never changes them: only `distlock migrate` does, and only where an older version of ours made
+//! the difference.
+
+use crate::migrate::Migration;
+
+/// The part that says how a table is kept: by which engine, and whether it survives a crash.
+pub(crate) const STORAGE: &str = "storage";
+
+/// The part that says which columns are unique together.
+pub(crate) const KEY: &str = "unique key";
+
+/// How many differences a message names.
+const NAMED: usize = 4;
+
+/// One of our tables, without the prefix, and what each part of it must be. A part is [`STORAGE`],
+/// [`KEY`] or a column.
+pub(crate) type Table<S = &'static str> = (S, Vec<(S, S)>);
+
+/// A part of a table as the catalogue says: the table, the part, and what it is.
+pub(crate) type Found = (String, String, String);
+
+/// A part that an older version of ours made differently.
+pub(crate) struct Former {
+    pub(crate) table: &'static str,
+    pub(crate) part: &'static str,
+    /// What it is there; `None` when that version had no such part.
+    pub(crate) was: Option<&'static str>,
+    /// What makes it as it must be.
+    pub(crate) mend: Migration,
+}
+
+/// What is otherwise than it must be.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    text: String,
+    mend: Option<Migration>,
+}
+
+/// Compares every part of `tables` with what was found. A table of which nothing was found is left
+/// out where `some` are enough.
+pub(crate) fn differences<S: AsRef<str>>(
+    prefix: &str,
+    tables: &[Table<S>],
+    formers: &[Former],
+    found: &[Found],
+    some: bool,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for (table, parts) in tables {
+        let name = format!("{prefix}{}", table.as_ref());
+        let found: Vec<_> = found.iter().filter(|it| it.0 == name).collect();
+        if some && found.is_empty() {
+            continue;
+        }
+        for (part, expected) in parts {
+            let (part, expected) = (part.as_ref(), expected.as_ref());
+            let are = found.iter().filter(|it| it.1 == part);
+            let are: Vec<_> = are.map(|it| it.2.as_str()).collect();
+            if are.contains(&expected) {
+                continue;
+            }
+            let former = formers.iter().find(|former| {
+                (former.table, former.part) == (table.as_ref(), part)
+                    && are == former.was.as_slice()
+            });
+            let of = match part {
+                KEY | STORAGE => format!("the {part} of {name}"),
+                column => format!("{name}.{column}"),
+            };
+            let is = if are.is_empty() {
+                "missing".to_owned()
+            } else {
+                are.join(" and ")
+            };
+            differences.push(Difference {
+                text: format!("{of} is {is} instead of {expected}"),
+                mend: former.map(|former| former.mend),
+            });
+        }
+    }
+    differences
+}
+
+/// The differences in words.
+pub(crate) fn told(differences: &[Difference]) -> String {
+    let named = differences.iter().take(NAMED).map(|it| it.text.as_str());
+    let mut told = named.collect::<Vec<_>>().join("; ");
+    if let Some(more @ 1..) = differences.len().checked_sub(NAMED) {
+        told = format!("{told}; and {more} more");
+    }
+    told
+}
+
+/// What makes the tables as they must be; `None` when no version of ours made them so.
+pub(crate) fn mends(differences: &[Difference]) -> Option<Vec<Migration>> {
+    differences
+        .iter()
+        .map(|difference| difference.mend)
+        .collect()
+}
+
+/// What is wrong with tables that differ, and what to do. `separator` stands between the
+/// statement's tables.
+pub(crate) fn refusal(
+    differences: &[Difference],
+    prefix: &str,
+    separator: &str,
+    migrate: &str,
+) -> String {
+    let differ = told(differences);
+    if mends(differences).is_some() {
+        return format!("an older version of distlock made the tables ({differ}): run `{migrate}`");
+    }
+    let advice = crate::migrate::start_over(prefix, separator, migrate);
+    format!("the tables are not as expected ({differ}): {advice}")
+}

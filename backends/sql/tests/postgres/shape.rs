@@ -1,0 +1,141 @@
+//! Tables that lack what a promise rests on are refused when they are opened.
+
+use distlock_core::ErrorKind;
+
+use super::*;
+
+/// What is done to the tables of the prefix `p_`, and what is said of them.
+const CHANGES: [(&str, &str); 21] = [
+    (
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name",
+        "the unique key of p_distributed_lock is missing instead of lock_name",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name, ADD PRIMARY KEY (lock_name, token)",
+        "the unique key of p_distributed_lock is missing instead of lock_name",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name, ADD UNIQUE (lock_name) DEFERRABLE",
+        "the unique key of p_distributed_lock is missing instead of lock_name",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name;
+         CREATE UNIQUE INDEX ON p_distributed_lock (lock_name) WHERE holder_id IS NOT NULL",
+        "the unique key of p_distributed_lock is missing instead of lock_name",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name;
+         CREATE UNIQUE INDEX ON p_distributed_lock (lower(lock_name))",
+        "the unique key of p_distributed_lock is missing instead of lock_name",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock SET UNLOGGED",
+        "the storage of p_distributed_lock is an ordinary table that is UNLOGGED instead of an ordinary table that survives",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock RENAME TO p_elsewhere; CREATE VIEW p_distributed_lock AS SELECT * FROM p_elsewhere",
+        "the storage of p_distributed_lock is of the kind v",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock ALTER lock_name TYPE text COLLATE \"default\"",
+        "p_distributed_lock.lock_name is text collate pg_catalog.default not null instead of text collate C not null",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock ALTER lock_name TYPE varchar(64) COLLATE \"C\"",
+        "p_distributed_lock.lock_name is character varying(64) collate C not null instead of text",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock ALTER expires_at TYPE timestamptz(0)",
+        "p_distributed_lock.expires_at is timestamp(0) with time zone not null instead of timestamp with time zone",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock ALTER wanted_by TYPE integer",
+        "p_distributed_lock.wanted_by is integer not null instead of bigint not null",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock ALTER token DROP NOT NULL",
+        "p_distributed_lock.token is bigint with a check of its range instead of bigint not null",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_token_check",
+        "p_distributed_lock.token is bigint not null instead of bigint not null with a check of its range",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock DROP COLUMN nonce",
+        "p_distributed_lock.nonce is missing instead of uuid",
+    ),
+    (
+        "ALTER TABLE p_distributed_record DROP CONSTRAINT p_distributed_record_key",
+        "the unique key of p_distributed_record is missing instead of record_key",
+    ),
+    (
+        "ALTER TABLE p_distributed_record SET UNLOGGED",
+        "the storage of p_distributed_record is an ordinary table that is UNLOGGED",
+    ),
+    (
+        "ALTER TABLE p_distributed_record ALTER record_key TYPE text COLLATE \"und-x-icu\"",
+        "p_distributed_record.record_key is text collate pg_catalog.und-x-icu not null instead of",
+    ),
+    (
+        "ALTER TABLE p_distributed_record DROP CONSTRAINT p_distributed_record_version_check",
+        "p_distributed_record.version is bigint not null instead of",
+    ),
+    (
+        "ALTER TABLE p_distributed_meta SET UNLOGGED",
+        "the storage of p_distributed_meta is an ordinary table that is UNLOGGED",
+    ),
+    (
+        "ALTER TABLE p_distributed_meta DROP CONSTRAINT p_distributed_meta_pkey",
+        "the unique key of p_distributed_meta is missing instead of id",
+    ),
+    (
+        "ALTER TABLE p_distributed_meta DROP CONSTRAINT p_distributed_meta_id_check",
+        "p_distributed_meta.id is integer not null instead of integer not null with a check of its range",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_lack_something_are_refused() {
+    let server = PostgresServer::start().unwrap();
+    for (number, (change, says)) in CHANGES.into_iter().enumerate() {
+        let prefix = format!("p{number}_");
+        let (change, says) = (change.replace("p_", &prefix), says.replace("p_", &prefix));
+        let url = format!("{}?table_prefix={prefix}", server.url());
+        // As they are made they are taken, again and again.
+        for _ in 0..2 {
+            open(&url).await;
+        }
+        server.sql(&change).unwrap();
+        let clock = || Arc::new(SystemClock);
+        for error in [
+            try_open(&url).await.map(drop),
+            Postgres::status(config(&url), clock()).await.map(drop),
+            Postgres::migrate(config(&url), clock()).await.map(drop),
+        ] {
+            let error = error.expect_err(&change);
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            let error = open::chain(&error);
+            assert!(error.contains(&says), "{error}\nsays not: {says}");
+            let what_to_do = format!("run `DROP TABLE {prefix}distributed_lock, ");
+            assert!(error.contains(&what_to_do), "{error}");
+        }
+    }
+}
+
+/// Where the names were unique and no primary key, as the first version made them, locks work as
+/// ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_a_former_version_are_taken() {
+    let server = PostgresServer::start().unwrap();
+    open(&server.url()).await;
+    for (table, key) in [("lock", "lock_name"), ("record", "record_key")] {
+        let constraint = format!("distributed_{key}");
+        let alter = format!(
+            "ALTER TABLE distributed_{table} DROP CONSTRAINT {constraint}, ADD CONSTRAINT {constraint} UNIQUE ({key})"
+        );
+        server.sql(&alter).unwrap();
+    }
+    let again = locker(&server.url()).await;
+    let guard = hold(&again, "a", LONG).await;
+    assert!(guard.release().await.is_clean());
+}
