@@ -1,0 +1,88 @@
+//! The README's first program, built and run as a reader would: a new project with the lines that the README gives.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+const README: &str = include_str!("../README.md");
+
+/// The first block of this language.
+fn block(language: &str) -> &'static str {
+    let fence = format!("```{language}\n");
+    let (_, rest) = README.split_once(&fence).expect("no such block");
+    rest.split_once("```").expect("the block has no end").0
+}
+
+/// The lines for `Cargo.toml`, with this checkout in place of the one that the reader made.
+fn dependencies(checkout: &Path) -> String {
+    let lines = block("toml");
+    let path = "path = \"../distlock\"";
+    assert!(lines.contains("[dependencies]"), "{lines}");
+    assert!(lines.contains(path), "{lines}");
+    lines.replace(
+        path,
+        &format!("path = {:?}", checkout.display().to_string()),
+    )
+}
+
+fn cargo(project: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").expect("started by cargo"));
+    // The wishes of the build that this test belongs to are not the reader's.
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG") || name == "RUSTFLAGS" || name == "CARGO_BUILD_TARGET" {
+            cargo.env_remove(name);
+        }
+    }
+    cargo.current_dir(project);
+    cargo
+}
+
+/// The folder that this test was built into: what is built here is kept there, for the next run.
+fn target() -> PathBuf {
+    let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    temporary.parent().unwrap().to_owned()
+}
+
+/// Built fast rather than well, except for SQLite itself: its C code takes longest and, built as the workspace builds it,
+/// is there already.
+const PROFILE: &str = "
+[profile.dev]
+debug = false
+[profile.dev.package.libsqlite3-sys]
+opt-level = 1
+";
+
+fn run(dependencies: &str) -> Output {
+    let project = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(project.path().join(name), text).unwrap();
+    fs::create_dir(project.path().join("src")).unwrap();
+    write("src/main.rs", block("rust"));
+    let head =
+        "[package]\nname = \"readme\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n";
+    write("Cargo.toml", &format!("{head}{dependencies}{PROFILE}"));
+    // The versions that are tested and at hand.
+    write("Cargo.lock", include_str!("../Cargo.lock"));
+    cargo(project.path())
+        .args(["run", "--quiet", "--offline"])
+        .env("CARGO_TARGET_DIR", target())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_first_program_runs_as_printed() {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let done = run(&dependencies(checkout));
+    let (said, told) = (
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr),
+    );
+    assert!(done.status.success(), "{said}{told}");
+    assert!(
+        said.starts_with("mine, with fencing token "),
+        "{said}{told}"
+    );
+}
