@@ -10,14 +10,15 @@
 //! | forgotten writes | no (3) | Redis with Sentinel (3) |
 //!
 //! 1. A process that is stopped in the middle of a write keeps the file locked for that long, so
-//! every    other node stands still with it: that is a property of the file, not of the flow. The
-//! flow with a    login that is stopped between its read and its write is in `variants.rs`, over
-//! the memory store. 2. There is no link and no server: a node has the file, or it has nothing. 3.
-//! The others do not forget what they had acknowledged, as they are set up here. What a cluster of
-//! them does in a failover is the backends' own business (their tests and `tests/faults.rs`): the
-//! flow sees a store that is away, which "store restarts" and "bad store link" show. 4. There a
-//! lock ends with its session only, and the node's own lease with it: a node that was stopped
-//! for so long is fenced, which "stopped node" shows, and has nothing left to write.
+//!    every other node stands still with it: that is a property of the file, not of the flow. The
+//!    flow with a login that is stopped between its read and its write is in `variants.rs`, over
+//!    the memory store.
+//! 2. There is no link and no server: a node has the file, or it has nothing.
+//! 3. The others do not forget what they had acknowledged, as they are set up here. What a cluster
+//!    of them does in a failover is the backends' own business (their tests and `tests/faults.rs`):
+//!    the flow sees a store that is away, which "store restarts" and "bad store link" show.
+//! 4. There a lock ends with its session only, and the node's own lease with it: a node that was
+//!    stopped for so long is fenced, which "stopped node" shows, and has nothing left to write.
 //!
 //! The scenarios over one server run several at a time, each with nodes and accounts of its own:
 //! most of their time is waiting for leases.
