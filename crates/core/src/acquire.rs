@@ -198,7 +198,8 @@ fn picked_up(inner: &Arc<Inner>, mut handed: Handed) -> Result<Won, Seat> {
 /// Now, unless the grant's deadline is over.
 fn in_time(inner: &Inner, grant: &Grant, sent: Moment) -> Option<Moment> {
     let now = inner.clock().now();
-    (now < sent + (grant.valid_for - margin(grant.valid_for))).then_some(now)
+    let from = grant.counted_from(sent);
+    (now < from + (grant.valid_for - margin(grant.valid_for))).then_some(now)
 }
 
 enum Waiting {

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     capabilities::Capabilities,
+    clock::Moment,
     error::Result,
     ident::{HolderLabel, Meta, OwnerId},
     loss::LossFeed,
@@ -207,6 +208,10 @@ pub struct Grant {
     pub epoch: Epoch,
     /// How long the store keeps it, counted from the moment the granting request was sent.
     pub valid_for: Duration,
+    /// When the server was known for the last time to be the one that arbitrates, where another
+    /// can take its place: the lease is believed for `valid_for` from here, if that is earlier.
+    /// `None` where no other can.
+    pub counts_from: Option<Moment>,
     /// What the store will push about it.
     pub loss: LossFeed,
     /// Of a hand-over: whether others wait at the store; `None` when it cannot tell. While nobody does, a run of hand-overs
@@ -222,9 +227,15 @@ impl Grant {
             token,
             epoch,
             valid_for,
+            counts_from: None,
             loss: LossFeed::silent(),
             others_waiting: None,
         }
+    }
+
+    /// From when its lease is counted, if the request was sent at `sent`.
+    pub(crate) fn counted_from(&self, sent: Moment) -> Moment {
+        self.counts_from.map_or(sent, |from| from.min(sent))
     }
 }
 

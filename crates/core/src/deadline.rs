@@ -29,6 +29,12 @@ impl Deadline {
         }
     }
 
+    /// As it is, but believed no longer than if it had been sent then.
+    pub(crate) fn counted_from(mut self, from: Moment, valid_for: Duration) -> Self {
+        self.at = self.at.min(end(from, valid_for));
+        self
+    }
+
     /// When it falls.
     pub(crate) const fn at(&self) -> Moment {
         self.at
@@ -92,6 +98,21 @@ mod tests {
         assert_eq!(Deadline::granted(at(1000), MS(10_000)).at(), at(10_000));
         assert_eq!(Deadline::granted(at(1000), MS(200)).at(), at(1150));
         assert_eq!(Deadline::granted(at(1000), MS(60)).at(), at(1030));
+    }
+
+    #[test]
+    fn counted_from_before_sending_where_the_store_says_so() {
+        let deadline = |from| {
+            let granted = Deadline::granted(at(5000), MS(10_000));
+            granted.counted_from(at(from), MS(10_000))
+        };
+        assert_eq!(deadline(4000).at(), at(13_000));
+        assert_eq!(deadline(6000).at(), at(14_000));
+        assert_eq!(
+            deadline(4000).latest(),
+            at(15_000),
+            "the store lets go later"
+        );
     }
 
     #[test]

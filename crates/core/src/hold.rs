@@ -126,6 +126,7 @@ impl Hold {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // A store may grant less than was asked for; the rhythm of renewals follows what it granted.
         let ttl = Ttl::new(grant.valid_for).map_or(request.ttl, |granted| granted.min(request.ttl));
+        let from = grant.counted_from(sent);
         meters.held.increment(1.0);
         let hold = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -140,9 +141,10 @@ impl Hold {
                 token: grant.token,
                 epoch: grant.epoch.clone(),
                 ttl,
-                deadline: Deadline::granted(sent, grant.valid_for),
+                deadline: Deadline::granted(sent, grant.valid_for)
+                    .counted_from(from, grant.valid_for),
                 renew,
-                renew_at: (renew == Renew::Auto).then(|| sent + ttl.duration() / 3),
+                renew_at: (renew == Renew::Auto).then(|| from + ttl.duration() / 3),
                 failing: false,
                 leaving: false,
                 min_hold: Duration::ZERO,
