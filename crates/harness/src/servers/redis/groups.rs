@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use super::{Flavour, READY, RedisServer, tls_settings};
 use crate::{eventually, free_port};
 
-/// A primary, one replica and three sentinels that watch them.
+/// A primary, one replica and the sentinels that watch them. Each sentinel is a user of its own at
+/// every other server, so that each pair can be cut off without a word to any client.
 #[derive(Debug)]
 pub struct RedisSentinels {
     /// Whoever is the primary at first.
@@ -35,7 +36,15 @@ impl RedisSentinels {
     /// # Errors
     /// As [`RedisServer::start`].
     pub fn start() -> Result<Self> {
-        Self::start_as(None)
+        Self::start_as(None, 3)
+    }
+
+    /// As [`RedisSentinels::start`], with another number of sentinels than three.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn with_sentinels(count: usize) -> Result<Self> {
+        Self::start_as(None, count)
     }
 
     /// As [`RedisSentinels::start`], for clients that speak TLS and have a certificate; `pki` as in
@@ -44,20 +53,37 @@ impl RedisSentinels {
     /// # Errors
     /// As [`RedisServer::start`].
     pub fn with_tls(pki: &Path) -> Result<Self> {
-        Self::start_as(Some(pki))
+        Self::start_as(Some(pki), 3)
     }
 
-    fn start_as(pki: Option<&Path>) -> Result<Self> {
-        let primary = server(pki, &[], &["repl-diskless-sync-delay 0"])?;
+    fn start_as(pki: Option<&Path>, count: usize) -> Result<Self> {
+        let user = |at| format!("user {} on >pw ~* &* +@all", Self::user(at));
+        let users: Vec<_> = (0..count).map(user).collect();
+        let users: Vec<_> = users.iter().map(String::as_str).collect();
+        let data = |more: &[&str]| {
+            let settings = [&["repl-diskless-sync-delay 0"], &*users, more].concat();
+            server(pki, &[], &settings)
+        };
+        let primary = data(&[])?;
         let at = primary.clients_port();
-        let replicaof = format!("replicaof 127.0.0.1 {at}");
-        let replica = server(pki, &[], &["repl-diskless-sync-delay 0", &replicaof])?;
-        let monitor = format!("sentinel monitor {} 127.0.0.1 {at} 2", Self::PRIMARY);
-        let down = format!("sentinel down-after-milliseconds {} 3000", Self::PRIMARY);
-        let limit = format!("sentinel failover-timeout {} 10000", Self::PRIMARY);
-        let settings = ["appendonly no", &monitor, &down, &limit];
-        let sentinels = (0..3)
-            .map(|_| server(pki, &["--sentinel"], &settings))
+        let replica = data(&[&format!("replicaof 127.0.0.1 {at}")])?;
+        let name = Self::PRIMARY;
+        let sentinels = (0..count)
+            .map(|at_sentinel| {
+                let user = Self::user(at_sentinel);
+                let settings = [
+                    format!("sentinel monitor {name} 127.0.0.1 {at} {}", count / 2 + 1),
+                    format!("sentinel down-after-milliseconds {name} 3000"),
+                    format!("sentinel failover-timeout {name} 10000"),
+                    format!("sentinel auth-user {name} {user}"),
+                    format!("sentinel auth-pass {name} pw"),
+                    format!("sentinel sentinel-user {user}"),
+                    "sentinel sentinel-pass pw".into(),
+                ];
+                let settings = settings.iter().map(String::as_str);
+                let settings: Vec<_> = ["appendonly no"].into_iter().chain(settings).collect();
+                server(pki, &["--sentinel"], &[&*users, &settings].concat())
+            })
             .collect::<Result<Vec<_>>>()?;
         let all = Self {
             primary,
@@ -75,7 +101,9 @@ impl RedisSentinels {
                             .position(|word| *word == name)
                             .map(|at| words[at + 1])
                     };
-                    value("num-slaves") == Some("1") && value("num-other-sentinels") == Some("2")
+                    let others = (count - 1).to_string();
+                    value("num-slaves") == Some("1")
+                        && value("num-other-sentinels") == Some(&*others)
                 })
             }) && all
                 .replica
@@ -88,11 +116,15 @@ impl RedisSentinels {
     /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!(
-            "redis+sentinel://{}/{}",
-            hosts(&self.sentinels),
-            Self::PRIMARY
-        )
+        let all: Vec<_> = (0..self.sentinels.len()).collect();
+        self.url_of(&all)
+    }
+
+    /// As [`RedisSentinels::url`], with some of the sentinels only.
+    #[must_use]
+    pub fn url_of(&self, sentinels: &[usize]) -> String {
+        let some = sentinels.iter().map(|at| &self.sentinels[*at]);
+        format!("redis+sentinel://{}/{}", hosts(some), Self::PRIMARY)
     }
 
     /// The port of whoever the first sentinel calls the primary now.
@@ -100,10 +132,47 @@ impl RedisSentinels {
     /// # Errors
     /// When it cannot be asked.
     pub fn primary_port(&self) -> Result<u16> {
-        let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::PRIMARY];
-        let answer = self.sentinels[0].command(&question)?;
-        let port = answer.lines().nth(1).context("host and port")?;
-        Ok(port.trim().parse()?)
+        self.named_by(0)
+    }
+
+    /// The port of whoever this sentinel calls the primary now.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn named_by(&self, sentinel: usize) -> Result<u16> {
+        let answer = self.sentinels[sentinel].command(&["SENTINEL", "MASTER", Self::PRIMARY])?;
+        let port = answer.lines().skip_while(|word| *word != "port").nth(1);
+        Ok(port.context("its port")?.trim().parse()?)
+    }
+
+    /// Cuts the servers in two: the primary of the beginning with these sentinels, and the replica
+    /// with the others. No sentinel of one side hears of the other side any more. Clients reach
+    /// all of them.
+    ///
+    /// # Errors
+    /// When a server cannot be asked.
+    pub fn cut_off_primary_with(&self, sentinels: &[usize]) -> Result<()> {
+        let (with, without): (Vec<_>, Vec<_>) =
+            (0..self.sentinels.len()).partition(|at| sentinels.contains(at));
+        for (server, own, others) in [
+            (&self.primary, &with, &without),
+            (&self.replica, &without, &with),
+        ] {
+            let side = own.iter().map(|at| &self.sentinels[*at]);
+            for server in side.chain([server]) {
+                for other in others {
+                    let user = Self::user(*other);
+                    let none = ["ACL", "SETUSER", &user, "-@all", "resetchannels"];
+                    server.command(&none)?;
+                    server.command(&["CLIENT", "KILL", "USER", &user])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn user(sentinel: usize) -> String {
+        format!("sentinel-{sentinel}")
     }
 }
 
@@ -212,9 +281,9 @@ fn server(pki: Option<&Path>, arguments: &[&str], settings: &[&str]) -> Result<R
     RedisServer::start_as(Flavour::Installed, arguments, &all)
 }
 
-fn hosts(servers: &[RedisServer]) -> String {
+fn hosts<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
     let hosts: Vec<_> = servers
-        .iter()
+        .into_iter()
         .map(|server| format!("127.0.0.1:{}", server.clients_port()))
         .collect();
     hosts.join(",")
