@@ -16,12 +16,12 @@ use redis::{
     RedisError, Value,
     aio::{AsyncPushSender, MultiplexedConnection, SendError},
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
-    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 
 use crate::{
-    config::{Endpoint, RedisConfig},
+    config::{Endpoint, RedisConfig, Secret},
     error::{self, BACKEND},
+    sentinels::View,
     server::{CompareDelete, Server},
     standing::{Standing, Standings},
     waiters::Waiters,
@@ -72,7 +72,7 @@ impl Tally {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn count(&self, commands: usize) {
+    pub(crate) fn count(&self, commands: usize) {
         self.0
             .fetch_add(u64::try_from(commands).unwrap_or(0), Ordering::Relaxed);
     }
@@ -85,6 +85,7 @@ pub(crate) struct Dialer {
     waiters: Arc<Waiters>,
     tally: Arc<Tally>,
     standings: Arc<Standings>,
+    view: Arc<View>,
     #[cfg(feature = "tls")]
     certificates: Option<redis::TlsCertificates>,
 }
@@ -238,6 +239,7 @@ impl Dialer {
             waiters,
             tally: Arc::default(),
             standings: Arc::default(),
+            view: Arc::default(),
         })
     }
 
@@ -249,6 +251,7 @@ impl Dialer {
             waiters,
             tally: Arc::clone(&self.tally),
             standings: Arc::clone(&self.standings),
+            view: Arc::clone(&self.view),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
         }
@@ -268,6 +271,11 @@ impl Dialer {
 
     pub(crate) const fn standings(&self) -> &Arc<Standings> {
         &self.standings
+    }
+
+    /// Whom a majority of the sentinels named last.
+    pub(crate) const fn view(&self) -> &Arc<View> {
+        &self.view
     }
 
     /// One try to connect is given up after this, a little before whoever waits for it gives up and knows less.
@@ -377,15 +385,6 @@ impl Dialer {
         Ok(info.set_tcp_settings(tcp_settings()))
     }
 
-    /// A client for the server that another client leads to, with our own settings.
-    pub(crate) fn adopt(&self, client: &Client) -> Result<Client> {
-        let info = client.get_connection_info().clone();
-        self.open_client(
-            info.set_tcp_settings(tcp_settings())
-                .set_redis_settings(self.settings()),
-        )
-    }
-
     /// Asks a server of a cluster, whatever its role, who serves which slot.
     pub(crate) async fn ask_slots(&self, endpoint: &Endpoint) -> Result<Value> {
         let address = endpoint.to_string();
@@ -414,39 +413,32 @@ impl Dialer {
         })
     }
 
-    /// The driver's client for sentinels.
-    pub(crate) fn sentinels(&self, at: &[Endpoint], primary: &str) -> Result<SentinelClient> {
+    /// Connects to a sentinel, which tells `events` what happens.
+    ///
+    /// # Errors
+    /// Whatever keeps it from answering.
+    pub(crate) async fn dial_sentinel(
+        &self,
+        endpoint: &Endpoint,
+        events: impl AsyncPushSender,
+    ) -> Result<MultiplexedConnection> {
+        let address = endpoint.to_string();
         let config = &self.config;
-        let addresses: Vec<_> = at.iter().map(|endpoint| self.address(endpoint)).collect();
-        let build = || {
-            let mut builder =
-                SentinelClientBuilder::new(addresses, primary, SentinelServerType::Master)?
-                    .set_client_to_redis_db(i64::from(config.database))
-                    .set_client_to_redis_tcp_settings(tcp_settings())
-                    .set_client_to_sentinel_tcp_settings(tcp_settings());
-            if let Some(username) = &config.username {
-                builder = builder.set_client_to_redis_username(username);
-            }
-            if let Some(password) = &config.password {
-                builder = builder.set_client_to_redis_password(password.reveal());
-            }
-            if let Some(username) = &config.sentinel_username {
-                builder = builder.set_client_to_sentinel_username(username);
-            }
-            if let Some(password) = &config.sentinel_password {
-                builder = builder.set_client_to_sentinel_password(password.reveal());
-            }
-            #[cfg(feature = "tls")]
-            if let Some(certificates) = &self.certificates {
-                builder = builder
-                    .set_client_to_redis_tls_mode(redis::TlsMode::Secure)
-                    .set_client_to_redis_certificates(certificates.clone())
-                    .set_client_to_sentinel_tls_mode(redis::TlsMode::Secure)
-                    .set_client_to_sentinel_certificates(certificates.clone());
-            }
-            builder.build()
-        };
-        build().map_err(|error| error::of_connecting(&error, &config.topology.to_string()))
+        let settings = credentials(
+            config.sentinel_username.as_deref(),
+            config.sentinel_password.as_ref(),
+        );
+        let client = self.open_client(self.info(endpoint)?.set_redis_settings(settings))?;
+        let options = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.patience()))
+            .set_response_timeout(Some(config.timeout))
+            .set_push_sender(events);
+        // The greeting.
+        self.tally.count(1);
+        client
+            .get_multiplexed_async_connection_with_config(&options)
+            .await
+            .map_err(|error| error::of_connecting_to_sentinel(&error, &address))
     }
 
     fn open_client(&self, info: ConnectionInfo) -> Result<Client> {
@@ -474,19 +466,24 @@ impl Dialer {
 
     /// Credentials and protocol.
     fn settings(&self) -> RedisConnectionInfo {
-        // Not said by whom: an older server would refuse the command, and a narrow ACL as well.
-        let mut settings = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_skip_set_lib_name()
-            .set_db(i64::from(self.config.database));
-        if let Some(username) = &self.config.username {
-            settings = settings.set_username(username);
-        }
-        if let Some(password) = &self.config.password {
-            settings = settings.set_password(password.reveal());
-        }
-        settings
+        let config = &self.config;
+        credentials(config.username.as_deref(), config.password.as_ref())
+            .set_db(i64::from(config.database))
     }
+}
+
+fn credentials(username: Option<&str>, password: Option<&Secret>) -> RedisConnectionInfo {
+    // Not said by whom: an older server would refuse the command, and a narrow ACL as well.
+    let mut settings = RedisConnectionInfo::default()
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_skip_set_lib_name();
+    if let Some(username) = username {
+        settings = settings.set_username(username);
+    }
+    if let Some(password) = password {
+        settings = settings.set_password(password.reveal());
+    }
+    settings
 }
 
 /// A peer that is gone without a word is noticed within about ten seconds, also while nothing is sent.

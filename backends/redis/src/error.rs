@@ -40,9 +40,6 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         Driver::Parse | Driver::UnexpectedReturnType => {
             format!("what answers at {at} does not speak the protocol of Redis")
         }
-        Driver::MasterNameNotFoundBySentinel => {
-            format!("the sentinels ({at}) know no primary of this name that is up")
-        }
         // The driver puts the server's refusal into its own words, and the code is lost.
         _ if error.to_string().contains("refused to switch database") => {
             let detail = error.detail().unwrap_or_default();
@@ -156,20 +153,19 @@ fn refused_credentials(at: &str, detail: &str) -> Error {
     .on(BACKEND)
 }
 
-/// As [`of_connecting`], of sentinels and the primary that they name: the driver asks both, and does not tell who it was.
-pub(crate) fn of_asking_sentinels(error: &RedisError, at: &str) -> Error {
+/// As [`of_connecting`], of a sentinel.
+pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
     use redis::ErrorKind as Driver;
     match (error.kind(), error.code()) {
-        (Driver::MasterNameNotFoundBySentinel, _) => of_connecting(error, at),
         (Driver::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => Error::new(
             ErrorKind::AccessDenied,
             format!(
-                "{at}: the sentinels (options `sentinel_username`, `sentinel_password`) or the primary that they name \
-                 (options `username`, `password`) refused the credentials, or want some"
+                "the sentinel at {at} refused the credentials, or wants some (options \
+                 `sentinel_username`, `sentinel_password`)"
             ),
         )
         .on(BACKEND),
-        _ => of_connecting(error, &format!("{at} or the primary named there")),
+        _ => of_connecting(error, at),
     }
 }
 

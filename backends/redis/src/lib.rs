@@ -24,7 +24,7 @@
 //! | `op`, `request`, `store` | operations, how they become a request, the batches they travel in |
 //! | `lock`, `wait` | [`DistLock`]: operations, and the server's wake-ups |
 //! | `records` | [`Records`]: versioned values |
-//! | `connection`, `node`, `topology`, `cluster`, `exchange` | one server, sentinels, a cluster's slots: finding the primary, asking it, asking again |
+//! | `connection`, `node`, `topology`, `sentinels`, `cluster`, `exchange` | one server, sentinels, a cluster's slots: finding the primary, asking it, asking again |
 //! | `standing`, `history` | which history a server is in, and what a lock was lost to when the server forgot it |
 //! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
 //! | `doctor`, `error` | health, and what each refusal means |
@@ -37,6 +37,8 @@
 //! - Replication is asynchronous: a failover may forget the latest locks. The old holder is told at its next renewal
 //!   ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)), and a fenced resource refuses it before that, if the
 //!   clocks of the servers agree: behind the old one's, the new primary's tokens may be lower, and the new holder is refused.
+//! - With Sentinel a primary is used only while a majority of the sentinels names it, and no lease is believed for longer
+//!   than its TTL from the first question that found one: after a failover two may be valid for one TTL at the most.
 //! - Leases live on the server's clock: when it is stepped forward by more than a lease, the next holder is let in while the
 //!   one before still believes, and only the token tells them apart.
 //! - Waiting sends next to nothing: the server tells when a lock changes. Each process asks once in ten seconds all the same.
@@ -70,6 +72,7 @@ mod records;
 mod request;
 mod runs;
 mod scripts;
+mod sentinels;
 mod server;
 mod standing;
 mod store;

@@ -1,8 +1,10 @@
 //! The operations that change something: what a batch is made of, and what comes of it.
 
+use std::time::Duration;
+
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Epoch, Error, ErrorKind, Expect, FencingToken, Forced, Grant,
-    HandOver, HolderInfo, Lease, LockName, LossFeed, LossReason, RecordKey, ReleaseOutcome,
+    HandOver, HolderInfo, Lease, LockName, LossFeed, LossReason, Moment, RecordKey, ReleaseOutcome,
     Renewal, Renewed, Result, Version, Written,
 };
 use redis::Value;
@@ -75,6 +77,21 @@ impl Op {
             What::Force(..) => Kind::Force,
             What::Put(..) => Kind::Put,
             What::Delete(..) => Kind::Delete,
+        }
+    }
+
+    /// The lease that it begins or prolongs.
+    pub(crate) const fn lease(&self) -> Option<Duration> {
+        match &self.what {
+            What::Renew(_, renewal) => Some(renewal.ttl.duration()),
+            What::HandOver(_, request) | What::Acquire(request) | What::Contend(request) => {
+                Some(request.ttl.duration())
+            }
+            What::Release(_)
+            | What::ReleaseAndLook(_)
+            | What::Force(..)
+            | What::Put(..)
+            | What::Delete(..) => None,
         }
     }
 
@@ -185,6 +202,8 @@ impl Answer {
 pub(crate) struct Heard<'a> {
     /// The store's history.
     pub(crate) epoch: &'a Epoch,
+    /// When the server was last known to be the primary, where another can take its place.
+    pub(crate) vouched: Option<Moment>,
     /// Turns what became of a lock into the reason its holder is told.
     pub(crate) reason: &'a dyn Fn(&Lease, LossReason) -> LossReason,
 }
@@ -216,11 +235,9 @@ pub(crate) fn answer(op: &Op, reply: &Value, heard: &Heard<'_>) -> Result<Answer
     };
     let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
         let token = token(op, number)?;
-        Ok(Grant::new(
-            token,
-            heard.epoch.clone(),
-            request.ttl.duration(),
-        ))
+        let mut grant = Grant::new(token, heard.epoch.clone(), request.ttl.duration());
+        grant.counts_from = heard.vouched;
+        Ok(grant)
     };
     let gone = |code: i64, lease: &Lease| {
         let reason = match code {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, Clock, Epoch, Error, ErrorKind, HandOver, Lease, LockName, Renewed, Result,
+    Attempt, Clock, Epoch, Error, ErrorKind, HandOver, Lease, LockName, Moment, Renewed, Result,
     batch::{Batcher, Executor, Failure, Limits, Reply},
 };
 use futures_util::future::join_all;
@@ -26,7 +26,7 @@ use crate::{
     op::{self, Answer, Kind, Op, What},
     request::{self, Replies},
     runs::Runs,
-    topology::Router,
+    topology::{NoOlder, Router},
     verbatim::Verbatim,
     waiters::Waiters,
 };
@@ -73,6 +73,8 @@ struct Memory {
 struct News {
     history: u32,
     epoch: Epoch,
+    /// When the server was last known to be the primary.
+    vouched: Option<Moment>,
 }
 
 /// The sending end of the batches.
@@ -114,7 +116,7 @@ impl Store {
         parts: usize,
     ) -> Result<Arc<Self>> {
         let names = Names::new(&dialer.config().prefix);
-        let router = Router::new(dialer)?;
+        let router = Router::new(dialer);
         let links = router.open().await?;
         let appends = |link: &Arc<Link>| link.server.appends == Some(true);
         let survives_restart = links.iter().all(appends);
@@ -215,6 +217,21 @@ impl Ways {
         {
             return vec![Reply::Done(answer)];
         }
+        let vouched = match self.vouched(kind, ops).await {
+            Ok(vouched) => vouched,
+            Err(error) => {
+                let mixed = request::is_mixed(kind, ops);
+                let refused = ops.iter().map(|op| {
+                    // A release rests on no lease, and needs no word as fresh as that.
+                    if mixed && op.is_release() {
+                        Reply::Alone
+                    } else {
+                        Reply::Done(Err(error.clone()))
+                    }
+                });
+                return refused.collect();
+            }
+        };
         let calls = self.parts(ops).map(|part| {
             let (command, script) = request::request(&self.names, kind, part);
             let call = Call::script(part[0].target.bucket, command, script);
@@ -241,7 +258,7 @@ impl Ways {
                 Ok(mut heard) => {
                     let reply = heard.replies.pop().unwrap_or(Value::Nil);
                     let mut replies = Replies::new(kind, part, reply);
-                    let news = self.news(&heard.link);
+                    let news = self.news(&heard.link, vouched);
                     answers.extend(part.iter().map(|op| {
                         let reply = replies.next(op);
                         let mut answer = self.read(op, reply, &heard.link, &news);
@@ -284,7 +301,7 @@ impl Ways {
             .await
         {
             Ok(heard) if heard.replies == [Value::Int(1)] => {
-                let news = self.news(&heard.link);
+                let news = self.news(&heard.link, None);
                 Some(self.read(op, &Value::Int(1), &heard.link, &news))
             }
             Ok(_) => None,
@@ -306,10 +323,26 @@ impl Ways {
         ops.chunk_by(move |a, b| together || a.target.bucket == b.target.bucket)
     }
 
-    fn news(&self, link: &Link) -> News {
+    /// Has a majority of the sentinels name the primary before anything is written there.
+    ///
+    /// A renewal is told the store's whole lease, which counts from its own sending, so the
+    /// question comes after that. A grant says from when it counts, and so an earlier round does.
+    async fn vouched(&self, kind: Kind, ops: &[Box<Op>]) -> Result<Option<Moment>> {
+        let no_older = if kind == Kind::Renew {
+            NoOlder::Than(self.router.dialer.clock().now())
+        } else if ops.iter().all(|op| op.is_release()) {
+            return Ok(None);
+        } else {
+            NoOlder::ThanPartOf(ops.iter().filter_map(|op| op.lease()).min())
+        };
+        self.router.vouched(no_older).await
+    }
+
+    fn news(&self, link: &Link, vouched: Option<Moment>) -> News {
         News {
             history: self.histories.number(link.epoch()),
             epoch: self.router.epoch(link),
+            vouched,
         }
     }
 
@@ -327,6 +360,7 @@ impl Ways {
         let reason = |lease: &Lease, seen| histories.reason(bucket, lease, seen);
         let heard = op::Heard {
             epoch: &news.epoch,
+            vouched: news.vouched,
             reason: &reason,
         };
         let answer = op::answer(op, reply, &heard)?;

@@ -1,22 +1,22 @@
 //! The way to the primary that serves a bucket: one server, what the sentinels say, or the slots of a cluster.
 //!
-//! The driver makes the connections and asks the sentinels. Slots, redirects and reconnecting are ours, because the
-//! driver's own cluster connection sends again by itself what may have happened already, and does not tell which server
-//! answered: a release that was sent twice would look like a lost lock, and a lost history like a kept one.
+//! The driver makes the connections. Slots, redirects and reconnecting are ours, because the driver's own cluster
+//! connection sends again by itself what may have happened already, and does not tell which server answered: a release
+//! that was sent twice would look like a lost lock, and a lost history like a kept one. Sentinels are ours as well,
+//! because the driver believes the first that answers.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use distlock_core::{Epoch, Error, ErrorKind, Result};
-use redis::sentinel::SentinelClient;
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 
 use crate::{
     cluster::{Cluster, Map},
     config::{Endpoint, Topology},
     connection::{Dialer, Link},
-    error::{self, BACKEND},
+    error::BACKEND,
     names::Bucket,
     node::Node,
-    standing::Standing,
+    sentinels::Sentinels,
 };
 
 /// How long an operation waits for a connection that broke: longer than a restart of a server takes, shorter than anybody
@@ -34,36 +34,36 @@ pub(crate) struct Router {
 
 enum Shape {
     Single(Arc<Node>),
-    Sentinel {
-        // A tokio mutex: the driver's client asks the sentinels in place.
-        sentinels: Arc<tokio::sync::Mutex<SentinelClient>>,
-        primary: Arc<Node>,
-    },
+    Sentinel(Arc<Sentinels>),
     Cluster(Arc<Cluster>),
 }
 
+/// How old a majority's word may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoOlder {
+    /// It was asked for since this moment.
+    Than(Moment),
+    /// It is no older than a part of this lease; than a second, where there is no lease.
+    ThanPartOf(Option<Duration>),
+}
+
 impl Router {
-    pub(crate) fn new(dialer: Dialer) -> Result<Self> {
+    pub(crate) fn new(dialer: Dialer) -> Self {
+        let dialer = Arc::new(dialer);
         let standings = dialer.standings();
-        let node = |endpoint| Arc::new(Node::new(endpoint, standings));
         let shape = match &dialer.config().topology {
-            Topology::Single(endpoint) => Shape::Single(node(endpoint.clone())),
-            Topology::Sentinel { sentinels, primary } => Shape::Sentinel {
-                sentinels: Arc::new(tokio::sync::Mutex::new(
-                    dialer.sentinels(sentinels, primary)?,
-                )),
-                // Known by its name; where it is changes.
-                primary: node(Endpoint::new(primary, 0)),
-            },
+            Topology::Single(endpoint) => {
+                Shape::Single(Arc::new(Node::new(endpoint.clone(), standings)))
+            }
+            Topology::Sentinel { sentinels, primary } => {
+                Shape::Sentinel(Sentinels::new(&dialer, sentinels, primary))
+            }
             Topology::Cluster(seeds) => {
                 let cluster = Cluster::new(seeds.clone(), Arc::clone(standings));
                 Shape::Cluster(Arc::new(cluster))
             }
         };
-        Ok(Self {
-            dialer: Arc::new(dialer),
-            shape,
-        })
+        Self { dialer, shape }
     }
 
     /// Whether keys of different buckets may not share a request.
@@ -74,8 +74,38 @@ impl Router {
     /// The connection that leads to a bucket's primary, if there is no doubt about it.
     pub(crate) fn only_link(&self) -> Option<Arc<Link>> {
         match &self.shape {
-            Shape::Single(node) | Shape::Sentinel { primary: node, .. } => node.live(),
+            Shape::Single(node) => node.live(),
+            Shape::Sentinel(sentinels) => sentinels.live(),
             Shape::Cluster(_) => None,
+        }
+    }
+
+    /// Since when a lease of this TTL may count at the most: the first question of a round in which a majority of the
+    /// sentinels named the primary. `None` where nobody arbitrates between primaries.
+    ///
+    /// # Errors
+    /// As [`Router::link`], when no majority names one.
+    pub(crate) async fn vouched(&self, no_older: NoOlder) -> Result<Option<Moment>> {
+        let Shape::Sentinel(sentinels) = &self.shape else {
+            return Ok(None);
+        };
+        self.patiently(|| async {
+            match no_older {
+                NoOlder::Than(moment) => {
+                    sentinels.asked_since(moment).await.map(|named| named.asked)
+                }
+                NoOlder::ThanPartOf(ttl) => sentinels.vouched(Sentinels::freshness(ttl)).await,
+            }
+        })
+        .await
+        .map(Some)
+    }
+
+    /// The sentinels, where there are any.
+    pub(crate) const fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        match &self.shape {
+            Shape::Sentinel(sentinels) => Some(sentinels),
+            Shape::Single(_) | Shape::Cluster(_) => None,
         }
     }
 
@@ -174,7 +204,7 @@ impl Router {
     /// The store's history, as a client of this link sees it.
     pub(crate) fn epoch(&self, link: &Link) -> Epoch {
         match &self.shape {
-            Shape::Single(_) | Shape::Sentinel { .. } => link.epoch().clone(),
+            Shape::Single(_) | Shape::Sentinel(_) => link.epoch().clone(),
             Shape::Cluster(cluster) => cluster.epoch(),
         }
     }
@@ -182,14 +212,15 @@ impl Router {
     /// A server said that it does not serve this any more: look again where to go.
     pub(crate) fn doubt(&self, link: &Link) {
         match &self.shape {
-            Shape::Single(_) | Shape::Sentinel { .. } => link.abandon(),
+            Shape::Single(_) | Shape::Sentinel(_) => link.abandon(),
             Shape::Cluster(cluster) => cluster.doubt(),
         }
     }
 
     pub(crate) fn hang_up(&self) {
         match &self.shape {
-            Shape::Single(node) | Shape::Sentinel { primary: node, .. } => node.hang_up(),
+            Shape::Single(node) => node.hang_up(),
+            Shape::Sentinel(sentinels) => sentinels.hang_up(),
             Shape::Cluster(cluster) => cluster.hang_up(),
         }
     }
@@ -203,7 +234,7 @@ impl Router {
                     .await
                     .inspect_err(|_| cluster.doubt())
             }
-            Shape::Single(_) | Shape::Sentinel { .. } => {
+            Shape::Single(_) | Shape::Sentinel(_) => {
                 // Any bucket will do: there is one primary.
                 self.try_link(Bucket::of("")).await.map(|link| vec![link])
             }
@@ -213,12 +244,7 @@ impl Router {
     async fn try_link(&self, bucket: Bucket) -> Result<Arc<Link>> {
         match &self.shape {
             Shape::Single(node) => node.connect(&self.dialer).await,
-            Shape::Sentinel { sentinels, primary } => {
-                let dial = |standing| {
-                    dial_primary(Arc::clone(&self.dialer), Arc::clone(sentinels), standing)
-                };
-                primary.link(&self.dialer, dial).await
-            }
+            Shape::Sentinel(sentinels) => sentinels.connect().await,
             Shape::Cluster(cluster) => {
                 let node = cluster.node(&self.dialer, bucket).await?;
                 node.connect(&self.dialer)
@@ -279,30 +305,6 @@ impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Router({})", self.dialer.config().topology)
     }
-}
-
-async fn dial_primary(
-    dialer: Arc<Dialer>,
-    sentinels: Arc<tokio::sync::Mutex<SentinelClient>>,
-    standing: Arc<Standing>,
-) -> Result<Link> {
-    let limit = dialer.patience();
-    let asking = async { sentinels.lock().await.async_get_client().await };
-    let names = dialer.config().topology.to_string();
-    let client = tokio::select! {
-        biased;
-        client = asking => client.map_err(|error| error::of_asking_sentinels(&error, &names))?,
-        () = dialer.clock().sleep(limit) => {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("{names}: no sentinel answered in time (option `connect_timeout`)"),
-            )
-            .on(BACKEND));
-        }
-    };
-    let address = client.get_connection_info().addr().to_string();
-    let client = dialer.adopt(&client)?;
-    dialer.dial(&client, &address, standing).await
 }
 
 fn invalid(message: String) -> Error {

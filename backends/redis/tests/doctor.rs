@@ -4,7 +4,10 @@ mod common;
 
 use common::{SOON, redis};
 use distlock_core::{Health, Verdict};
-use distlock_harness::{eventually, servers::redis::RedisServer};
+use distlock_harness::{
+    Signal, eventually,
+    servers::redis::{RedisSentinels, RedisServer},
+};
 
 async fn health(server: &RedisServer) -> Health {
     let store = redis(&server.url()).await.unwrap();
@@ -48,12 +51,29 @@ async fn a_cache_with_a_replica() {
     let before = health(&server).await;
     found(&before, "eviction", Verdict::Warn, "noeviction");
     found(&before, "persistence", Verdict::Warn, "appendonly yes");
-    found(&before, "replicas", Verdict::Warn, "min-replicas-to-write");
+    found(&before, "replicas", Verdict::Fail, "min-replicas-to-write");
+    found(&before, "replicas", Verdict::Fail, "It costs");
     server
         .command(&["CONFIG", "SET", "min-replicas-to-write", "1"])
         .unwrap();
     let after = health(&server).await;
-    found(&after, "replicas", Verdict::Pass, "asynchronous");
+    found(&after, "replicas", Verdict::Warn, "asynchronous");
+    found(&after, "replicas", Verdict::Warn, "without limit");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_and_what_they_bound() {
+    let servers = RedisSentinels::start().unwrap();
+    let store = redis(&servers.url()).await.unwrap();
+    let before = store.lock().health().await.unwrap();
+    found(&before, "sentinels", Verdict::Pass, "3 of 3");
+    found(&before, "replicas", Verdict::Warn, "min-replicas-to-write");
+    servers.sentinels[2].signal(Signal::STOP).unwrap();
+    let set = ["CONFIG", "SET", "min-replicas-to-write", "1"];
+    servers.primary.command(&set).unwrap();
+    let after = store.lock().health().await.unwrap();
+    found(&after, "sentinels", Verdict::Warn, "2 of 3");
+    found(&after, "replicas", Verdict::Pass, "one TTL at the most");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,7 +43,8 @@ pub enum Topology {
     Single(Endpoint),
     /// Whatever server the sentinels call the primary.
     Sentinel {
-        /// Where the sentinels are; the first that answers is believed.
+        /// Where the sentinels are, or some of them: the others are learned. A majority of all is
+        /// believed.
         sentinels: Vec<Endpoint>,
         /// The name they know the primary by.
         primary: String,

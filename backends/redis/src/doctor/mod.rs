@@ -34,7 +34,7 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
     let several = links.len() > 1;
     let mut health: Option<Health> = None;
     for link in links {
-        let patient = Patient::ask(&link).await?;
+        let patient = Patient::ask(&link, Arbiter::of(router)).await?;
         let health = health.get_or_insert_with(|| {
             let mut health = Health::new(link.server.version.clone());
             health.epoch = Some(router.epoch(&link));
@@ -51,6 +51,11 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
         }
     }
     let mut health = health.unwrap_or_else(|| Health::new("Redis"));
+    if let Some(sentinels) = router.sentinels() {
+        let (all, naming) = sentinels.examine().await?;
+        let (check, verdict, detail) = settings::sentinels(all, naming);
+        health.found(check, verdict, detail);
+    }
     match unserved {
         None => {}
         Some(0) => health.found("slots", Verdict::Pass, "each has a server"),
@@ -68,15 +73,38 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
 
 type Finding = (&'static str, Verdict, String);
 
+/// Who says which server is the primary, when one takes the place of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arbiter {
+    /// Whoever promotes a replica by hand.
+    Nobody,
+    Sentinels,
+    /// The other primaries of a cluster.
+    Primaries,
+}
+
+impl Arbiter {
+    const fn of(router: &Router) -> Self {
+        if router.sentinels().is_some() {
+            Self::Sentinels
+        } else if router.is_cluster() {
+            Self::Primaries
+        } else {
+            Self::Nobody
+        }
+    }
+}
+
 /// What one server says about itself.
 struct Patient {
+    arbiter: Arbiter,
     info: Info,
     /// Or what to do so that they can be read.
     settings: Result<HashMap<String, String>, &'static str>,
 }
 
 impl Patient {
-    async fn ask(link: &Arc<Link>) -> Result<Self> {
+    async fn ask(link: &Arc<Link>, arbiter: Arbiter) -> Result<Self> {
         let mut questions = redis::pipe();
         questions.cmd("INFO");
         for setting in SETTINGS {
@@ -103,6 +131,7 @@ impl Patient {
             }
         }
         Ok(Self {
+            arbiter,
             info,
             settings: refused.map_or(Ok(settings), Err),
         })
@@ -196,24 +225,51 @@ impl Patient {
         let Some(to_write) = to_write else {
             return settings::untold(check, "min-replicas-to-write");
         };
-        if matches!(to_write, "" | "0") {
+        let is_set = !matches!(to_write, "" | "0");
+        let verdict = match (self.arbiter, is_set) {
+            // Nothing bounds for how long two may be valid.
+            (Arbiter::Nobody, false) => Verdict::Fail,
+            (Arbiter::Nobody, true) | (_, false) => Verdict::Warn,
+            (_, true) => Verdict::Pass,
+        };
+        if !is_set {
             return (
                 check,
-                Verdict::Warn,
+                verdict,
                 format!(
-                    "{connected} connected, and a primary that is cut off from them goes on granting locks: set \
-                     min-replicas-to-write 1 and min-replicas-max-lag 2; fence what the locks protect in any case"
+                    "{connected} connected, and a primary that is cut off from them goes on granting locks that a \
+                     failover forgets: set min-replicas-to-write 1 and min-replicas-max-lag 2. It costs that nothing \
+                     is locked, renewed or freed while no replica follows; it gains that a primary that is cut off \
+                     stops within that lag{}",
+                    self.bound()
                 ),
             );
         }
         (
             check,
-            Verdict::Pass,
+            verdict,
             format!(
                 "{connected} connected, and a primary that is cut off from {to_write} stops; replication is asynchronous all \
-                 the same, so a failover may forget the latest locks: fence what they protect"
+                 the same, so a failover may forget the latest locks: fence what they protect{}",
+                self.bound()
             ),
         )
+    }
+
+    /// For how long two may be valid after a replica took the primary's place.
+    const fn bound(&self) -> &'static str {
+        match self.arbiter {
+            Arbiter::Nobody => {
+                ". No arbiter tells clients which server is the primary: after a promotion, those that still reach the \
+                 old one and those of the new one hold the same locks without limit; use redis+sentinel://"
+            }
+            Arbiter::Sentinels => {
+                ". After a failover, two may hold one lock for one TTL at the most"
+            }
+            Arbiter::Primaries => {
+                ". After a failover, two may hold one lock for one TTL at the most, and cluster-node-timeout"
+            }
+        }
     }
 
     fn disk(&self) -> Finding {
@@ -247,6 +303,7 @@ mod tests {
 
     fn patient(info: &str, settings: Option<&[(&str, &str)]>) -> Vec<(&'static str, Verdict)> {
         let patient = Patient {
+            arbiter: Arbiter::Sentinels,
             info: Info::read(Some(Value::BulkString(info.as_bytes().to_vec()))),
             settings: settings.ok_or("not told").map(|pairs| {
                 pairs

@@ -20,6 +20,23 @@ pub(super) fn untold(check: &'static str, settings: &str) -> Finding {
     )
 }
 
+/// Whether enough sentinels can tell which server is the primary.
+pub(super) fn sentinels(all: usize, naming: usize) -> Finding {
+    let check = "sentinels";
+    let needed = all / 2 + 1;
+    let named = format!("{naming} of {all} name this primary, and locks need {needed}");
+    if naming < all {
+        let more = "whoever does not answer keeps everybody closer to a standstill; start it, or have the others forget it \
+                    with SENTINEL RESET";
+        return (check, Verdict::Warn, format!("{named}: {more}"));
+    }
+    if all < 3 {
+        let more = "when one of them is gone nothing is locked or renewed; run three or more, on machines of their own";
+        return (check, Verdict::Warn, format!("{named}: {more}"));
+    }
+    (check, Verdict::Pass, named)
+}
+
 pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
     let check = "eviction";
     match (memory, policy) {

@@ -1,0 +1,226 @@
+//! One sentinel, and the connection over which only its opinion is asked.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering},
+};
+
+use distlock_core::{Error, ErrorKind, Result};
+use redis::{
+    PushInfo, PushKind, ServerError, Value,
+    aio::{AsyncPushSender, MultiplexedConnection, SendError},
+};
+
+use super::{
+    Sentinels,
+    votes::{Other, Said},
+};
+use crate::{
+    config::Endpoint,
+    connection::Dialer,
+    error::{self, BACKEND},
+    lasting::Lasting,
+};
+
+/// The event of a sentinel that has another primary.
+const SWITCHED: &str = "+switch-master";
+
+/// One address of a sentinel.
+#[derive(Debug)]
+pub(super) struct Peer {
+    endpoint: Endpoint,
+    /// What the sentinel calls itself, once anybody said so.
+    // A std mutex: held for a look only.
+    id: Mutex<Option<String>>,
+    is_configured: bool,
+    sentinels: Weak<Sentinels>,
+    connection: Lasting<Wire>,
+}
+
+/// What a sentinel says, and whom else it knows, where that was asked.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) said: Said,
+    pub(super) others: Vec<Other>,
+}
+
+#[derive(Clone)]
+struct Wire {
+    connection: MultiplexedConnection,
+    broken: Arc<AtomicBool>,
+}
+
+/// Hears the sentinel's events.
+struct Events {
+    sentinels: Weak<Sentinels>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Peer {
+    /// At an address that the user named.
+    pub(super) fn new(endpoint: Endpoint, sentinels: Weak<Sentinels>) -> Self {
+        Self {
+            endpoint,
+            id: Mutex::default(),
+            is_configured: true,
+            sentinels,
+            connection: Lasting::default(),
+        }
+    }
+
+    pub(super) fn is(&self, id: &str) {
+        let mut known = self.id();
+        if known.as_deref() != Some(id) {
+            *known = Some(id.to_owned());
+        }
+    }
+
+    /// At an address that another sentinel told.
+    pub(super) fn learned(other: Other, sentinels: Weak<Sentinels>) -> Self {
+        Self {
+            id: Mutex::new(Some(other.id)),
+            is_configured: false,
+            ..Self::new(other.endpoint, sentinels)
+        }
+    }
+
+    /// Whether this address is where the other one is.
+    pub(super) fn is_at(&self, other: &Other) -> bool {
+        self.endpoint == other.endpoint
+    }
+
+    /// Whether the sentinel at this address said that it is the other one, which is known there
+    /// by another address.
+    pub(super) fn is_configured_as(&self, other: &Other) -> bool {
+        self.is_configured && *self.id() == Some(other.id.clone())
+    }
+
+    /// Asks whom the sentinel calls the primary, and for the other sentinels that it knows.
+    pub(super) async fn ask(&self, dialer: &Arc<Dialer>, primary: &str) -> Result<Answer> {
+        let wire = self.connect(dialer).await?;
+        let mut questions = redis::pipe();
+        questions.cmd("SENTINEL").arg("MYID");
+        questions.cmd("SENTINEL").arg("MASTER").arg(primary);
+        questions.cmd("SENTINEL").arg("SENTINELS").arg(primary);
+        dialer.tally().count(questions.len());
+        let mut connection = wire.connection.clone();
+        let answers = connection
+            .send_packed_commands(&questions, 0, questions.len())
+            .await
+            .map_err(|error| {
+                // After a time-out the connection may lead nowhere.
+                wire.broken.store(true, Ordering::Release);
+                error::of_connecting(&error, &self.endpoint.to_string())
+            })?;
+        let Ok([id, told, others]) = <[Value; 3]>::try_from(answers) else {
+            return Err(self.nonsense());
+        };
+        for answer in [&told, &id] {
+            if let Value::ServerError(refusal) = answer {
+                return Err(self.refused(refusal, primary));
+            }
+        }
+        let said = Said::read(id, told).ok_or_else(|| self.nonsense())?;
+        // A sentinel that may not tell of the others still has its own vote.
+        let others = Other::read_all(&others);
+        Ok(Answer { said, others })
+    }
+
+    pub(super) fn hang_up(&self) {
+        self.connection.close();
+    }
+
+    async fn connect(&self, dialer: &Arc<Dialer>) -> Result<Wire> {
+        let works = |wire: &Wire| !wire.broken.load(Ordering::Acquire);
+        let make = || {
+            let (dialer, endpoint) = (Arc::clone(dialer), self.endpoint.clone());
+            let sentinels = Weak::clone(&self.sentinels);
+            async move {
+                let broken = Arc::<AtomicBool>::default();
+                let events = Events {
+                    sentinels,
+                    broken: Arc::clone(&broken),
+                };
+                let connection = dialer.dial_sentinel(&endpoint, events).await?;
+                let mut listening = connection.clone();
+                tokio::spawn(async move {
+                    // A user who may not listen is asked at every renewal all the same.
+                    let _ = listening.subscribe(SWITCHED).await;
+                });
+                Ok(Wire { connection, broken })
+            }
+        };
+        let clock = &**dialer.clock();
+        self.connection
+            .get(clock, dialer.longest(), works, make)
+            .await
+    }
+
+    fn id(&self) -> MutexGuard<'_, Option<String>> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self, refusal: &ServerError, primary: &str) -> Error {
+        let at = &self.endpoint;
+        let (code, detail) = error::said(refusal);
+        match code {
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Error::new(
+                ErrorKind::AccessDenied,
+                format!(
+                    "the sentinel at {at} refused the credentials, or the user may not do what it \
+                     takes (options `sentinel_username`, `sentinel_password`): {detail}"
+                ),
+            ),
+            _ if detail.contains("No such master") => Error::new(
+                ErrorKind::Unavailable,
+                format!("the sentinel at {at} knows no primary of the name {primary}"),
+            ),
+            _ if detail.contains("unknown command") || detail.contains("Unknown sentinel") => {
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("{at} is no sentinel of Redis 6.2 or newer: {detail}"),
+                )
+            }
+            _ => return error::of_reply(refusal, &at.to_string()),
+        }
+        .on(BACKEND)
+    }
+
+    fn nonsense(&self) -> Error {
+        let at = &self.endpoint;
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("{at} does not answer like a sentinel"),
+        )
+        .on(BACKEND)
+    }
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+impl AsyncPushSender for Events {
+    // It must not wait for anything.
+    fn send(&self, push: PushInfo) -> Result<(), SendError> {
+        match push.kind {
+            PushKind::Message => {
+                if let Some(sentinels) = self.sentinels.upgrade() {
+                    sentinels.hurry();
+                }
+            }
+            PushKind::Disconnection => self.broken.store(true, Ordering::Release),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // The driver's task ends, with the runtime it lives on perhaps.
+        self.broken.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,106 @@
+//! Whom a majority of the sentinels named last, as all handles of a store know it together.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use distlock_core::Moment;
+
+use crate::{config::Endpoint, standing::Standings};
+
+/// What the last round came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) primary: Endpoint,
+    /// When the first question of the round was sent. A later vote for another primary ends what
+    /// rests on this round, so no lease is believed for longer than its TTL from here.
+    pub(crate) asked: Moment,
+}
+
+/// The last round that a majority answered, of any handle.
+#[derive(Debug, Default)]
+pub(crate) struct View(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    named: Option<Named>,
+    sentinels: usize,
+}
+
+impl View {
+    pub(super) fn last(&self) -> Option<Named> {
+        self.state().named.clone()
+    }
+
+    /// The last round, if it was begun no earlier.
+    pub(super) fn since(&self, earliest: Moment) -> Option<Named> {
+        self.last().filter(|named| named.asked >= earliest)
+    }
+
+    /// How many sentinels there were in the last round.
+    pub(super) fn sentinels(&self) -> usize {
+        self.state().sentinels
+    }
+
+    /// A majority of so many sentinels named a primary. A round of another handle that was begun
+    /// later counts for more.
+    pub(super) fn learned(&self, named: Named, sentinels: usize, standings: &Standings) {
+        let mut state = self.state();
+        if state
+            .named
+            .as_ref()
+            .is_some_and(|last| last.asked > named.asked)
+        {
+            return;
+        }
+        let last = state.named.as_ref().map(|last| &last.primary);
+        if last != Some(&named.primary) {
+            // No handle's connection to the primary of before counts from now on.
+            standings.set_primaries(std::iter::once(named.primary.clone()));
+        }
+        *state = State {
+            named: Some(named),
+            sentinels,
+        };
+    }
+
+    // A std mutex: held for a look only.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_round_that_was_begun_last_counts() {
+        let (view, standings) = (View::default(), Standings::default());
+        let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
+        for (host, asked, expected) in [("old", 2, "old"), ("new", 5, "new"), ("old", 4, "new")] {
+            let named = Named {
+                primary: Endpoint::new(host, 1),
+                asked: at(asked),
+            };
+            view.learned(named, 3, &standings);
+            assert_eq!(view.last().unwrap().primary.host, expected);
+        }
+        assert!(view.since(at(5)).is_some() && view.since(at(6)).is_none());
+    }
+
+    #[test]
+    fn a_connection_to_the_primary_of_before_counts_no_more() {
+        let (view, standings) = (View::default(), Standings::default());
+        let old = standings.of(&Endpoint::new("old", 1));
+        let told_in = old.told(0, &distlock_core::Epoch::new("one"));
+        for (asked, host, stands) in [(1, "old", true), (2, "new", false), (3, "old", false)] {
+            let named = Named {
+                primary: Endpoint::new(host, 1),
+                asked: Moment::from_boot(Duration::from_secs(asked)),
+            };
+            view.learned(named, 3, &standings);
+            assert_eq!(Some(old.generation()) == told_in, stands, "{host}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What the sentinels of one round say, and whom a majority of them names.
+
+use std::collections::HashMap;
+
+use redis::{Value, from_redis_value, from_redis_value_ref};
+
+use crate::config::Endpoint;
+
+/// The answer of one sentinel.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// What the sentinel calls itself. Two addresses may lead to one sentinel.
+    pub(super) id: String,
+    /// The server that it calls the primary.
+    pub(super) primary: Endpoint,
+    /// How many sentinels watch this primary, as far as this one knows.
+    pub(super) sentinels: usize,
+}
+
+/// Another sentinel, as one of them tells it.
+#[derive(Clone, Debug)]
+pub(super) struct Other {
+    pub(super) id: String,
+    pub(super) endpoint: Endpoint,
+}
+
+impl Said {
+    /// Reads the answers to `SENTINEL MYID` and `SENTINEL MASTER`.
+    pub(super) fn read(id: Value, primary: Value) -> Option<Self> {
+        let primary: HashMap<String, String> = from_redis_value(primary).ok()?;
+        let others: usize = primary.get("num-other-sentinels")?.parse().ok()?;
+        Some(Self {
+            id: from_redis_value(id).ok()?,
+            primary: endpoint(&primary)?,
+            sentinels: others.checked_add(1)?,
+        })
+    }
+}
+
+impl Other {
+    /// Reads the answer to `SENTINEL SENTINELS`.
+    pub(super) fn read_all(answer: &Value) -> Vec<Self> {
+        let all: Vec<HashMap<String, String>> = from_redis_value_ref(answer).unwrap_or_default();
+        let read = |fields: &HashMap<String, String>| {
+            Some(Self {
+                id: fields.get("runid").filter(|id| !id.is_empty())?.clone(),
+                endpoint: endpoint(fields)?,
+            })
+        };
+        all.iter().filter_map(read).collect()
+    }
+}
+
+fn endpoint(fields: &HashMap<String, String>) -> Option<Endpoint> {
+    let host = fields.get("ip").filter(|host| !host.is_empty())?;
+    let port = fields.get("port")?.parse().ok().filter(|port| *port != 0)?;
+    Some(Endpoint::new(host, port))
+}
+
+/// Counts one round. Each sentinel has one vote, and the deployment is as large as the sentinel
+/// that knows most of it says: half of the sentinels, cut off together with an old primary, still
+/// know of the other half.
+#[derive(Debug)]
+pub(super) struct Votes {
+    of: HashMap<String, Endpoint>,
+    /// How many sentinels there were in the last round that a majority answered.
+    before: usize,
+    /// How many sentinels there are, as this round says.
+    told: usize,
+}
+
+impl Votes {
+    pub(super) fn new(before: usize) -> Self {
+        Self {
+            of: HashMap::new(),
+            before,
+            told: 0,
+        }
+    }
+
+    pub(super) fn count(&mut self, said: &Said) {
+        self.told = self.told.max(said.sentinels);
+        self.of.insert(said.id.clone(), said.primary.clone());
+    }
+
+    /// How many sentinels answered.
+    pub(super) fn answered(&self) -> usize {
+        self.of.len()
+    }
+
+    /// How many sentinels there are.
+    pub(super) fn sentinels(&self) -> usize {
+        self.told.max(self.of.len())
+    }
+
+    /// How many must name one primary. A smaller deployment counts only after a majority of the
+    /// larger one has told of it.
+    pub(super) fn needed(&self) -> usize {
+        self.sentinels().max(self.before) / 2 + 1
+    }
+
+    /// Whom a majority names.
+    pub(super) fn elected(&self) -> Option<&Endpoint> {
+        self.of
+            .values()
+            .find(|named| self.votes_for(named) >= self.needed())
+    }
+
+    /// What stood in the way, for people.
+    pub(super) fn explain(&self) -> String {
+        let mut named: Vec<_> = self.of.values().map(ToString::to_string).collect();
+        named.sort();
+        named.dedup();
+        format!(
+            "{} of {} sentinels answered, and name {} as the primary; {} of them must name the same",
+            self.answered(),
+            self.sentinels().max(self.before),
+            named.join(" and "),
+            self.needed()
+        )
+    }
+
+    /// How many name this one.
+    pub(super) fn votes_for(&self, primary: &Endpoint) -> usize {
+        self.of.values().filter(|named| *named == primary).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn votes(before: usize, said: &[(&str, &str, usize)]) -> Votes {
+        let mut votes = Votes::new(before);
+        for (id, host, sentinels) in said {
+            votes.count(&Said {
+                id: (*id).into(),
+                primary: Endpoint::new(*host, 1),
+                sentinels: *sentinels,
+            });
+        }
+        votes
+    }
+
+    #[test]
+    fn a_majority_of_the_deployment_elects() {
+        for (before, said, elected) in [
+            (0, &[][..], None),
+            (0, &[("a", "old", 1)], Some("old")),
+            (0, &[("a", "old", 2)], None),
+            (0, &[("a", "old", 3), ("b", "old", 3)], Some("old")),
+            (0, &[("a", "old", 3), ("b", "new", 3)], None),
+            // Three of five are configured, and two of them are cut off with the old primary.
+            (
+                0,
+                &[("a", "old", 5), ("b", "old", 5), ("c", "new", 5)],
+                None,
+            ),
+            (
+                0,
+                &[("c", "new", 5), ("d", "new", 5), ("e", "new", 5)],
+                Some("new"),
+            ),
+            // One of them knows more of the deployment than the others.
+            (0, &[("a", "old", 2), ("b", "old", 5)], None),
+            // Two addresses of one sentinel.
+            (0, &[("a", "old", 3), ("a", "old", 3)], None),
+            // Sentinels that forgot the others do not make the deployment smaller.
+            (5, &[("a", "old", 2), ("b", "old", 2)], None),
+            (
+                5,
+                &[("a", "old", 3), ("b", "old", 3), ("c", "old", 3)],
+                Some("old"),
+            ),
+        ] {
+            let votes = votes(before, said);
+            let found = votes.elected().map(|primary| &*primary.host);
+            assert_eq!(found, elected, "{before} {said:?}: {}", votes.explain());
+        }
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let fields = |fields: &[(&str, &str)]| {
+            let fields = fields.iter();
+            Value::Map(
+                fields
+                    .map(|(key, value)| (text(key), text(value)))
+                    .collect(),
+            )
+        };
+        let at = [("ip", "::1"), ("port", "7000")];
+        let primary = [&at[..], &[("num-other-sentinels", "2")]].concat();
+        let said = Said::read(text("me"), fields(&primary)).unwrap();
+        assert_eq!((&*said.id, said.sentinels), ("me", 3));
+        assert_eq!(said.primary, Endpoint::new("::1", 7000));
+        assert!(Said::read(text("me"), fields(&at)).is_none());
+        let others = [&at[..], &[("runid", "other")]].concat();
+        let unknown = [&at[..], &[("runid", "")]].concat();
+        let others = Other::read_all(&Value::Array(vec![fields(&others), fields(&unknown)]));
+        assert_eq!(others.len(), 1);
+        assert_eq!(others[0].id, "other");
+    }
+}

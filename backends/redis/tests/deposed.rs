@@ -1,0 +1,263 @@
+//! A primary that the sentinels have replaced, and that its clients still reach.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server lives in real time"
+)]
+#![expect(clippy::print_stdout, reason = "it says what it measured")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{SOON, locker, pause, redis, within};
+use distlock_core::{ErrorKind, Guard, Locker, LossReason};
+use distlock_harness::{Signal, eventually, eventually_async, servers::redis::RedisSentinels};
+
+/// Longer than a failover takes, so that a lease is believed on both sides of it.
+const TTL: Duration = Duration::from_secs(8);
+
+/// What a measurement on a busy machine may be late.
+const LATE: Duration = Duration::from_millis(100);
+
+async fn hold(locker: &Locker, name: &str) -> Guard {
+    let acquired = locker.lock(name).ttl(TTL).wait(SOON).acquire();
+    acquired.await.unwrap()
+}
+
+async fn try_hold(locker: &Locker, name: &str) -> distlock_core::Result<Guard> {
+    let wanted = locker.lock(name).ttl(TTL).wait(Duration::ZERO);
+    wanted.acquire().await
+}
+
+/// No lock reaches the replica any more. The replica can still be promoted.
+fn stop_replication(servers: &RedisSentinels) {
+    let set = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "x"];
+    assert_eq!(servers.replica.command(&set).unwrap(), "OK");
+    let kill = ["CLIENT", "KILL", "TYPE", "replica"];
+    assert_eq!(servers.primary.command(&kill).unwrap(), "1");
+}
+
+/// Waits until these sentinels name the replica of the beginning. The moment is late rather than early.
+async fn name_the_other(servers: &RedisSentinels, sentinels: &[usize]) -> Instant {
+    let port = servers.replica.port();
+    eventually_async("another primary is named", SOON, || async {
+        let mut sentinels = sentinels.iter();
+        let named = sentinels.all(|at| servers.named_by(*at).is_ok_and(|named| named == port));
+        named.then_some(())
+    })
+    .await
+    .unwrap();
+    Instant::now()
+}
+
+/// A client of the old primary takes one fresh lock after the other, until it is sent to the new
+/// one. Until when the last lock of the old primary was believed at the most.
+async fn takes_locks_until_moved(locker: &Locker, servers: &RedisSentinels) -> Option<Instant> {
+    let mut believed_until = None;
+    for number in 0.. {
+        let name = format!("fresh-{number}");
+        let Ok(guard) = try_hold(locker, &name).await else {
+            pause(Duration::from_millis(20)).await;
+            continue;
+        };
+        let until = Instant::now() + guard.remaining();
+        let keys = servers.replica.command(&["KEYS", &format!("*:l:{name}")]);
+        if !keys.unwrap().is_empty() {
+            break;
+        }
+        believed_until = believed_until.max(Some(until));
+        pause(Duration::from_millis(20)).await;
+    }
+    believed_until
+}
+
+/// An old client holds a lock, and another one takes fresh locks, while the sentinels replace the
+/// primary below them. Returns what a new client holds instead.
+async fn is_deposed(servers: &RedisSentinels, url: &str, cut_off: &[usize]) -> (Locker, Guard) {
+    let (holder, taker) = (locker(url).await, locker(url).await);
+    stop_replication(servers);
+    let guard = hold(&holder, "a").await;
+    servers.cut_off_primary_with(cut_off).unwrap();
+    let all = 0..servers.sentinels.len();
+    let others: Vec<_> = all.filter(|at| !cut_off.contains(at)).collect();
+    let watching = async {
+        let reason = within(SOON, "told", guard.lost()).await;
+        (reason, Instant::now())
+    };
+    let taking = within(SOON * 2, "moved", takes_locks_until_moved(&taker, servers));
+    let replaced = async {
+        let named_at = name_the_other(servers, &others).await;
+        let newcomer = locker(&servers.url_of(&others)).await;
+        let next = within(SOON, "taken", hold(&newcomer, "a")).await;
+        (named_at, Instant::now(), newcomer, next)
+    };
+    let ((reason, lost_at), believed_until, (named_at, taken_at, newcomer, next)) =
+        tokio::join!(watching, taking, replaced);
+    let role = servers.primary.info("role").unwrap();
+    assert_eq!(role, "master", "nobody told the old primary");
+    assert_eq!(reason, LossReason::HistoryChanged);
+    let overlap = lost_at.saturating_duration_since(taken_at);
+    println!("both were valid for {overlap:?}, one TTL is {TTL:?}");
+    assert!(lost_at < named_at + TTL + LATE, "{:?}", lost_at - named_at);
+    let believed_until = believed_until.expect("it took some before the failover");
+    let after = believed_until.saturating_duration_since(named_at);
+    println!("fresh locks of the old primary were believed for {after:?} after it was replaced");
+    assert!(after < TTL + LATE, "{after:?}");
+    assert!(next.is_valid());
+    (newcomer, next)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_are_valid_for_one_ttl_at_the_most() {
+    let servers = RedisSentinels::start().unwrap();
+    let (_newcomer, next) = is_deposed(&servers, &servers.url(), &[]).await;
+    assert!(next.release().await.is_clean());
+}
+
+/// The sentinel that is cut off with the old primary goes on naming it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_sentinel_that_keeps_the_old_view_is_not_believed() {
+    let servers = RedisSentinels::start().unwrap();
+    // It is the one that is asked first.
+    let (_newcomer, next) = is_deposed(&servers, &servers.url(), &[0]).await;
+    assert_eq!(servers.named_by(0).unwrap(), servers.primary.port());
+    // The only one that a client was told of.
+    let other = locker(&servers.url_of(&[0])).await;
+    let busy = try_hold(&other, "a").await.unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Timeout, "{busy}");
+    assert!(next.release().await.is_clean());
+}
+
+/// Three of five are configured, and two of these are cut off with the old primary: a majority of
+/// what is configured, for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_of_those_that_are_configured_is_not_enough() {
+    let servers = RedisSentinels::with_sentinels(5).unwrap();
+    let url = servers.url_of(&[0, 1, 2]);
+    let (_newcomer, next) = is_deposed(&servers, &url, &[0, 1]).await;
+    let other = locker(&url).await;
+    let busy = try_hold(&other, "a").await.unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Timeout, "{busy}");
+    assert!(next.release().await.is_clean());
+    // The rest cannot be learned of by asking them: the client is refused.
+    for at in [2, 3, 4] {
+        servers.sentinels[at].signal(Signal::STOP).unwrap();
+    }
+    let refused = redis(&format!("{url}?connect_timeout=2s"))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    let says = refused.to_string();
+    assert!(says.contains("2 of 5 sentinels answered"), "{says}");
+}
+
+/// One sentinel is told to promote the replica without asking the others, which do not hear of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_sentinel_that_promotes_alone_is_not_followed() {
+    let servers = RedisSentinels::start().unwrap();
+    let old = locker(&servers.url()).await;
+    stop_replication(&servers);
+    let guard = hold(&old, "a").await;
+    servers.cut_off_primary_with(&[0, 1]).unwrap();
+    let alone = &servers.sentinels[2];
+    eventually("it promotes the replica", SOON, || {
+        let _ = alone.command(&["SENTINEL", "FAILOVER", RedisSentinels::PRIMARY]);
+        let named = servers.named_by(2);
+        named.is_ok_and(|named| named == servers.replica.port())
+            && servers
+                .replica
+                .info("role")
+                .is_ok_and(|role| role == "master")
+    })
+    .unwrap();
+    for url in [servers.url_of(&[2]), servers.url_of(&[2, 0]), servers.url()] {
+        let newcomer = locker(&url).await;
+        let busy = try_hold(&newcomer, "a").await.unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Timeout, "{url}: {busy}");
+    }
+    // It is renewed where it is.
+    pause(TTL).await;
+    assert!(guard.is_valid());
+    assert_eq!(servers.replica.command(&["KEYS", "*:l:*"]).unwrap(), "");
+    assert!(guard.release().await.is_clean());
+}
+
+/// The price: without a majority nothing is renewed, although the primary answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_nothing_is_renewed() {
+    let servers = RedisSentinels::start().unwrap();
+    let locker = locker(&servers.url()).await;
+    let guard = hold(&locker, "a").await;
+    for at in [1, 2] {
+        servers.sentinels[at].signal(Signal::STOP).unwrap();
+    }
+    let stopped = Instant::now();
+    let reason = within(SOON, "told", guard.lost()).await;
+    assert_eq!(reason, LossReason::Unreachable);
+    assert!(stopped.elapsed() < TTL, "{:?}", stopped.elapsed());
+    let error = try_hold(&locker, "b").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    servers.sentinels[1].signal(Signal::CONT).unwrap();
+    let guard = within(SOON, "served again", hold(&locker, "b")).await;
+    assert!(guard.release().await.is_clean());
+}
+
+/// One of three that is gone keeps nobody waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_is_enough() {
+    let servers = RedisSentinels::start().unwrap();
+    let locker = locker(&servers.url()).await;
+    let guard = hold(&locker, "a").await;
+    servers.sentinels[0].signal(Signal::STOP).unwrap();
+    pause(TTL).await;
+    assert!(guard.is_valid());
+    assert!(guard.release().await.is_clean());
+    let newcomer = common::locker(&servers.url()).await;
+    assert!(hold(&newcomer, "b").await.release().await.is_clean());
+}
+
+/// Who takes locks all the time asks the sentinels a few times a lease, and waits for none of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_are_not_asked_for_each_lock() {
+    let servers = RedisSentinels::start().unwrap();
+    let locker = locker(&servers.url()).await;
+    let asked = || servers.sentinels[0].info("total_commands_processed");
+    let asked = || asked().unwrap().parse::<u64>().unwrap();
+    assert!(hold(&locker, "a").await.release().await.is_clean());
+    let (before, start) = (asked(), Instant::now());
+    for _ in 0..500 {
+        assert!(hold(&locker, "a").await.release().await.is_clean());
+    }
+    let spent = start.elapsed();
+    let rounds = 2 + spent.as_millis() / (TTL / 12).as_millis();
+    // Three questions each; the sentinels ask each other two or three times a second.
+    let most = 3 * u64::try_from(rounds).unwrap() + 20 * (spent.as_secs() + 1);
+    assert!(asked() - before <= most, "{} > {most}", asked() - before);
+}
+
+/// Who only waits hears from the sentinels that another primary serves, and asks there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_follows_at_once() {
+    let servers = RedisSentinels::start().unwrap();
+    let (holder, waiter) = (locker(&servers.url()).await, locker(&servers.url()).await);
+    let guard = holder.lock("a").ttl(TTL * 10).acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { hold(&waiter, "a").await });
+    eventually("it waits", SOON, || {
+        let clients = servers.primary.command(&["CLIENT", "LIST"]).unwrap();
+        clients.contains("flags=t")
+    })
+    .unwrap();
+    let failover = ["SENTINEL", "FAILOVER", RedisSentinels::PRIMARY];
+    assert_eq!(servers.sentinels[0].command(&failover).unwrap(), "OK");
+    let named_at = name_the_other(&servers, &[0, 1, 2]).await;
+    eventually("it waits at the other", SOON, || {
+        let clients = servers.replica.command(&["CLIENT", "LIST"]).unwrap();
+        clients.contains("flags=t")
+    })
+    .unwrap();
+    // Whoever hears nothing asks again within ten seconds.
+    assert!(named_at.elapsed() < Duration::from_secs(3));
+    assert!(guard.release().await.is_clean());
+    let next = within(SOON, "taken", waiting).await.unwrap();
+    assert!(next.release().await.is_clean());
+}
