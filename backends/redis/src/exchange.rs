@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use redis::{Arg, Cmd, Pipeline, ServerError, Value};
 
 use crate::{
@@ -115,6 +115,12 @@ impl Call {
     /// Whether it goes to a server that does not have the whole slot yet.
     const fn is_importing(&self) -> bool {
         matches!(self.detour, Some((_, true)))
+    }
+
+    /// The server that has the whole slot now, as another one said.
+    fn moved_to(&self) -> Option<Endpoint> {
+        let (endpoint, importing) = self.detour.as_ref()?;
+        (!importing).then(|| endpoint.clone())
     }
 
     /// Whether its caller wants to split it after this.
@@ -261,10 +267,16 @@ impl Router {
 
     /// Sends calls once. Returns those that must be sent again; the present answers to them stand until then.
     async fn round(&self, calls: Group, answers: &mut [Option<Result<Heard>>]) -> Group {
+        let named: Vec<_> = calls
+            .iter()
+            .filter_map(|(_, call)| call.moved_to())
+            .collect();
         let groups = self.groups(calls, answers).await;
         let sent = groups.into_iter().map(|group| self.send(group));
         let mut again = Group::new();
-        for (group, outcome) in join_all(sent).await {
+        // The answer of a server that the map does not name would be told as of the history before.
+        let (sent, ()) = join(join_all(sent), self.renew_map(&named)).await;
+        for (group, outcome) in sent {
             match outcome {
                 Err(error) => {
                     for (at, _) in group {

@@ -23,6 +23,9 @@ use crate::{
 /// waits for an answer. The try to connect itself may take longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How often a map is asked for that does not name a server to which a redirect led.
+const LOOKS: u32 = 4;
+
 /// The first pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -132,6 +135,34 @@ impl Router {
             return Ok(Some(map));
         }
         self.patiently(|| cluster.map(&self.dialer)).await.map(Some)
+    }
+
+    /// Asks for a cluster's map until it names these servers, to which redirects led. Some servers hear of a change
+    /// later than others.
+    pub(crate) async fn renew_map(&self, named: &[Endpoint]) {
+        let Shape::Cluster(cluster) = &self.shape else {
+            return;
+        };
+        if named.is_empty() {
+            return;
+        }
+        let mut pause = PAUSE;
+        for _ in 0..LOOKS {
+            let names = |map: &Map| {
+                let named_by_it = |server: &Endpoint| {
+                    let mut primaries = map.primaries.iter();
+                    primaries.any(|node| node.endpoint == *server)
+                };
+                named.iter().all(named_by_it)
+            };
+            // Those who were redirected are answered all the same, if nobody tells the map.
+            match self.map().await {
+                Ok(Some(map)) if !names(&map) => cluster.doubt(),
+                _ => return,
+            }
+            self.dialer.clock().sleep(pause).await;
+            pause *= 2;
+        }
     }
 
     /// A connection to a server that a redirect named.

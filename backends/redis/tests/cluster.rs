@@ -10,8 +10,8 @@ use std::{
 
 use common::{SOON, locker, moving::Moving, redis, request, take, within};
 use distlock_core::{
-    Attempt, ErrorKind, Guard, Health, Lease, Locker, ReleaseOutcome, Renewal, Renewed, Ttl,
-    Verdict,
+    Attempt, DistLock, Epoch, ErrorKind, Guard, Health, Lease, Locker, ReleaseOutcome, Renewal,
+    Renewed, Ttl, Verdict,
 };
 use distlock_harness::{
     FaultProxy, eventually_async, free_port,
@@ -151,6 +151,77 @@ async fn all_that_a_process_does_tells_the_same_history() {
     for guard in [before, granted] {
         assert!(guard.release().await.is_clean());
     }
+}
+
+/// What a redirect brings is told as of the history of the server that answers, before anything
+/// else is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirected_grant_tells_the_present_history() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    // It joins without a slot, so that no map names it.
+    let bus = format!("cluster-port {}", free_port().unwrap());
+    let settings = [
+        "cluster-enabled yes",
+        "cluster-node-timeout 3000",
+        // It stays a primary without slots.
+        "cluster-allow-replica-migration no",
+        &bus,
+    ];
+    let joined = RedisServer::with(&settings).unwrap();
+    let (host, port) = ("127.0.0.1", joined.port().to_string());
+    let bus = bus.split(' ').nth(1).unwrap();
+    let meet = servers.nodes[0].command(&["CLUSTER", "MEET", host, &port, bus]);
+    assert_eq!(meet.unwrap(), "OK");
+    eventually_async("everybody knows it", SOON, || async {
+        let all = || servers.nodes.iter().chain([&joined]);
+        let ids = all().map(|node| node.command(&["CLUSTER", "MYID"]).unwrap());
+        let ids: Vec<_> = ids.collect();
+        let knows_all = |node: &RedisServer| {
+            let known = node.command(&["CLUSTER", "NODES"]).unwrap();
+            let info = node.command(&["CLUSTER", "INFO"]).unwrap();
+            info.contains("cluster_state:ok") && ids.iter().all(|id| known.contains(id))
+        };
+        all().all(knows_all).then_some(())
+    })
+    .await
+    .unwrap();
+    let from = {
+        let guard = hold(&locker(&servers.url()).await, "a").await;
+        let from = home(&servers, "a");
+        assert!(guard.release().await.is_clean());
+        &servers.nodes[from]
+    };
+    let keys = from.command(&["KEYS", "*:c"]).unwrap();
+    let key = keys.lines().next().unwrap();
+    let bring = |from: &RedisServer, to: &RedisServer| {
+        let moving = Moving::begin(from, to, key);
+        moving.bring(&[key]);
+        moving.end();
+    };
+    // It learns the script of others: whoever sends the text of it asks for the map again.
+    bring(from, &joined);
+    free(&*redis(&servers.url()).await.unwrap().lock()).await;
+    bring(&joined, from);
+    let store = redis(&servers.url()).await.unwrap();
+    let lock = store.lock();
+    let old = free(&*lock).await;
+    bring(from, &joined);
+    let new = free(&*lock).await;
+    assert_ne!(new, old, "of the server that it was redirected to");
+    // Of any other bucket.
+    for name in ["b", "c", "d"] {
+        let next = take(&*lock, &request(name, TTL)).await;
+        assert_eq!(next.epoch, new);
+    }
+}
+
+/// Takes a lock and frees it. The history that it was granted in.
+async fn free(lock: &dyn DistLock) -> Epoch {
+    let request = request("a", TTL);
+    let grant = take(lock, &request).await;
+    let lease = Lease::new(request.name, request.owner, Some(grant.token));
+    lock.release(&lease).await.unwrap();
+    grant.epoch
 }
 
 /// While a slot is on its way to another server, that one cannot be told to remember what it was asked.
