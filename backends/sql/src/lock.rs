@@ -158,9 +158,8 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn close(&self) {
-        if !self.closed.swap(true, Ordering::AcqRel) {
-            self.store.close_part().await;
-        }
+        let open = !self.closed.swap(true, Ordering::AcqRel);
+        self.store.close_part(open).await;
     }
 }
 

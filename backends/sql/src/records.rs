@@ -101,9 +101,8 @@ impl<D: Dialect> Records for SqlRecords<D> {
     }
 
     async fn close(&self) {
-        if !self.closed.swap(true, Ordering::AcqRel) {
-            self.store.close_part().await;
-        }
+        let open = !self.closed.swap(true, Ordering::AcqRel);
+        self.store.close_part(open).await;
     }
 }
 

@@ -100,9 +100,13 @@ impl<D: Dialect> Store<D> {
         }
     }
 
-    /// Closes one part; the last one closes the connections.
-    pub(crate) async fn close_part(&self) {
-        if self.parts.fetch_sub(1, Ordering::AcqRel) > 1 {
+    /// Closes one part, which was `open` until now or whose closing was given up; the last one
+    /// closes the connections.
+    pub(crate) async fn close_part(&self, open: bool) {
+        if open {
+            self.parts.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.parts.load(Ordering::Acquire) > 0 {
             return;
         }
         self.stop_helpers();

@@ -22,6 +22,7 @@ pub(crate) use cleanup::{Abandoned, InFlight, Landed, clean_up, release_until_ex
 pub(crate) use renew::as_asked;
 
 use crate::{
+    bounded::closed,
     clock::{Clock, Moment},
     contract::{DistLock, LossReason},
     error::{Error, ErrorKind, Result},
@@ -372,7 +373,7 @@ async fn wind_down(shared: &Arc<Shared>, mut tasks: JoinSet<()>) {
     tasks.shutdown().await;
     let handle = shared.handle.borrow().clone();
     if let Some(Ok(handle)) = handle {
-        handle.close().await;
+        closed(&*shared.clock, handle.close()).await;
     }
 }
 

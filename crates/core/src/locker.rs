@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    bounded::bounded,
+    bounded::{LANDING, STOPPING, at_most, bounded, closed},
     builder::{LockAllBuilder, LockBuilder},
     capabilities::{Capabilities, Fairness},
     clock::{Clock, Moment, Sleep, SystemClock},
@@ -33,9 +33,6 @@ use crate::{
 
 /// How many names one page of [`Locker::list`] asks for.
 const PAGE: u32 = 500;
-
-/// How long closing waits for attempts that are on their way to the store.
-const LANDING: Duration = Duration::from_secs(5);
 
 /// How long looking and intervening wait for the store.
 const LOOK: Duration = Duration::from_secs(10);
@@ -223,19 +220,22 @@ impl Locker {
     /// Refuses new locks, ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes the
     /// connections. Guards that are still held are not renewed any more and are lost at their deadline: release them first.
     ///
+    /// It takes at most 10 seconds, whatever the store does and whatever its options are. What the store has not
+    /// answered until then is left to end by itself, with its lease.
+    ///
     /// # Cancel safety
     /// Safe: calling it again goes on where it stopped.
     pub async fn close(&self) {
         self.inner.closed.send_replace(true);
-        // What is granted to them now is given back while there still is a connection. Not for ever: somebody may keep a
-        // future that is not polled any more.
-        tokio::select! {
-            () = self.inner.nobody_asks() => {}
-            () = self.inner.clock.sleep(LANDING) => {}
-        }
-        self.inner.keeper.settled().await;
-        self.inner.keeper.stop().await;
-        self.inner.backend.close().await;
+        let clock = &*self.inner.clock;
+        let until = clock.now() + LANDING;
+        // What is granted to callers now is given back while there still is a connection. Not for ever:
+        // somebody may keep a future that is not polled any more. Releases get a second even then.
+        at_most(clock, LANDING, self.inner.nobody_asks()).await;
+        let left = until.since(clock.now()).max(Duration::from_secs(1));
+        at_most(clock, left, self.inner.keeper.settled()).await;
+        at_most(clock, STOPPING, self.inner.keeper.stop()).await;
+        closed(clock, self.inner.backend.close()).await;
     }
 
     /// Makes a guard of a ticket again. A ticket can be resumed once.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    bounded::closed,
     clock::{Clock, SystemClock},
     contract::DistLock,
     error::Result,
@@ -91,16 +92,16 @@ impl Store {
         self.locker().ready().await
     }
 
-    /// Closes the locker (see [`Locker::close`]) and the records' connections.
+    /// Closes the locker (see [`Locker::close`]) and the records' connections, in at most 10 seconds.
     ///
     /// # Cancel safety
     /// Safe: calling it again goes on where it stopped.
     pub async fn close(&self) {
         match self.parts.locker.get() {
             Some(locker) => locker.close().await,
-            None => self.parts.lock.close().await,
+            None => closed(&*self.parts.clock, self.parts.lock.close()).await,
         }
-        self.parts.records.close().await;
+        closed(&*self.parts.clock, self.parts.records.close()).await;
     }
 }
 

@@ -1,0 +1,225 @@
+//! How long every call may take while its store hangs, as the documentation says, with every
+//! time-out option of the store at its maximum: a bound must not depend on options.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock::{Locker, Store};
+use distlock_harness::{
+    Direction, FaultProxy,
+    servers::{
+        mysql::{MySqlServer, Product},
+        postgres::PostgresServer,
+        redis::RedisServer,
+        zookeeper::ZooKeeper,
+    },
+};
+use sqlx::{Connection as _, SqliteConnection};
+
+/// For a machine that is busy with other tests.
+const SLACK: Duration = Duration::from_millis(1500);
+/// What closing may take, whatever the store does.
+const CLOSING: Duration = Duration::from_secs(10);
+/// No lease ends while the store hangs.
+const LONG: Duration = Duration::from_secs(600);
+/// The least that opening may be given, and the most.
+const CONNECTING: [&str; 2] = ["100ms", "60s"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres() -> Result<()> {
+    let server = PostgresServer::start()?;
+    let proxy = FaultProxy::start(server.address()).await?;
+    let at = format!("postgres://postgres@{}/distlock", proxy.address());
+    hanging(&proxy, &at, "statement_timeout=60s").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb() -> Result<()> {
+    mysql_like(Product::MariaDb).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql() -> Result<()> {
+    mysql_like(Product::MySql).await
+}
+
+async fn mysql_like(product: Product) -> Result<()> {
+    let server = MySqlServer::start(product)?;
+    let proxy = FaultProxy::start(server.address()).await?;
+    let at = format!("mysql://root@{}/distlock", proxy.address());
+    hanging(&proxy, &at, "ssl-mode=DISABLED&statement_timeout=60s").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis() -> Result<()> {
+    let server = RedisServer::start()?;
+    let proxy = FaultProxy::start(server.address()).await?;
+    let at = format!("redis://{}", proxy.address());
+    hanging(&proxy, &at, "request_timeout=60s").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn zookeeper() -> Result<()> {
+    let server = ZooKeeper::start()?;
+    let proxy = FaultProxy::start(server.address(0)).await?;
+    let at = format!("zookeeper://{}/distlock", proxy.address());
+    hanging(
+        &proxy,
+        &at,
+        "session_timeout=1h&reap_after=2h&request_timeout=5s",
+    )
+    .await
+}
+
+/// Another process has begun to write and does not go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("locks.db");
+    let url = format!("sqlite:{}?busy_timeout=1s", file.display());
+    let stores = [Stage::open(&url).await?, Stage::open(&url).await?];
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+    let mut intruder = SqliteConnection::connect_with(&options).await?;
+    sqlx::raw_sql("BEGIN EXCLUSIVE")
+        .execute(&mut intruder)
+        .await?;
+    calls_end(stores).await
+}
+
+/// A server that is connected to and says nothing any more.
+async fn hanging(proxy: &FaultProxy, at: &str, options: &str) -> Result<()> {
+    let url = format!("{at}?{options}&connect_timeout=60s");
+    let stores = [Stage::open(&url).await?, Stage::open(&url).await?];
+    proxy.stop(Direction::ToServer);
+    proxy.stop(Direction::ToClient);
+    let opening = CONNECTING.map(|limit| {
+        let url = format!("{at}?{options}&connect_timeout={limit}");
+        async move {
+            let limit = if limit == "60s" { 60_000 } else { 100 };
+            let opened = ends("open", Duration::from_millis(limit), distlock::open(url)).await?;
+            ensure!(opened.is_err(), "it opened");
+            Ok(())
+        }
+    });
+    let [briefly, long] = opening;
+    tokio::try_join!(calls_end(stores), briefly, long)?;
+    Ok(())
+}
+
+/// A store with some of everything under way.
+struct Stage {
+    store: Store,
+    locker: Locker,
+    guards: Vec<distlock::Guard>,
+}
+
+impl Stage {
+    async fn open(url: &str) -> Result<Self> {
+        let store = distlock::open(url).await?;
+        store.ready().await?;
+        let locker = store.locker();
+        let mut guards = Vec::new();
+        for _ in 0..5 {
+            let name = format!("held-{:x}", fastrand::u64(..));
+            guards.push(locker.lock(name).ttl(LONG).acquire().await?);
+        }
+        Ok(Self {
+            store,
+            locker,
+            guards,
+        })
+    }
+
+    fn guard(&mut self) -> Result<distlock::Guard> {
+        self.guards.pop().context("a guard is left")
+    }
+}
+
+async fn calls_end(stores: [Stage; 2]) -> Result<()> {
+    let [mut calling, mut closing] = stores;
+    let locker = &calling.locker;
+    let seconds = Duration::from_secs;
+    let (extended, released) = (calling.guards.pop(), calling.guards.pop());
+    let (extended, released) = (extended.context("one")?, released.context("another")?);
+    let (wait, token) = (seconds(1), extended.token());
+    let calls = async {
+        tokio::join!(
+            ends(
+                "acquire",
+                wait + seconds(5),
+                locker.lock("a").wait(wait).acquire()
+            ),
+            ends(
+                "acquire at once",
+                seconds(5),
+                locker.lock("b").wait(Duration::ZERO).acquire()
+            ),
+            ends("extend", seconds(20), extended.extend(LONG)),
+            ends("release", seconds(20), released.release()),
+            ends("inspect", seconds(10), locker.inspect("c")),
+            ends("list", seconds(10), locker.list("")),
+            ends(
+                "force_release",
+                seconds(10),
+                locker.force_release("d", token)
+            ),
+            ends("health", seconds(10), locker.health()),
+        )
+    };
+    let close = async {
+        // A guard that is dropped, a caller who waits, one who went away, and one who is not polled.
+        drop(closing.guard()?);
+        let locker = closing.locker.clone();
+        let waits = tokio::spawn(locker.lock("e").wait_forever().acquire());
+        let left = tokio::spawn(locker.lock("f").wait_forever().acquire());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left.abort();
+        let mut idle = Box::pin(locker.lock("g").wait_forever().acquire());
+        let _ = futures_util::poll!(&mut idle);
+        ends("close", CLOSING, closing.store.close()).await?;
+        ensure!(ends("a waiter", seconds(1), waits).await??.is_err());
+        // Once more: whoever repeats it is told within the same time.
+        ends("close again", CLOSING, closing.store.close()).await?;
+        Ok::<_, anyhow::Error>(())
+    };
+    let (calls, close) = tokio::join!(calls, close);
+    close?;
+    calls.0?.err().context("it was granted")?;
+    calls.1?.err().context("it was granted")?;
+    // ZooKeeper's leases live as long as the session: longer ones need no question.
+    drop(calls.2?);
+    ensure!(!calls.3?.is_clean(), "it was released");
+    for ended in [
+        calls.4.map(drop),
+        calls.5.map(drop),
+        calls.6.map(drop),
+        calls.7.map(drop),
+    ] {
+        ended?;
+    }
+    // With guards that are held, and after calls that were given up.
+    drop(calling.guard()?);
+    ends("close after calls", CLOSING, calling.store.close()).await
+}
+
+/// What comes of a call, which must not take longer than it is documented to.
+async fn ends<T>(what: &str, limit: Duration, call: impl Future<Output = T>) -> Result<T> {
+    let begun = Instant::now();
+    let answer = tokio::time::timeout(limit + Duration::from_secs(60), call).await;
+    let took = begun.elapsed();
+    #[expect(
+        clippy::print_stderr,
+        reason = "what is seen is told where a test fails"
+    )]
+    {
+        eprintln!("{what}: {took:.1?} of {limit:.1?}");
+    }
+    ensure!(
+        took <= limit + SLACK,
+        "{what} took {took:?} instead of {limit:?}"
+    );
+    answer.with_context(|| format!("{what} never ended"))
+}
