@@ -7,6 +7,7 @@
 //! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
+//! | `machine.rs` | how late a busy machine is, on top of the documented slack |
 //! | `matrix.rs` | which scenario runs over which store, and why the others do not |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
 //! | `failover.rs` | a store that forgets what it had acknowledged |
@@ -21,6 +22,7 @@
 mod client;
 mod failover;
 mod flow;
+mod machine;
 mod matrix;
 mod orders;
 mod page;

@@ -3,25 +3,25 @@
 //! | scenario | SQLite | Redis, Postgres, MariaDB, MySQL, ZooKeeper |
 //! |---|---|---|
 //! | takeovers, fifty at once, first wins, locked routing, ping-pong, two of three, killed node, killed with a lock, logout beside a router, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles | yes | yes |
-//! | strict, bystanders, stopped node | no (1) | yes |
-//! | stopped with a lock | no (1) | yes, but ZooKeeper (4) |
-//! | bad store link | no (2) | yes |
-//! | store restarts | no (2) | yes |
-//! | forgotten writes | no (3) | Redis with Sentinel (3) |
+//! | strict, bystanders, stopped node | no: stopped | yes |
+//! | stopped with a lock | no: stopped | yes, but ZooKeeper: session |
+//! | bad store link | no: server | yes |
+//! | store restarts | no: server | yes |
+//! | forgotten writes | no: forgets | Redis with Sentinel alone: forgets |
 //!
-//! 1. A process that is stopped in the middle of a write keeps the file locked for that long, so
-//!    every other node stands still with it: that is a property of the file, not of the flow. The
-//!    flow with a login that is stopped between its read and its write is in `variants.rs`, over
-//!    the memory store.
-//! 2. There is no link and no server: a node has the file, or it has nothing.
-//! 3. The others do not forget what they had acknowledged, as they are set up here. What a cluster
-//!    of them does in a failover is the backends' own business (their tests and `tests/faults.rs`):
-//!    the flow sees a store that is away, which "store restarts" and "bad store link" show.
-//! 4. There a lock ends with its session only, and the node's own lease with it: a node that was
-//!    stopped for so long is fenced, which "stopped node" shows, and has nothing left to write.
+//! - *stopped*: a process that is stopped in the middle of a write keeps the file locked for that
+//!   long, so every other node stands still with it. That is a property of the file, not of the
+//!   flow. A login that is stopped between its read and its write is in `variants.rs`, over the
+//!   memory store.
+//! - *server*: there is no link and no server; a node has the file, or it has nothing.
+//! - *forgets*: the others do not forget what they had acknowledged, as they are set up here. The
+//!   tests of a backend show what a cluster does in a failover. The flow sees a store that is away,
+//!   which "store restarts" and "bad store link" show.
+//! - *session*: there a lock ends with its session only, and the node's own lease with it. A node
+//!   that was stopped for so long is fenced, which "stopped node" shows, and has nothing to write.
 //!
-//! The scenarios over one server run several at a time, each with nodes and accounts of its own:
-//! most of their time is waiting for leases.
+//! The scenarios over one server run several at a time, each with nodes and accounts of its own,
+//! because most of their time is waiting for leases. `SCENARIO=name` plays one of them.
 
 use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
@@ -35,6 +35,7 @@ const AT_ONCE: usize = 4;
 pub(crate) const STOPPED_WITH_A_LOCK: &str = "late";
 
 /// A store that is reached through servers.
+#[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) backend: &'static str,
     pub(crate) url: String,
@@ -50,9 +51,12 @@ type Scenario = Pin<Box<dyn Future<Output = ()> + Send>>;
 macro_rules! scenarios {
     ($place:ident: $($name:tt $(with $how:ident)? => $play:expr;)+) => {
         vec![$({
-            let world = $place.world($name)$(.$how(&$place.servers))?;
-            // Only what it panics with counts.
-            let play: Scenario = Box::pin(async move { drop($play(world).await); });
+            let place = $place.clone();
+            let play: Scenario = Box::pin(async move {
+                let world = place.world($name)$(.$how(&place.servers))?;
+                // Only what it panics with counts.
+                drop($play(world).await);
+            });
             ($name, play)
         }),+]
     };

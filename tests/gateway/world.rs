@@ -22,6 +22,7 @@ use tempfile::TempDir;
 
 use crate::{
     client::{Client, Hello, State},
+    machine,
     wire::Wire,
 };
 
@@ -48,6 +49,8 @@ pub(crate) struct World {
     dead_for: Duration,
     /// The store's servers, where each node reaches them through wires of its own.
     servers: Vec<SocketAddr>,
+    /// Since when the machine is watched.
+    watched_us: u64,
     settings: Vec<(&'static str, String)>,
     home: TempDir,
 }
@@ -99,6 +102,7 @@ impl World {
             deaf: false,
             dead_for: Duration::ZERO,
             servers: Vec::new(),
+            watched_us: machine::watched(),
             settings: Vec::new(),
             home: tempfile::tempdir().unwrap(),
         }
@@ -133,6 +137,7 @@ impl World {
         let mut rules = self.rules.clone();
         rules.node_lease = rules.node_lease.max(self.dead_for);
         rules.lock_ttl = rules.lock_ttl.max(self.dead_for);
+        rules.slack += machine::late_since(self.watched_us);
         rules
     }
 
