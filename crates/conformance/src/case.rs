@@ -25,8 +25,8 @@ pub struct Case {
     pub property: &'static str,
     /// What must hold, in one sentence.
     pub promise: &'static str,
-    /// Why it cannot be asked of this subject, if that is known before it runs. A few cases find out while they run: see
-    /// [`Status::NotApplicable`].
+    /// Why it cannot be asked of this subject, if that is known before it runs. A few cases find
+    /// out while they run: see [`Status::NotApplicable`].
     pub not_applicable: Option<&'static str>,
     spec: &'static Spec,
     subject: Subject,
@@ -41,11 +41,12 @@ pub(crate) struct Spec {
     pub(crate) body: fn(Context) -> BoxFuture<'static, Outcome>,
 }
 
-/// What a case cannot do without. A case that would have nothing to check on some stores declares it here, so that it
-/// shows there as not applicable instead of passing.
+/// What a case cannot do without. A case that would have nothing to check on some stores declares
+/// it here, so that it shows there as not applicable instead of passing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// A holder that dies: a worker process where leases hang on sessions, since a session of this process lives on.
+    /// A holder that dies: a worker process where leases hang on sessions, since a session of this
+    /// process lives on.
     DeadHolder,
     /// Waiting clients are served first come, first served.
     Fifo,
@@ -53,10 +54,6 @@ pub(crate) enum Needs {
     GlobalTokens,
     /// A lock passes to the next owner in one store step.
     HandOver,
-    /// Leases that run out each by itself.
-    LeasePerLock,
-    /// Leases that hang on the holder's session.
-    LeaseBySession,
     /// The store has no such step.
     NoHandOver,
     /// The store has no tickets.
@@ -67,7 +64,8 @@ pub(crate) enum Needs {
     Tickets,
 }
 
-/// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`, followed by its [`Needs`] if it has any.
+/// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`, followed by its
+/// [`Needs`] if it has any.
 macro_rules! case {
     ($property:ident :: $name:ident, $promise:literal $(, $needs:ident)*) => {
         $crate::case::Spec {
@@ -120,8 +118,9 @@ impl CaseResult {
 }
 
 /// All cases for a subject, in a fixed order. A case whose promise the subject does not make is
-/// [not applicable](Case::not_applicable). One case for each feature that a store may lack asks for it all the same where
-/// it is missing: the right answer is then [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported).
+/// [not applicable](Case::not_applicable). One case for each feature that a store may lack asks for
+/// it all the same where it is missing: the right answer is then
+/// [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported).
 #[must_use]
 pub fn cases(subject: &Subject) -> Vec<Case> {
     ALL.iter()
@@ -156,11 +155,6 @@ impl Needs {
                 "this store's tokens rise per name",
             ),
             Self::HandOver => (!can.hand_over, "this store has no hand-over in one step"),
-            Self::LeasePerLock => (
-                by_session,
-                "this store's leases hang on sessions: a lock does not expire while its session lives",
-            ),
-            Self::LeaseBySession => (!by_session, "this store's leases do not hang on sessions"),
             Self::NoHandOver => (can.hand_over, "this store has hand-overs"),
             Self::NoTickets => (can.tickets, "this store has tickets"),
             Self::Processes if can.reach == Reach::Process => (

@@ -26,8 +26,8 @@ impl Failure {
         }
     }
 
-    /// The end of a case that only the store itself could show not to apply, after it was seen that the store claims
-    /// nothing there.
+    /// The end of a case that only the store itself could show not to apply, after it was seen that
+    /// the store claims nothing there.
     #[track_caller]
     pub(crate) fn not_applicable(reason: &str) -> Self {
         Self {

@@ -26,10 +26,11 @@
 //! | `layer` | [`RecordsLayer`]: records with a difference, for tests of what rests on a store |
 //!
 //! # Guarantees
-//! The suite may run on a shared store: every case uses names of its own that start with `conformance-` (one case also
-//! takes a few bare names such as `.` for an instant), and removes what it left. Nothing is skipped in silence, and nothing
-//! passes that was not checked: a case declares what it needs, and shows as not applicable, with the reason, where the
-//! store does not promise it. One case for each missing feature checks that the answer is
+//! The suite may run on a shared store: every case uses names of its own that start with
+//! `conformance-` (one case also takes a few bare names such as `.` for an instant), and removes
+//! what it left. Nothing is skipped in silence, and nothing passes that was not checked: a case
+//! declares what it needs, and shows as not applicable, with the reason, where the store does not
+//! promise it. One case for each missing feature checks that the answer is
 //! [`Unsupported`](distlock_core::ErrorKind::Unsupported).
 //!
 //! Bounds on time are either the promise itself (a loss is told at most 250 ms of running time after the deadline, a

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::{
-    Attempt, DistLock, Lease, OwnerId, ReleaseOutcome, Released, Renew, Renewal, Renewed, Ttl,
-    margin,
+    Attempt, DistLock, Lease, OwnerId, Released, Renew, Renewal, Renewed, Ttl, margin,
 };
 
 use crate::{
@@ -51,13 +50,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         expiry::expired_owner_cannot_renew,
-        "the owner of an expired lock cannot renew it, also when nobody took it",
-        LeasePerLock
-    ),
-    case!(
-        expiry::living_session_keeps_its_locks,
-        "where leases hang on sessions, a lock does not expire while its owner's session lives",
-        LeaseBySession
+        "the owner of an expired lock cannot renew it, also when nobody took it"
     ),
     case!(
         expiry::late_release_harms_nobody,
@@ -232,24 +225,6 @@ async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
     ensure!(
         raw.inspect(&lease.name).await?.held.is_none(),
         "it stays free"
-    );
-    Ok(())
-}
-
-async fn living_session_keeps_its_locks(cx: Context) -> Outcome {
-    let (raw, ttl) = (cx.raw().await?, cx.short());
-    let asked = now();
-    let lease = granted(&*raw, &cx.name("a"), ttl).await?;
-    sleep_until(asked + cx.gone_after(ttl)).await;
-    let held = cx.locker().await?.inspect(lease.name.as_str()).await?.held;
-    ensure_eq!(
-        held.and_then(|held| held.token),
-        lease.token,
-        "the token that others see"
-    );
-    ensure!(
-        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
-        "held until released"
     );
     Ok(())
 }

@@ -119,8 +119,8 @@ async fn left_alone(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
     Ok((guard, deadline))
 }
 
-/// No task asks whether the guard is valid or what remains: such a question finds the loss by itself, and would tell
-/// those who wait.
+/// No task asks whether the guard is valid or what remains: such a question finds the loss by
+/// itself, and would tell those who wait.
 async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     // Dropped at the end only: a guard that is dropped is released instead of lost.

@@ -52,8 +52,7 @@ pub(crate) const CASES: &[Spec] = &[
     case!(
         ownership::hand_over_needs_a_live_lease,
         "an expired lock is not handed over",
-        HandOver,
-        LeasePerLock
+        HandOver
     ),
     case!(
         ownership::hand_over_is_unsupported,
