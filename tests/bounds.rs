@@ -1,13 +1,10 @@
 //! How long every call may take while its store hangs, as the documentation says, with every
 //! time-out option of the store at its maximum: a bound must not depend on options.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::{future::Future, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use distlock::{Locker, Store};
+use distlock::{Clock as _, Locker, Store, SystemClock};
 use distlock_harness::{
     Direction, FaultProxy,
     servers::{
@@ -86,7 +83,7 @@ async fn sqlite() -> Result<()> {
     sqlx::raw_sql("BEGIN EXCLUSIVE")
         .execute(&mut intruder)
         .await?;
-    calls_end(stores).await
+    Box::pin(calls_end(stores)).await
 }
 
 /// A server that is connected to and says nothing any more.
@@ -105,7 +102,7 @@ async fn hanging(proxy: &FaultProxy, at: &str, options: &str) -> Result<()> {
         }
     });
     let [briefly, long] = opening;
-    tokio::try_join!(calls_end(stores), briefly, long)?;
+    tokio::try_join!(Box::pin(calls_end(stores)), briefly, long)?;
     Ok(())
 }
 
@@ -170,12 +167,13 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
         )
     };
     let close = async {
-        // A guard that is dropped, a caller who waits, one who went away, and one who is not polled.
+        // A guard that is dropped, a caller who waits, one who went away, and one who is not
+        // polled.
         drop(closing.guard()?);
         let locker = closing.locker.clone();
         let waits = tokio::spawn(locker.lock("e").wait_forever().acquire());
         let left = tokio::spawn(locker.lock("f").wait_forever().acquire());
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        SystemClock.sleep(Duration::from_millis(100)).await;
         left.abort();
         let mut idle = Box::pin(locker.lock("g").wait_forever().acquire());
         let _ = futures_util::poll!(&mut idle);
@@ -207,9 +205,9 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
 
 /// What comes of a call, which must not take longer than it is documented to.
 async fn ends<T>(what: &str, limit: Duration, call: impl Future<Output = T>) -> Result<T> {
-    let begun = Instant::now();
+    let begun = SystemClock.now();
     let answer = tokio::time::timeout(limit + Duration::from_secs(60), call).await;
-    let took = begun.elapsed();
+    let took = SystemClock.now().since(begun);
     #[expect(
         clippy::print_stderr,
         reason = "what is seen is told where a test fails"

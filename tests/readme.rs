@@ -1,4 +1,5 @@
-//! The README's first program, built and run as a reader would: a new project with the lines that the README gives.
+//! The README's first program, built and run as a reader would: a new project with the lines that
+//! the README gives.
 
 use std::{
     env, fs,
@@ -46,8 +47,8 @@ fn target() -> PathBuf {
     temporary.parent().unwrap().to_owned()
 }
 
-/// Built fast rather than well, except for SQLite itself: its C code takes longest and, built as the workspace builds it,
-/// is there already.
+/// Built fast rather than well, except for SQLite itself: its C code takes longest and, built as
+/// the workspace builds it, is there already.
 const PROFILE: &str = "
 [profile.dev]
 debug = false

@@ -35,7 +35,8 @@ enum Sabotage {
     NeverExpires,
     NeverLeaves,
     NeverWakes,
-    /// Nothing is wrong: it has neither tickets nor hand-overs nor an order of waiting, and says so.
+    /// Nothing is wrong: it has neither tickets nor hand-overs nor an order of waiting, and says
+    /// so.
     CanDoLess,
     /// It says that it has no hand-overs, and does them.
     HandsOverInSilence,
@@ -179,8 +180,8 @@ async fn an_honest_backend_is_not_accused() {
     );
 }
 
-/// Nor is one that can less and says so. What it does not claim shows as not applicable, never as passed, and one case
-/// for each such feature checks that the store refuses it.
+/// Nor is one that can less and says so. What it does not claim shows as not applicable, never as
+/// passed, and one case for each such feature checks that the store refuses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_modest_backend_is_not_accused_and_not_praised() {
     let mut all = Vec::new();

@@ -342,8 +342,9 @@ impl Drop for BlockingWriter {
     }
 }
 
-/// `distlock run` over `url`, whose store is cut off by `cut` 0.9 s before its command ends by itself, well inside its
-/// lease: the command has succeeded, though nobody could be told of the release.
+/// `distlock run` over `url`, whose store is cut off by `cut` 0.9 s before its command ends by
+/// itself, well inside its lease: the command has succeeded, though nobody could be told of the
+/// release.
 pub(crate) fn a_command_that_ended_inside_its_lease_has_succeeded(
     home: &Home,
     url: &str,

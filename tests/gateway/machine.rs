@@ -1,5 +1,6 @@
-//! How late a busy machine lets its processes run. The documented slack e is that of a machine that has
-//! time; what a machine without time takes longer is measured here, apart from all that is tested.
+//! How late a busy machine lets its processes run. The documented slack e is that of a machine that
+//! has time; what a machine without time takes longer is measured here, apart from all that is
+//! tested.
 
 use std::{
     sync::{Mutex, OnceLock, PoisonError, mpsc},
@@ -9,8 +10,8 @@ use std::{
 
 use crate::world::now_us;
 
-/// Of how many wake-ups one measurement consists: as many as a login, with its calls to a store and to
-/// another node, needs on its way through the processes.
+/// Of how many wake-ups one measurement consists: as many as a login, with its calls to a store and
+/// to another node, needs on its way through the processes.
 const WAKE_UPS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(50);
 

@@ -22,7 +22,8 @@
 //! # }
 //! ```
 //!
-//! [`Memory::new`] is a store of its own. [`Memory::shared`] is the one of that name that all of the process share.
+//! [`Memory::new`] is a store of its own. [`Memory::shared`] is the one of that name that all of
+//! the process share.
 //!
 //! - `table`: the lock table, a synchronous state machine with the time passed in. Public, so that a server can host it.
 //! - `line`: who waits for a lock, in order. `row`: one held lock.
@@ -72,11 +73,13 @@ impl Memory {
         }
     }
 
-    /// The store of this name that the whole process shares, on the machine's clock. The first call makes it.
+    /// The store of this name that the whole process shares, on the machine's clock. The first call
+    /// makes it.
     ///
-    /// It is kept until the process ends, also when nobody has a handle: otherwise a lock would become free, and its
-    /// fencing tokens could start again, because its holder's client was closed. So each name costs memory for as long as
-    /// the process lives: names belong into the configuration and are not made from requests.
+    /// It is kept until the process ends, also when nobody has a handle: otherwise a lock would
+    /// become free, and its fencing tokens could start again, because its holder's client was
+    /// closed. So each name costs memory for as long as the process lives: names belong into the
+    /// configuration and are not made from requests.
     #[must_use]
     pub fn shared(name: &str) -> Self {
         static STORES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());

@@ -37,8 +37,9 @@
 //! - Replication is asynchronous: a failover may forget the latest locks. The old holder is told at its next renewal
 //!   ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)), and a fenced resource refuses it before that, if the
 //!   clocks of the servers agree: behind the old one's, the new primary's tokens may be lower, and the new holder is refused.
-//! - With Sentinel a primary is used only while a majority of the sentinels names it, and no lease is believed for longer
-//!   than its TTL from the first question that found one: after a failover two may be valid for one TTL at the most.
+//! - With Sentinel a primary is used only while a majority of the sentinels names it, and no lease
+//!   is believed for longer than its TTL from the first question that found one: after a failover
+//!   two may be valid for one TTL at the most.
 //! - Leases live on the server's clock: when it is stepped forward by more than a lease, the next holder is let in while the
 //!   one before still believes, and only the token tells them apart.
 //! - Waiting sends next to nothing: the server tells when a lock changes. Each process asks once in ten seconds all the same.

@@ -1,9 +1,10 @@
 //! The way to the primary that serves a bucket: one server, what the sentinels say, or the slots of a cluster.
 //!
-//! The driver makes the connections. Slots, redirects and reconnecting are ours, because the driver's own cluster
-//! connection sends again by itself what may have happened already, and does not tell which server answered: a release
-//! that was sent twice would look like a lost lock, and a lost history like a kept one. Sentinels are ours as well,
-//! because the driver believes the first that answers.
+//! The driver makes the connections. Slots, redirects and reconnecting are ours, because the
+//! driver's own cluster connection sends again by itself what may have happened already, and does
+//! not tell which server answered: a release that was sent twice would look like a lost lock, and a
+//! lost history like a kept one. Sentinels are ours as well, because the driver believes the first
+//! that answers.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -83,8 +84,9 @@ impl Router {
         }
     }
 
-    /// Since when a lease of this TTL may count at the most: the first question of a round in which a majority of the
-    /// sentinels named the primary. `None` where nobody arbitrates between primaries.
+    /// Since when a lease of this TTL may count at the most: the first question of a round in which
+    /// a majority of the sentinels named the primary. `None` where nobody arbitrates between
+    /// primaries.
     ///
     /// # Errors
     /// As [`Router::link`], when no majority names one.
@@ -137,8 +139,8 @@ impl Router {
         self.patiently(|| cluster.map(&self.dialer)).await.map(Some)
     }
 
-    /// Asks for a cluster's map until it names these servers, to which redirects led. Some servers hear of a change
-    /// later than others.
+    /// Asks for a cluster's map until it names these servers, to which redirects led. Some servers
+    /// hear of a change later than others.
     pub(crate) async fn renew_map(&self, named: &[Endpoint]) {
         let Shape::Cluster(cluster) = &self.shape else {
             return;

@@ -37,7 +37,8 @@ fn stop_replication(servers: &RedisSentinels) {
     assert_eq!(servers.primary.command(&kill).unwrap(), "1");
 }
 
-/// Waits until these sentinels name the replica of the beginning. The moment is late rather than early.
+/// Waits until these sentinels name the replica of the beginning. The moment is late rather than
+/// early.
 async fn name_the_other(servers: &RedisSentinels, sentinels: &[usize]) -> Instant {
     let port = servers.replica.port();
     eventually_async("another primary is named", SOON, || async {

@@ -43,8 +43,8 @@ impl TablesStatus {
     }
 }
 
-/// What to do about tables that say they are of our version and that no version of ours made. `separator` stands between the
-/// statement's tables.
+/// What to do about tables that say they are of our version and that no version of ours made.
+/// `separator` stands between the statement's tables.
 pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> String {
     let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
     format!(

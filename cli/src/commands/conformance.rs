@@ -119,7 +119,8 @@ impl Conformance {
         } else {
             capabilities.backend.to_owned()
         };
-        // A private store (`memory:?private=true`) would be another, empty one if it was opened again.
+        // A private store (`memory:?private=true`) would be another, empty one if it was opened
+        // again.
         let shared = if within_process {
             Some(first)
         } else {

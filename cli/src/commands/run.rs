@@ -32,9 +32,10 @@ use supervise::{End, Supervision};
 /// ended. What is left running in the group when the command ends is terminated. TERM, INT, HUP, QUIT, USR1 and USR2 are
 /// passed on, except those that were ignored from the start, as under nohup.
 ///
-/// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and KILL no later than
-/// when it does; if it is gone already (released by force, say), KILL at once. The exit code is then 76. A command that
-/// ended by itself while the lock was held has succeeded, also when the store cannot be told of the release.
+/// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and
+/// KILL no later than when it does; if it is gone already (released by force, say), KILL at once.
+/// The exit code is then 76. A command that ended by itself while the lock was held has succeeded,
+/// also when the store cannot be told of the release.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
@@ -150,8 +151,8 @@ impl Run {
             .await;
         let released = guard.release().await;
         let outcome = match (end, &released) {
-            // The store gave the lock away while the lease had time left, between two renewals, so the command ran on:
-            // somebody else may have had the lock meanwhile.
+            // The store gave the lock away while the lease had time left, between two renewals, so
+            // the command ran on: somebody else may have had the lock meanwhile.
             (Ok(End::ByItself(_, held_until)), Released::AlreadyLost(reason))
                 if locker.clock().now() < held_until =>
             {
@@ -160,8 +161,9 @@ impl Run {
                 ));
                 Ok(code::LOST)
             }
-            // Until its deadline a lease is the holder's alone. One that ran out after the command's end, while the store
-            // could not be told of the release, does not make the command's work unsafe.
+            // Until its deadline a lease is the holder's alone. One that ran out after the
+            // command's end, while the store could not be told of the release, does not make the
+            // command's work unsafe.
             (Ok(End::ByItself(status, _)), Released::AlreadyLost(reason)) => {
                 output::tell(format_args!(
                     "warning: {name:?} could not be released and has ended by itself, after the command had: {reason}"

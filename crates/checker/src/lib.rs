@@ -31,9 +31,10 @@
 //! A run too long to be kept is watched by a [`Judge`] while it lasts: fewer invariants, and no history.
 //!
 //! # What counts
-//! A report says how often each invariant could have been broken ([`Report::looked_at`]). What put an
-//! invariant at no risk is checked as well, and does not count: a run in which nobody lost a lock
-//! proves nothing about lost locks (I13), and one without a late delete nothing about these (I5).
+//! A report says how often each invariant could have been broken ([`Report::looked_at`]). What put
+//! an invariant at no risk is checked as well, and does not count: a run in which nobody lost a
+//! lock proves nothing about lost locks (I13), and one without a late delete nothing about these
+//! (I5).
 //!
 //! # What it takes for granted
 //! All times come from one machine's boot-time clock. A node that was paused may write down late what it did before the pause,

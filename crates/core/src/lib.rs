@@ -35,9 +35,9 @@
 //! - [`Guard::lost`] resolves at the latest 250 ms of running time after the local deadline, which is earlier than the
 //!   store's, whatever renewals or the user's runtime do.
 //! - Every future may be dropped at any await. What was granted meanwhile is given back, within one TTL at the latest.
-//! - Every call ends within a bound when the store hangs. Taking one lock or several: 5 s beyond the wait that was asked for;
-//!   a release or an extension: 5 s for each of its steps at the store, four at most; a look: 10 s; closing: 10 s. No option
-//!   of a store makes these longer.
+//! - Every call ends within a bound when the store hangs. Taking one lock or several: 5 s beyond
+//!   the wait that was asked for; a release or an extension: 5 s for each of its steps at the
+//!   store, four at most; a look: 10 s; closing: 10 s. No option of a store makes these longer.
 
 mod acquire;
 mod bounded;

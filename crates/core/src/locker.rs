@@ -220,8 +220,8 @@ impl Locker {
     /// Refuses new locks, ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes the
     /// connections. Guards that are still held are not renewed any more and are lost at their deadline: release them first.
     ///
-    /// It takes at most 10 seconds, whatever the store does and whatever its options are. What the store has not
-    /// answered until then is left to end by itself, with its lease.
+    /// It takes at most 10 seconds, whatever the store does and whatever its options are. What the
+    /// store has not answered until then is left to end by itself, with its lease.
     ///
     /// # Cancel safety
     /// Safe: calling it again goes on where it stopped.
@@ -229,8 +229,9 @@ impl Locker {
         self.inner.closed.send_replace(true);
         let clock = &*self.inner.clock;
         let until = clock.now() + LANDING;
-        // What is granted to callers now is given back while there still is a connection. Not for ever:
-        // somebody may keep a future that is not polled any more. Releases get a second even then.
+        // What is granted to callers now is given back while there still is a connection. Not for
+        // ever: somebody may keep a future that is not polled any more. Releases get a second even
+        // then.
         at_most(clock, LANDING, self.inner.nobody_asks()).await;
         let left = until.since(clock.now()).max(Duration::from_secs(1));
         at_most(clock, left, self.inner.keeper.settled()).await;

@@ -92,7 +92,8 @@ impl Store {
         self.locker().ready().await
     }
 
-    /// Closes the locker (see [`Locker::close`]) and the records' connections, in at most 10 seconds.
+    /// Closes the locker (see [`Locker::close`]) and the records' connections, in at most 10
+    /// seconds.
     ///
     /// # Cancel safety
     /// Safe: calling it again goes on where it stopped.

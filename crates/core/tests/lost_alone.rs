@@ -1,5 +1,6 @@
-//! A loss is told to those who only wait for it. No test in this file asks a guard whether it is valid, or what remains,
-//! before its waiters were told: such a question finds the loss by itself and tells them.
+//! A loss is told to those who only wait for it. No test in this file asks a guard whether it is
+//! valid, or what remains, before its waiters were told: such a question finds the loss by itself
+//! and tells them.
 
 mod support;
 
@@ -58,7 +59,8 @@ impl World {
         }
     }
 
-    /// Whoever waits is told at the deadline or within [`NOTICE`] of it, not before, and all are told the same.
+    /// Whoever waits is told at the deadline or within [`NOTICE`] of it, not before, and all are
+    /// told the same.
     async fn all_told(&self, mut waiting: JoinSet<Ended>, reason: LossReason) {
         self.pass(DEADLINE - Duration::from_millis(100)).await;
         assert!(waiting.try_join_next().is_none(), "told too early");

@@ -18,7 +18,8 @@ const UNKILLABLE: Duration = Duration::from_secs(10);
 /// How it ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// The command ended while the lock was held, and would have been for as long as this if it had not been released.
+    /// The command ended while the lock was held, and would have been for as long as this if it had
+    /// not been released.
     ByItself(ExitStatus, Moment),
     /// The lock was lost, or was about to be, and the command was ended for it.
     LockLost,

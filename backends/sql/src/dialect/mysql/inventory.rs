@@ -1,4 +1,5 @@
-//! Statements about the tables themselves: what is there, what the user may do with it, and how much is in it. They are sent when tables are set up, and by the doctor.
+//! Statements about the tables themselves: what is there, what the user may do with it, and how
+//! much is in it. They are sent when tables are set up, and by the doctor.
 
 use super::statements::{NOBODY, NOW, Statements};
 

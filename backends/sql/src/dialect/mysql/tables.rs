@@ -62,7 +62,8 @@ pub(super) async fn ready(wire: &mut Wire, shared: &Shared) -> Result<(Variables
     Ok((variables, tables))
 }
 
-/// Brings the tables up to date. Says from which version it went, and what it mended in tables that had the latest one.
+/// Brings the tables up to date. Says from which version it went, and what it mended in tables that
+/// had the latest one.
 pub(super) async fn migrate(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
     let mut wire = connect(shared).await?;
     let (_, found) = introduce(&mut wire, shared).await?;
@@ -88,8 +89,8 @@ pub(super) async fn migrate(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
     Ok((version, mends))
 }
 
-/// The version of the tables, 0 when there are none, and what is to be mended in tables that have the latest one. Changes
-/// nothing.
+/// The version of the tables, 0 when there are none, and what is to be mended in tables that have
+/// the latest one. Changes nothing.
 pub(super) async fn version(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
     let mut wire = connect(shared).await?;
     let (_, found) = introduce(&mut wire, shared).await?;
@@ -167,8 +168,8 @@ async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>>
         .transpose()
 }
 
-/// Whether those of our tables that are there are as a version of ours made them: others are another program's, and are left
-/// alone.
+/// Whether those of our tables that are there are as a version of ours made them: others are
+/// another program's, and are left alone.
 async fn parts_are_ours(wire: &mut Wire, shared: &Shared) -> Result<()> {
     let found = run(wire, shared, shared.statements.parts()).await?;
     let differences = shape::compare(shared, &found, true)?;

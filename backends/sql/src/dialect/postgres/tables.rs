@@ -104,7 +104,8 @@ async fn found(connection: &mut PgConnection, shared: &Shared) -> Result<Found> 
     })
 }
 
-/// Whether those of our tables that are there are as distlock makes them: others are another program's, and are left alone.
+/// Whether those of our tables that are there are as distlock makes them: others are another
+/// program's, and are left alone.
 async fn are_ours(connection: &mut PgConnection, shared: &Shared) -> Result<()> {
     let differences = differences(connection, shared, true).await?;
     if differences.is_empty() {
