@@ -59,7 +59,7 @@ fn tables() -> Vec<Table> {
 /// For each part of each table that is there: the table, the part, and what it is. Of the checks
 /// only those of a range are looked for. An index counts that is unique for one whole column, for
 /// every row and at once, and compares as the column does: the statement that takes a lock can do
-/// with no other.
+/// with no other. Quotes are left out, because `quote_all_identifiers` puts them everywhere.
 pub(super) const PARTS: &str = "
 WITH ours AS (
     SELECT c.oid, c.relname::text AS name, c.relkind, c.relpersistence
@@ -73,7 +73,7 @@ SELECT name, 'storage',
   FROM ours
 UNION ALL
 SELECT o.name, a.attname::text,
-       format_type(a.atttypid, a.atttypmod) ||
+       replace(format_type(a.atttypid, a.atttypmod), '\"', '') ||
        CASE WHEN a.attname IN ('lock_name', 'record_key') AND a.attcollation <> 0
             THEN ' collate ' ||
                  (SELECT CASE WHEN oid = 950 THEN 'C'
@@ -84,9 +84,10 @@ SELECT o.name, a.attname::text,
             SELECT FROM pg_constraint k
              WHERE k.conrelid = o.oid AND k.contype = 'c' AND k.convalidated
                AND k.conkey = ARRAY[a.attnum]
-               AND (pg_get_constraintdef(k.oid) LIKE '%(' || a.attname::text || ' >= 1)'
-                                                     || '%<= ''9007199254740991''%'
-                    OR pg_get_constraintdef(k.oid) LIKE '%(' || a.attname::text || ' = 1)%'))
+               AND (replace(pg_get_constraintdef(k.oid), '\"', '')
+                        LIKE '%(' || a.attname::text || ' >= 1)%<= ''9007199254740991''%'
+                    OR replace(pg_get_constraintdef(k.oid), '\"', '')
+                        LIKE '%(' || a.attname::text || ' = 1)%'))
             THEN ' with a check of its range' ELSE '' END
   FROM ours o JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
 UNION ALL
