@@ -158,24 +158,33 @@ fn wrong_urls_of_sentinels() {
     let refused = |url: &str, code, says: &[&str]| {
         is_refused(&home, &format!("redis+sentinel://{url}"), code, says);
     };
-    let both = ["`password`", "`sentinel_password`", &sentinel];
-    refused(&format!("nobody:canary@{sentinel}/mymaster"), 77, &both);
-    refused(&format!("{sentinel}/mymaster?{wrong}"), 77, &both);
-    refused(&format!("{closed}/mymaster"), 77, &both[..2]);
+    let of_primary = ["refused the credentials", &primary];
+    refused(
+        &format!("nobody:canary@{sentinel}/mymaster"),
+        77,
+        &of_primary,
+    );
+    let option = "`sentinel_password`";
+    refused(
+        &format!("{sentinel}/mymaster?{wrong}"),
+        77,
+        &[option, &sentinel],
+    );
+    refused(&format!("{closed}/mymaster"), 77, &[option, &closed]);
     let absent = format!(":canary@{gone}/mymaster");
     refused(&absent, 69, &["cannot connect", &gone]);
-    let late = ["did not answer in time", "or the primary"];
+    let late = ["did not answer in time", &silent];
     refused(&format!(":canary@{silent}/mymaster"), 69, &late);
     refused(&format!("{sentinel}/mute?password=canary"), 69, &late);
     refused(
         &format!("{sentinel}/nothing?password=canary"),
         69,
-        &["know no", &sentinel],
+        &["knows no primary of the name nothing", &sentinel],
     );
     refused(
         &format!(":canary@{primary}/mymaster"),
         69,
-        &["not point to a sentinel", &primary],
+        &["is no sentinel", &primary],
     );
 }
 
@@ -223,23 +232,16 @@ fn wrong_urls_of_servers_that_speak_tls() {
     let at = server.address().to_string();
     let (sentinels, cluster) = (sentinels.url(), cluster.url());
     let (certificate, tls) = ("certificate", "wants TLS");
+    // Whichever of several servers was asked.
+    let any = "127.0.0.1:";
     for (url, what, at) in [
         (format!("{plain}?password=canary"), tls, &*at),
         (format!("{secured}?password=canary"), certificate, &at),
         (format!("{secured}?{wrong}"), certificate, &at),
-        (
-            format!("{sentinels}?tls=true&{wrong}"),
-            certificate,
-            &sentinels,
-        ),
-        (format!("{sentinels}?password=canary"), tls, &sentinels),
-        // Whichever of its servers was asked.
-        (
-            format!("{cluster}?tls=true&{wrong}"),
-            certificate,
-            "127.0.0.1:",
-        ),
-        (format!("{cluster}?password=canary"), tls, "127.0.0.1:"),
+        (format!("{sentinels}?tls=true&{wrong}"), certificate, any),
+        (format!("{sentinels}?password=canary"), tls, any),
+        (format!("{cluster}?tls=true&{wrong}"), certificate, any),
+        (format!("{cluster}?password=canary"), tls, any),
     ] {
         is_refused(&home, &url, 69, &[what, at]);
     }

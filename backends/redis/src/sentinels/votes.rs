@@ -108,6 +108,9 @@ impl Votes {
 
     /// What stood in the way, for people.
     pub(super) fn explain(&self) -> String {
+        if self.answered() == 0 {
+            return "the sentinels did not answer in time".into();
+        }
         let mut named: Vec<_> = self.of.values().map(ToString::to_string).collect();
         named.sort();
         named.dedup();
