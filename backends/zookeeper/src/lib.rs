@@ -21,7 +21,7 @@
 //! | `config` | options, checked once |
 //! | `ensemble`, `connect` | the backend's own threads, and one session after the other on them |
 //! | `pump` | what drives the connection: one of these threads, helped by whoever sends a request |
-//! | `session`, `proof` | one session: reconnects, its end; until when it can be trusted |
+//! | `session`, `proof` | one session: reconnects, its end; how it is proven to live, and until when |
 //! | `names`, `sequence` | where things are in the tree; the order of a queue, also across the counter's wrap-around |
 //! | `recipe` | the queue's steps: line up, look who is ahead, leave; what is done when an answer was lost |
 //! | `nodes`, `warden` | what became of each node: held, left, removed by others, run out |

@@ -17,10 +17,11 @@
 use std::{
     fmt,
     future::Future,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+
+mod proving;
 
 use distlock_core::{Clock, Epoch, LossReason, Moment, Result};
 use tokio::{
@@ -32,41 +33,13 @@ use zookeeper_client as zk;
 use crate::{
     config::AclPolicy,
     ensemble::Ensemble,
-    error::{
-        Access, closed, meaning, no_answer, not_connected, not_trusted, session_ended, unanswered,
-    },
+    error::{Access, closed, no_answer, not_connected, session_ended, unanswered},
     names::Layout,
-    nodes::{Node, Nodes},
+    nodes::Nodes,
     proof::{self, ProofChain},
     pump::Line,
     runs::Runs,
 };
-
-/// How long somebody else's proof is waited for. Renewals wait too, and must not depend on anybody.
-const OTHERS_PROOF: Duration = Duration::from_millis(100);
-
-/// Of a node whose data does not matter.
-const ANY_VERSION: i32 = -1;
-
-/// How many nodes one request checks: an answer stays far below what the servers send.
-const CHECKED_AT_ONCE: usize = 500;
-
-/// After which part of its timeout a session is given up that nobody answers for: by then its
-/// leases are over, a tenth of two thirds of the timeout before the session itself would lose its
-/// trust.
-const SILENCE_PERCENT: u32 = 55;
-
-/// Whose turn it is to send a proof, and since when.
-struct ProofTurn<'a>(&'a Session, Moment);
-
-impl Drop for ProofTurn<'_> {
-    fn drop(&mut self) {
-        let Self(session, began) = self;
-        // Somebody else may have begun anew since.
-        lock(&session.proving).take_if(|proving| proving == began);
-        session.proof_is_over.notify_waiters();
-    }
-}
 
 /// One session.
 pub(crate) struct Session {
@@ -220,15 +193,6 @@ impl Session {
         self.link.borrow().generation
     }
 
-    /// Makes the reads that follow on this client as new as what a quorum has committed. Nobody
-    /// waits for it: a server answers in order. It is a write without effect, because a leader that
-    /// was deposed goes on answering `sync`; and it is committed also where these credentials may
-    /// not read the root.
-    pub(crate) fn commit_ahead(&self, client: &zk::Client) {
-        self.ensemble.requests.add(1);
-        drop(check(client, &[self.layout().root.clone()]));
-    }
-
     /// Sends requests whose answers are waited for right afterwards.
     pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
         self.ensemble.pump.send(requests)
@@ -260,182 +224,6 @@ impl Session {
             at: self.clock().now(),
             generation: self.link.borrow().generation,
         }
-    }
-
-    /// That request was answered. `committed` = it was a write.
-    pub(crate) fn answered(&self, sent: Sent, committed: bool) {
-        let now = self.clock().now();
-        let mut proof = lock(&self.proof);
-        // With the mutex held, because a reconnect is made known before it begins a new chain.
-        let link = *self.link.borrow();
-        if link.verified && link.generation == sent.generation {
-            proof.answered(sent.at, now, committed);
-        }
-    }
-
-    /// Makes sure that the session can be trusted for a while: for as long as `wanted`, or the
-    /// least that a grant is worth giving for. Answers with the end of it. A proof that was sent at
-    /// `since` or later is good enough, unless it says less than that; then a new chain is waited
-    /// for, which takes a tick of the servers.
-    pub(crate) async fn trusted_for(
-        &self,
-        wanted: Duration,
-        mut since: Moment,
-        until: Moment,
-    ) -> Result<Moment> {
-        let wanted = wanted.min(lock(&self.proof).least_trust());
-        loop {
-            self.prove(since, until).await?;
-            let now = self.clock().now();
-            let (trusted_until, pause) = {
-                let proof = lock(&self.proof);
-                (proof.trusted_until(), proof.next_write_in(now, wanted))
-            };
-            if trusted_until >= now + wanted {
-                return Ok(trusted_until);
-            }
-            if now + pause > until {
-                return Err(not_trusted());
-            }
-            tracing::debug!(?pause, "waiting for a proof that the session lives");
-            tokio::select! {
-                biased;
-                _ = self.wait_for_end() => return Err(session_ended()),
-                () = self.clock().sleep(pause) => {}
-            }
-            since = self.clock().now();
-        }
-    }
-
-    /// Makes sure that a write of this session was committed that was sent at `since` or later. It
-    /// checks that the nodes of the locks are there that the session holds, so it serves all of
-    /// them.
-    pub(crate) async fn prove(&self, since: Moment, until: Moment) -> Result<()> {
-        let _turn = loop {
-            let mut over = pin!(self.proof_is_over.notified());
-            over.as_mut().enable();
-            if lock(&self.proof).committed() >= since {
-                return Ok(());
-            }
-            let wait = match self.begin_proof() {
-                Ok(turn) => break turn,
-                Err(wait) => wait,
-            };
-            tokio::select! {
-                biased;
-                () = over => {}
-                () = self.clock().sleep(wait) => {}
-            }
-        };
-        self.connected(until).await?;
-        let client = self.client()?;
-        let held = self.nodes.held();
-        let sent = self.sending();
-        let paths: Vec<_> = held.iter().map(|node| node.path()).collect();
-        let root = [self.layout().root.clone()];
-        let paths = if paths.is_empty() { &root[..] } else { &paths };
-        // All are on their way before the first is waited for.
-        let checks: Vec<_> = paths
-            .chunks(CHECKED_AT_ONCE)
-            .map(|paths| check(&client, paths))
-            .collect();
-        for (first, check) in (0..).step_by(CHECKED_AT_ONCE).zip(checks) {
-            let failed = match self.answer(Access::Read, until, check).await? {
-                Ok(failed) => failed,
-                Err(error) => return Err(meaning(error, Access::Read)),
-            };
-            // A write that fails is committed too. Only the first failure is told; the rest is
-            // checked next time.
-            if let Some((at, zk::Error::NoNode)) = failed
-                && let Some(node) = held.get(first + at)
-            {
-                self.removed(node);
-            }
-        }
-        self.answered(sent, true);
-        Ok(())
-    }
-
-    /// Somebody else removed a node of ours. `true` = it was not known yet.
-    pub(crate) fn removed(&self, node: &Arc<Node>) -> bool {
-        let news = node.gone(LossReason::Removed);
-        if news {
-            tracing::warn!(path = node.path(), "our node was removed by somebody else");
-            self.ensemble.bury(node.owner, LossReason::Removed);
-            self.nodes.remove(node);
-        }
-        news
-    }
-
-    /// Lets a request pass the leader in each period, and gives the session up when none is
-    /// answered any more.
-    async fn keep_proving(self: Arc<Self>) {
-        let period = lock(&self.proof).period();
-        let silence = self.timeout * SILENCE_PERCENT / 100;
-        while self.ended().is_none() {
-            let heard = lock(&self.proof).heard();
-            tokio::select! {
-                biased;
-                _ = self.wait_for_end() => return,
-                () = self.clock().sleep((heard + period).since(self.clock().now())) => {}
-            }
-            // A process that was stopped finds the answers it has missed within a moment.
-            let limit = (heard + silence).max(self.clock().now() + self.timeout / 20);
-            if lock(&self.proof).heard() == heard && self.beat(limit).await.is_err() {
-                let now = self.clock().now();
-                if now >= limit && lock(&self.proof).heard() == heard {
-                    self.give_up();
-                    return;
-                }
-                // The connection was lost: there is another one, or there will be.
-                tokio::select! {
-                    biased;
-                    _ = self.wait_for_end() => return,
-                    () = self.clock().sleep(Duration::from_millis(20)) => {}
-                }
-            }
-        }
-    }
-
-    /// A request that passes the leader and costs it nothing.
-    async fn beat(&self, until: Moment) -> Result<()> {
-        self.connected(until).await?;
-        let client = self.client()?;
-        let sent = self.sending();
-        let answer = client.sync(&self.layout().root);
-        match self.answer(Access::Read, until, answer).await? {
-            Ok(()) => {
-                self.answered(sent, false);
-                Ok(())
-            }
-            Err(error) => Err(meaning(error, Access::Read)),
-        }
-    }
-
-    /// Nobody answers for it: it is over, and nothing is sent that would keep it alive at the
-    /// servers.
-    fn give_up(&self) {
-        tracing::warn!(
-            session = format_args!("{:#x}", self.id),
-            "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
-        );
-        // First, because who waits for a watch of it must stop before its client does.
-        self.end(LossReason::SessionLost);
-        self.ensemble.pump.cut(self.line);
-    }
-
-    /// The right to send a proof, or how long to wait for somebody else's. Whoever is at it may be on a runtime that is
-    /// blocked, or may not be polled any more, so one of those who wait begins anew after a while.
-    fn begin_proof(&self) -> Result<ProofTurn<'_>, Duration> {
-        let mut proving = lock(&self.proving);
-        let now = self.clock().now();
-        if let Some(began) = *proving
-            && now < began + OTHERS_PROOF
-        {
-            return Err((began + OTHERS_PROOF).since(now));
-        }
-        *proving = Some(now);
-        Ok(ProofTurn(self, now))
     }
 
     /// Why it has ended, if it has.
@@ -565,28 +353,6 @@ impl fmt::Debug for Session {
             .field("timeout", &self.timeout)
             .field("ended", &self.ended())
             .finish_non_exhaustive()
-    }
-}
-
-/// Sends a write without effect, which fails when one of these nodes is not there. Answers with the
-/// first that is not.
-fn check<'a>(
-    client: &'a zk::Client,
-    paths: &[String],
-) -> impl Future<Output = Result<Option<(usize, zk::Error)>, zk::Error>> + use<'a> {
-    let mut write = client.new_multi_writer();
-    let added = paths
-        .iter()
-        .try_for_each(|path| write.add_check_version(path, ANY_VERSION));
-    let committed = added.map(|()| write.commit());
-    async move {
-        match committed?.await {
-            Ok(_) => Ok(None),
-            Err(zk::MultiWriteError::OperationFailed { index, source }) => {
-                Ok(Some((index, source)))
-            }
-            Err(zk::MultiWriteError::RequestFailed { source }) => Err(source),
-        }
     }
 }
 
