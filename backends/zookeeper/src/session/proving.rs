@@ -131,9 +131,14 @@ impl Session {
                 Ok(failed) => failed,
                 Err(error) => return Err(meaning(error, Access::Read)),
             };
-            // A write that fails is committed too. Only the first failure is told; the rest is
-            // checked next time.
-            if let Some((at, zk::Error::NoNode)) = failed
+            let Some((at, error)) = failed else {
+                continue;
+            };
+            if !passed_the_session_check(&error) {
+                return Err(meaning(error, Access::Read));
+            }
+            // Only the first failure is told; the rest is checked next time.
+            if error == zk::Error::NoNode
                 && let Some(node) = held.get(first + at)
             {
                 self.removed(node);
@@ -226,6 +231,13 @@ impl Session {
     }
 }
 
+/// Whether a check that failed was committed for a session that lived. The leader looks at the
+/// session first, within each check: it commits what a session asks for that has just expired, as a
+/// failure of that check.
+fn passed_the_session_check(failure: &zk::Error) -> bool {
+    matches!(failure, zk::Error::NoNode | zk::Error::NoAuth)
+}
+
 /// Sends a write without effect, which fails when one of these nodes is not there. Answers with the
 /// first that is not.
 fn check<'a>(
@@ -244,6 +256,27 @@ fn check<'a>(
                 Ok(Some((index, source)))
             }
             Err(zk::MultiWriteError::RequestFailed { source }) => Err(source),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_for_an_expired_session_proves_nothing() {
+        use zk::Error as E;
+        let table = [
+            (E::NoNode, true),
+            (E::NoAuth, true),
+            (E::SessionExpired, false),
+            (E::SessionMoved, false),
+            (E::RuntimeInconsistent, false),
+            (E::UnexpectedErrorCode(-125), false),
+        ];
+        for (failure, proves) in table {
+            assert_eq!(passed_the_session_check(&failure), proves, "{failure}");
         }
     }
 }
