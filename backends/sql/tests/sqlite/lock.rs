@@ -232,15 +232,14 @@ async fn a_clean_release_does_not_look_like_a_loss() {
          expires_at = expires_at + 60000000 WHERE lock_name = 'ours'; END";
     place.sql(trigger).await;
     let first = request("first");
-    let (_, (ours, gone)) = both(
-        // Goes out at once, so that the rest makes a batch.
-        take(&lock, &first),
-        both(
-            lock.release(&lease(&ours, &grants[0])),
-            lock.release(&lease(&gone, &grants[1])),
-        ),
-    )
-    .await;
+    let (ours, gone) = (lease(&ours, &grants[0]), lease(&gone, &grants[1]));
+    let mut raw = place.raw().await;
+    let writing = raw.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let releases = both(lock.release(&ours), lock.release(&gone));
+    // The first goes out at once and waits for another's write to end, so the releases behind it make a batch.
+    let ((_, (ours, gone)), ended) =
+        both(both(take(&lock, &first), releases), writing.rollback()).await;
+    ended.unwrap();
     assert_eq!(ours.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
     assert_eq!(gone.unwrap(), ReleaseOutcome::NotHeld);
     refused(&lock, &request("ours")).await;
