@@ -54,3 +54,20 @@ fn processes_exclude_each_other() {
         assert_eq!(status.code(), Some(0), "{product:?}: {}", run.output());
     }
 }
+
+/// Without its unique key a table would give the same lock to two.
+#[test]
+fn a_table_without_its_unique_key_is_78_and_locks_nothing() {
+    for product in Product::ALL {
+        let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
+        let url = server.url();
+        let migrated = finish(home.bare(["migrate"]).env("DISTLOCK_BACKEND", &url), "");
+        assert_eq!(migrated.code, 0, "{product:?}: {migrated:?}");
+        let drop_key = "ALTER TABLE distributed_lock DROP PRIMARY KEY";
+        server.sql(drop_key).unwrap();
+        let run = ["run", "job", "--wait", "0", "--", "echo", "ran"];
+        let refused = finish(home.bare(run).env("DISTLOCK_BACKEND", &url), "");
+        assert_eq!(refused.stdout, "", "{product:?}: {refused:?}");
+        refused.failed_with(78, "the unique key of distributed_lock is missing");
+    }
+}
