@@ -57,6 +57,25 @@ fn the_command_sees_name_token_and_holder_and_no_credentials() {
     assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
+#[test]
+fn a_name_may_start_with_a_dash() {
+    let home = Home::new();
+    for options in [&["run"][..], &["run", "-n"]] {
+        let script = ["--", "-x", "--", "sh", "-c", "printf %s \"$DISTLOCK_NAME\""];
+        let done = home.run(options.iter().chain(&script));
+        assert_eq!((done.code, &*done.stdout), (0, "-x"), "{done:?}");
+    }
+    // A name before the first `--` leaves all that follows to the command.
+    let done = home.run(["run", "job", "--", "echo", "a", "--", "b"]);
+    assert_eq!((done.code, &*done.stdout), (0, "a -- b\n"), "{done:?}");
+    for line in [&["run", "--", "true"][..], &["run", "--", "a", "--"]] {
+        home.run(line).failed_with(64, "NAME is missing");
+    }
+    // The advice is what works.
+    home.run(["run", "-x", "--", "true"])
+        .failed_with(64, "use '-- -x'");
+}
+
 /// Between two renewals nobody notices.
 #[test]
 fn a_lock_that_was_taken_away_is_no_success_even_if_the_command_was() {

@@ -37,11 +37,11 @@ use supervise::{End, Supervision};
 /// The exit code is then 76. A command that ended by itself while the lock was held has succeeded,
 /// also when the store cannot be told of the release.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "distlock run [OPTIONS] <NAME> -- <CMD>...")]
 pub(crate) struct Run {
-    /// The lock
+    /// The lock; one that starts with - comes after a -- of its own, as in run -- -x -- CMD
     #[arg(value_name = "NAME")]
-    name: OsString,
+    name: Option<OsString>,
     /// How long the lock outlives this process if it dies; renewed at a third of it
     #[arg(
         long,
@@ -113,8 +113,26 @@ const NO_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Run {
-    pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let name = values::lock_name(&self.name)?;
+    /// The parser counts everything after the first `--` as the command. A name that starts with
+    /// `-` needs a `--` of its own before it, so it has to be taken out of there.
+    fn take_name(&mut self) -> Result<OsString, Failure> {
+        if let Some(name) = self.name.take() {
+            return Ok(name);
+        }
+        match &mut *self.command {
+            [name, dashes, _, ..] if dashes == "--" => {
+                let name = std::mem::take(name);
+                self.command.drain(..2);
+                Ok(name)
+            }
+            _ => Err(Failure::usage(
+                "NAME is missing: distlock run [OPTIONS] <NAME> -- <CMD>...",
+            )),
+        }
+    }
+
+    pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
+        let name = values::lock_name(&self.take_name()?)?;
         self.check_kill_after()?;
         // Before anything can be held, so that no signal ends us without a release.
         let mut signals = Signals::catch()?;
