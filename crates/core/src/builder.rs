@@ -5,8 +5,9 @@ use std::{future::Future, sync::Arc, time::Duration};
 use tracing::{Instrument as _, debug_span};
 
 use crate::{
-    acquire::{self, Wanted},
+    acquire,
     bounded::End,
+    claim::Wanted,
     contract::{AcquireRequest, Attempt},
     duration::written,
     error::{Error, ErrorKind, Result},

@@ -43,6 +43,7 @@ mod acquire;
 mod bounded;
 mod builder;
 mod capabilities;
+mod claim;
 mod clock;
 mod contract;
 mod deadline;

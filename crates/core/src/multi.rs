@@ -3,9 +3,9 @@
 use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use crate::{
-    acquire::Wanted,
     bounded::{End, bounded},
     builder::{Options, take},
+    claim::Wanted,
     clock::Clock,
     contract::LossReason,
     error::{Error, ErrorKind, Result},

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    acquire::Wanted,
+    claim::Wanted,
     contract::HolderInfo,
     error::{Error, ErrorKind},
     locker::Inner,

@@ -8,8 +8,9 @@ use std::{
 };
 
 use crate::{
-    acquire::{self, Wanted},
+    acquire,
     bounded::bounded,
+    claim::Wanted,
     contract::Attempt,
     error::{ErrorKind, Result},
     guard::Guard,
