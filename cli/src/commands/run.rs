@@ -57,6 +57,10 @@ pub(crate) struct Run {
     /// Do not wait: the same as --wait 0
     #[arg(short = 'n', long, conflicts_with = "wait")]
     no_wait: bool,
+    /// End with 69 after a few tries when the store cannot be reached, instead of waiting for it as
+    /// for the lock
+    #[arg(long)]
+    give_up_when_unreachable: bool,
     /// Exit code when the lock is busy
     #[arg(
         short = 'E',
@@ -220,6 +224,9 @@ impl Run {
         };
         if let Some(meta) = &self.meta {
             request = request.meta(meta);
+        }
+        if self.give_up_when_unreachable {
+            request = request.give_up_when_unreachable();
         }
         let clock = locker.clock();
         let say_who = async {

@@ -10,7 +10,7 @@ use crate::{
     hold::Hold,
     locker::Inner,
     queue::{Entered, Handed, Seat, Turn},
-    refusal::timeout,
+    refusal::{away, timeout},
 };
 
 /// Takes the lock, waiting for it as long as wanted.
@@ -91,6 +91,10 @@ async fn wait_for(
                 biased;
                 turn = place => turn,
                 () = inner.sleep_until(until) => {
+                    let away_now = inner.queues().is_away(&wanted.request.name);
+                    if let (Some(error), Some(wait)) = (away_now, wanted.wait) {
+                        return Err(away(wait, error));
+                    }
                     let holder = inner.queues().believed_holder(&wanted.request.name);
                     return Err(timeout(inner, wanted, holder.as_ref()));
                 }

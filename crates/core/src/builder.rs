@@ -51,6 +51,7 @@ pub(crate) struct Options {
     pub(crate) renew: Renew,
     pub(crate) scope: Option<Scope>,
     pub(crate) min_hold: Duration,
+    gives_up: bool,
 }
 
 impl Default for Options {
@@ -63,6 +64,7 @@ impl Default for Options {
             renew: Renew::Auto,
             scope: None,
             min_hold: Duration::ZERO,
+            gives_up: false,
         }
     }
 }
@@ -85,6 +87,14 @@ macro_rules! options {
         /// Waits without end.
         pub fn wait_forever(mut self) -> Self {
             self.options.wait = None;
+            self
+        }
+
+        /// Fails after a few tries, within a second where the store refuses, when the store cannot be
+        /// reached, instead of waiting until it is back. What it fails with is what the store or the
+        /// network said, such as [`ErrorKind::Unavailable`].
+        pub fn give_up_when_unreachable(mut self) -> Self {
+            self.options.gives_up = true;
             self
         }
 
@@ -132,11 +142,17 @@ impl LockBuilder {
 
     options!();
 
-    /// Takes the lock, waiting for it.
+    /// Takes the lock, waiting for it. A store that is away is waited for as a lock is, until the
+    /// wait ends: the first reason is logged, and [`give_up_when_unreachable`] fails instead.
+    ///
+    /// [`give_up_when_unreachable`]: LockBuilder::give_up_when_unreachable
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`] when it was not free in time, saying who holds it; [`ErrorKind::InvalidName`] and
-    /// [`ErrorKind::InvalidArgument`] before any I/O; failures of the store, after at most 5 s beyond the wait.
+    /// [`ErrorKind::Timeout`] when it was not free in time, saying who holds it;
+    /// [`ErrorKind::Unavailable`] when the store was away at the end of the wait;
+    /// [`ErrorKind::InvalidName`] and [`ErrorKind::InvalidArgument`] before any I/O; at once what
+    /// cannot mend by itself, such as [`ErrorKind::AccessDenied`]. All of them come at most 5 s after
+    /// the end of the wait.
     ///
     /// # Cancel safety
     /// Safe: dropping the future leaves the queue, and what was granted meanwhile is given back.
@@ -251,6 +267,7 @@ impl Options {
             wait: self.wait,
             end: End::after(self.wait, &**inner.clock()),
             renew: self.renew,
+            gives_up: self.gives_up,
         })
     }
 }

@@ -13,15 +13,15 @@ use crate::{
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease},
     error::{Error, ErrorKind, Result},
     hold::{Hold, Renew},
+    ident::OwnerId,
     keeper::{Abandoned, InFlight, Landed, clean_up},
     lineup::LinedUp,
     locker::Inner,
+    outage::{Outage, QUICK_RETRIES},
     queue::Seat,
+    refusal::away,
     ttl::margin,
 };
-
-/// How often a store that cannot be reached is asked again before the caller is told.
-const RETRIES: u32 = 3;
 
 /// How long a process that has had its run of hand-overs lets the others go first, at most.
 const STEP_ASIDE: Duration = Duration::from_millis(50);
@@ -34,6 +34,8 @@ pub(crate) struct Wanted {
     pub(crate) wait: Option<Duration>,
     pub(crate) end: End,
     pub(crate) renew: Renew,
+    /// Tells the caller of a store that is away after a few tries, instead of waiting it through.
+    pub(crate) gives_up: bool,
 }
 
 /// A lock that was won, and not yet a hold.
@@ -91,13 +93,16 @@ pub(crate) enum Waiting {
 pub(crate) struct Claim {
     inner: Arc<Inner>,
     request: AcquireRequest,
+    wait: Option<Duration>,
     end: End,
+    gives_up: bool,
     seat: Option<Seat>,
     /// Instead of the seat, once it waits at a store that queues.
     lined_up: Option<LinedUp>,
     contender: Option<Box<dyn Contender>>,
-    /// The attempt on its way. Owned, so that it can be let finish elsewhere when this claim is dropped.
-    in_flight: Option<InFlight>,
+    /// The operation on its way, and when it was sent. Owned, so that it can finish elsewhere when
+    /// this claim is dropped.
+    in_flight: Option<(InFlight, Moment)>,
     /// How many attempts may have been granted without an answer, or may still be.
     unanswered: u32,
 }
@@ -112,7 +117,9 @@ impl Claim {
         Self {
             inner: Arc::clone(inner),
             request: wanted.request.clone(),
+            wait: wanted.wait,
             end: wanted.end,
+            gives_up: wanted.gives_up,
             seat,
             lined_up: None,
             contender: None,
@@ -136,10 +143,12 @@ impl Claim {
         let queues = self.inner.queues_at_the_store();
         let mut join = (queues || step_aside) && may_wait(&self.inner);
         let mut aside = step_aside;
-        let mut failures = 0;
-        let mut late = false;
+        let mut outage = Outage::default();
         loop {
-            let asked = if join {
+            let asked = if self.in_flight.is_some() {
+                // Its answer is still to come: asking beside it could be granted twice.
+                self.land(false).await
+            } else if join {
                 self.join().await
             } else {
                 self.ask().await
@@ -159,30 +168,16 @@ impl Claim {
                         return Err(Inner::closed_error());
                     }
                     if let Some(granted) = in_time(&self.inner, &grant, sent) {
+                        outage.over(&self.request.name);
                         return Ok(Attempt::Acquired(self.won(grant, sent, granted)));
                     }
-                    // A release that may still arrive would take the lock from the same owner's next grant.
-                    self.give_back().await.map_err(|error| {
-                        Error::new(
-                            ErrorKind::Unavailable,
-                            "the store granted too late, and did not confirm that the grant was given back",
-                        )
-                        .caused_by(error)
-                    })?;
-                    if late {
-                        return Err(Error::new(
-                            ErrorKind::Unavailable,
-                            format!(
-                                "the store twice took longer to grant than the lease of {} lasts",
-                                self.request.ttl
-                            ),
-                        ));
-                    }
-                    late = true;
-                    continue;
+                    let given_back = self.give_back().await;
+                    let error = self.too_late(given_back.as_ref().err());
+                    let once_more = outage.failures() == 0 && given_back.is_ok();
+                    self.bear(error, &mut outage, until, once_more).await?;
                 }
                 Ok((_, Some(Attempt::Busy(holder)))) => {
-                    failures = 0;
+                    outage.over(&self.request.name);
                     if let Some(seat) = &self.seat {
                         seat.seen(holder.as_ref());
                     } else if self.lined_up.is_some() {
@@ -206,30 +201,88 @@ impl Claim {
                         .await?;
                 }
                 Err(error) => {
+                    let unknown = !error.did_not_happen() && self.in_flight.is_none();
                     // One that is still on its way is counted when it is let go of.
-                    if !error.did_not_happen() && self.in_flight.is_none() {
-                        self.unanswered += 1;
-                    }
-                    failures += 1;
-                    let now = self.inner.clock().now();
-                    let out_of_time = until.is_some_and(|until| now >= until);
-                    let left = self.end.left(now);
-                    let again = error.is_retryable()
-                        && self.in_flight.is_none()
-                        && failures <= RETRIES
-                        && !left.is_zero();
-                    // Without leave to wait, one more try is made: it finds out whether the first was granted.
-                    if !again || (out_of_time && (failures > 1 || error.did_not_happen())) {
-                        return Err(error);
-                    }
-                    tracing::debug!(%error, lock = ?self.request.name, "asking again");
-                    let pause = Duration::from_millis(25 << failures.min(4));
-                    let pause = self.inner.jitter(pause).min(left);
-                    self.inner.clock().sleep(pause).await;
+                    self.unanswered += u32::from(unknown);
+                    // The next try finds out whether this one was granted.
+                    let once_more = outage.failures() == 0 && unknown;
+                    self.bear(error, &mut outage, until, once_more).await?;
                 }
             }
             self.inner.check_open()?;
         }
+    }
+
+    /// Pauses after a try that failed, before the next one. Fails with what the caller is told when
+    /// there is to be none: the failure cannot mend, the wait is over (`once_more` grants one more
+    /// try then), or the caller does not wait for a store that is away.
+    async fn bear(
+        &mut self,
+        error: Error,
+        outage: &mut Outage,
+        until: Option<Moment>,
+        once_more: bool,
+    ) -> Result<()> {
+        if !error.is_retryable() {
+            return Err(error);
+        }
+        let clock = Arc::clone(self.inner.clock());
+        let now = clock.now();
+        let left = until.map_or(Duration::MAX, |until| until.since(now));
+        let hangs = self.in_flight.is_some();
+        outage.failed(&error, &self.request.name);
+        if self.gives_up && (hangs || outage.failures() > QUICK_RETRIES) {
+            return Err(error);
+        }
+        let beyond = self.end.left(now);
+        if beyond.is_zero() || (left.is_zero() && !once_more) {
+            return Err(self.away_at_the_end(error));
+        }
+        self.inner.queues().away(&self.request.name, &error);
+        if hangs {
+            return Ok(());
+        }
+        let pause = self.inner.jitter(outage.pause()).min(beyond);
+        // The last try is made when the wait ends, and not before.
+        let pause = if left.is_zero() {
+            pause
+        } else {
+            pause.min(left)
+        };
+        let mut closed = self.inner.closing();
+        tokio::select! {
+            biased;
+            () = clock.sleep(pause) => Ok(()),
+            _ = closed.wait_for(|closed| *closed) => Err(Inner::closed_error()),
+        }
+    }
+
+    /// What a caller is told whose wait ended while the store was away. Nothing of it is left in
+    /// doubt for the caller: what may still be granted is given back.
+    fn away_at_the_end(&self, error: Error) -> Error {
+        match (self.wait, error.kind()) {
+            (Some(wait), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
+                if !wait.is_zero() && !self.gives_up =>
+            {
+                away(wait, error)
+            }
+            _ => error,
+        }
+    }
+
+    /// A grant came too late to be used, and was given back, or may still be there. A release that
+    /// may arrive later would take the lock from the same owner's next grant, so what follows it
+    /// asks as another owner.
+    fn too_late(&mut self, unconfirmed: Option<&Error>) -> Error {
+        let ttl = self.request.ttl;
+        let late = format!("the store took longer to grant than the lease of {ttl} lasts");
+        let Some(error) = unconfirmed else {
+            return Error::new(ErrorKind::Unavailable, late);
+        };
+        self.abandon();
+        self.request.owner = OwnerId::new();
+        let late = format!("{late}, and did not confirm that the grant was given back");
+        Error::new(ErrorKind::Unavailable, late).caused_by(error.clone())
     }
 
     /// One attempt at the store; as itself, also when it has asked before.
@@ -252,7 +305,8 @@ impl Claim {
                 }
             })
         };
-        self.land(operation, false).await
+        self.send(operation);
+        self.land(false).await
     }
 
     /// Joins the queue or arms the wake-up.
@@ -271,26 +325,28 @@ impl Claim {
             }
         });
         let lines_up = self.inner.queues_at_the_store();
-        self.land(operation, lines_up).await
+        self.send(operation);
+        self.land(lines_up).await
     }
 
-    /// Waits for an operation. Where it `lines_up`, the next task of this process may line up behind as soon as this one was
-    /// sent, which the first look at it does on an open connection: the store takes both in together.
-    async fn land(
-        &mut self,
-        operation: InFlight,
-        lines_up: bool,
-    ) -> Result<(Moment, Option<Attempt<Grant>>)> {
-        let sent = self.inner.clock().now();
+    fn send(&mut self, operation: InFlight) {
+        self.in_flight = Some((operation, self.inner.clock().now()));
+    }
+
+    /// Waits for the operation on its way. Where it `lines_up`, the next task of this process may
+    /// line up behind as soon as this one was sent, which the first look at it does on an open
+    /// connection: the store takes both in together.
+    async fn land(&mut self, lines_up: bool) -> Result<(Moment, Option<Attempt<Grant>>)> {
+        let clock = Arc::clone(self.inner.clock());
+        let now = clock.now();
+        let sent = self.in_flight.as_ref().map_or(now, |(_, sent)| *sent);
         // After its own TTL a grant is worthless; a store that takes longer than 5 s does not serve.
         let limit = self
             .request
             .ttl
             .duration()
             .clamp(Duration::from_secs(1), Duration::from_secs(5))
-            .min(self.end.left(sent));
-        let clock = Arc::clone(self.inner.clock());
-        self.in_flight = Some(operation);
+            .min(self.end.left(now));
         let landed = bounded(&*clock, limit, async {
             let landed = poll_fn(|context| {
                 let landed = self.look(context);
@@ -309,14 +365,14 @@ impl Claim {
 
     /// One look at what is on its way. It is taken out meanwhile: if it panics it is gone, and nobody knows what became of it.
     fn look(&mut self, context: &mut Context<'_>) -> Poll<Landed> {
-        let Some(mut in_flight) = self.in_flight.take() else {
+        let Some((mut operation, sent)) = self.in_flight.take() else {
             return Poll::Pending;
         };
         self.unanswered += 1;
-        let landed = in_flight.as_mut().poll(context);
+        let landed = operation.as_mut().poll(context);
         self.unanswered -= 1;
         if landed.is_pending() {
-            self.in_flight = Some(in_flight);
+            self.in_flight = Some((operation, sent));
         }
         landed
     }
@@ -344,7 +400,8 @@ impl Claim {
                 answer,
             }
         });
-        if let Err(error) = self.land(operation, false).await {
+        self.send(operation);
+        if let Err(error) = self.land(false).await {
             tracing::debug!(%error, lock = ?self.request.name, "leaving the queue failed");
             self.unanswered += 1;
         }
@@ -374,23 +431,28 @@ impl Claim {
             tainted: std::mem::take(&mut self.unanswered) > 0,
         }
     }
-}
 
-impl Drop for Claim {
-    fn drop(&mut self) {
+    /// Has everything undone that this claim has started.
+    fn abandon(&mut self) {
         if self.in_flight.is_none() && self.contender.is_none() && self.unanswered == 0 {
             return;
         }
         let abandoned = Abandoned {
             request: self.request.clone(),
-            in_flight: self.in_flight.take(),
+            in_flight: self.in_flight.take().map(|(operation, _)| operation),
             contender: self.contender.take(),
             lined_up: self.lined_up.take(),
-            unanswered: self.unanswered,
+            unanswered: std::mem::take(&mut self.unanswered),
         };
         self.inner.meters().abandoned.increment(1);
         self.inner
             .keeper()
             .run(clean_up(Arc::clone(&self.inner), abandoned));
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.abandon();
     }
 }

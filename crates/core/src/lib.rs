@@ -63,6 +63,7 @@ mod loss;
 mod meters;
 mod multi;
 mod name;
+mod outage;
 mod queue;
 mod records;
 mod refusal;

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::{
     clock::Moment,
     contract::{AcquireRequest, Grant, HolderInfo},
+    error::Error,
     hash::{AsIs, OfNames},
     hold::Hold,
     name::LockName,
@@ -60,6 +61,8 @@ struct Line {
     run: u32,
     holder: Option<Weak<Hold>>,
     seen: Option<HolderInfo>,
+    /// Why the store could not be asked the last time.
+    away: Option<Error>,
 }
 
 struct Waiter {
@@ -190,9 +193,22 @@ impl Queues {
     pub(crate) fn seen(&self, name: &LockName, holder: Option<&HolderInfo>) {
         let key = self.key(name);
         if let Some(line) = self.shard(&key).get_mut(&key) {
-            line.holder = None;
-            line.seen = holder.cloned();
+            line.saw(holder);
         }
+    }
+
+    /// The store could not be asked for it.
+    pub(crate) fn away(&self, name: &LockName, error: &Error) {
+        let key = self.key(name);
+        if let Some(line) = self.shard(&key).get_mut(&key) {
+            line.away = Some(error.clone());
+        }
+    }
+
+    /// Why the store could not be asked the last time, if it could not.
+    pub(crate) fn is_away(&self, name: &LockName) -> Option<Error> {
+        let key = self.key(name);
+        self.shard(&key).get(&key)?.away.clone()
     }
 
     /// How many tasks of this process hold or want something.
@@ -253,17 +269,14 @@ impl Seat {
     /// The lock is held now, by this.
     pub(crate) fn occupied_by(&self, hold: &Arc<Hold>) {
         self.with_line(|line| {
+            line.saw(None);
             line.holder = Some(Arc::downgrade(hold));
-            line.seen = None;
         });
     }
 
     /// Somebody else was seen to hold it.
     pub(crate) fn seen(&self, holder: Option<&HolderInfo>) {
-        self.with_line(|line| {
-            line.holder = None;
-            line.seen = holder.cloned();
-        });
+        self.with_line(|line| line.saw(holder));
     }
 
     /// Takes the next waiter out of the line, to hand the lock over to it; `None` when nobody waits or `limit` hand-overs
@@ -316,6 +329,13 @@ impl fmt::Debug for Seat {
 }
 
 impl Line {
+    /// The store has said who holds the lock.
+    fn saw(&mut self, holder: Option<&HolderInfo>) {
+        self.holder = None;
+        self.seen = holder.cloned();
+        self.away = None;
+    }
+
     /// The next waiter that has not given up.
     fn pop(&mut self) -> Option<Waiter> {
         while let Some(waiter) = self.waiting.pop_front() {

@@ -30,6 +30,15 @@ pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo
     )
 }
 
+/// The wait is over, and the store was away.
+pub(crate) fn away(wait: Duration, error: Error) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the store was away when the wait of {wait:?} ended"),
+    )
+    .caused_by(error)
+}
+
 /// `held by ci@host:12 (token 7) since 3.2s, until 6.8s from now unless renewed`
 fn describe(holder: &HolderInfo, now: SystemTime) -> String {
     use std::fmt::Write as _;

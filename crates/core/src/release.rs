@@ -14,6 +14,7 @@ use crate::{
     keeper::release_until_expiry,
     locker::Inner,
     log,
+    outage::{QUICK_RETRIES, pause_after},
     queue::{Handed, Next, Seat},
     ttl::Ttl,
 };
@@ -93,7 +94,7 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
         mut seat,
         deadline,
         expires,
-        again,
+        mut again,
         keep_for,
     } = what;
     let clock = &**inner.clock();
@@ -136,8 +137,7 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
             }
         }
     }
-    let answer = bounded(clock, LIMIT, via.release(&lease)).await;
-    match answer {
+    match release(inner, &**via, &lease, &mut again).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {
             inner.meters().released.increment(1);
             if let Some(seat) = seat {
@@ -167,6 +167,34 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
             ));
             Released::Unconfirmed(error.about(&lease.name).during("release"))
         }
+    }
+}
+
+/// Releases, and asks again for a moment where the store refuses or the answer is lost, as an
+/// acquire does. Sets `again` where an earlier request may have freed the lock.
+async fn release(
+    inner: &Inner,
+    via: &dyn DistLock,
+    lease: &Lease,
+    again: &mut bool,
+) -> Result<ReleaseOutcome> {
+    let clock = &**inner.clock();
+    let until = clock.now() + LIMIT;
+    let mut failures = 0;
+    loop {
+        let left = until.since(clock.now());
+        let error = match bounded(clock, left, via.release(lease)).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(error) => error,
+        };
+        failures += 1;
+        let pause = inner.jitter(pause_after(failures));
+        let left = until.since(clock.now());
+        if !error.is_retryable() || failures > QUICK_RETRIES || left <= pause {
+            return Err(error);
+        }
+        *again |= !error.did_not_happen();
+        clock.sleep(pause).await;
     }
 }
 

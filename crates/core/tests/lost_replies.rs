@@ -36,7 +36,7 @@ async fn a_lost_grant_is_recognised_on_the_retry() {
 #[tokio::test]
 async fn a_grant_nobody_heard_of_is_cleaned_up() {
     let (store, locker) = store();
-    store.0.acquire.lose_reply.store(10, SeqCst);
+    store.0.acquire.lose_reply.store(u32::MAX, SeqCst);
     let error = locker
         .lock("a")
         .ttl(TTL)
@@ -44,7 +44,7 @@ async fn a_grant_nobody_heard_of_is_cleaned_up() {
         .acquire()
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
     eventually("the orphan is released well before its TTL", || {
         !store.0.is_held("a")
     })
@@ -84,9 +84,19 @@ async fn an_attempt_that_panics_leaves_no_lock_behind() {
 async fn an_unconfirmed_release_goes_on_in_the_background() {
     let (store, locker) = store();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
-    store.0.release.refuse.store(3, SeqCst);
+    store.0.release.refuse.store(5, SeqCst);
     assert!(matches!(guard.release().await, Released::Unconfirmed(_)));
     eventually("released in the background", || !store.0.is_held("a")).await;
+}
+
+#[tokio::test]
+async fn a_release_that_is_refused_for_a_moment_is_sent_again() {
+    let (store, locker) = store();
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    store.0.release.refuse.store(3, SeqCst);
+    assert!(matches!(guard.release().await, Released::Clean));
+    assert!(!store.0.is_held("a"));
+    assert_eq!(store.0.release.calls.load(SeqCst), 4);
 }
 
 #[tokio::test]
@@ -94,12 +104,12 @@ async fn a_release_whose_reply_was_lost_is_no_loss() {
     let (store, locker) = store();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     store.0.release.lose_reply.store(1, SeqCst);
-    assert!(matches!(guard.release().await, Released::Unconfirmed(_)));
+    assert!(matches!(guard.release().await, Released::Clean));
     assert!(!store.0.is_held("a"));
     let again = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     assert!(
         matches!(again.release().await, Released::Clean),
-        "the background retry left the new holder alone"
+        "the retry left the new holder alone"
     );
 }
 

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Attempt, Clock, ErrorKind, Locker, ManualClock, Released, Scope, SystemClock};
-use support::{Script, ScriptedLock, eventually, pause};
+use distlock_core::{Attempt, ErrorKind, Locker, ManualClock, Released, Scope, SystemClock};
+use support::{Script, ScriptedLock, eventually, time_of};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -66,23 +66,6 @@ fn by_clock() -> (ManualClock, ScriptedLock, Locker) {
     (clock, store, locker)
 }
 
-/// Lets time pass until it ends, and says how much that was.
-async fn time_of<T: Send + 'static>(
-    clock: &ManualClock,
-    what: impl Future<Output = T> + Send + 'static,
-) -> (Duration, T) {
-    let started = clock.now();
-    let what = tokio::spawn(what);
-    for _ in 0..2000 {
-        pause().await;
-        if what.is_finished() {
-            return (clock.now().since(started), what.await.unwrap());
-        }
-        clock.advance(Duration::from_millis(100));
-    }
-    panic!("it has no end");
-}
-
 const WAIT: Duration = Duration::from_secs(1);
 /// What a store that hangs may cost beyond the wait.
 const BEYOND: Duration = Duration::from_secs(5);
@@ -125,7 +108,7 @@ async fn a_set_that_meets_a_hanging_store_ends_in_bounded_time() {
     store.0.acquire.hang.store(1, SeqCst);
     let (took, error) = time_of(&clock, set).await;
     let error = error.unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(took <= WAIT + BEYOND, "{took:?}");
 }
 

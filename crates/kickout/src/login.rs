@@ -357,6 +357,7 @@ impl Run {
             .lock_named(&self.login.uid.lock()?)
             .ttl(inner.timers.lock_ttl)
             .wait(left)
+            .give_up_when_unreachable()
             .holder(inner.node.as_str())
             .acquire()
             .await?;

@@ -146,6 +146,7 @@ impl Inner {
                 .lock_named(&name)
                 .ttl(self.timers.lock_ttl)
                 .wait(LOCK_WAIT)
+                .give_up_when_unreachable()
                 .holder(self.node.as_str())
                 .acquire()
                 .await

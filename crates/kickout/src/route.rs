@@ -159,6 +159,7 @@ impl Inner {
             .lock_named(&uid.lock()?)
             .ttl(self.timers.lock_ttl)
             .wait(self.timers.lock_wait)
+            .give_up_when_unreachable()
             .holder(self.node.as_str())
             .acquire()
             .await

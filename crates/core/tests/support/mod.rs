@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
     Fairness, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName,
-    LossFeed, LossReason, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
+    LossFeed, LossReason, ManualClock, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
 };
 use tokio::sync::Notify;
 
@@ -48,6 +48,8 @@ pub(crate) struct Script {
     pub(crate) renew: Fault,
     pub(crate) release: Fault,
     pub(crate) hand_over: Fault,
+    /// What refused calls fail with, where it is not [`ErrorKind::Unavailable`].
+    pub(crate) refuse_with: Mutex<Option<ErrorKind>>,
     /// Whether renewals are answered from another history of the store.
     pub(crate) another_history: AtomicBool,
     table: Mutex<Table>,
@@ -102,6 +104,7 @@ impl Script {
             renew: Fault::default(),
             release: Fault::default(),
             hand_over: Fault::default(),
+            refuse_with: Mutex::default(),
             another_history: AtomicBool::default(),
             table: Mutex::default(),
             freed: Notify::new(),
@@ -161,7 +164,9 @@ impl Script {
             pending::<()>().await;
         }
         if take(&fault.refuse) {
-            return Err(Error::new(ErrorKind::Unavailable, "refused by the script"));
+            let kind = self.refuse_with.lock().unwrap();
+            let kind = kind.unwrap_or(ErrorKind::Unavailable);
+            return Err(Error::new(kind, "refused by the script"));
         }
         let delay = fault.delay_ms.load(Ordering::SeqCst);
         if delay > 0 {
@@ -374,4 +379,21 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 )]
 pub(crate) async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Lets time pass until it ends, and says how much that was.
+pub(crate) async fn time_of<T: Send + 'static>(
+    clock: &ManualClock,
+    what: impl Future<Output = T> + Send + 'static,
+) -> (Duration, T) {
+    let started = clock.now();
+    let what = tokio::spawn(what);
+    for _ in 0..2000 {
+        pause().await;
+        if what.is_finished() {
+            return (clock.now().since(started), what.await.unwrap());
+        }
+        clock.advance(Duration::from_millis(100));
+    }
+    panic!("it has no end");
 }

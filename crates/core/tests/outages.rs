@@ -1,0 +1,159 @@
+//! A store that is away is waited for as long as the lock is.
+
+mod support;
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use distlock_core::{Clock as _, ErrorKind, Locker, ManualClock, Moment};
+use support::{Script, ScriptedLock, eventually, time_of};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// What a store that hangs may cost beyond the wait.
+const BEYOND: Duration = Duration::from_secs(5);
+/// One step of the clock in `time_of`.
+const STEP: Duration = Duration::from_millis(100);
+
+fn by_clock() -> (ManualClock, ScriptedLock, Locker) {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    (clock, store, locker)
+}
+
+#[tokio::test]
+async fn an_outage_is_waited_through() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.refuse.store(20, SeqCst);
+    let (took, guard) = time_of(&clock, locker.lock("a").wait(MINUTE).acquire()).await;
+    assert!(guard.unwrap().is_valid());
+    // Half a second of short pauses, and then at most one try in half a second.
+    assert!(took >= Duration::from_secs(8), "{took:?}");
+    assert_eq!(store.0.acquire.calls.load(SeqCst), 21);
+}
+
+#[tokio::test]
+async fn without_an_end_it_is_waited_through_as_well() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.refuse.store(100, SeqCst);
+    let (_, guard) = time_of(&clock, locker.lock("a").wait_forever().acquire()).await;
+    assert!(guard.unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_in_an_outage_says_so() {
+    for lost in [false, true] {
+        let (clock, store, locker) = by_clock();
+        let acquire = &store.0.acquire;
+        let fault = if lost {
+            &acquire.lose_reply
+        } else {
+            &acquire.refuse
+        };
+        fault.store(u32::MAX, SeqCst);
+        let wait = Duration::from_secs(3);
+        // Tasks behind the first one hear it too.
+        let first = tokio::spawn(locker.lock("a").wait(MINUTE).acquire());
+        eventually("the first asks", || {
+            acquire.calls.load(SeqCst) > 1 || {
+                clock.advance(STEP);
+                false
+            }
+        })
+        .await;
+        for name in ["a", "b"] {
+            let (took, refused) = time_of(&clock, locker.lock(name).wait(wait).acquire()).await;
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(
+                error.to_string().contains("away when the wait of 3s ended"),
+                "{error}"
+            );
+            assert!(took >= wait && took <= wait + STEP * 5, "{name}: {took:?}");
+        }
+        first.abort();
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_takes_long_is_waited_for() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.delay_ms.store(8000, SeqCst);
+    let acquire = locker.lock("a").ttl(MINUTE).wait(MINUTE).acquire();
+    let (took, guard) = time_of(&clock, acquire).await;
+    assert!(took <= Duration::from_secs(9), "{took:?}");
+    assert_eq!(guard.unwrap().token().get(), 1);
+    assert_eq!(store.0.acquire.calls.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_never_comes_ends_with_the_wait() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.hang.store(1, SeqCst);
+    let wait = Duration::from_secs(20);
+    let (took, refused) = time_of(&clock, locker.lock("a").wait(wait).acquire()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(took >= wait && took <= wait + BEYOND + STEP, "{took:?}");
+}
+
+#[tokio::test]
+async fn grants_that_come_too_late_are_given_back_until_one_comes_in_time() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.delay_ms.store(1900, SeqCst);
+    let begun = clock.now();
+    let acquire = locker.lock("a").ttl(Duration::from_secs(2)).wait(MINUTE);
+    let (slow, time) = (Arc::clone(&store.0), clock.clone());
+    let over = move |now: Moment| now.since(begun) > Duration::from_secs(15);
+    let healed = tokio::spawn(async move {
+        eventually("fifteen seconds are over", || over(time.now())).await;
+        slow.acquire.delay_ms.store(0, SeqCst);
+    });
+    let (_, guard) = time_of(&clock, acquire.acquire()).await;
+    assert!(guard.unwrap().is_valid());
+    assert!(store.0.grants("a").len() > 3);
+    healed.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_mend_is_told_at_once() {
+    for kind in [
+        ErrorKind::AccessDenied,
+        ErrorKind::Corrupt,
+        ErrorKind::InvalidConfig,
+    ] {
+        let (clock, store, locker) = by_clock();
+        *store.0.refuse_with.lock().unwrap() = Some(kind);
+        store.0.acquire.refuse.store(u32::MAX, SeqCst);
+        let (took, refused) = time_of(&clock, locker.lock("a").wait_forever().acquire()).await;
+        assert_eq!(refused.unwrap_err().kind(), kind);
+        assert!(took <= STEP, "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_gives_up_is_told_after_a_few_tries() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.refuse.store(u32::MAX, SeqCst);
+    let lock = locker.lock("a").wait_forever().give_up_when_unreachable();
+    let (took, refused) = time_of(&clock, lock.acquire()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(took <= Duration::from_secs(1), "{took:?}");
+    assert_eq!(store.0.acquire.calls.load(SeqCst), 4);
+}
+
+#[tokio::test]
+async fn closing_ends_a_wait_in_an_outage() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.refuse.store(u32::MAX, SeqCst);
+    let waiting = tokio::spawn(locker.lock("a").wait_forever().acquire());
+    eventually("it waits", || store.0.acquire.calls.load(SeqCst) > 0).await;
+    let closing = locker.clone();
+    let (took, ()) = time_of(&clock, async move { closing.close().await }).await;
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert!(took <= Duration::from_secs(10), "{took:?}");
+}
