@@ -1,0 +1,206 @@
+//! A waiter survives an outage of its store: through the library and through `distlock run`, on
+//! every store, cut off and frozen, for a short time and for a long one.
+
+use std::{net::SocketAddr, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock::{Clock as _, Guard, Renew, Store, SystemClock};
+use distlock_harness::{
+    Direction, FaultProxy,
+    servers::{
+        mysql::{MySqlServer, Product},
+        postgres::PostgresServer,
+        redis::RedisServer,
+        zookeeper::ZooKeeper,
+    },
+};
+use sqlx::{Connection as _, SqliteConnection};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+    time::timeout,
+};
+
+/// How long the store is away.
+const OUTAGES: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(8)];
+/// How long the waiter of the library waits.
+const WAIT: Duration = Duration::from_secs(60);
+/// For anything that has no reason to take long, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug)]
+enum Outage {
+    /// Connections break, and new ones are closed at once.
+    Refused,
+    /// Connections stand, and nothing arrives until the end.
+    Frozen,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis() -> Result<()> {
+    let server = RedisServer::start()?;
+    let url = |address| format!("redis://{address}");
+    survived(server.address(), url).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres() -> Result<()> {
+    let server = PostgresServer::start()?;
+    let url = |address| format!("postgres://postgres@{address}/distlock");
+    survived(server.address(), url).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb() -> Result<()> {
+    mysql_like(Product::MariaDb).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql() -> Result<()> {
+    mysql_like(Product::MySql).await
+}
+
+async fn mysql_like(product: Product) -> Result<()> {
+    let server = MySqlServer::start(product)?;
+    let url = |address| format!("mysql://root@{address}/distlock?ssl-mode=DISABLED");
+    survived(server.address(), url).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn zookeeper() -> Result<()> {
+    let server = ZooKeeper::start()?;
+    let url = |address| format!("zookeeper://{address}/distlock");
+    survived(server.address(0), url).await
+}
+
+/// Another process has begun to write, is stopped, and goes on after a while. The lease ends while
+/// it is stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite() -> Result<()> {
+    for outage in OUTAGES {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("locks.db");
+        let url = format!("sqlite:{}", file.display());
+        let lease = Duration::from_secs(5);
+        let waiters = Waiters::start(&url, &url, lease, Renew::Manual).await?;
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+        let mut writer = SqliteConnection::connect_with(&options).await?;
+        sqlx::raw_sql("BEGIN EXCLUSIVE")
+            .execute(&mut writer)
+            .await?;
+        for guard in &waiters.held {
+            guard.lost().await;
+        }
+        SystemClock.sleep(outage).await;
+        sqlx::raw_sql("ROLLBACK").execute(&mut writer).await?;
+        waiters.all_get_it("writer stopped", outage).await?;
+    }
+    Ok(())
+}
+
+/// All outages of one server, side by side, each behind a proxy of its own.
+async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Result<()> {
+    let mut cells = Vec::new();
+    for kind in [Outage::Refused, Outage::Frozen] {
+        for outage in OUTAGES {
+            let proxy = FaultProxy::start(server).await?;
+            let (direct, cut_off) = (url(server), url(proxy.address()));
+            cells.push(async move {
+                let mut waiters = Waiters::start(&direct, &cut_off, WAIT, Renew::Auto).await?;
+                // A port where nobody listens.
+                let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
+                match kind {
+                    Outage::Refused => proxy.redirect(nowhere),
+                    Outage::Frozen => {
+                        proxy.stop(Direction::ToServer);
+                        proxy.stop(Direction::ToClient);
+                    }
+                }
+                waiters.release_held().await?;
+                SystemClock.sleep(outage).await;
+                match kind {
+                    Outage::Refused => proxy.redirect(server),
+                    Outage::Frozen => proxy.pass(),
+                }
+                waiters.all_get_it(&format!("{kind:?}"), outage).await
+            });
+        }
+    }
+    futures_util::future::try_join_all(cells).await?;
+    Ok(())
+}
+
+/// A waiter of the library and one of the tool, for locks that are held until the outage.
+struct Waiters {
+    held: Vec<Guard>,
+    store: Store,
+    waiting: tokio::task::JoinHandle<distlock::Result<Guard>>,
+    run: tokio::process::Child,
+}
+
+impl Waiters {
+    /// `held` through one URL, waited for through the other.
+    async fn start(direct: &str, waited: &str, lease: Duration, renew: Renew) -> Result<Self> {
+        let names = [(); 2].map(|()| format!("outage-{:x}", fastrand::u64(..)));
+        let holding = distlock::open(direct).await?.locker();
+        let mut held = Vec::new();
+        for name in &names {
+            held.push(holding.lock(name).ttl(lease).renew(renew).acquire().await?);
+        }
+        let store = distlock::open(waited).await?;
+        store.ready().await?;
+        let waiting = tokio::spawn(store.locker().lock(&names[0]).wait(WAIT).acquire());
+        let mut run = Command::new(env!("CARGO_BIN_EXE_distlock"))
+            .args(["run", "--backend", waited, &names[1], "--", "echo", "held"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut told = BufReader::new(run.stderr.take().context("its stderr")?).lines();
+        let line = timeout(SOON, told.next_line()).await??;
+        let line = line.context("it says that it waits")?;
+        ensure!(line.contains("waiting for"), "{line}");
+        // What it says later on must not fill the pipe.
+        tokio::spawn(async move { while let Ok(Some(_)) = told.next_line().await {} });
+        Ok(Self {
+            held,
+            store,
+            waiting,
+            run,
+        })
+    }
+
+    async fn release_held(&mut self) -> Result<()> {
+        for guard in self.held.drain(..) {
+            ensure!(guard.release().await.is_clean(), "the holder lost it");
+        }
+        Ok(())
+    }
+
+    /// Both get their lock, now that the store is back.
+    async fn all_get_it(self, kind: &str, outage: Duration) -> Result<()> {
+        let back = SystemClock.now();
+        let what = format!("{kind} for {outage:?}");
+        let guard = timeout(SOON, self.waiting).await;
+        let guard = guard.with_context(|| format!("{what}: the library waits on"))??;
+        let guard = guard.with_context(|| format!("{what}: the library"))?;
+        let library = SystemClock.now().since(back);
+        let done = timeout(SOON, self.run.wait_with_output()).await;
+        let done = done.with_context(|| format!("{what}: run waits on"))??;
+        ensure!(
+            done.status.success() && done.stdout == b"held\n",
+            "{what}: run: {done:?}"
+        );
+        let run = SystemClock.now().since(back);
+        #[expect(
+            clippy::print_stderr,
+            reason = "the measured times are the result that people ask for"
+        )]
+        {
+            eprintln!("{what}: library {library:.1?} after the end, run {run:.1?}");
+        }
+        drop(guard.release().await);
+        self.store.close().await;
+        Ok(())
+    }
+}
