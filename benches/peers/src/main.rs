@@ -132,6 +132,8 @@ struct SqliteArgs {
     /// Where the databases are made [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
+    #[command(flatten)]
+    between: Between,
 }
 
 #[derive(Debug, Args)]
@@ -191,9 +193,6 @@ struct ZooKeeperArgs {
     way: Way,
     #[command(flatten)]
     between: Between,
-    /// How long each lock is kept, in seconds.
-    #[arg(long, default_value = "0", value_parser = hold)]
-    hold: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -205,6 +204,12 @@ struct Between {
     /// How many tasks of each process want it.
     #[arg(long, default_value_t = 1, requires = "processes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     tasks: u32,
+    /// How long each lock is kept, in seconds: between processes, and by every workload on ZooKeeper.
+    #[arg(long, default_value = "0", value_parser = hold)]
+    hold: Duration,
+    /// One of the processes keeps the lock all the time: tells what waiting costs while nothing changes.
+    #[arg(long, requires = "processes", conflicts_with = "hold")]
+    idle: bool,
 }
 
 #[derive(Debug, Args)]
@@ -276,12 +281,12 @@ impl Measure {
 }
 
 impl Between {
-    fn crowd(&self, hold: Duration) -> Option<processes::Crowd> {
+    fn crowd(&self, time: Duration) -> Option<processes::Crowd> {
         let tasks = self.tasks;
         self.processes.map(|processes| processes::Crowd {
             processes,
             tasks,
-            hold,
+            hold: if self.idle { time } else { self.hold },
         })
     }
 }
@@ -292,6 +297,10 @@ fn main() -> anyhow::Result<()> {
             let dir = folder(args.dir.as_ref())?;
             let (measure, path) = (&args.measure, dir.path());
             let (workload, options) = (measure.workload, measure.options());
+            if let Some(crowd) = args.between.crowd(measure.seconds) {
+                let url = format!("sqlite:{}", path.join("passed-on.db").display());
+                return measure.pass_on(&url, crowd);
+            }
             let run = sqlite::run(workload, options, args.pool, path);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
@@ -310,7 +319,7 @@ fn main() -> anyhow::Result<()> {
                 None => mysql::private(product, args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(Duration::ZERO) {
+            if let Some(crowd) = args.between.crowd(measure.seconds) {
                 return measure.pass_on(target.url(), crowd);
             }
             let run = mysql::run(measure.workload, measure.options(), target.url());
@@ -322,7 +331,7 @@ fn main() -> anyhow::Result<()> {
                 None => postgres::private(args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(Duration::ZERO) {
+            if let Some(crowd) = args.between.crowd(measure.seconds) {
                 return measure.pass_on(target.url(), crowd);
             }
             let run = postgres::run(measure.workload, measure.options(), target.url());
@@ -334,7 +343,7 @@ fn main() -> anyhow::Result<()> {
                 None => redis::private(args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(Duration::ZERO) {
+            if let Some(crowd) = args.between.crowd(measure.seconds) {
                 return measure.pass_on(target.url(), crowd);
             }
             let run = redis::run(measure.workload, measure.options(), target.url());
@@ -346,10 +355,15 @@ fn main() -> anyhow::Result<()> {
                 None => zookeeper::private(args.dir, args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(args.hold) {
+            if let Some(crowd) = args.between.crowd(measure.seconds) {
                 return measure.pass_on(target.url(), crowd);
             }
-            let run = zookeeper::run(measure.workload, measure.options(), target.url(), args.hold);
+            let run = zookeeper::run(
+                measure.workload,
+                measure.options(),
+                target.url(),
+                args.between.hold,
+            );
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Waiting(args) => {

@@ -1,13 +1,13 @@
 //! Passing one lock on between processes: how long it takes from a release to the next grant, beside one trip to the server,
 //! and one durable change where a grant is one (and, but for Postgres, a release as well).
 
-use std::{fmt, process::Stdio, sync::Arc, time::Duration};
+use std::{fmt, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use distlock_core::{Clock as _, DistLock, Locker, Moment, Released, SystemClock};
+use distlock_core::{Clock as _, DistLock, ErrorKind, Locker, Moment, Released, SystemClock};
 use distlock_report::Latencies;
 use distlock_sql::{MySql, Postgres, Product, ServerConfig};
-use sqlx::{Connection as _, MySqlConnection, PgConnection};
+use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, Stdin},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -18,7 +18,7 @@ use zookeeper_client::Client;
 use crate::{
     floor::{self, Database as _},
     raw_redis::RawRedis,
-    redis, zookeeper,
+    redis, sqlite, zookeeper,
 };
 
 const NAME: &str = "bench:passed-on";
@@ -37,6 +37,8 @@ pub(crate) struct Passing {
     passed: Latencies,
     /// Grants of each process.
     grants: Vec<u64>,
+    /// Requests that all of them together have sent.
+    requests: u64,
     seconds: f64,
 }
 
@@ -90,8 +92,10 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
     }
     let mut holds = Vec::new();
     let mut grants = Vec::new();
+    let mut requests = 0;
     for (at, process) in all.into_iter().enumerate() {
-        let own = process.holds(at).await?;
+        let (own, sent) = process.holds(at).await?;
+        requests += sent;
         grants.push(u64::try_from(own.len())?);
         holds.extend(own);
     }
@@ -108,6 +112,7 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
         changes,
         passed,
         grants,
+        requests,
         seconds: time.as_secs_f64(),
     })
 }
@@ -117,8 +122,14 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
 pub(crate) async fn pass_on() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next(&mut input).await?;
-    let locker = Locker::new(open(&url).await?);
+    let backend = open(&url).await?;
+    let locker = Locker::new(Arc::clone(&backend));
     locker.ready().await?;
+    let sent = || {
+        let sent = backend.requests_sent();
+        sent.context("the store does not count its requests")
+    };
+    let before = sent()?;
     println!("ready");
     let order = next(&mut input).await?;
     let order: Vec<u64> = order
@@ -138,6 +149,7 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
     while let Some(own) = wanting.join_next().await {
         holds.extend(own??);
     }
+    println!("{}", sent()? - before);
     locker.close().await;
     let nanos = |moment: &Moment| moment.since_boot().as_nanos();
     for (granted, released) in &holds {
@@ -154,7 +166,12 @@ async fn want(
 ) -> anyhow::Result<Vec<(Moment, Moment)>> {
     let mut holds = Vec::new();
     while SystemClock.now() < until {
-        let guard = locker.lock(NAME).acquire().await?;
+        let left = until.since(SystemClock.now());
+        let guard = match locker.lock(NAME).wait(left).acquire().await {
+            Ok(guard) => guard,
+            Err(error) if error.kind() == ErrorKind::Timeout => break,
+            Err(error) => return Err(error.into()),
+        };
         let granted = SystemClock.now();
         zookeeper::keep(hold).await;
         // Whoever is next may have it before we hear that it is free.
@@ -171,6 +188,9 @@ async fn open(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
         return Ok(zookeeper::open(servers).await?.lock());
     }
     let clock = Arc::new(SystemClock);
+    if let Some(file) = url.strip_prefix("sqlite:") {
+        return Ok(sqlite::open(Path::new(file)).await?.lock());
+    }
     Ok(match Product::of(scheme(url)) {
         None => redis::open(url).await?.lock(),
         Some(Product::Postgres) => Postgres::open(ServerConfig::from_url(url)?, clock)
@@ -188,6 +208,7 @@ fn scheme(url: &str) -> &str {
 
 /// A connection for the smallest question.
 enum Raw {
+    Sqlite(SqliteConnection),
     ZooKeeper(&'static Client),
     Redis(RawRedis),
     MySql(MySqlConnection),
@@ -198,6 +219,9 @@ impl Raw {
     async fn connect(url: &str) -> anyhow::Result<Self> {
         if let Some(servers) = zookeeper::servers(url) {
             return Ok(Self::ZooKeeper(zookeeper::client(servers).await?));
+        }
+        if url.starts_with("sqlite:") {
+            return Ok(Self::Sqlite(SqliteConnection::connect(url).await?));
         }
         Ok(match Product::of(scheme(url)) {
             None => Self::Redis(RawRedis::connect(url).await?),
@@ -211,6 +235,7 @@ impl Raw {
         match self {
             Self::Redis(redis) => redis.ping().await?,
             Self::ZooKeeper(client) => drop(client.check_stat("/").await?),
+            Self::Sqlite(sqlite) => drop(sqlx::query(SMALLEST).execute(sqlite).await?),
             Self::MySql(mysql) => mysql.run(SMALLEST).await?,
             Self::Postgres(postgres) => postgres.run(SMALLEST).await?,
         }
@@ -220,7 +245,7 @@ impl Raw {
     /// Whether the store keeps rows.
     async fn prepare_changes(&mut self) -> anyhow::Result<bool> {
         match self {
-            Self::Redis(_) | Self::ZooKeeper(_) => return Ok(false),
+            Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => return Ok(false),
             Self::MySql(mysql) => floor::prepare(mysql).await?,
             Self::Postgres(postgres) => floor::prepare(postgres).await?,
         }
@@ -229,7 +254,7 @@ impl Raw {
 
     async fn change(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Redis(_) | Self::ZooKeeper(_) => {}
+            Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => {}
             Self::MySql(mysql) => floor::step(mysql).await?,
             Self::Postgres(postgres) => floor::step(postgres).await?,
         }
@@ -277,7 +302,10 @@ impl Other {
         Ok(self.input.flush().await?)
     }
 
-    async fn holds(mut self, process: usize) -> anyhow::Result<Vec<Hold>> {
+    /// When it held the lock, and how many requests it has sent.
+    async fn holds(mut self, process: usize) -> anyhow::Result<(Vec<Hold>, u64)> {
+        let sent = self.output.next_line().await?;
+        let sent = sent.context("a process ended early")?.parse()?;
         let mut holds = Vec::new();
         while let Some(line) = self.output.next_line().await? {
             let (granted, released) = line.split_once(' ').context("two moments")?;
@@ -289,7 +317,7 @@ impl Other {
         }
         let status = self.process.wait().await?;
         ensure!(status.success(), "a process failed: {status}");
-        Ok(holds)
+        Ok((holds, sent))
     }
 }
 
@@ -321,6 +349,18 @@ impl Passing {
         most as f64 / self.grants.iter().sum::<u64>() as f64
     }
 
+    /// Requests of all processes together, for each time the lock passed from one to another.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn requests_a_pass(&self) -> f64 {
+        self.requests as f64 / self.passed.count() as f64
+    }
+
+    /// Requests a second, of each process on average.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn requests_a_second(&self) -> f64 {
+        self.requests as f64 / self.seconds / self.grants.len() as f64
+    }
+
     /// As one JSON object.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({
@@ -333,6 +373,9 @@ impl Passing {
             "passed_over_trip": self.ratio(),
             "change_p50_us": self.over_changes().map(|_| Self::micros(&self.changes, 0.5)),
             "passed_over_change": self.over_changes(),
+            "requests": self.requests,
+            "requests_a_pass": self.requests_a_pass(),
+            "requests_a_second": self.requests_a_second(),
             "grants": self.grants,
             "unfairness": self.unfairness(),
             "largest_share": self.largest_share(),
@@ -356,6 +399,13 @@ impl fmt::Display for Passing {
             "one trip p50 {:.0} us: {:.2} times",
             Self::micros(&self.trips, 0.5),
             self.ratio(),
+        )?;
+        writeln!(
+            f,
+            "{} requests: {:.1} for each time it passed on, {:.2} a second of each process",
+            self.requests,
+            self.requests_a_pass(),
+            self.requests_a_second(),
         )?;
         if let Some(ratio) = self.over_changes() {
             let change = Self::micros(&self.changes, 0.5);
