@@ -93,7 +93,8 @@ impl Call {
         self
     }
 
-    /// When one of these keys changes from now on, the server says so, once.
+    /// When one of these keys changes from now on, the server says so, once. A call without commands
+    /// is answered with how many of the keys exist.
     #[must_use]
     pub(crate) fn tracking<'a>(mut self, keys: impl Iterator<Item = &'a str>) -> Self {
         let mut read = redis::cmd("EXISTS");
@@ -161,8 +162,8 @@ impl Call {
     /// Its own replies out of those to what was written.
     fn read(&self, preamble: usize, replies: &mut impl Iterator<Item = Value>) -> Replies {
         // All of them, or the next call would read what is left.
-        let unprepared = replies.take(preamble).filter_map(|reply| refusal(&reply));
-        let unprepared = unprepared.reduce(|first, _| first);
+        let before: Vec<_> = replies.take(preamble).collect();
+        let unprepared = before.iter().find_map(refusal);
         let importing = self.is_importing();
         let own = replies
             .take(self.commands.len() * if importing { 2 } else { 1 })
@@ -173,6 +174,11 @@ impl Call {
         let refused = own.iter().find_map(refusal);
         let carried_out = refused.is_none() && !own.is_empty();
         let of_preamble = unprepared.is_some();
+        // Without commands of its own, what was read is the answer.
+        let own = match before.last() {
+            Some(read) if self.commands.is_empty() => vec![read.clone()],
+            _ => own,
+        };
         match refused.or(unprepared) {
             Some(says) => Err(Refusal {
                 says,

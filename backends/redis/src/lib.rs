@@ -65,6 +65,7 @@ mod exchange;
 pub mod fence;
 mod history;
 mod lasting;
+mod line;
 mod lock;
 mod names;
 mod node;

@@ -181,7 +181,7 @@ impl DistLock for RedisLock {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let store = Arc::clone(self.open()?);
-        Ok(Box::new(RedisContender::join(store, request.clone())))
+        Ok(Box::new(RedisContender::join(store, request.clone()).await))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {

@@ -9,6 +9,9 @@
 //! | `{b017}:c` | the bucket's counter: the last token or version it gave; never expires |
 //! | `{b017}:l:NAME` | a held lock |
 //! | `{b017}:w:NAME` | somebody waits for this lock in another process |
+//! | `{b017}:q:NAME` | the line of those who wait for this lock, by ticket |
+//! | `{b017}:d:NAME` | when the leases of the places in it end |
+//! | `{b017}:p:NAME:WAITER` | one of these places |
 //! | `{b017}:r:KEY` | a record |
 //! | `{b017}:i` | the keys of the bucket's records, in order |
 
@@ -56,6 +59,21 @@ pub(crate) struct Target {
     pub(crate) bucket: Bucket,
 }
 
+/// The keys of the line of those who wait for one lock.
+#[derive(Clone, Debug)]
+pub(crate) struct LineKeys {
+    pub(crate) order: String,
+    pub(crate) leases: String,
+    places: String,
+}
+
+impl LineKeys {
+    /// The key of one waiter's place. No encoded name holds a colon, so it is no other name's.
+    pub(crate) fn place(&self, waiter: &str) -> String {
+        format!("{}{waiter}", self.places)
+    }
+}
+
 /// The keys of one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
@@ -85,6 +103,17 @@ impl Names {
         key.push_str(&lock.key[..kind]);
         key.push('w');
         key.push_str(&lock.key[kind + 1..]);
+    }
+
+    /// The keys of the line of those who wait for a lock.
+    pub(crate) fn line(&self, lock: &Target) -> LineKeys {
+        let kind = self.head.len() + "000}:".len();
+        let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
+        LineKeys {
+            order: format!("{start}q{name}"),
+            leases: format!("{start}d{name}"),
+            places: format!("{start}p{name}:"),
+        }
     }
 
     /// Writes the key of the bucket's counter.
@@ -203,6 +232,10 @@ mod tests {
         let mut key = String::from("something else");
         names().waiting(&lock, &mut key);
         assert_eq!(key, "distlock:{b137}:w:order~3a42");
+        let line = names().line(&lock);
+        assert_eq!(line.order, "distlock:{b137}:q:order~3a42");
+        assert_eq!(line.leases, "distlock:{b137}:d:order~3a42");
+        assert_eq!(line.place("17"), "distlock:{b137}:p:order~3a42:17");
         let mut key = key.into_bytes();
         names().counter(Bucket::of("order:42"), &mut key);
         assert_eq!(key, b"distlock:{b137}:c");

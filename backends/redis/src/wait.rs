@@ -1,13 +1,14 @@
 //! Waiting without polling: the server tells when a lock changes.
 //!
-//! The connection's tracking makes the server remember which locks were found held, and push a message when one of them is
-//! changed or deleted; then it forgets it. So each attempt that finds the lock held arms the next wake-up in the same step,
-//! and nothing is missed in between. Who waits before it has asked arms it first. An expiry is pushed late on a busy server,
-//! which is why the core also asks again when the holder's lease should be over.
+//! Those who wait stand in a line at the server (`line.rs`). Only the first of them has the server
+//! track the lock: the attempt that finds it held arms the next wake-up in the same step, so nothing
+//! is missed in between. Whoever waits before it has asked arms it first. An expiry is pushed late on
+//! a busy server, so the core also asks again when the holder's lease should be over.
 //!
-//! A server that has more to remember than it may (`tracking-table-max-keys`, for all of its clients together) forgets some
-//! of it at every command, and pushes as if those keys had changed. Asking has it remember again, and forget something else
-//! for that: who were to ask at each such push would keep the server busy with nothing else.
+//! A server that has more to remember than it may (`tracking-table-max-keys`, for all of its clients
+//! together) forgets some of it at every command, and pushes as if those keys had changed. Asking has
+//! it remember again and forget something else for that, so re-asking after every such push would
+//! saturate the server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -16,8 +17,11 @@ use distlock_core::{
     AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, Result,
 };
 
+use redis::Value;
+
 use crate::{
     exchange::Call,
+    line::RedisLine,
     names::{Bucket, Target},
     op::{Answer, What},
     store::Store,
@@ -37,10 +41,13 @@ const IN_VAIN: u32 = 3;
 pub(crate) struct RedisContender {
     store: Arc<Store>,
     request: AcquireRequest,
+    line: RedisLine,
     place: Place,
     bucket: Bucket,
     /// Whether the server was asked to tell.
     armed: bool,
+    /// Whether the server has told of a change since it was asked.
+    told: bool,
     pushes: Pushes,
 }
 
@@ -78,27 +85,57 @@ impl Pushes {
 }
 
 impl RedisContender {
-    pub(crate) fn join(store: Arc<Store>, request: AcquireRequest) -> Self {
+    pub(crate) async fn join(store: Arc<Store>, request: AcquireRequest) -> Self {
         let ways = store.ways();
         let Target { key, bucket } = ways.names.lock(&request.name);
         let place = ways.waiters.join(&key);
+        let mut line = RedisLine::new(Arc::clone(&store), &request);
+        line.keep().await;
         Self {
+            line,
             store,
             request,
             place,
             bucket,
             armed: false,
+            told: false,
             pushes: Pushes::default(),
         }
     }
 
-    /// Arranges to be told when the lock changes, whether somebody has it or not.
-    async fn arm(&mut self) -> bool {
+    /// Waits until the lock may have changed.
+    async fn lock_changed(&mut self) {
+        let clock = Arc::clone(self.store.clock());
+        if !self.armed {
+            let is_held = self.arm().await;
+            // Freed since it was asked without tracking: nobody will tell of that.
+            if is_held == Some(false) && self.pushes.asked.is_some() {
+                return;
+            }
+        }
+        tokio::select! {
+            biased;
+            () = self.place.woken() => {
+                self.told = true;
+                if let Some(pause) = self.pushes.came(clock.now()) {
+                    clock.sleep(pause).await;
+                }
+            }
+            () = clock.sleep(UNTOLD), if !self.armed => {}
+        }
+    }
+
+    /// Has the server tell when the lock changes, whether somebody has it or not. Says which it is,
+    /// if the server has answered.
+    async fn arm(&mut self) -> Option<bool> {
         let look = Call::plain(self.bucket, vec![]).tracking([self.place.key()].into_iter());
-        // Whoever asks next learns what is wrong.
-        let heard = self.store.ways().router.ask(look).await;
-        self.armed = heard.is_ok_and(|heard| heard.tells);
-        self.armed
+        // The next attempt tells what is wrong.
+        let heard = self.store.ways().router.ask(look).await.ok()?;
+        self.armed = heard.tells;
+        match &*heard.replies {
+            [Value::Int(held)] => Some(*held > 0),
+            _ => None,
+        }
     }
 }
 
@@ -106,10 +143,17 @@ impl RedisContender {
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.store.check_open()?;
-        let asked = What::Contend(self.request.clone());
+        // A push most often says that the lock is free: then there is nothing to track, which costs
+        // the server two commands.
+        let asked = if std::mem::take(&mut self.told) {
+            What::Acquire(self.request.clone())
+        } else {
+            What::Contend(self.request.clone())
+        };
+        let tracks = matches!(asked, What::Contend(_));
         let at = self.store.clock().now();
         let answer = self.store.submit(Some(&self.request.name), asked).await?;
-        self.armed = !matches!(answer, Answer::BusyUntold(_));
+        self.armed = tracks && !matches!(answer, Answer::BusyUntold(_));
         let attempt = match answer {
             Answer::Acquired(attempt) => attempt,
             Answer::BusyUntold(holder) => Attempt::Busy(holder),
@@ -121,30 +165,53 @@ impl Contender for RedisContender {
         Ok(attempt)
     }
 
+    fn is_first(&self) -> bool {
+        self.line.place().is_first()
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         let clock = Arc::clone(self.store.clock());
-        let over = clock.sleep(at_most.min(PATROL));
-        let woken = async {
-            let told = self.armed || self.arm().await;
-            tokio::select! {
-                biased;
-                () = self.place.woken() => {
-                    if let Some(pause) = self.pushes.came(clock.now()) {
-                        clock.sleep(pause).await;
-                    }
+        let mut over = clock.sleep(at_most.min(PATROL));
+        loop {
+            let was_first = self.is_first();
+            let due = self.line.place().due_in(clock.now());
+            if due.is_zero() {
+                tokio::select! {
+                    biased;
+                    () = self.line.keep() => {}
+                    () = &mut over => return,
                 }
-                () = clock.sleep(UNTOLD), if !told => {}
+                if self.is_first() && !was_first {
+                    return;
+                }
+                continue;
             }
-        };
-        tokio::select! {
-            biased;
-            () = woken => {}
-            () = over => {}
+            let due = if self.line.is_told() {
+                due
+            } else {
+                due.min(UNTOLD)
+            };
+            if was_first {
+                tokio::select! {
+                    biased;
+                    () = self.lock_changed() => return,
+                    () = clock.sleep(due) => self.line.look_again(),
+                    () = &mut over => return,
+                }
+            } else {
+                tokio::select! {
+                    biased;
+                    () = self.line.ahead_left() => {}
+                    () = clock.sleep(due) => self.line.look_again(),
+                    () = &mut over => return,
+                }
+            }
         }
     }
 
-    async fn leave(self: Box<Self>) -> Result<()> {
-        // The server forgets what it remembers of us at the next change of the lock.
+    async fn leave(mut self: Box<Self>) -> Result<()> {
+        // The server forgets what it remembers of the lock for us at the lock's next change.
+        self.line.leave().await;
         Ok(())
     }
 }

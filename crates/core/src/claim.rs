@@ -105,6 +105,8 @@ pub(crate) struct Claim {
     in_flight: Option<(InFlight, Moment)>,
     /// How many attempts may have been granted without an answer, or may still be.
     unanswered: u32,
+    /// Whether it had to wait although it had joined those who wait.
+    waited: bool,
 }
 
 impl Claim {
@@ -125,6 +127,7 @@ impl Claim {
             contender: None,
             in_flight: None,
             unanswered: u32::from(tainted),
+            waited: false,
         }
     }
 
@@ -141,10 +144,18 @@ impl Claim {
         let may_wait = |inner: &Inner| until.is_none_or(|until| until > inner.clock().now());
         // On a store that queues, asking once and then joining the queue would only lose a place.
         let queues = self.inner.queues_at_the_store();
-        let mut join = (queues || step_aside) && may_wait(&self.inner);
+        let mut join = may_wait(&self.inner)
+            && (queues || step_aside || self.inner.crowded().take(&self.request.name));
         let mut aside = step_aside;
         let mut outage = Outage::default();
         loop {
+            let left = until.map_or(Duration::MAX, |until| until.since(self.inner.clock().now()));
+            if !join && !left.is_zero() && !self.is_first() {
+                self.waited = true;
+                self.wait(left).await?;
+                self.inner.check_open()?;
+                continue;
+            }
             let asked = if self.in_flight.is_some() {
                 // Its answer is still to come: asking beside it could be granted twice.
                 self.land(false).await
@@ -194,6 +205,7 @@ impl Claim {
                         join = true;
                         continue;
                     }
+                    self.waited = true;
                     let expiry = holder
                         .and_then(|holder| holder.expires_in)
                         .unwrap_or(Duration::MAX);
@@ -329,6 +341,12 @@ impl Claim {
         self.land(lines_up).await
     }
 
+    /// Whether asking may succeed: nobody is known to be ahead in the store's line.
+    fn is_first(&self) -> bool {
+        let contender = self.contender.as_ref();
+        contender.is_none_or(|contender| contender.is_first())
+    }
+
     fn send(&mut self, operation: InFlight) {
         self.in_flight = Some((operation, self.inner.clock().now()));
     }
@@ -422,6 +440,9 @@ impl Claim {
     fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> Won {
         // Nothing is left to undo; the contender's place has become the lock.
         self.contender = None;
+        if self.waited {
+            self.inner.crowded().waited_for(&self.request.name);
+        }
         Won {
             request: self.request.clone(),
             seat: self.seat.take(),

@@ -128,7 +128,13 @@ pub trait Contender: Send {
     /// Only failures of the store.
     async fn attempt(&mut self) -> Result<Attempt<Grant>>;
 
-    /// Waits for a reason to ask again, or until `at_most` is over.
+    /// Whether asking may succeed: nobody is ahead in the line of waiting processes, where the store
+    /// keeps one. The core does not ask for a contender that is not first.
+    fn is_first(&self) -> bool {
+        true
+    }
+
+    /// Waits for a reason to ask again, or until `at_most` is over. Becoming the first is a reason.
     ///
     /// # Cancel safety
     /// Safe: a wake-up that nobody received is kept for the next call.

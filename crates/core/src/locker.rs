@@ -16,6 +16,7 @@ use crate::{
     capabilities::{Capabilities, Fairness},
     clock::{Clock, Moment, Sleep, SystemClock},
     contract::{DistLock, Forced, Health, LockInfo},
+    crowded::Crowded,
     error::{Error, ErrorKind, Result},
     guard::Guard,
     hold::Hold,
@@ -55,6 +56,7 @@ pub(crate) struct Inner {
     backend: Arc<dyn DistLock>,
     queues: Arc<Queues>,
     line_ups: Arc<LineUps>,
+    crowded: Crowded,
     keeper: Keeper,
     clock: Arc<dyn Clock>,
     meters: Arc<Meters>,
@@ -338,6 +340,7 @@ impl LockerBuilder {
                 backend,
                 queues: Queues::new(),
                 line_ups: Arc::default(),
+                crowded: Crowded::default(),
                 keeper,
                 clock,
                 meters,
@@ -380,6 +383,10 @@ impl Inner {
 
     pub(crate) const fn line_ups(&self) -> &Arc<LineUps> {
         &self.line_ups
+    }
+
+    pub(crate) const fn crowded(&self) -> &Crowded {
+        &self.crowded
     }
 
     pub(crate) const fn keeper(&self) -> &Keeper {

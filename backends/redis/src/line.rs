@@ -1,0 +1,199 @@
+//! One contender's place in the line that the server keeps for a lock.
+//!
+//! Each place has a key of its own, which is deleted when the place is given up. A contender has
+//! the server track the key of the place right ahead of it, so that one departure wakes one
+//! contender. The places of contenders that died are found by their leases, when a place behind
+//! them is renewed.
+
+use std::sync::Arc;
+
+use distlock_core::{
+    AcquireRequest,
+    line::{PLACE_LEASE, PlaceInLine, Told},
+};
+use redis::Value;
+
+use crate::{
+    exchange::{Call, Heard},
+    names::{Bucket, LineKeys},
+    scripts::{self, Script},
+    store::Store,
+    waiters::Place,
+};
+
+/// How often one look may find another place ahead than the one that is tracked.
+const LOOKS: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct RedisLine {
+    store: Arc<Store>,
+    bucket: Bucket,
+    keys: LineKeys,
+    /// Who waits, as the server knows it: never the owner itself, which would free the lock.
+    waiter: String,
+    place: PlaceInLine,
+    ahead: Option<Ahead>,
+    /// Whether the server may keep a place for it.
+    taken: bool,
+}
+
+/// The place right ahead.
+#[derive(Debug)]
+struct Ahead {
+    key: Place,
+    /// Whether the server tells when it is given up.
+    tracked: bool,
+}
+
+impl RedisLine {
+    pub(crate) fn new(store: Arc<Store>, request: &AcquireRequest) -> Self {
+        let names = &store.ways().names;
+        let lock = names.lock(&request.name);
+        Self {
+            bucket: lock.bucket,
+            keys: names.line(&lock),
+            waiter: request.owner.tag().simple().to_string(),
+            place: PlaceInLine::new(Told::ByStore),
+            ahead: None,
+            taken: false,
+            store,
+        }
+    }
+
+    pub(crate) const fn place(&self) -> &PlaceInLine {
+        &self.place
+    }
+
+    /// The place is to be renewed now, or what was told may have been missed.
+    pub(crate) fn look_again(&mut self) {
+        self.place.look_again();
+    }
+
+    /// Whether the server tells when the one right ahead leaves.
+    pub(crate) fn is_told(&self) -> bool {
+        self.ahead.as_ref().is_none_or(|ahead| ahead.tracked)
+    }
+
+    /// Takes or renews the place, and has the server tell when the one right ahead leaves.
+    ///
+    /// # Cancel safety
+    /// Safe: it is due again.
+    pub(crate) async fn keep(&mut self) {
+        let ways = self.store.ways();
+        let now = self.store.clock().now();
+        let mut count = 0;
+        for _ in 0..LOOKS {
+            let call = self.call(&scripts::PLACE);
+            self.taken = true;
+            let answer = ways.router.ask(call).await;
+            let Some((others, next)) = answer.as_ref().ok().and_then(read) else {
+                tracing::debug!(?answer, "no place in the line of those who wait");
+                self.place.not_kept(now);
+                return;
+            };
+            count = others;
+            if next.is_empty() {
+                self.ahead = None;
+                break;
+            }
+            let key = self.keys.place(next);
+            if self.ahead.as_ref().is_some_and(|ahead| ahead.is(&key)) {
+                break;
+            }
+            // A place that is gone already will not be told of: look again.
+            let tracked = Call::plain(self.bucket, vec![]).tracking([&*key].into_iter());
+            let mut ahead = Ahead {
+                key: ways.waiters.join(&key),
+                tracked: false,
+            };
+            match ways.router.ask(tracked).await {
+                Ok(heard) if heard.replies == [Value::Int(0)] => continue,
+                heard => ahead.tracked = heard.is_ok_and(|heard| heard.tells),
+            }
+            self.ahead = Some(ahead);
+            break;
+        }
+        self.place.kept(now, count);
+    }
+
+    /// Waits until the place right ahead is given up.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(crate) async fn ahead_left(&mut self) {
+        match &mut self.ahead {
+            Some(ahead) => {
+                ahead.key.woken().await;
+                // The server has forgotten that it was to tell.
+                self.ahead = None;
+                self.place.look_again();
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Gives the place up. What the server does not hear of ends with the place's lease.
+    pub(crate) async fn leave(&mut self) {
+        if let Some(leaving) = self.leaving() {
+            leaving.await;
+        }
+    }
+
+    fn leaving(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
+        if !std::mem::take(&mut self.taken) {
+            return None;
+        }
+        let call = self.call(&scripts::LEAVE);
+        let store = Arc::clone(&self.store);
+        Some(async move {
+            if let Err(error) = store.ways().router.ask(call).await {
+                tracing::debug!(%error, "a place in the line was not given up");
+            }
+        })
+    }
+
+    /// A request of one of the two scripts, which take the same keys.
+    fn call(&self, script: &'static Script) -> Call {
+        let mut command = redis::cmd("EVALSHA");
+        command
+            .arg(&script.sha)
+            .arg(3)
+            .arg(&self.keys.order)
+            .arg(&self.keys.leases)
+            .arg(self.keys.place(&self.waiter))
+            .arg(&self.waiter)
+            .arg(PLACE_LEASE.as_millis().to_string());
+        Call::script(self.bucket, command, script)
+    }
+}
+
+impl Ahead {
+    /// Whether the server tells of this place already.
+    fn is(&self, key: &str) -> bool {
+        self.tracked && self.key.key() == key
+    }
+}
+
+impl Drop for RedisLine {
+    fn drop(&mut self) {
+        // As after a grant: whoever is behind is to know soon.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && let Some(leaving) = self.leaving()
+        {
+            runtime.spawn(leaving);
+        }
+    }
+}
+
+/// How many are ahead, and which waiter is right ahead.
+fn read(heard: &Heard) -> Option<(u32, &str)> {
+    let [Value::Array(reply)] = &*heard.replies else {
+        return None;
+    };
+    match &**reply {
+        [Value::Int(ahead), Value::BulkString(next)] => {
+            Some((u32::try_from(*ahead).ok()?, str::from_utf8(next).ok()?))
+        }
+        _ => None,
+    }
+}

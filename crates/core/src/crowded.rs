@@ -1,0 +1,39 @@
+//! Names that this process had to wait for the last time.
+//!
+//! A process that releases a lock and wants it again at once would pass everybody who waits: it
+//! knows of the release first. So it joins the line before it asks, once, for a name that it had
+//! to wait for the time before.
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::name::LockName;
+
+/// Bounded, because a name is only removed by the next acquire of it.
+const MOST: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(crate) struct Crowded(Mutex<HashSet<LockName>>);
+
+impl Crowded {
+    pub(crate) fn waited_for(&self, name: &LockName) {
+        let mut names = self.names();
+        if names.len() >= MOST {
+            names.clear();
+        }
+        names.insert(name.clone());
+    }
+
+    /// Whether it had to be waited for the last time; asked by the next acquire of it.
+    pub(crate) fn take(&self, name: &LockName) -> bool {
+        let mut names = self.names();
+        !names.is_empty() && names.remove(name)
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashSet<LockName>> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
