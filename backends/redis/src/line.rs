@@ -8,12 +8,13 @@
 use std::sync::Arc;
 
 use distlock_core::{
-    AcquireRequest,
+    AcquireRequest, Error, ErrorKind, Result,
     line::{PLACE_LEASE, PlaceInLine, Told},
 };
 use redis::Value;
 
 use crate::{
+    error::BACKEND,
     exchange::{Call, Heard},
     names::{Bucket, LineKeys},
     scripts::{self, Script},
@@ -86,10 +87,13 @@ impl RedisLine {
             let call = self.call(&scripts::PLACE);
             self.taken = true;
             let answer = ways.router.ask(call).await;
-            let Some((others, next)) = answer.as_ref().ok().and_then(read) else {
-                tracing::debug!(?answer, "no place in the line of those who wait");
-                self.place.not_kept(now);
-                return;
+            let (others, next) = match answer.as_ref().map_err(Error::clone).and_then(read) {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::debug!(%error, "no place in the line of those who wait");
+                    self.place.not_kept(now, &error);
+                    return;
+                }
             };
             count = others;
             if next.is_empty() {
@@ -186,14 +190,18 @@ impl Drop for RedisLine {
 }
 
 /// How many are ahead, and which waiter is right ahead.
-fn read(heard: &Heard) -> Option<(u32, &str)> {
-    let [Value::Array(reply)] = &*heard.replies else {
-        return None;
-    };
-    match &**reply {
-        [Value::Int(ahead), Value::BulkString(next)] => {
-            Some((u32::try_from(*ahead).ok()?, str::from_utf8(next).ok()?))
-        }
+fn read(heard: &Heard) -> Result<(u32, &str)> {
+    let found = match &*heard.replies {
+        [Value::Array(reply)] => match &**reply {
+            [Value::Int(ahead), Value::BulkString(next)] => {
+                u32::try_from(*ahead).ok().zip(str::from_utf8(next).ok())
+            }
+            _ => None,
+        },
         _ => None,
-    }
+    };
+    found.ok_or_else(|| {
+        let strange = "the script of a place answered with something it never says";
+        Error::new(ErrorKind::Internal, strange).on(BACKEND)
+    })
 }

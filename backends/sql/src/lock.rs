@@ -87,7 +87,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let store = Arc::clone(self.open()?);
-        Ok(Box::new(SqlContender::new(store, request.clone())))
+        Ok(Box::new(SqlContender::join(store, request.clone()).await))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {

@@ -16,7 +16,7 @@ use distlock_core::{
 use tokio::task::AbortHandle;
 
 use crate::{
-    dialect::Dialect,
+    dialect::{Dialect, Place},
     helper::Helper,
     op::{Answer, Kind, Op},
     reaper, wait,
@@ -97,6 +97,22 @@ impl<D: Dialect> Store<D> {
         if let Some(turn) = self.listener.take(self.dialect().clock().now()) {
             let task = wait::listen(Arc::downgrade(self), turn);
             self.keep(tokio::spawn(task).abort_handle());
+        }
+    }
+
+    /// Gives a place in a line up. What the store does not hear of ends with the place's lease.
+    pub(crate) async fn leave_line(&self, place: &Place) {
+        if let Err(error) = self.dialect().leave_line(place).await {
+            tracing::debug!(%error, "a place in the line was not given up");
+        }
+    }
+
+    /// The same, without waiting for it: as after a grant.
+    pub(crate) fn leave_line_later(self: &Arc<Self>, place: Place) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let store = Arc::clone(self);
+            let task = runtime.spawn(async move { store.leave_line(&place).await });
+            self.keep(task.abort_handle());
         }
     }
 

@@ -281,12 +281,12 @@ impl Measure {
 }
 
 impl Between {
-    fn crowd(&self, time: Duration) -> Option<processes::Crowd> {
+    fn crowd(&self) -> Option<processes::Crowd> {
         let tasks = self.tasks;
         self.processes.map(|processes| processes::Crowd {
             processes,
             tasks,
-            hold: if self.idle { time } else { self.hold },
+            hold: if self.idle { Duration::MAX } else { self.hold },
         })
     }
 }
@@ -297,7 +297,7 @@ fn main() -> anyhow::Result<()> {
             let dir = folder(args.dir.as_ref())?;
             let (measure, path) = (&args.measure, dir.path());
             let (workload, options) = (measure.workload, measure.options());
-            if let Some(crowd) = args.between.crowd(measure.seconds) {
+            if let Some(crowd) = args.between.crowd() {
                 let url = format!("sqlite:{}", path.join("passed-on.db").display());
                 return measure.pass_on(&url, crowd);
             }
@@ -319,7 +319,7 @@ fn main() -> anyhow::Result<()> {
                 None => mysql::private(product, args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(measure.seconds) {
+            if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
             let run = mysql::run(measure.workload, measure.options(), target.url());
@@ -331,7 +331,7 @@ fn main() -> anyhow::Result<()> {
                 None => postgres::private(args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(measure.seconds) {
+            if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
             let run = postgres::run(measure.workload, measure.options(), target.url());
@@ -343,7 +343,7 @@ fn main() -> anyhow::Result<()> {
                 None => redis::private(args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(measure.seconds) {
+            if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
             let run = redis::run(measure.workload, measure.options(), target.url());
@@ -355,7 +355,7 @@ fn main() -> anyhow::Result<()> {
                 None => zookeeper::private(args.dir, args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd(measure.seconds) {
+            if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
             let run = zookeeper::run(

@@ -26,6 +26,9 @@ const NAME: &str = "bench:passed-on";
 /// How long trips to the server are measured, one after another, while nothing else is asked of it.
 const TRIPS: Duration = Duration::from_secs(1);
 
+/// How long the processes run before anything is counted: until all of them wait.
+const SETTLING: Duration = Duration::from_secs(2);
+
 /// What was measured.
 #[derive(Debug)]
 pub(crate) struct Passing {
@@ -86,7 +89,8 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
         all.push(Other::start(url).await?);
     }
     for process in &mut all {
-        let (tasks, hold) = (crowd.tasks, crowd.hold.as_micros());
+        let hold = crowd.hold.min(Duration::from_secs(3600)).as_micros();
+        let tasks = crowd.tasks;
         let order = format!("{} {tasks} {hold}", time.as_millis());
         process.say(&order).await?;
     }
@@ -129,7 +133,6 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
         let sent = backend.requests_sent();
         sent.context("the store does not count its requests")
     };
-    let before = sent()?;
     println!("ready");
     let order = next(&mut input).await?;
     let order: Vec<u64> = order
@@ -140,15 +143,19 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
     let &[time, tasks, hold] = order.as_slice() else {
         bail!("not three numbers: {order:?}");
     };
-    let until = SystemClock.now() + Duration::from_millis(time);
+    let settled = SystemClock.now() + SETTLING;
+    let until = settled + Duration::from_millis(time);
     let mut wanting = JoinSet::new();
     for _ in 0..tasks {
         wanting.spawn(want(locker.clone(), until, Duration::from_micros(hold)));
     }
+    SystemClock.sleep(SETTLING).await;
+    let before = sent()?;
     let mut holds = Vec::new();
     while let Some(own) = wanting.join_next().await {
         holds.extend(own??);
     }
+    holds.retain(|(granted, _)| *granted >= settled);
     println!("{}", sent()? - before);
     locker.close().await;
     let nanos = |moment: &Moment| moment.since_boot().as_nanos();
@@ -173,7 +180,7 @@ async fn want(
             Err(error) => return Err(error.into()),
         };
         let granted = SystemClock.now();
-        zookeeper::keep(hold).await;
+        zookeeper::keep(hold.min(until.since(granted))).await;
         // Whoever is next may have it before we hear that it is free.
         let releasing = SystemClock.now();
         let released = guard.release().await;

@@ -441,7 +441,7 @@ impl Claim {
         // Nothing is left to undo; the contender's place has become the lock.
         self.contender = None;
         if self.waited {
-            self.inner.crowded().waited_for(&self.request.name);
+            self.inner.crowded().note(&self.request.name);
         }
         Won {
             request: self.request.clone(),

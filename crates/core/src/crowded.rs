@@ -1,8 +1,8 @@
-//! Names that this process had to wait for the last time.
+//! Names that other processes wait for, as far as this one knows.
 //!
 //! A process that releases a lock and wants it again at once would pass everybody who waits: it
 //! knows of the release first. So it joins the line before it asks, once, for a name that it had
-//! to wait for the time before.
+//! to wait for the time before, or that others waited for when it was released.
 
 use std::{
     collections::HashSet,
@@ -18,7 +18,7 @@ const MOST: usize = 4096;
 pub(crate) struct Crowded(Mutex<HashSet<LockName>>);
 
 impl Crowded {
-    pub(crate) fn waited_for(&self, name: &LockName) {
+    pub(crate) fn note(&self, name: &LockName) {
         let mut names = self.names();
         if names.len() >= MOST {
             names.clear();
@@ -26,7 +26,7 @@ impl Crowded {
         names.insert(name.clone());
     }
 
-    /// Whether it had to be waited for the last time; asked by the next acquire of it.
+    /// Whether others may wait for it; asked by the next acquire of it.
     pub(crate) fn take(&self, name: &LockName) -> bool {
         let mut names = self.names();
         !names.is_empty() && names.remove(name)

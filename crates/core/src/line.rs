@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::{clock::Moment, error::Error};
 
 /// How long the store keeps a place that is not renewed.
 pub const PLACE_LEASE: Duration = Duration::from_secs(4);
@@ -27,7 +27,10 @@ const WITHOUT_LINE: Duration = Duration::from_secs(10);
 
 /// Per contender ahead, where the store does not tell of those who leave: how long to wait before
 /// looking again while nobody leaves.
-const PER_PLACE: Duration = Duration::from_millis(150);
+const PER_PLACE: Duration = Duration::from_millis(200);
+
+/// How long one place is taken to last in a line that stands still.
+const STANDING: Duration = Duration::from_millis(400);
 
 /// The shortest time between two looks.
 const LEAST: Duration = Duration::from_millis(10);
@@ -66,7 +69,7 @@ impl PlaceInLine {
             first: false,
             asked: None,
             due: None,
-            per_place: PER_PLACE,
+            per_place: STANDING,
         }
     }
 
@@ -80,19 +83,38 @@ impl PlaceInLine {
             } else {
                 self.per_place.saturating_mul(2)
             }
-            .clamp(LEAST, PER_PLACE);
+            .clamp(LEAST, STANDING);
         }
         (self.ahead, self.first) = (ahead, ahead == 0);
         self.asked = Some(now);
         let pause = match self.told {
-            Told::ByLooking if ahead > 0 => self.per_place.saturating_mul(ahead).min(RENEW_AFTER),
+            Told::ByLooking if ahead > 0 => self.until_next_look(),
             _ => RENEW_AFTER,
         };
         self.due = Some(now + pause);
     }
 
-    /// The store could not be asked, or keeps no line: the contender is on its own for a while.
-    pub fn not_kept(&mut self, now: Moment) {
+    /// Before the front is expected: the nearer it is, the more often. Whoever is right behind the
+    /// first looks twice in the time that one takes, because the next release is for the first.
+    fn until_next_look(&self) -> Duration {
+        let expected = self.per_place.saturating_mul(self.ahead);
+        let sooner = if self.ahead == 1 {
+            expected / 2
+        } else {
+            expected * 3 / 4
+        };
+        let longest = PER_PLACE.saturating_mul(self.ahead);
+        sooner.min(longest).min(RENEW_AFTER)
+    }
+
+    /// The store did not keep the place. For a reason that may pass, what was known stands for as
+    /// long as the place may; otherwise the contender is on its own for a while.
+    pub fn not_kept(&mut self, now: Moment, why: &Error) {
+        let known = self.asked.filter(|asked| now.since(*asked) < PLACE_LEASE);
+        if why.is_retryable() && known.is_some() {
+            self.due = Some(now + PER_PLACE);
+            return;
+        }
         (self.ahead, self.first) = (0, true);
         self.asked = None;
         self.due = Some(now + WITHOUT_LINE);
@@ -127,6 +149,7 @@ impl PlaceInLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 
@@ -148,7 +171,14 @@ mod tests {
         let mut place = PlaceInLine::new(Told::ByStore);
         place.kept(START, 3);
         assert!(!place.is_first());
-        place.not_kept(START);
+        let away = Error::new(ErrorKind::Unavailable, "away");
+        place.not_kept(START, &away);
+        assert!(!place.is_first(), "the place is still there");
+        place.not_kept(START + PLACE_LEASE, &away);
+        assert!(place.is_first());
+        place.kept(START, 3);
+        let denied = Error::new(ErrorKind::AccessDenied, "no such table");
+        place.not_kept(START, &denied);
         assert!(place.is_first());
         assert_eq!(place.due_in(START), WITHOUT_LINE);
     }
@@ -170,17 +200,19 @@ mod tests {
     fn those_who_look_do_so_by_the_pace_of_the_line() {
         let mut place = PlaceInLine::new(Told::ByLooking);
         place.kept(START, 4);
-        assert_eq!(place.due_in(START), ms(600));
+        assert_eq!(place.due_in(START), ms(800));
         // Two left within 100 ms, so the next two will take as long.
         place.kept(START + ms(100), 2);
-        assert_eq!(place.due_in(START + ms(100)), ms(100));
+        assert_eq!(place.due_in(START + ms(100)), ms(75));
+        place.kept(START + ms(150), 1);
+        assert_eq!(place.due_in(START + ms(150)), ms(25));
         // Nobody left: twice as long, up to the pace of a line that stands still.
-        place.kept(START + ms(200), 2);
-        assert_eq!(place.due_in(START + ms(200)), ms(200));
+        place.kept(START + ms(200), 1);
+        assert_eq!(place.due_in(START + ms(200)), ms(50));
         for _ in 0..10 {
-            place.kept(START + ms(200), 2);
+            place.kept(START + ms(200), 1);
         }
-        assert_eq!(place.due_in(START + ms(200)), ms(300));
+        assert_eq!(place.due_in(START + ms(200)), ms(200));
         place.kept(START + ms(200), 1000);
         assert_eq!(place.due_in(START + ms(200)), RENEW_AFTER);
     }

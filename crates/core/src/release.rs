@@ -140,6 +140,9 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
     match release(inner, &**via, &lease, &mut again).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {
             inner.meters().released.increment(1);
+            if others_waiting == Some(true) {
+                inner.crowded().note(&lease.name);
+            }
             if let Some(seat) = seat {
                 // Where local tasks still wait, it was the limit that ended the run: step aside if others are there.
                 seat.pass(limit > 0 && others_waiting != Some(false));

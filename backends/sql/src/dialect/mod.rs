@@ -78,6 +78,21 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         Box::pin(std::future::pending())
     }
 
+    /// Takes these places in the lines of those who wait, or renews them for `lease`. Says for each
+    /// how many are ahead.
+    fn keep_places(
+        &self,
+        places: &[Place],
+        lease: Duration,
+    ) -> impl Future<Output = Result<Vec<(LockName, u32)>>> + Send;
+
+    /// Gives a place up, and removes those of its line that have lapsed. Where the store tells of
+    /// releases, those behind are told.
+    fn leave_line(&self, place: &Place) -> impl Future<Output = Result<()>> + Send;
+
+    /// Removes the places that have lapsed, of every line, and says how many that were.
+    fn clear_lines(&self) -> impl Future<Output = Result<u64>> + Send;
+
     /// Held locks in byte order of their names.
     fn list(
         &self,
@@ -111,6 +126,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn health(&self) -> impl Future<Output = Result<Health>> + Send;
 
     fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The place of one contender in the line of those who wait for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) name: LockName,
+    /// Random, so that a late request about an earlier place does not touch a later one.
+    pub(crate) waiter: i64,
 }
 
 /// A row of the lock table, as of now.

@@ -10,14 +10,23 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{FencingToken, LockName, Moment, Result};
+use distlock_core::{
+    FencingToken, LockName, Moment, Result,
+    line::{PLACE_LEASE, PlaceInLine, Told},
+};
 use tokio::sync::Notify;
 
 use super::{RENEW_WANTED, pace::Pace};
-use crate::dialect::LockRow;
+use crate::dialect::{Dialect, LockRow, Place};
 
 /// After a poll that failed.
 pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// Places that are due within this time share a request.
+const TOGETHER: Duration = Duration::from_millis(200);
+
+/// How long a poller sleeps at most.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// All handles of this process on one store: who waits, when the store was last asked, how much it was asked.
 pub(crate) struct Group {
@@ -36,16 +45,20 @@ pub(super) struct Waiting {
     by_name: HashMap<LockName, Awaited>,
     pub(super) next_poll: Option<Moment>,
     pace: Pace,
+    told: Told,
     /// Polls since something changed.
     quiet: u32,
 }
 
 /// A lock that somebody waits for.
-#[derive(Default)]
 struct Awaited {
     waiters: Vec<Arc<Waiter>>,
     /// What the last poll saw.
     token: Option<FencingToken>,
+    /// The place of this process in the line at the store.
+    place: PlaceInLine,
+    /// What identifies the place there.
+    waiter: i64,
 }
 
 /// One contender.
@@ -59,22 +72,22 @@ impl Group {
     /// For a store that is asked at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, super::pace::STEADY)
+        Self::polled(backend, super::pace::STEADY, Told::ByLooking)
     }
 
     /// For a store that is asked more often right after something changed.
     #[cfg(feature = "mysql")]
     pub(crate) fn adaptive(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, super::pace::ADAPTIVE)
+        Self::polled(backend, super::pace::ADAPTIVE, Told::ByLooking)
     }
 
     /// For a store that tells of releases.
     #[cfg(feature = "postgres")]
     pub(crate) fn pushed(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, super::pace::PUSHED)
+        Self::polled(backend, super::pace::PUSHED, Told::ByStore)
     }
 
-    fn polled(backend: &'static str, pace: Pace) -> Arc<Self> {
+    fn polled(backend: &'static str, pace: Pace, told: Told) -> Arc<Self> {
         Arc::new(Self {
             backend,
             mark: fastrand::i64(1..),
@@ -85,6 +98,7 @@ impl Group {
                 by_name: HashMap::new(),
                 next_poll: None,
                 pace,
+                told,
                 quiet: 0,
             }),
         })
@@ -117,9 +131,25 @@ impl Group {
         self.retries.load(Ordering::Relaxed)
     }
 
-    /// Wakes those who wait for a lock that was freed, as far as is known.
+    /// Wakes those who wait for a lock that was freed, as far as is known, if it is their turn.
     pub(crate) fn freed(&self, name: &LockName) {
         self.waiting().wake(name);
+    }
+
+    /// The store says that somebody has left the line at a lock.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn somebody_left(&self, name: &LockName) {
+        if let Some(awaited) = self.waiting().by_name.get_mut(name) {
+            awaited.place.somebody_left();
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Whether nobody is ahead of this process at a lock.
+    pub(super) fn is_first(&self, name: &LockName) -> bool {
+        let waiting = self.waiting();
+        let awaited = waiting.by_name.get(name);
+        awaited.is_none_or(|awaited| awaited.place.is_first())
     }
 
     /// Whether somebody of this process waits for it at the store: with another handle than the one that holds it.
@@ -127,11 +157,14 @@ impl Group {
         self.waiting().by_name.contains_key(name)
     }
 
-    /// Wakes all who wait, because any lock may have been freed.
+    /// Wakes all whose turn it is, because any lock may have been freed, and has all others look
+    /// where they stand.
     pub(crate) fn freed_any(&self) {
-        for awaited in self.waiting().by_name.values() {
+        for awaited in self.waiting().by_name.values_mut() {
             awaited.wake();
+            awaited.place.look_again();
         }
+        self.sooner.notify_one();
     }
 
     pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -144,7 +177,9 @@ impl Group {
             asleep: AtomicBool::new(false),
         });
         let mut waiting = self.waiting();
-        let awaited = waiting.by_name.entry(name.clone()).or_default();
+        let told = waiting.told;
+        let awaited = waiting.by_name.entry(name.clone());
+        let awaited = awaited.or_insert_with(|| Awaited::new(told));
         awaited.waiters.push(Arc::clone(&waiter));
         if waiting.changed(now) {
             self.sooner.notify_one();
@@ -152,20 +187,89 @@ impl Group {
         waiter
     }
 
-    pub(super) fn leave(&self, name: &LockName, waiter: &Arc<Waiter>) {
+    /// A waiter goes away, with the lock or without. Gives back the place that is to be given up at
+    /// the store: when the last one goes, and when one has got the lock, since whoever else waits
+    /// in this process has had its turn with it.
+    pub(super) fn leave(
+        &self,
+        name: &LockName,
+        waiter: &Arc<Waiter>,
+        granted: bool,
+    ) -> Option<Place> {
         let mut waiting = self.waiting();
-        if let Some(Awaited { waiters, .. }) = waiting.by_name.get_mut(name) {
-            waiters.retain(|other| !Arc::ptr_eq(other, waiter));
-            if waiters.is_empty() {
-                waiting.by_name.remove(name);
+        let told = waiting.told;
+        let awaited = waiting.by_name.get_mut(name)?;
+        let before = awaited.waiters.len();
+        awaited.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+        if awaited.waiters.len() == before {
+            return None;
+        }
+        let place = Place {
+            name: name.clone(),
+            waiter: awaited.waiter,
+        };
+        if awaited.waiters.is_empty() {
+            waiting.by_name.remove(name);
+            return Some(place);
+        }
+        if !granted {
+            return None;
+        }
+        let waiters = std::mem::take(&mut awaited.waiters);
+        *awaited = Awaited {
+            waiters,
+            ..Awaited::new(told)
+        };
+        self.sooner.notify_one();
+        Some(place)
+    }
+
+    /// The place of this process at a lock.
+    pub(super) fn place(&self, name: &LockName) -> Option<Place> {
+        let waiting = self.waiting();
+        let waiter = waiting.by_name.get(name)?.waiter;
+        let name = name.clone();
+        Some(Place { name, waiter })
+    }
+
+    /// Takes or renews places, and wakes those who are first now.
+    pub(super) async fn keep<D: Dialect>(&self, dialect: &D, places: &[Place]) {
+        let kept = dialect.keep_places(places, PLACE_LEASE).await;
+        let now = dialect.clock().now();
+        let mut waiting = self.waiting();
+        let mut kept: HashMap<LockName, u32> = match kept {
+            Ok(kept) => kept.into_iter().collect(),
+            Err(error) => {
+                tracing::debug!(%error, "no places in the lines of those who wait");
+                for place in places {
+                    waiting.update(place, now, |at| at.not_kept(now, &error));
+                }
+                return;
+            }
+        };
+        for place in places {
+            // Without an answer somebody has removed the place: it is taken anew the next time.
+            if let Some(ahead) = kept.remove(&place.name) {
+                waiting.update(place, now, |at| at.kept(now, ahead));
             }
         }
     }
 }
 
 impl Waiting {
-    /// How long until the store may be asked again.
+    /// How long until the store is to be asked again, for a lock or for a place.
     pub(super) fn pause(&mut self, now: Moment) -> Duration {
+        let asleep = self.by_name.values().filter(|it| it.is_asleep());
+        let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.place.is_first());
+        let due = first.iter().chain(&others);
+        let due = due.map(|it| it.place.due_in(now)).min().unwrap_or(LONGEST);
+        if first.is_empty() {
+            return due.min(LONGEST);
+        }
+        self.until_poll(now).min(due)
+    }
+
+    fn until_poll(&mut self, now: Moment) -> Duration {
         // A group may be shared by handles with different clocks, in tests: a time far off is another clock's.
         match self.next_poll.map(|next| next.since(now)) {
             Some(pause)
@@ -186,14 +290,48 @@ impl Waiting {
         if self.next_poll.is_some_and(|next| next > now) {
             return None;
         }
-        self.next_poll = Some(now + self.every());
         let awaited = self.by_name.iter();
-        Some(
-            awaited
-                .filter(|(_, awaited)| awaited.waiters.iter().any(|waiter| waiter.is_asleep()))
-                .map(|(name, _)| name.clone())
-                .collect(),
-        )
+        let names: Vec<_> = awaited
+            .filter(|(_, awaited)| awaited.is_asleep() && awaited.place.is_first())
+            .map(|(name, _)| name.clone())
+            .collect();
+        if !names.is_empty() {
+            self.next_poll = Some(now + self.every());
+        }
+        Some(names)
+    }
+
+    /// The places that are to be asked for now, and those that will be soon: they share a request.
+    pub(super) fn places_due(&self, now: Moment) -> Vec<Place> {
+        let asleep = self.by_name.iter().filter(|(_, it)| it.is_asleep());
+        let due: Vec<_> = asleep
+            .map(|(name, it)| (name, it, it.place.due_in(now)))
+            .filter(|(.., due)| *due <= TOGETHER)
+            .collect();
+        if due.iter().all(|(.., due)| !due.is_zero()) {
+            return Vec::new();
+        }
+        let places = due.into_iter().map(|(name, it, _)| Place {
+            name: name.clone(),
+            waiter: it.waiter,
+        });
+        places.collect()
+    }
+
+    /// Notes what is known of a place, and wakes those who are first because of it.
+    fn update(&mut self, place: &Place, now: Moment, note: impl FnOnce(&mut PlaceInLine)) {
+        let Some(awaited) = self.by_name.get_mut(&place.name) else {
+            return;
+        };
+        if awaited.waiter != place.waiter {
+            return;
+        }
+        let was_first = awaited.place.is_first();
+        note(&mut awaited.place);
+        if awaited.place.is_first() && !was_first {
+            awaited.wake();
+            self.changed(now);
+        }
     }
 
     /// Wakes those whose lock is free, and says which held rows should be marked as wanted.
@@ -263,7 +401,24 @@ impl Waiting {
 }
 
 impl Awaited {
+    fn new(told: Told) -> Self {
+        Self {
+            waiters: Vec::new(),
+            token: None,
+            place: PlaceInLine::new(told),
+            waiter: fastrand::i64(1..),
+        }
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.is_asleep())
+    }
+
+    /// Wakes them if it is their turn.
     fn wake(&self) {
+        if !self.place.is_first() {
+            return;
+        }
         for waiter in &self.waiters {
             waiter.signal.notify_one();
         }
@@ -313,6 +468,9 @@ mod tests {
         });
         let rows = rows.collect();
         let mut waiting = group.waiting();
+        for awaited in waiting.by_name.values_mut() {
+            awaited.place.kept(START, 0);
+        }
         waiting.quiet = 10;
         waiting.next_poll = None;
         let names = waiting.claim(START).unwrap();

@@ -17,7 +17,7 @@ use distlock_core::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Momen
 use self::group::Waiter;
 pub(crate) use self::{group::Group, listener::listen, poller::poll};
 use crate::{
-    dialect::Dialect,
+    dialect::{Dialect, Place},
     op::{Answer, Op},
     store::Store,
 };
@@ -55,20 +55,33 @@ pub(crate) struct SqlContender<D: Dialect> {
     again: Option<Moment>,
     /// How often in a row others passed it on too fast for anybody to say who has it.
     overtaken: u32,
+    granted: bool,
 }
 
 impl<D: Dialect> SqlContender<D> {
-    pub(crate) fn new(store: Arc<Store<D>>, request: AcquireRequest) -> Self {
-        let waiter = {
-            let dialect = store.dialect();
-            dialect.group().join(&request.name, dialect.clock().now())
-        };
+    /// Joins those who wait, here and at the store.
+    pub(crate) async fn join(store: Arc<Store<D>>, request: AcquireRequest) -> Self {
+        let (dialect, name) = (store.dialect(), &request.name);
+        let group = Arc::clone(dialect.group());
+        let waiter = group.join(name, dialect.clock().now());
+        let joined = Self::new(Arc::clone(&store), request, waiter);
+        // Another waiter of this process may keep the place already.
+        if !joined.is_first()
+            && let Some(place) = group.place(&joined.request.name)
+        {
+            group.keep(store.dialect(), &[place]).await;
+        }
+        joined
+    }
+
+    const fn new(store: Arc<Store<D>>, request: AcquireRequest, waiter: Arc<Waiter>) -> Self {
         Self {
             store,
             request,
             waiter,
             again: None,
             overtaken: 0,
+            granted: false,
         }
     }
 
@@ -105,6 +118,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
         let asked = self.store.dialect().clock().now();
         match self.store.submit(Op::Acquire(self.request.clone())).await? {
             Answer::Acquired(attempt) => {
+                self.granted = matches!(attempt, Attempt::Acquired(_));
                 if let Attempt::Busy(holder) = &attempt
                     && D::PUSHES
                 {
@@ -124,16 +138,25 @@ impl<D: Dialect> Contender for SqlContender<D> {
     async fn wait(&mut self, at_most: Duration) {
         let _asleep = Asleep::new(&self.store, &self.waiter);
         let clock = self.store.dialect().clock();
-        let until = clock.now() + at_most.min(LONGEST);
-        let until = self.again.map_or(until, |again| until.min(again));
+        let over = clock.now() + at_most.min(LONGEST);
         loop {
             self.store.poll();
             if D::PUSHES {
                 self.store.listen();
             }
+            let first = self.is_first();
+            let until = match self.again {
+                Some(again) if first => over.min(again),
+                _ => over,
+            };
             let left = until.since(clock.now());
             tokio::select! {
-                () = self.waiter.signal.notified() => return,
+                () = self.waiter.signal.notified() => {
+                    if self.is_first() {
+                        return;
+                    }
+                    continue;
+                }
                 () = clock.sleep(left.min(SEE_TO_IT)) => {}
             }
             if left <= SEE_TO_IT {
@@ -142,15 +165,31 @@ impl<D: Dialect> Contender for SqlContender<D> {
         }
     }
 
-    async fn leave(self: Box<Self>) -> Result<()> {
+    fn is_first(&self) -> bool {
+        self.store.dialect().group().is_first(&self.request.name)
+    }
+
+    async fn leave(mut self: Box<Self>) -> Result<()> {
+        if let Some(place) = self.left() {
+            self.store.leave_line(&place).await;
+        }
         Ok(())
+    }
+}
+
+impl<D: Dialect> SqlContender<D> {
+    /// Goes away from those who wait in this process, once.
+    fn left(&mut self) -> Option<Place> {
+        let group = self.store.dialect().group();
+        group.leave(&self.request.name, &self.waiter, self.granted)
     }
 }
 
 impl<D: Dialect> Drop for SqlContender<D> {
     fn drop(&mut self) {
-        let group = self.store.dialect().group();
-        group.leave(&self.request.name, &self.waiter);
+        if let Some(place) = self.left() {
+            self.store.leave_line_later(place);
+        }
     }
 }
 

@@ -25,20 +25,24 @@ pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
             () = clock.sleep(pause) => {}
             () = group.sooner.notified() => continue,
         }
-        let names = {
+        let (places, names) = {
             let mut waiting = group.waiting();
             if store.asleep.load(Ordering::Relaxed) == 0 {
                 // Under the mutex, so that whoever falls asleep next sees that nobody polls.
                 drop(place);
                 return;
             }
-            match waiting.claim(clock.now()) {
-                Some(names) if !names.is_empty() => names,
-                _ => continue,
-            }
+            let now = clock.now();
+            (waiting.places_due(now), waiting.claim(now))
         };
         let polled = clock.now();
         store.poller.is_mine(turn, polled + ASKING);
+        if !places.is_empty() {
+            group.keep(dialect, &places).await;
+        }
+        let Some(names) = names.filter(|names| !names.is_empty()) else {
+            continue;
+        };
         match dialect.look(&names).await {
             Ok(rows) => {
                 let rows = rows.into_iter().collect();

@@ -10,10 +10,14 @@ impl Statements {
         sql.replace("distributed_", &format!("{}distributed_", self.prefix))
     }
 
+    /// The tables' version, and what names them. The version counts the table that version 2 adds,
+    /// which leaves `schema_version` alone.
     pub(super) fn meta(&self) -> String {
         format!(
-            "SELECT schema_version, epoch FROM {} WHERE id = 1",
-            self.meta
+            "SELECT schema_version + (schema_version = 1 AND EXISTS (SELECT 1 \
+             FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{}')), \
+             epoch FROM {} WHERE id = 1",
+            self.line, self.meta
         )
     }
 

@@ -31,7 +31,7 @@ use self::{
     statements::{Range, Statements},
     write::Stuck,
 };
-use super::{Dialect, LockRow, Reaped, ReapedPage, above_prefix};
+use super::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::{Product, ServerConfig},
     doctor,
@@ -271,6 +271,33 @@ impl Dialect for MySqlDialect {
             }
         }
         Ok(())
+    }
+
+    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+        let mut kept = Vec::with_capacity(places.len());
+        for places in parts(places, |it| it.name.as_str().as_bytes(), self.packet) {
+            let statement = self.shared.statements.keep_places(places, lease);
+            let found = self.ask("keep_places", statement, Access::Write).await?;
+            for row in &found.rows {
+                let (name, ahead): (String, i64) = (rows::string(row, 0)?, rows::column(row, 1)?);
+                if let (Ok(name), Ok(ahead)) = (LockName::new(name), u32::try_from(ahead)) {
+                    kept.push((name, ahead));
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    async fn leave_line(&self, place: &Place) -> Result<()> {
+        let statement = self.shared.statements.leave_line(place);
+        let left = self.ask("leave_line", statement, Access::Write).await;
+        left.map(drop)
+    }
+
+    async fn clear_lines(&self) -> Result<u64> {
+        let statement = self.shared.statements.clear_lines();
+        let cleared = self.ask("reap", statement, Access::Write).await?;
+        Ok(cleared.changed())
     }
 
     async fn list(

@@ -4,7 +4,7 @@ use distlock_core::Result;
 
 use super::{Shared, rows, statements::Statements, wire::Answers};
 use crate::{
-    migrate::{LATEST, Migration},
+    migrate::{Migration, REQUIRED},
     shape::{Difference, Former, Found, KEY, STORAGE, Table, differences},
 };
 
@@ -63,7 +63,7 @@ const FORMERS: [Former; 1] = [Former {
     part: "expires_minute",
     was: None,
     mend: Migration {
-        version: LATEST,
+        version: REQUIRED,
         name: "an index by the minute",
         sql: "
 ALTER TABLE distributed_lock ADD COLUMN expires_minute BIGINT AS (expires_at DIV 60000000) STORED,

@@ -23,7 +23,7 @@ use super::{
     server::Flavour,
 };
 use crate::{
-    dialect::Reaped,
+    dialect::{Place, Reaped},
     op::Op,
     wait::{RENEW_WANTED, SEVERAL},
 };
@@ -56,6 +56,7 @@ pub(super) struct Statements {
     pub(super) lock: String,
     pub(super) record: String,
     pub(super) meta: String,
+    pub(super) line: String,
     /// For MariaDB and for MySQL.
     prepared: [Prepared; 2],
 }
@@ -71,6 +72,7 @@ impl Statements {
             lock: table("lock"),
             record: table("record"),
             meta: table("meta"),
+            line: table("line"),
         }
     }
 
@@ -373,6 +375,44 @@ impl Statements {
              AND (wanted_by NOT IN ({mark}, {SEVERAL}) OR wanted_until <= {NOW} + {renew})",
             self.lock,
             list(names.iter().map(Vec::as_slice))
+        )
+    }
+
+    /// Takes places in lines, or renews them, and says for each its name and how many are ahead.
+    pub(super) fn keep_places(&self, places: &[Place], lease: Duration) -> String {
+        let line = &self.line;
+        let rows = |write: &dyn Fn(&Place, String) -> String| {
+            let rows = places.iter();
+            let rows = rows.map(|it| write(it, hex(it.name.as_str().as_bytes())));
+            rows.collect::<Vec<_>>().join(",")
+        };
+        let until = format!("{NOW} + {}", lease.as_micros());
+        let new = rows(&|it, name| format!("({name},{},{NOW},{until})", it.waiter));
+        let mine = rows(&|it, name| format!("({name},{})", it.waiter));
+        format!(
+            "INSERT INTO {line} (lock_name, waiter, ticket, expires_at) VALUES {new} \
+             ON DUPLICATE KEY UPDATE expires_at = {until}; \
+             SELECT m.lock_name, (SELECT COUNT(*) FROM {line} o WHERE o.lock_name = m.lock_name \
+             AND o.expires_at > {NOW} AND (o.ticket, o.waiter) < (m.ticket, m.waiter)) \
+             FROM {line} m WHERE (m.lock_name, m.waiter) IN ({mine})"
+        )
+    }
+
+    /// Gives a place up, and removes the places of its line that have lapsed.
+    pub(super) fn leave_line(&self, place: &Place) -> String {
+        format!(
+            "DELETE FROM {} WHERE lock_name = {} AND (waiter = {} OR expires_at <= {NOW})",
+            self.line,
+            hex(place.name.as_str().as_bytes()),
+            place.waiter
+        )
+    }
+
+    /// Removes lapsed places.
+    pub(super) fn clear_lines(&self) -> String {
+        format!(
+            "DELETE FROM {} WHERE expires_at <= {NOW} LIMIT {PAGE}",
+            self.line
         )
     }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::Access,
-    migrate::{self, LATEST, Migration, TablesStatus},
+    migrate::{self, LATEST, Migration, REQUIRED, TablesStatus},
     shape::{Difference, mends, refusal, told},
 };
 
@@ -52,12 +52,18 @@ pub(super) async fn ready(wire: &mut Wire, shared: &Shared) -> Result<(Variables
             }
         }
     };
-    if version < LATEST {
+    if version < REQUIRED {
         let problem =
-            format!("has tables of version {version}, and this program needs version {LATEST}");
+            format!("has tables of version {version}, and this program needs version {REQUIRED}");
         return Err(not_migrated(shared, &problem));
     }
     not_later(shared, version)?;
+    if version < LATEST && shared.config.migrate && !shared.was_opened() {
+        // As where this user may not make tables. Locks do without what is missing.
+        if let Err(error) = upgrade(wire, shared, version).await {
+            tracing::debug!(%error, "the tables stay at version {version}");
+        }
+    }
     tables_are_whole(wire, shared).await?;
     Ok((variables, tables))
 }
@@ -100,7 +106,7 @@ pub(super) async fn version(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
         Found::Partly(problem) => return Err(not_migrated(shared, problem)),
     };
     not_later(shared, version)?;
-    let mends = if version == LATEST {
+    let mends = if version >= REQUIRED {
         former(&mut wire, shared).await?
     } else {
         Vec::new()

@@ -10,6 +10,10 @@ use super::{Shared, link};
 /// After this long without a word, the server is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(15);
 
+/// Comes before the name of a lock whose line somebody has left. No name holds such a character, so
+/// programs that know of no lines take it for nothing.
+pub(super) const LEFT: char = '\u{1}';
+
 /// Wakes those who wait for a name as soon as the server tells that it is free. Ends when the connection is lost.
 pub(super) async fn listen(shared: Arc<Shared>) {
     if let Err(error) = listening(&shared).await {
@@ -49,8 +53,14 @@ async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
             }
         };
         let Some(told) = told else { return Ok(()) };
-        if let Ok(name) = LockName::new(told.payload()) {
-            shared.group.freed(&name);
+        let (left, name) = match told.payload().strip_prefix(LEFT) {
+            Some(name) => (true, name),
+            None => (false, told.payload()),
+        };
+        match LockName::new(name) {
+            Ok(name) if left => shared.group.somebody_left(&name),
+            Ok(name) => shared.group.freed(&name),
+            Err(_) => {}
         }
     }
 }

@@ -33,7 +33,7 @@ use self::{
     link::{Links, within},
     statements::{Sql, Statements},
 };
-use super::{Dialect, LockRow, Reaped, ReapedPage, above_prefix};
+use super::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
     doctor,
@@ -372,6 +372,46 @@ impl Dialect for PostgresDialect {
         })
         .await;
         lent.settle(armed).map_err(|failed| shared.told(failed))
+    }
+
+    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+        let shared = &*self.shared;
+        let names = texts(places.iter().map(|place| place.name.as_str()));
+        let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
+        let mut lent = self.marking.lend(shared).await?;
+        shared.group.count("keep_places");
+        let query = sqlx::query_as(shared.statements.keep_places.text());
+        let query = query.bind(names).bind(waiters).bind(micros(lease));
+        let kept: Result<Vec<(String, i64)>, _> = within(shared, Access::Write, async {
+            let kept = query.fetch_all(lent.connection()).await;
+            kept.map_err(|error| Failed::postgres(error, Access::Write))
+        })
+        .await;
+        let kept = lent.settle(kept).map_err(|failed| shared.told(failed))?;
+        let kept = kept.into_iter();
+        Ok(kept
+            .filter_map(|(name, ahead)| {
+                Some((LockName::new(name).ok()?, u32::try_from(ahead).ok()?))
+            })
+            .collect())
+    }
+
+    async fn leave_line(&self, place: &Place) -> Result<()> {
+        let (name, channel) = (place.name.as_str(), self.shared.statements.channel());
+        let told = format!("{}{name}", listen::LEFT);
+        let leave = &self.shared.statements.leave_line;
+        self.change(&self.marking, "leave_line", leave, |query| {
+            let query = query.bind(name.to_owned()).bind(place.waiter);
+            query.bind(channel).bind(told)
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn clear_lines(&self) -> Result<u64> {
+        let clear = &self.shared.statements.clear_lines;
+        self.change(&self.marking, "reap", clear, |query| query)
+            .await
     }
 
     fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {

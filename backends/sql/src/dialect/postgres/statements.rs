@@ -23,6 +23,9 @@ pub(super) struct Statements {
     pub(super) versions: Sql,
     pub(super) want: Sql,
     pub(super) arm: Sql,
+    pub(super) keep_places: Sql,
+    pub(super) leave_line: Sql,
+    pub(super) clear_lines: Sql,
     pub(super) list: Sql,
     pub(super) get: Sql,
     pub(super) scan: Sql,
@@ -82,6 +85,9 @@ impl Statements {
             versions: sql(VERSIONS),
             want: sql(WANT),
             arm: sql(ARM),
+            keep_places: sql(KEEP_PLACES),
+            leave_line: sql(LEAVE_LINE),
+            clear_lines: sql(CLEAR_LINES),
             list: sql(LIST),
             get: sql(GET),
             scan: sql(SCAN),
@@ -500,7 +506,33 @@ DELETE FROM distributed_record l
    AND l.deleted AND l.version < (extract(epoch FROM clock_timestamp()) * 1000000)::int8
    AND l.written_at <= clock_timestamp() - $2 * interval '1 microsecond'";
 
-const META: &str = "SELECT schema_version, epoch FROM distributed_meta WHERE id = 1";
+/// The version counts the table that version 2 adds, which leaves `schema_version` alone.
+const META: &str = "
+SELECT schema_version + (schema_version = 1 AND to_regclass('distributed_line') IS NOT NULL)::int, epoch
+  FROM distributed_meta WHERE id = 1";
+
+/// `$1` names, `$2` waiters, `$3` the lease of a place. Says each name, and how many are ahead.
+const KEEP_PLACES: &str = "
+WITH kept AS (
+    INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at)
+    SELECT k.name, k.waiter, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond'
+      FROM unnest($1::text[], $2::int8[]) AS k (name, waiter) ORDER BY k.name COLLATE \"C\"
+    ON CONFLICT (lock_name, waiter) DO UPDATE SET expires_at = excluded.expires_at
+    RETURNING l.lock_name, l.waiter, l.ticket
+) SELECT k.lock_name, (SELECT count(*) FROM distributed_line o
+                        WHERE o.lock_name = k.lock_name AND o.expires_at > clock_timestamp()
+                          AND (o.ticket, o.waiter) < (k.ticket, k.waiter))
+    FROM kept k";
+
+/// `$1` a name, `$2` the waiter, `$3` where those behind are told, `$4` what they are told.
+const LEAVE_LINE: &str = "
+WITH gone AS (
+    DELETE FROM distributed_line
+     WHERE lock_name = $1 AND (waiter = $2 OR expires_at <= clock_timestamp())
+) SELECT pg_notify($3, $4)
+   WHERE EXISTS (SELECT FROM distributed_line WHERE lock_name = $1 AND waiter <> $2)";
+
+const CLEAR_LINES: &str = "DELETE FROM distributed_line WHERE expires_at <= clock_timestamp()";
 
 const SCHEMA: &str = "
 coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

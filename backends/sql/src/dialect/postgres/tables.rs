@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Access, Failed},
-    migrate::{self, LATEST, TablesStatus},
+    migrate::{self, LATEST, REQUIRED, TablesStatus},
     shape::{Difference, refusal, told},
 };
 
@@ -49,12 +49,22 @@ pub(super) async fn ready(
         }
     }
     let (version, tables) = meta(connection, shared).await?;
-    if version < LATEST {
+    if version < REQUIRED {
         return Err(shared.not_migrated(&format!(
-            "the tables are of version {version}, and this program needs version {LATEST}"
+            "the tables are of version {version}, and this program needs version {REQUIRED}"
         )));
     }
     not_later(version)?;
+    if version < LATEST && shared.config.migrate && shared.schema.get().is_none() {
+        // As where this user may not make tables. Locks do without what is missing.
+        if let Err(error) = upgrade(connection, shared).await {
+            tracing::debug!(%error, "the tables stay at version {version}");
+            sqlx::raw_sql("ROLLBACK")
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| Failed::postgres(error, Access::Read).into_error())?;
+        }
+    }
     tables_are_whole(connection, shared).await?;
     Ok(tables)
 }
@@ -82,7 +92,7 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
             Found::Whole => meta(&mut connection, shared).await?.0,
         };
         not_later(version)?;
-        if version == LATEST {
+        if version >= REQUIRED {
             tables_are_whole(&mut connection, shared).await?;
         }
         connection.close().await;

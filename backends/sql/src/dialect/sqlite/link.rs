@@ -22,6 +22,10 @@ const SETTING_UP: Duration = Duration::from_secs(5);
 /// to itself it sleeps for longer each time, up to 100 ms, while others write one transaction after the other.
 const BRIEFLY: &str = "PRAGMA busy_timeout = 1";
 
+/// Where the file logs ahead, a commit then waits for no disk. A crash of the host may undo the last
+/// ones, and damages nothing.
+const UNSYNCED: &str = "PRAGMA synchronous = NORMAL";
+
 /// `SQLITE_BUSY`
 const BUSY: i32 = 5;
 
@@ -33,6 +37,8 @@ pub(super) struct Link {
     history_changed: bool,
     /// Whether it is for those who wait for their turn to write with [`Patience`].
     waits_briefly: bool,
+    /// Whether what it writes may be lost when the host crashes, which spares it the disk.
+    unsynced: bool,
     closed: bool,
 }
 
@@ -83,6 +89,14 @@ impl Link {
         }
     }
 
+    /// For those who write what need not survive a crash.
+    pub(super) fn marking() -> Self {
+        Self {
+            unsynced: true,
+            ..Self::writing()
+        }
+    }
+
     /// For those who come too late.
     pub(super) fn closed() -> Self {
         Self {
@@ -111,6 +125,10 @@ impl Link {
             let mut open = Open::new(shared).await?;
             if self.waits_briefly {
                 open.wait_briefly(shared).await.map_err(SetUp::into_error)?;
+            }
+            if self.unsynced {
+                let unsynced = run(&mut open.connection, shared, UNSYNCED).await;
+                unsynced.map_err(SetUp::into_error)?;
             }
             let before = self.epoch.replace(open.epoch.clone());
             self.history_changed |= before.is_some_and(|before| before != open.epoch);

@@ -39,7 +39,7 @@ use self::{
     reader::Reader,
     statements::{Sql, Statements},
 };
-use super::{Dialect, LockRow, Reaped, ReapedPage, above_prefix};
+use super::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::SqliteConfig,
     doctor,
@@ -56,6 +56,8 @@ const PAGE: i64 = 1000;
 pub(crate) struct SqliteDialect {
     shared: Arc<Shared>,
     writer: Mutex<Link>,
+    /// For marks and places of waiters, which need not survive a crash of the host.
+    marking: Mutex<Link>,
     reader: Reader,
 }
 
@@ -143,6 +145,7 @@ impl SqliteDialect {
         Self {
             shared,
             writer: Mutex::new(writer),
+            marking: Mutex::new(Link::marking()),
             reader: Reader::default(),
         }
     }
@@ -169,16 +172,17 @@ impl SqliteDialect {
     /// Changes rows outside of any batch.
     async fn change(
         &self,
+        link: &Mutex<Link>,
         operation: &'static str,
         sql: &Sql,
         bind: impl Fn(Statement) -> Statement + Send + Sync,
     ) -> Result<Changed> {
-        let mut link = self.writer.lock().await;
+        let mut link = link.lock().await;
         let mut patience = Patience::new(&self.shared);
+        self.shared.group.count(operation);
         loop {
             let open = link.ready(&self.shared).await?;
             let waits_briefly = open.waits_briefly;
-            self.shared.group.count(operation);
             let changed = bind(sqlx::query(sql.text()))
                 .execute(&mut open.connection)
                 .await;
@@ -245,7 +249,7 @@ impl Dialect for SqliteDialect {
 
     async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
         let mut link = self.writer.lock().await;
-        let mut patience = None;
+        let mut patience: Option<Patience> = None;
         loop {
             let mut open = link.take(&self.shared).await.map_err(Failure::Whole)?;
             let batch = write::Batch {
@@ -254,6 +258,7 @@ impl Dialect for SqliteDialect {
                 open: &mut open,
                 // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
                 now: self.shared.now(),
+                again: patience.is_some(),
             };
             let answers = batch.send(kind).await;
             let waits_briefly = open.waits_briefly;
@@ -291,12 +296,78 @@ impl Dialect for SqliteDialect {
             now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
         };
         let mark = self.shared.group.mark();
-        self.change("want", &self.shared.statements.want, |query| {
-            let query = query.bind(json(&names)).bind(mark).bind(after(time));
-            query.bind(after(RENEW_WANTED))
+        self.change(
+            &self.marking,
+            "want",
+            &self.shared.statements.want,
+            |query| {
+                let query = query.bind(json(&names)).bind(mark).bind(after(time));
+                query.bind(after(RENEW_WANTED))
+            },
+        )
+        .await
+        .map(drop)
+    }
+
+    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+        let rows = places.iter().map(|it| (it.name.as_str(), it.waiter));
+        let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.shared.now());
+        let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
+        let mut link = self.marking.lock().await;
+        let mut patience = Patience::new(&self.shared);
+        self.shared.group.count("keep_places");
+        loop {
+            let open = link.ready(&self.shared).await?;
+            let waits_briefly = open.waits_briefly;
+            let kept = sqlx::query_as(self.shared.statements.keep_places.text())
+                .bind(rows.clone())
+                .bind(0)
+                .bind(self.shared.boot.to_vec())
+                .bind(now.boot)
+                .bind(now.wall)
+                .bind(lease)
+                .fetch_all(&mut open.connection)
+                .await;
+            let failed = match kept {
+                Ok(kept) => {
+                    let kept: Vec<(String, i64)> = kept;
+                    let kept = kept.into_iter();
+                    return Ok(kept
+                        .filter_map(|(name, ahead)| {
+                            Some((LockName::new(name).ok()?, u32::try_from(ahead).ok()?))
+                        })
+                        .collect());
+                }
+                Err(error) => Failed::sqlite(error, Access::Write),
+            };
+            let retry = failed.meaning.retry && waits_briefly;
+            if !(retry && patience.asks_again(&self.shared)) {
+                return Err(link.failed(failed).into_error());
+            }
+        }
+    }
+
+    async fn leave_line(&self, place: &Place) -> Result<()> {
+        let now = self.shared.now();
+        let leave = &self.shared.statements.leave_line;
+        self.change(&self.marking, "leave_line", leave, |query| {
+            let query = query
+                .bind(place.name.as_str().to_owned())
+                .bind(place.waiter);
+            query.bind(self.shared.boot.to_vec()).bind(now.boot)
         })
         .await
         .map(drop)
+    }
+
+    async fn clear_lines(&self) -> Result<u64> {
+        let now = self.shared.now();
+        let clear = &self.shared.statements.clear_lines;
+        self.change(&self.marking, "reap", clear, |query| {
+            let query = query.bind(0).bind(0);
+            query.bind(self.shared.boot.to_vec()).bind(now.boot)
+        })
+        .await
     }
 
     async fn list(
@@ -373,6 +444,7 @@ impl Dialect for SqliteDialect {
         let every = i64::try_from(every.as_micros()).unwrap_or(i64::MAX);
         let boot = self.shared.boot.to_vec();
         self.change(
+            &self.writer,
             "claim_reaping",
             &self.shared.statements.claim_reaping,
             |query| query.bind(every).bind(0).bind(boot.clone()).bind(now.boot),
@@ -416,7 +488,9 @@ impl Dialect for SqliteDialect {
         }
         if !names.is_empty() {
             page.removed = self
-                .change("reap", reap, |query| rest(query.bind(json(&names)).bind(0)))
+                .change(&self.writer, "reap", reap, |query| {
+                    rest(query.bind(json(&names)).bind(0))
+                })
                 .await?;
         }
         Ok(page)
@@ -442,6 +516,7 @@ impl Dialect for SqliteDialect {
 
     async fn close(&self) {
         self.writer.lock().await.close().await;
+        self.marking.lock().await.close().await;
         self.reader.close(&*self.shared.clock).await;
     }
 }

@@ -28,6 +28,9 @@ pub(super) struct Statements {
     pub(super) force: Sql,
     pub(super) look: Sql,
     pub(super) want: Sql,
+    pub(super) keep_places: Sql,
+    pub(super) leave_line: Sql,
+    pub(super) clear_lines: Sql,
     pub(super) list: Sql,
     pub(super) create: Sql,
     pub(super) replace: Sql,
@@ -77,6 +80,9 @@ impl Statements {
             force: sql(FORCE),
             look: sql(LOOK),
             want: sql(WANT),
+            keep_places: sql(KEEP_PLACES),
+            leave_line: sql(LEAVE_LINE),
+            clear_lines: sql(CLEAR_LINES),
             list: sql(LIST),
             create: sql(CREATE),
             replace: sql(REPLACE),
@@ -389,7 +395,31 @@ DELETE FROM distributed_record
  WHERE record_key IN (SELECT value FROM json_each(?1))
    AND deleted = 1 AND version < ?5 AND CASE WHEN boot_id = ?3 THEN written_at <= ?4 - ?6 ELSE ?4 >= ?6 END";
 
-const META: &str = "SELECT schema_version, epoch FROM distributed_meta WHERE id = 1";
+/// The version counts the table that version 2 adds, which leaves `schema_version` alone.
+const META: &str = "
+SELECT schema_version + (schema_version = 1
+       AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'distributed_line')), epoch
+  FROM distributed_meta WHERE id = 1";
+
+/// `?1` rows of name and waiter, `?6` the lease of a place. Says each name, and how many are ahead.
+/// Both statements travel together.
+const KEEP_PLACES: &str = "
+INSERT INTO distributed_line (lock_name, waiter, boot_id, ticket, expires_at)
+SELECT j.value ->> 0, j.value ->> 1, ?3, ?4, ?4 + ?6 FROM json_each(?1) AS j WHERE true
+ON CONFLICT (lock_name, waiter) DO UPDATE SET
+    boot_id = excluded.boot_id, expires_at = excluded.expires_at;
+SELECT m.lock_name, (SELECT count(*) FROM distributed_line o
+                      WHERE o.lock_name = m.lock_name AND o.boot_id = ?3 AND o.expires_at > ?4
+                        AND (o.ticket, o.waiter) < (m.ticket, m.waiter))
+  FROM json_each(?1) AS j
+  JOIN distributed_line m ON m.lock_name = j.value ->> 0 AND m.waiter = j.value ->> 1";
+
+/// `?1` a name, `?2` the waiter.
+const LEAVE_LINE: &str = "
+DELETE FROM distributed_line
+ WHERE lock_name = ?1 AND (waiter = ?2 OR boot_id <> ?3 OR expires_at <= ?4)";
+
+const CLEAR_LINES: &str = "DELETE FROM distributed_line WHERE boot_id <> ?3 OR expires_at <= ?4";
 
 /// How many tables and other objects the file holds, and how many of ours.
 const OBJECTS: &str = "

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::quoted,
-    migrate::{self, LATEST, TablesStatus},
+    migrate::{self, LATEST, REQUIRED, TablesStatus},
     shape::refusal,
 };
 
@@ -42,10 +42,13 @@ pub(super) async fn ready(
     }
     let (version, epoch): (i64, String) =
         query(connection, shared, shared.statements.meta.text()).await?;
-    if version < LATEST {
+    if version < REQUIRED {
         let problem =
-            format!("has tables of version {version}, and this program needs version {LATEST}");
+            format!("has tables of version {version}, and this program needs version {REQUIRED}");
         return Err(not_migrated(shared, &problem).into());
+    }
+    if version < LATEST && shared.config.migrate && !shared.was_opened() {
+        upgrade(connection, shared).await?;
     }
     check(connection, shared, version).await?;
     Ok(epoch)
@@ -77,7 +80,7 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
     let read = async {
         let mut connection = connect(shared).await?;
         let version = present_version(&mut connection, shared).await?;
-        if version >= LATEST {
+        if version >= REQUIRED {
             check(&mut connection, shared, version).await?;
         }
         Ok(version)

@@ -30,6 +30,8 @@ pub(super) struct Batch<'a> {
     pub(super) shared: &'a Shared,
     pub(super) open: &'a mut Open,
     pub(super) now: Now,
+    /// Whether it was sent before and met others who write, so that nothing was done.
+    pub(super) again: bool,
 }
 
 type Answers = Result<Vec<Reply<Answer>>, Failed>;
@@ -46,6 +48,14 @@ impl Batch<'_> {
             Kind::Force => self.force().await,
             Kind::Create | Kind::Replace => self.put(kind).await,
             Kind::Delete => self.delete().await,
+        }
+    }
+
+    /// Counts a statement. While others write, SQLite is asked every millisecond whether they are
+    /// done, which is no statement more.
+    fn count(&self, kind: Kind) {
+        if !self.again {
+            self.shared.group.count(kind.name());
         }
     }
 
@@ -71,7 +81,7 @@ impl Batch<'_> {
         bind: impl FnOnce(Common<'_>) -> Statement,
     ) -> Result<Vec<SqliteRow>, Failed> {
         let shared = self.shared;
-        shared.group.count(kind.name());
+        self.count(kind);
         bind(Common {
             sql: statement(shared, kind),
             shared,
@@ -90,7 +100,7 @@ impl Batch<'_> {
         bind: impl FnOnce(Common<'_>) -> Statement,
     ) -> Result<usize, Failed> {
         let shared = self.shared;
-        shared.group.count(kind.name());
+        self.count(kind);
         let changed = bind(Common {
             sql,
             shared,
