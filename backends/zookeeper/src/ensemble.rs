@@ -80,6 +80,7 @@ impl Ensemble {
         config.check()?;
         let no_thread = |error| {
             Error::new(ErrorKind::LimitExceeded, "no thread for the session")
+                .passing()
                 .on("zookeeper")
                 .caused_by(error)
         };
