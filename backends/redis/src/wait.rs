@@ -13,10 +13,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, Result,
+    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, OpenFlag, Result,
 };
 
 use crate::{
+    error::BACKEND,
     exchange::Call,
     names::{Bucket, Target},
     op::{Answer, What},
@@ -36,6 +37,7 @@ const IN_VAIN: u32 = 3;
 
 pub(crate) struct RedisContender {
     store: Arc<Store>,
+    open: OpenFlag,
     request: AcquireRequest,
     place: Place,
     bucket: Bucket,
@@ -78,12 +80,13 @@ impl Pushes {
 }
 
 impl RedisContender {
-    pub(crate) fn join(store: Arc<Store>, request: AcquireRequest) -> Self {
+    pub(crate) fn join(store: Arc<Store>, open: OpenFlag, request: AcquireRequest) -> Self {
         let ways = store.ways();
         let Target { key, bucket } = ways.names.lock(&request.name);
         let place = ways.waiters.join(&key);
         Self {
             store,
+            open,
             request,
             place,
             bucket,
@@ -105,7 +108,7 @@ impl RedisContender {
 #[async_trait]
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.store.check_open()?;
+        self.open.check(BACKEND)?;
         let asked = What::Contend(self.request.clone());
         let at = self.store.clock().now();
         let answer = self.store.submit(Some(&self.request.name), asked).await?;

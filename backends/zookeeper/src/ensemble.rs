@@ -10,12 +10,12 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, OwnerId, Result};
+use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, OpenFlag, OwnerId, Result};
 use tokio::{
     runtime::Handle as Runtime,
     sync::{OnceCell, watch},
@@ -238,7 +238,7 @@ impl fmt::Debug for Ensemble {
 #[derive(Debug)]
 pub(crate) struct Handle {
     ensemble: Arc<Ensemble>,
-    open: AtomicBool,
+    open: OpenFlag,
 }
 
 impl Handle {
@@ -246,7 +246,7 @@ impl Handle {
         ensemble.handles.send_modify(|open| *open += 1);
         Self {
             ensemble: Arc::clone(ensemble),
-            open: AtomicBool::new(true),
+            open: OpenFlag::default(),
         }
     }
 
@@ -257,11 +257,13 @@ impl Handle {
 
     /// What it gives access to.
     pub(crate) fn ensemble(&self) -> Result<&Arc<Ensemble>> {
-        if self.open.load(Ordering::Acquire) {
-            Ok(&self.ensemble)
-        } else {
-            Err(closed())
-        }
+        self.open.check("zookeeper")?;
+        Ok(&self.ensemble)
+    }
+
+    /// Whether it is open, for whoever outlives the operation that asks.
+    pub(crate) const fn open(&self) -> &OpenFlag {
+        &self.open
     }
 
     /// The present session, and until when the operation that asks for it may last.
@@ -286,7 +288,7 @@ impl Handle {
 
     /// Whether it was the last one.
     fn give_up(&self) -> bool {
-        if !self.open.swap(false, Ordering::AcqRel) {
+        if !self.open.close() {
             return false;
         }
         let mut last = false;

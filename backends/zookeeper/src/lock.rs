@@ -114,6 +114,7 @@ impl DistLock for Locks {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let ensemble = self.handle.ensemble()?;
+        let open = self.handle.open();
         let (session, until) = self.handle.session().await?;
         let queued = match session.nodes.of(request.owner) {
             // An earlier attempt got in without being told.
@@ -122,24 +123,24 @@ impl DistLock for Locks {
                     session: Arc::clone(&session),
                     node,
                 };
-                Queued::again(ensemble, request, place)
+                Queued::again(ensemble, open, request, place)
             }
             _ => {
                 let (place, known) = recipe::enter(&session, request, until).await?;
-                Queued::new(ensemble, request, place, known)
+                Queued::new(ensemble, open, request, place, known)
             }
         };
         Ok(Box::new(queued))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let ensemble = self.handle.ensemble()?;
         if renewal.ticket != TicketStep::Keep {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a lock that hangs on a session cannot become a ticket",
             ));
         }
-        let ensemble = self.handle.ensemble()?;
         let asked = ensemble.clock.now();
         if let Some(reason) = ensemble.grave(lease.owner) {
             return Ok(Renewed::NotHeld(reason));
@@ -199,6 +200,7 @@ impl DistLock for Locks {
     }
 
     async fn hand_over(&self, _lease: &Lease, _next: &AcquireRequest) -> Result<HandOver> {
+        self.handle.ensemble()?;
         // A node belongs to its owner and its creation is the token. The next contender of this process has lined up
         // already, and is let through without asking the ensemble as soon as this one lets go.
         Ok(HandOver::Unsupported)

@@ -114,6 +114,11 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Closes connections and stops helpers. Idempotent.
+    ///
+    /// From then on every operation of this handle, and [`Contender::attempt`] of its contenders,
+    /// answers [`ErrorKind::Closed`](crate::ErrorKind::Closed) and asks the store nothing (see
+    /// [`OpenFlag`](crate::OpenFlag)). Other handles on the store go on, also those that were
+    /// reopened from this one.
     async fn close(&self);
 }
 

@@ -31,7 +31,7 @@ struct Inner {
 pub enum ErrorKind {
     /// The store refused the credentials or the operation.
     AccessDenied,
-    /// The locker was closed.
+    /// The locker was closed, or the handle on the store.
     Closed,
     /// The store holds something that is not ours or cannot be read. Never treated as "free".
     Corrupt,

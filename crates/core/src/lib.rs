@@ -62,6 +62,7 @@ mod loss;
 mod meters;
 mod multi;
 mod name;
+mod open_flag;
 mod queue;
 mod records;
 mod refusal;
@@ -94,6 +95,7 @@ pub use locker::{Locker, LockerBuilder};
 pub use loss::{LossFeed, LossSender};
 pub use multi::GuardSet;
 pub use name::{LockName, RecordKey, decode, encode};
+pub use open_flag::OpenFlag;
 pub use records::{
     Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value,
 };

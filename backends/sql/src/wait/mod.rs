@@ -12,7 +12,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, Result};
+use distlock_core::{
+    AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, OpenFlag, Result,
+};
 
 use self::group::Waiter;
 pub(crate) use self::{group::Group, listener::listen, poller::poll};
@@ -48,6 +50,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// A place among those who wait for a lock.
 pub(crate) struct SqlContender<D: Dialect> {
     store: Arc<Store<D>>,
+    open: OpenFlag,
     request: AcquireRequest,
     waiter: Arc<Waiter>,
     /// When to ask again whoever tells: the present lease ends then unless it is renewed, which a store that tells of releases
@@ -58,13 +61,14 @@ pub(crate) struct SqlContender<D: Dialect> {
 }
 
 impl<D: Dialect> SqlContender<D> {
-    pub(crate) fn new(store: Arc<Store<D>>, request: AcquireRequest) -> Self {
+    pub(crate) fn new(store: Arc<Store<D>>, open: OpenFlag, request: AcquireRequest) -> Self {
         let waiter = {
             let dialect = store.dialect();
             dialect.group().join(&request.name, dialect.clock().now())
         };
         Self {
             store,
+            open,
             request,
             waiter,
             again: None,
@@ -102,6 +106,7 @@ impl<D: Dialect> SqlContender<D> {
 #[async_trait]
 impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.open.check(D::NAME)?;
         let asked = self.store.dialect().clock().now();
         match self.store.submit(Op::Acquire(self.request.clone())).await? {
             Answer::Acquired(attempt) => {
