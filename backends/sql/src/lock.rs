@@ -150,7 +150,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.store.dialect().group().statements())
+        Some(self.store.dialect().tally().statements())
     }
 
     async fn close(&self) {

@@ -266,6 +266,11 @@ impl Handle {
         &self.open
     }
 
+    /// What all handles of this ensemble have sent, also those that were closed.
+    pub(crate) fn requests_sent(&self) -> u64 {
+        self.ensemble.requests.sent()
+    }
+
     /// The present session, and until when the operation that asks for it may last.
     pub(crate) async fn session(&self) -> Result<(Arc<Session>, Moment)> {
         let ensemble = self.ensemble()?;

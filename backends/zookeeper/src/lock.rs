@@ -233,7 +233,7 @@ impl DistLock for Locks {
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.handle.ensemble().ok()?.requests.sent())
+        Some(self.handle.requests_sent())
     }
 
     async fn close(&self) {

@@ -60,6 +60,7 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
     let wanted = request(free.as_str(), OwnerId::new(), cx.long())?;
     let next = request(held.as_str(), OwnerId::new(), cx.long())?;
     let renewal = Renewal::plain(Ttl::new(cx.long())?);
+    let before = raw.requests_sent();
     for _ in 0..2 {
         soon("close", raw.close()).await?;
         refused("try_acquire", raw.try_acquire(&wanted).await, CLOSED)?;
@@ -75,6 +76,8 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
         refused("health", raw.health().await, CLOSED)?;
         refused("reopen", raw.reopen().await.map(drop), CLOSED)?;
     }
+    // Its total can still be read.
+    ensure!(raw.requests_sent() >= before, "a closed handle lost count");
     let free = other.inspect(&free).await?;
     ensure!(free.held.is_none(), "a closed handle has taken a lock");
     Ok(())

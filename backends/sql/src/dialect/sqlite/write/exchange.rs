@@ -56,8 +56,8 @@ impl Batch<'_> {
         leases: &[&Lease],
     ) -> Result<(usize, usize), Failed> {
         let shared = self.shared;
-        shared.group.count(Kind::Acquire.name());
-        shared.group.count(Kind::Release.name());
+        shared.tally.count(Kind::Acquire.name());
+        shared.tally.count(Kind::Release.name());
         let statements = &shared.statements;
         let (sql, rows, ttl, holder, meta) = if alike(requests) {
             let names: Vec<_> = requests.iter().map(|it| it.name.as_str()).collect();

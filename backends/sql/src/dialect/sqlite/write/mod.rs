@@ -71,7 +71,7 @@ impl Batch<'_> {
         bind: impl FnOnce(Common<'_>) -> Statement,
     ) -> Result<Vec<SqliteRow>, Failed> {
         let shared = self.shared;
-        shared.group.count(kind.name());
+        shared.tally.count(kind.name());
         bind(Common {
             sql: statement(shared, kind),
             shared,
@@ -90,7 +90,7 @@ impl Batch<'_> {
         bind: impl FnOnce(Common<'_>) -> Statement,
     ) -> Result<usize, Failed> {
         let shared = self.shared;
-        shared.group.count(kind.name());
+        shared.tally.count(kind.name());
         let changed = bind(Common {
             sql,
             shared,
