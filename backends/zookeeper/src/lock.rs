@@ -1,6 +1,6 @@
 //! The lock operations.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{
@@ -32,22 +32,26 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(handle: Handle, session_timeout: Duration) -> Self {
+    pub(crate) fn new(handle: Handle, session: &Session) -> Self {
         Self {
             handle,
-            capabilities: capabilities(session_timeout),
+            capabilities: capabilities(session),
         }
     }
 }
 
-fn capabilities(session_timeout: Duration) -> Capabilities {
+fn capabilities(session: &Session) -> Capabilities {
     let mut capabilities = Capabilities::new("zookeeper");
     capabilities.fencing = FencingScope::Global;
     capabilities.fairness = Fairness::Fifo;
     capabilities.wakeup = Wakeup::Push;
     capabilities.lease = LeaseKind::Session;
-    // What a crashed holder leaves behind lasts as long as its session: half as long again.
-    capabilities.max_lease = Some(session_timeout * 2 / 3);
+    capabilities.max_lease = Some(session.longest_lease());
+    capabilities.max_lease_option = Some("session_timeout");
+    // A crashed holder's node lasts as long as its session.
+    capabilities.session_timeout = Some(session.timeout());
+    // Who names no TTL gets what there is, without a warning.
+    capabilities.default_ttl = capabilities.default_ttl.min(session.longest_lease());
     capabilities.survives_restart = true;
     capabilities.expiry_clock = ExpiryClock::Server;
     capabilities.reach = Reach::Network;
@@ -311,7 +315,7 @@ pub(crate) async fn grant(
         .await?;
     let valid_for = trusted_until
         .since(asked)
-        .min(session.trust())
+        .min(session.longest_lease())
         .min(ttl.duration());
     let expires = asked + valid_for;
     let was_held = node.status() == Status::Held;

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -29,6 +29,7 @@ use crate::{
     release::{self, LetGo},
     ticket::{self, Ticket},
     token::FencingToken,
+    ttl::Ttl,
 };
 
 /// How many names one page of [`Locker::list`] asks for.
@@ -61,6 +62,8 @@ pub(crate) struct Inner {
     hand_over_limit: u32,
     default_holder: HolderLabel,
     closed: watch::Sender<bool>,
+    /// Whether somebody was told that the store grants less than the TTL that was asked for.
+    told_of_shorter_leases: AtomicBool,
     /// Calls that may end with a new hold.
     asking: AtomicUsize,
     nobody_asks: Notify,
@@ -346,6 +349,7 @@ impl LockerBuilder {
                 hand_over_limit,
                 default_holder: HolderLabel::of_this_process(),
                 closed: watch::Sender::new(false),
+                told_of_shorter_leases: AtomicBool::new(false),
                 asking: AtomicUsize::new(0),
                 nobody_asks: Notify::new(),
                 random: Mutex::new(seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed)),
@@ -433,6 +437,35 @@ impl Inner {
                 log(hold, reason);
             }
         });
+    }
+
+    /// Warns, once per locker, of a TTL that is longer than any lease of this store. The lock is
+    /// held for as long as it is renewed, but a program that stands still, or cannot reach the
+    /// store, loses it sooner than it asked for.
+    pub(crate) fn warn_of_shorter_lease(&self, ttl: Ttl) {
+        let Capabilities {
+            backend,
+            max_lease: Some(max_lease),
+            max_lease_option: option,
+            ..
+        } = self.backend.capabilities()
+        else {
+            return;
+        };
+        if ttl.duration() <= *max_lease || self.told_of_shorter_leases.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let longer = option.map_or_else(String::new, |option| {
+            format!("; the option `{option}` makes its leases longer")
+        });
+        tracing::warn!(
+            backend,
+            ?ttl,
+            ?max_lease,
+            "the store grants shorter leases than the TTL of {ttl} that was asked for, {max_lease:?} \
+             at most, and renewal goes on at that rhythm{longer}",
+        );
     }
 
     pub(crate) fn closing(&self) -> watch::Receiver<bool> {
