@@ -59,8 +59,8 @@ const BACKEND: &str = "memory";
 /// One lock table and the records beside it. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    lock: MemoryLock,
-    records: MemoryRecords,
+    lock: Arc<MemoryLock>,
+    records: Arc<MemoryRecords>,
 }
 
 impl Memory {
@@ -68,8 +68,8 @@ impl Memory {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let epoch = Epoch::new(format!("{BACKEND}-{}", Uuid::new_v4()));
         Self {
-            lock: MemoryLock::new(Arc::clone(&clock), epoch),
-            records: MemoryRecords::new(clock),
+            lock: Arc::new(MemoryLock::new(Arc::clone(&clock), epoch)),
+            records: Arc::new(MemoryRecords::new(clock)),
         }
     }
 
@@ -92,16 +92,16 @@ impl Memory {
         store
     }
 
-    /// A handle on the lock table.
+    /// A new handle on the lock table.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
-        Arc::new(self.lock.clone())
+        Arc::new(self.lock.another())
     }
 
-    /// A handle on the records.
+    /// A new handle on the records.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
-        Arc::new(self.records.clone())
+        Arc::new(self.records.another())
     }
 }
 

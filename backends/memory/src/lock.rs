@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, ExpiryClock,
     Fairness, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed,
-    Reach, ReleaseOutcome, Renewal, Renewed, Result, Verdict, Wakeup,
+    OpenFlag, Reach, ReleaseOutcome, Renewal, Renewed, Result, Verdict, Wakeup,
 };
 
 use crate::{
@@ -15,10 +15,11 @@ use crate::{
     wait::MemoryContender,
 };
 
-/// One lock table. Clones and reopened handles share it.
-#[derive(Clone, Debug)]
+/// One handle on a lock table, which all handles share.
+#[derive(Debug)]
 pub struct MemoryLock {
     shared: Arc<Shared>,
+    open: OpenFlag,
 }
 
 /// What all handles on one table share.
@@ -48,7 +49,21 @@ impl MemoryLock {
                 capabilities,
                 epoch,
             }),
+            open: OpenFlag::default(),
         }
+    }
+
+    /// Another handle on the same table, which is open also when this one was closed.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            open: OpenFlag::default(),
+        }
+    }
+
+    fn open(&self) -> Result<&Arc<Shared>> {
+        self.open.check(crate::BACKEND)?;
+        Ok(&self.shared)
     }
 }
 
@@ -76,26 +91,30 @@ impl DistLock for MemoryLock {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(self.clone()))
+        self.open()?;
+        Ok(Arc::new(self.another()))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        self.shared.attempt(request, None)
+        self.open()?.attempt(request, None)
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        let shared = Arc::clone(self.open()?);
         Ok(Box::new(MemoryContender::new(
-            Arc::clone(&self.shared),
+            shared,
+            self.open.clone(),
             request.clone(),
         )))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        let now = self.shared.clock.now();
-        Ok(match self.shared.table.renew(now, lease, renewal) {
+        let shared = self.open()?;
+        let now = shared.clock.now();
+        Ok(match shared.table.renew(now, lease, renewal) {
             Ok(token) => Renewed::Extended {
                 valid_for: renewal.ttl.duration(),
-                epoch: self.shared.epoch.clone(),
+                epoch: shared.epoch.clone(),
                 token,
                 loss: LossFeed::silent(),
             },
@@ -104,20 +123,23 @@ impl DistLock for MemoryLock {
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        Ok(self.shared.table.release(self.shared.clock.now(), lease))
+        let shared = self.open()?;
+        Ok(shared.table.release(shared.clock.now(), lease))
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        let now = Now::of(&*self.shared.clock);
-        Ok(match self.shared.table.hand_over(now, lease, next)? {
-            Ok(token) => HandOver::Done(self.shared.grant(token, next)),
+        let shared = self.open()?;
+        let now = Now::of(&*shared.clock);
+        Ok(match shared.table.hand_over(now, lease, next)? {
+            Ok(token) => HandOver::Done(shared.grant(token, next)),
             Err(reason) => HandOver::NotHeld(reason),
         })
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        let mut info = self.shared.table.inspect(self.shared.clock.now(), name);
-        info.epoch = Some(self.shared.epoch.clone());
+        let shared = self.open()?;
+        let mut info = shared.table.inspect(shared.clock.now(), name);
+        info.epoch = Some(shared.epoch.clone());
         Ok(info)
     }
 
@@ -127,22 +149,23 @@ impl DistLock for MemoryLock {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let now = self.shared.clock.now();
-        let mut infos = self.shared.table.list(now, prefix, after, limit);
+        let shared = self.open()?;
+        let mut infos = shared.table.list(shared.clock.now(), prefix, after, limit);
         for info in &mut infos {
-            info.epoch = Some(self.shared.epoch.clone());
+            info.epoch = Some(shared.epoch.clone());
         }
         Ok(infos)
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        let now = self.shared.clock.now();
-        Ok(self.shared.table.force_release(now, name, expected))
+        let shared = self.open()?;
+        let now = shared.clock.now();
+        Ok(shared.table.force_release(now, name, expected))
     }
 
     async fn health(&self) -> Result<Health> {
         let mut health = Health::new(crate::BACKEND);
-        health.epoch = Some(self.shared.epoch.clone());
+        health.epoch = Some(self.open()?.epoch.clone());
         health.found(
             "reach",
             Verdict::Pass,
@@ -152,6 +175,7 @@ impl DistLock for MemoryLock {
     }
 
     async fn close(&self) {
-        // Nothing is open, and other handles may go on with the same table.
+        // The table stays for the other handles.
+        self.open.close();
     }
 }

@@ -3,24 +3,25 @@
 use std::{
     collections::BTreeMap,
     ops::Bound,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use async_trait::async_trait;
 use distlock_core::{
-    Clock, Deleted, Entry, Error, ErrorKind, Expect, Moment, RecordKey, Records, Result, Version,
-    Written, check_value, micros, unix_time,
+    Clock, Deleted, Entry, Error, ErrorKind, Expect, Moment, OpenFlag, RecordKey, Records, Result,
+    Version, Written, check_value, micros, unix_time,
 };
 
-/// Records in memory. Clones and reopened handles share them.
+/// One handle on records in memory, which all handles share.
 ///
 /// One counter, `max(last + 1, wall clock in microseconds)`, gives all versions, so they rise for every key also when it was
 /// deleted in between, and nothing need be remembered of a deleted key.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MemoryRecords {
     clock: Arc<dyn Clock>,
     // Nothing waits while it is held. One map for all keys, because a scan wants their order.
     store: Arc<RwLock<Store>>,
+    open: OpenFlag,
 }
 
 #[derive(Debug, Default)]
@@ -42,11 +43,27 @@ impl MemoryRecords {
         Self {
             clock,
             store: Arc::default(),
+            open: OpenFlag::default(),
         }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Store> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner)
+    /// Another handle on the same records, which is open also when this one was closed.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            clock: Arc::clone(&self.clock),
+            store: Arc::clone(&self.store),
+            open: OpenFlag::default(),
+        }
+    }
+
+    fn read(&self) -> Result<RwLockReadGuard<'_, Store>> {
+        self.open.check(crate::BACKEND)?;
+        Ok(self.store.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write(&self) -> Result<RwLockWriteGuard<'_, Store>> {
+        self.open.check(crate::BACKEND)?;
+        Ok(self.store.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -83,23 +100,24 @@ impl Records for MemoryRecords {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        Ok(Arc::new(self.clone()))
+        self.open.check(crate::BACKEND)?;
+        Ok(Arc::new(self.another()))
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        let store = self.read();
+        let store = self.read()?;
         Ok(store.entry(key, self.clock.now()))
     }
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        let store = self.read();
+        let store = self.read()?;
         let now = self.clock.now();
         Ok(keys.iter().map(|key| store.entry(key, now)).collect())
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value)?;
-        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.write()?;
         let expected = match expect {
             Expect::Absent => None,
             Expect::Version(version) => Some(version),
@@ -127,7 +145,7 @@ impl Records for MemoryRecords {
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.write()?;
         if store.version(key) != Some(expect) {
             return Ok(Deleted::Conflict);
         }
@@ -141,7 +159,7 @@ impl Records for MemoryRecords {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
-        let store = self.read();
+        let store = self.read()?;
         let now = self.clock.now();
         let from = match after.map(RecordKey::as_str) {
             Some(after) if after >= prefix => Bound::Excluded(after),
@@ -157,6 +175,7 @@ impl Records for MemoryRecords {
     }
 
     async fn close(&self) {
-        // Nothing is open, and other handles may go on with the same records.
+        // The records stay for the other handles.
+        self.open.close();
     }
 }

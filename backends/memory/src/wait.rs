@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OpenFlag, Result};
 
 use crate::{
     line::Place,
@@ -19,16 +19,18 @@ const PATROL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct MemoryContender {
     shared: Arc<Shared>,
+    open: OpenFlag,
     request: AcquireRequest,
     /// `None` once it has become the lock.
     place: Option<Place>,
 }
 
 impl MemoryContender {
-    pub(crate) fn new(shared: Arc<Shared>, request: AcquireRequest) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, open: OpenFlag, request: AcquireRequest) -> Self {
         let place = shared.table.join(&request.name, request.owner);
         Self {
             shared,
+            open,
             request,
             place: Some(place),
         }
@@ -38,6 +40,7 @@ impl MemoryContender {
 #[async_trait]
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.open.check(crate::BACKEND)?;
         let attempt = self.shared.attempt(&self.request, self.place)?;
         if matches!(attempt, Attempt::Acquired(_)) {
             self.place = None;

@@ -49,13 +49,14 @@ async fn handles_share_one_table() {
     first.close().await;
     second.release(&held).await.unwrap();
     take(&*second, &request("a")).await;
-    let health = first.health().await.unwrap();
+    let health = memory.lock().health().await.unwrap();
     assert!(health.findings.iter().all(|f| f.verdict == Verdict::Pass));
     assert_eq!(health.epoch, second.health().await.unwrap().epoch);
     assert_ne!(
         health.epoch,
         Memory::default().lock().health().await.unwrap().epoch
     );
+    assert_eq!(first.health().await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(first.capabilities().fairness, Fairness::Fifo);
 }
 

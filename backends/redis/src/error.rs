@@ -106,7 +106,12 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
         (_, "OOM") => format!("{at} is out of memory: {detail}"),
         _ => format!("{at} answered {code} {detail}"),
     };
-    Error::new(kind, message.trim_end().to_owned()).on(BACKEND)
+    let error = Error::new(kind, message.trim_end().to_owned()).on(BACKEND);
+    match kind {
+        // Each limit that a server refuses by is its own state: its memory, its clients.
+        ErrorKind::LimitExceeded => error.passing(),
+        _ => error,
+    }
 }
 
 fn kind(code: &str, detail: &str) -> ErrorKind {
@@ -311,6 +316,9 @@ mod tests {
             if kind != ErrorKind::Internal {
                 assert!(error.did_not_happen(), "{text}");
             }
+            // Every limit of this table is a state of the server.
+            let passes = matches!(kind, ErrorKind::Unavailable | ErrorKind::LimitExceeded);
+            assert_eq!(error.is_retryable(), passes, "{text}");
         }
     }
 

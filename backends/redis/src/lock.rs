@@ -1,19 +1,12 @@
 //! Locks: a key per held lock.
 
-use std::{
-    collections::BTreeSet,
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed,
-    Result, Wakeup,
+    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, OpenFlag, ReleaseOutcome, Renewal,
+    Renewed, Result, Wakeup,
 };
 use redis::Value;
 
@@ -36,7 +29,7 @@ const SCAN_COUNT: u32 = 1000;
 pub(crate) struct RedisLock {
     store: Arc<Store>,
     capabilities: Capabilities,
-    closed: AtomicBool,
+    open: OpenFlag,
 }
 
 impl RedisLock {
@@ -44,14 +37,12 @@ impl RedisLock {
         Self {
             store,
             capabilities,
-            closed: AtomicBool::new(false),
+            open: OpenFlag::default(),
         }
     }
 
     fn open(&self) -> Result<&Arc<Store>> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(BACKEND));
-        }
+        self.open.check(BACKEND)?;
         Ok(&self.store)
     }
 
@@ -181,7 +172,9 @@ impl DistLock for RedisLock {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let store = Arc::clone(self.open()?);
-        Ok(Box::new(RedisContender::join(store, request.clone()).await))
+        Ok(Box::new(
+            RedisContender::join(store, self.open.clone(), request.clone()).await,
+        ))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
@@ -290,7 +283,7 @@ impl DistLock for RedisLock {
     }
 
     async fn close(&self) {
-        if !self.closed.swap(true, Ordering::AcqRel) {
+        if self.open.close() {
             self.store.close_part().await;
         }
     }

@@ -1,18 +1,12 @@
 //! Records: a key per record, and an ordered index of each bucket's keys, so that a page costs the same however many other
 //! keys the server holds.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{
-    Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
-    check_value,
+    Deleted, Entry, Error, ErrorKind, Expect, OpenFlag, RecordKey, Records, Result, Version,
+    Written, check_value,
 };
 use redis::{Cmd, Value};
 
@@ -29,21 +23,19 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct RedisRecords {
     store: Arc<Store>,
-    closed: AtomicBool,
+    open: OpenFlag,
 }
 
 impl RedisRecords {
     pub(crate) fn new(store: Arc<Store>) -> Self {
         Self {
             store,
-            closed: AtomicBool::new(false),
+            open: OpenFlag::default(),
         }
     }
 
     fn open(&self) -> Result<&Arc<Store>> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(BACKEND));
-        }
+        self.open.check(BACKEND)?;
         Ok(&self.store)
     }
 
@@ -244,6 +236,7 @@ impl Records for RedisRecords {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.open()?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut page = Vec::new();
         let mut after = after.cloned();
@@ -270,7 +263,7 @@ impl Records for RedisRecords {
     }
 
     async fn close(&self) {
-        if !self.closed.swap(true, Ordering::AcqRel) {
+        if self.open.close() {
             self.store.close_part().await;
         }
     }

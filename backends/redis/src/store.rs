@@ -10,7 +10,7 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, Clock, Epoch, Error, ErrorKind, HandOver, Lease, LockName, Moment, Renewed, Result,
+    Attempt, Clock, Epoch, ErrorKind, HandOver, Lease, LockName, Moment, Renewed, Result,
     batch::{Batcher, Executor, Failure, Limits, Reply},
 };
 use futures_util::future::join_all;
@@ -182,14 +182,6 @@ impl Store {
                 }
             })
         }
-    }
-
-    /// Refuses when the handle was closed.
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.parts.load(Ordering::Acquire) > 0 {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(BACKEND))
     }
 
     /// Closes one part; the last one closes the connections.

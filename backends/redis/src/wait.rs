@@ -14,12 +14,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, Result,
+    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, OpenFlag, Result,
 };
 
 use redis::Value;
 
 use crate::{
+    error::BACKEND,
     exchange::Call,
     line::RedisLine,
     names::{Bucket, Target},
@@ -40,6 +41,7 @@ const IN_VAIN: u32 = 3;
 
 pub(crate) struct RedisContender {
     store: Arc<Store>,
+    open: OpenFlag,
     request: AcquireRequest,
     line: RedisLine,
     place: Place,
@@ -85,7 +87,7 @@ impl Pushes {
 }
 
 impl RedisContender {
-    pub(crate) async fn join(store: Arc<Store>, request: AcquireRequest) -> Self {
+    pub(crate) async fn join(store: Arc<Store>, open: OpenFlag, request: AcquireRequest) -> Self {
         let ways = store.ways();
         let Target { key, bucket } = ways.names.lock(&request.name);
         let place = ways.waiters.join(&key);
@@ -94,6 +96,7 @@ impl RedisContender {
         Self {
             line,
             store,
+            open,
             request,
             place,
             bucket,
@@ -142,7 +145,7 @@ impl RedisContender {
 #[async_trait]
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.store.check_open()?;
+        self.open.check(BACKEND)?;
         // A push most often says that the lock is free: then there is nothing to track, which costs
         // the server two commands.
         let asked = if std::mem::take(&mut self.told) {

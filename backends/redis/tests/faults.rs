@@ -456,6 +456,7 @@ async fn what_a_server_refuses_did_not_happen_and_says_why() {
     let error = refused().await;
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     assert!(error.to_string().contains("out of memory"), "{error}");
+    assert!(error.is_retryable(), "{error}");
     set("maxmemory", "0");
 
     // A snapshot that fails makes the server refuse writes.
@@ -520,6 +521,7 @@ async fn a_server_without_room_for_a_connection_says_so() {
         error.to_string().contains("max number of clients"),
         "{error}"
     );
+    assert!(error.is_retryable(), "{error}");
     assert!(start.elapsed() < SOON);
     // Who is connected goes on.
     guard.extend(LONG).await.unwrap();

@@ -70,6 +70,7 @@ mod shape;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
+mod tally;
 mod wait;
 
 #[cfg(feature = "sqlite")]

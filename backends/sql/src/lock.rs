@@ -1,18 +1,12 @@
 //! Locks: a row per name.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, ErrorKind,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome,
-    Renewal, Renewed, Result,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, FencingToken, Forced,
+    Grant, HandOver, Health, Lease, LockInfo, LockName, OpenFlag, ReleaseOutcome, Renewal, Renewed,
+    Result,
 };
 
 use crate::{
@@ -25,7 +19,7 @@ use crate::{
 pub(crate) struct SqlLock<D: Dialect> {
     store: Arc<Store<D>>,
     capabilities: Capabilities,
-    closed: AtomicBool,
+    open: OpenFlag,
 }
 
 impl<D: Dialect> SqlLock<D> {
@@ -33,14 +27,12 @@ impl<D: Dialect> SqlLock<D> {
         Self {
             store,
             capabilities: D::capabilities(),
-            closed: AtomicBool::new(false),
+            open: OpenFlag::default(),
         }
     }
 
     fn open(&self) -> Result<&Arc<Store<D>>> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(D::NAME));
-        }
+        self.open.check(D::NAME)?;
         Ok(&self.store)
     }
 
@@ -87,7 +79,9 @@ impl<D: Dialect> DistLock for SqlLock<D> {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let store = Arc::clone(self.open()?);
-        Ok(Box::new(SqlContender::join(store, request.clone()).await))
+        Ok(Box::new(
+            SqlContender::join(store, self.open.clone(), request.clone()).await,
+        ))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
@@ -154,11 +148,11 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.store.dialect().group().statements())
+        Some(self.store.dialect().tally().statements())
     }
 
     async fn close(&self) {
-        let open = !self.closed.swap(true, Ordering::AcqRel);
+        let open = self.open.close();
         self.store.close_part(open).await;
     }
 }

@@ -44,11 +44,11 @@ impl<D: Dialect> Opened<D> {
     }
 
     pub(crate) fn statements(&self) -> u64 {
-        self.store.dialect().group().statements()
+        self.store.dialect().tally().statements()
     }
 
     pub(crate) fn retries(&self) -> u64 {
-        self.store.dialect().group().retries()
+        self.store.dialect().tally().retries()
     }
 
     pub(crate) async fn reap(&self) -> Result<u64> {

@@ -1,17 +1,10 @@
 //! Records: small values under keys, with versions that strictly rise.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{
-    Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
-    check_value,
+    Deleted, Entry, Expect, OpenFlag, RecordKey, Records, Result, Version, Written, check_value,
 };
 
 use crate::{
@@ -22,21 +15,19 @@ use crate::{
 
 pub(crate) struct SqlRecords<D: Dialect> {
     store: Arc<Store<D>>,
-    closed: AtomicBool,
+    open: OpenFlag,
 }
 
 impl<D: Dialect> SqlRecords<D> {
     pub(crate) fn new(store: Arc<Store<D>>) -> Self {
         Self {
             store,
-            closed: AtomicBool::new(false),
+            open: OpenFlag::default(),
         }
     }
 
     fn open(&self) -> Result<&Arc<Store<D>>> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store's handle was closed").on(D::NAME));
-        }
+        self.open.check(D::NAME)?;
         Ok(&self.store)
     }
 }
@@ -101,7 +92,7 @@ impl<D: Dialect> Records for SqlRecords<D> {
     }
 
     async fn close(&self) {
-        let open = !self.closed.swap(true, Ordering::AcqRel);
+        let open = self.open.close();
         self.store.close_part(open).await;
     }
 }

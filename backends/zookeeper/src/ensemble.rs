@@ -10,12 +10,12 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, OwnerId, Result};
+use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, OpenFlag, OwnerId, Result};
 use tokio::{
     runtime::Handle as Runtime,
     sync::{OnceCell, watch},
@@ -80,6 +80,7 @@ impl Ensemble {
         config.check()?;
         let no_thread = |error| {
             Error::new(ErrorKind::LimitExceeded, "no thread for the session")
+                .passing()
                 .on("zookeeper")
                 .caused_by(error)
         };
@@ -237,7 +238,7 @@ impl fmt::Debug for Ensemble {
 #[derive(Debug)]
 pub(crate) struct Handle {
     ensemble: Arc<Ensemble>,
-    open: AtomicBool,
+    open: OpenFlag,
 }
 
 impl Handle {
@@ -245,7 +246,7 @@ impl Handle {
         ensemble.handles.send_modify(|open| *open += 1);
         Self {
             ensemble: Arc::clone(ensemble),
-            open: AtomicBool::new(true),
+            open: OpenFlag::default(),
         }
     }
 
@@ -256,11 +257,18 @@ impl Handle {
 
     /// What it gives access to.
     pub(crate) fn ensemble(&self) -> Result<&Arc<Ensemble>> {
-        if self.open.load(Ordering::Acquire) {
-            Ok(&self.ensemble)
-        } else {
-            Err(closed())
-        }
+        self.open.check("zookeeper")?;
+        Ok(&self.ensemble)
+    }
+
+    /// Whether it is open, for whoever outlives the operation that asks.
+    pub(crate) const fn open(&self) -> &OpenFlag {
+        &self.open
+    }
+
+    /// What all handles of this ensemble have sent, also those that were closed.
+    pub(crate) fn requests_sent(&self) -> u64 {
+        self.ensemble.requests.sent()
     }
 
     /// The present session, and until when the operation that asks for it may last.
@@ -285,7 +293,7 @@ impl Handle {
 
     /// Whether it was the last one.
     fn give_up(&self) -> bool {
-        if !self.open.swap(false, Ordering::AcqRel) {
+        if !self.open.close() {
             return false;
         }
         let mut last = false;

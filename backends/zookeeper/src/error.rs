@@ -15,7 +15,12 @@ pub(crate) enum Access {
 /// Reads a client's error. Answers that a caller expects (no such node, another version) are handled before.
 pub(crate) fn meaning(error: zk::Error, access: Access) -> Error {
     let (kind, what) = kind(&error, access);
-    Error::new(kind, what).on("zookeeper").caused_by(error)
+    let error = Error::new(kind, what).on("zookeeper").caused_by(error);
+    match kind {
+        // Each limit that the ensemble refuses by is a quota, which is free again after a delete.
+        ErrorKind::LimitExceeded => error.passing(),
+        _ => error,
+    }
 }
 
 /// Why a request got no answer. The client calls a connection lost only when the server closed it; one that was reset, or on
@@ -196,6 +201,9 @@ mod tests {
             ),
         ];
         for (error, read, write) in table {
+            let passes = matches!(read, ErrorKind::Unavailable | ErrorKind::LimitExceeded);
+            let said = meaning(error.clone(), Access::Read);
+            assert_eq!(said.is_retryable(), passes, "{error}");
             assert_eq!(meaning(error.clone(), Access::Read).kind(), read, "{error}");
             assert_eq!(
                 meaning(error.clone(), Access::Write).kind(),

@@ -121,7 +121,7 @@ impl ZooKeeper {
         let handle = ensemble::Ensemble::open(config, clock).await?;
         let (session, _) = handle.session().await?;
         let records = Arc::new(records::Values::new(handle.again()));
-        let lock = Arc::new(lock::Locks::new(handle, session.timeout()));
+        let lock = Arc::new(lock::Locks::new(handle, &session));
         Ok(Self { lock, records })
     }
 

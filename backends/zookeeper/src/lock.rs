@@ -1,6 +1,6 @@
 //! The lock operations.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{
@@ -32,22 +32,26 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(handle: Handle, session_timeout: Duration) -> Self {
+    pub(crate) fn new(handle: Handle, session: &Session) -> Self {
         Self {
             handle,
-            capabilities: capabilities(session_timeout),
+            capabilities: capabilities(session),
         }
     }
 }
 
-fn capabilities(session_timeout: Duration) -> Capabilities {
+fn capabilities(session: &Session) -> Capabilities {
     let mut capabilities = Capabilities::new("zookeeper");
     capabilities.fencing = FencingScope::Global;
     capabilities.fairness = Fairness::Fifo;
     capabilities.wakeup = Wakeup::Push;
     capabilities.lease = LeaseKind::Session;
-    // What a crashed holder leaves behind lasts as long as its session: half as long again.
-    capabilities.max_lease = Some(session_timeout * 2 / 3);
+    capabilities.max_lease = Some(session.longest_lease());
+    capabilities.max_lease_option = Some("session_timeout");
+    // A crashed holder's node lasts as long as its session.
+    capabilities.session_timeout = Some(session.timeout());
+    // Who names no TTL gets what there is, without a warning.
+    capabilities.default_ttl = capabilities.default_ttl.min(session.longest_lease());
     capabilities.survives_restart = true;
     capabilities.expiry_clock = ExpiryClock::Server;
     capabilities.reach = Reach::Network;
@@ -114,6 +118,7 @@ impl DistLock for Locks {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let ensemble = self.handle.ensemble()?;
+        let open = self.handle.open();
         let (session, until) = self.handle.session().await?;
         let queued = match session.nodes.of(request.owner) {
             // An earlier attempt got in without being told.
@@ -122,24 +127,24 @@ impl DistLock for Locks {
                     session: Arc::clone(&session),
                     node,
                 };
-                Queued::again(ensemble, request, place)
+                Queued::again(ensemble, open, request, place)
             }
             _ => {
                 let (place, known) = recipe::enter(&session, request, until).await?;
-                Queued::new(ensemble, request, place, known)
+                Queued::new(ensemble, open, request, place, known)
             }
         };
         Ok(Box::new(queued))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let ensemble = self.handle.ensemble()?;
         if renewal.ticket != TicketStep::Keep {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a lock that hangs on a session cannot become a ticket",
             ));
         }
-        let ensemble = self.handle.ensemble()?;
         let asked = ensemble.clock.now();
         if let Some(reason) = ensemble.grave(lease.owner) {
             return Ok(Renewed::NotHeld(reason));
@@ -199,6 +204,7 @@ impl DistLock for Locks {
     }
 
     async fn hand_over(&self, _lease: &Lease, _next: &AcquireRequest) -> Result<HandOver> {
+        self.handle.ensemble()?;
         // A node belongs to its owner and its creation is the token. The next contender of this process has lined up
         // already, and is let through without asking the ensemble as soon as this one lets go.
         Ok(HandOver::Unsupported)
@@ -231,7 +237,7 @@ impl DistLock for Locks {
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.handle.ensemble().ok()?.requests.sent())
+        Some(self.handle.requests_sent())
     }
 
     async fn close(&self) {
@@ -309,7 +315,7 @@ pub(crate) async fn grant(
         .await?;
     let valid_for = trusted_until
         .since(asked)
-        .min(session.trust())
+        .min(session.longest_lease())
         .min(ttl.duration());
     let expires = asked + valid_for;
     let was_held = node.status() == Status::Held;

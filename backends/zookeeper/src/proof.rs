@@ -153,6 +153,19 @@ impl ProofChain {
     }
 }
 
+/// The longest lease that is granted.
+///
+/// It is no longer than what regular requests keep proven, so that a guard shows about the same
+/// lease each time. A write is proven by two requests before it, which are a tick apart, and each
+/// was sent at most one [period](ProofChain::period) before it was needed. A new connection proves
+/// more, which the next renewal would not.
+pub(crate) fn longest_lease(timeout: Duration, tick: Duration) -> Duration {
+    let regular = (timeout * 9 / 10).saturating_sub(tick) * 3 / 4;
+    let millis = trust(timeout).min(regular).as_millis();
+    // Leases are whole milliseconds.
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
 /// How long a write is trusted after it was sent, at the most.
 pub(crate) fn trust(timeout: Duration) -> Duration {
     timeout * 2 / 3
@@ -262,6 +275,13 @@ mod tests {
             for step in 1..2_000 {
                 let sent = step * period;
                 answer(&mut chain, sent, step % 2 == 0);
+                if step > 50 && step % 2 == 0 {
+                    let lease = chain.trusted_until().since(at(sent));
+                    // Each of the three requests took a while.
+                    let longest = longest_lease(chain.timeout, chain.tick);
+                    let least = longest - Duration::from_millis(30);
+                    assert!(lease >= least, "{timeout} {tick} {step}: {lease:?}");
+                }
                 let left = chain.trusted_until().since(at(sent + 10));
                 if step > 50 {
                     assert!(

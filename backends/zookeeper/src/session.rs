@@ -48,6 +48,7 @@ pub(crate) struct Session {
     client: Mutex<Option<Arc<zk::Client>>>,
     id: i64,
     timeout: Duration,
+    longest_lease: Duration,
     epoch: Mutex<Epoch>,
     link: watch::Sender<Link>,
     proof: Mutex<ProofChain>,
@@ -97,6 +98,7 @@ impl Session {
             ensemble: Arc::clone(ensemble),
             id: client.session_id().0,
             timeout: client.session_timeout(),
+            longest_lease: proof::longest_lease(client.session_timeout(), tick),
             epoch: Mutex::new(epoch),
             link: watch::Sender::new(Link {
                 up: true,
@@ -125,6 +127,11 @@ impl Session {
     /// As the ensemble granted it.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// For how long a lock is granted, at the most.
+    pub(crate) const fn longest_lease(&self) -> Duration {
+        self.longest_lease
     }
 
     /// How long a proof is good for, at the most.

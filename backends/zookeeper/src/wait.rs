@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LossReason, Moment, Result,
+    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LossReason, Moment, OpenFlag, Result,
 };
 use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;
@@ -21,6 +21,7 @@ use crate::{
 /// One caller's place.
 pub(crate) struct Queued {
     ensemble: Arc<Ensemble>,
+    open: OpenFlag,
     request: AcquireRequest,
     place: Option<Place>,
     /// Who was ahead when we looked last. Nobody can get in before us, so this only shrinks.
@@ -54,19 +55,26 @@ enum Wake {
 impl Queued {
     pub(crate) fn new(
         ensemble: &Arc<Ensemble>,
+        open: &OpenFlag,
         request: &AcquireRequest,
         place: Place,
         known: Known,
     ) -> Self {
-        let mut queued = Self::again(ensemble, request, place);
+        let mut queued = Self::again(ensemble, open, request, place);
         queued.learn(known);
         queued
     }
 
     /// A place that was there already.
-    pub(crate) fn again(ensemble: &Arc<Ensemble>, request: &AcquireRequest, place: Place) -> Self {
+    pub(crate) fn again(
+        ensemble: &Arc<Ensemble>,
+        open: &OpenFlag,
+        request: &AcquireRequest,
+        place: Place,
+    ) -> Self {
         Self {
             ensemble: Arc::clone(ensemble),
+            open: open.clone(),
             request: request.clone(),
             place: Some(place),
             ahead: Vec::new(),
@@ -203,6 +211,7 @@ async fn watch_for(
 #[async_trait]
 impl Contender for Queued {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.open.check("zookeeper")?;
         let asked = self.ensemble.clock.now();
         let until = self.ensemble.limit();
         let (session, node) = self.line_up(until).await?;

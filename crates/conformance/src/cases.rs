@@ -1,6 +1,7 @@
 //! The cases, one file per property.
 
 mod cancellation;
+mod closing;
 mod exclusion;
 mod expiry;
 mod fencing;
@@ -28,6 +29,7 @@ pub(crate) const ALL: &[&[Spec]] = &[
     expiry::CASES,
     renewal::CASES,
     release::CASES,
+    closing::CASES,
     loss::CASES,
     fencing::CASES,
     ownership::CASES,

@@ -83,11 +83,8 @@ impl Context {
 
     /// When the store must have freed a lock that was granted for `ttl` and is not renewed.
     pub(crate) fn gone_after(&self, ttl: Duration) -> Duration {
-        // A session ends when the server has not heard of it for half as long again as its leases last.
-        let ttl = match self.capabilities().max_lease {
-            Some(lease) => ttl.max(lease * 3 / 2),
-            None => ttl,
-        };
+        let session = self.capabilities().session_timeout;
+        let ttl = session.map_or(ttl, |session| ttl.max(session));
         ttl + self.capabilities().ttl_granularity + SLACK
     }
 

@@ -287,5 +287,6 @@ pub(crate) fn checked_ttl(inner: &Inner, ttl: Duration) -> Result<Ttl> {
             ),
         ));
     }
+    inner.warn_of_shorter_lease(checked);
     Ok(checked)
 }

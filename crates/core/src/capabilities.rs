@@ -27,10 +27,23 @@ pub struct Capabilities {
     /// Leases are rounded to this.
     #[serde(rename = "ttl_granularity_ms", serialize_with = "millis")]
     pub ttl_granularity: Duration,
-    /// The longest lease that is granted, whatever TTL is asked for; `None` = as long as asked. A store whose leases hang on
-    /// a session grants at most what it can trust of the session, and renewal goes on at that rhythm.
+    /// The longest lease that is granted, whatever TTL is asked for; `None` = as long as asked. A
+    /// store whose leases hang on a session grants what it can trust of the session: this at most,
+    /// and four fifths of it at least. [`Guard::ttl`](crate::Guard::ttl) says what was granted, and
+    /// renewal goes on at that rhythm.
     #[serde(rename = "max_lease_ms", serialize_with = "millis_if_any")]
     pub max_lease: Option<Duration>,
+    /// The option of the store that makes [`Capabilities::max_lease`] longer, if there is one.
+    #[serde(skip)]
+    pub max_lease_option: Option<&'static str>,
+    /// How long the lock of a dead holder stays taken at most, where it hangs on a session, however
+    /// short its lease was: the timeout of that session. `None` = until its lease ends.
+    #[serde(
+        rename = "session_timeout_ms",
+        serialize_with = "millis_if_any",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub session_timeout: Option<Duration>,
     /// Whether held locks survive a restart of the store.
     pub survives_restart: bool,
     /// Whose clock ends a lease.
@@ -58,6 +71,8 @@ impl Capabilities {
             default_ttl: Duration::from_secs(10),
             ttl_granularity: Duration::from_millis(1),
             max_lease: None,
+            max_lease_option: None,
+            session_timeout: None,
             survives_restart: true,
             expiry_clock: ExpiryClock::Server,
             reach: Reach::Network,

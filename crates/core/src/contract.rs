@@ -107,13 +107,20 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     /// Only when the store cannot be asked at all; a setting that may not be read is [`Verdict::Unknown`].
     async fn health(&self) -> Result<Health>;
 
-    /// Running total of the statements, commands or requests that went to the store, with all handles that were opened from
-    /// this one, waiting included. For those who measure; `None` = not counted.
+    /// Running total of the statements, commands or requests that this opened store has sent,
+    /// waiting included: this handle, the one it was reopened from, and all that were reopened from
+    /// either. Another opened store of this process counts its own. For those who measure; `None` =
+    /// not counted.
     fn requests_sent(&self) -> Option<u64> {
         None
     }
 
     /// Closes connections and stops helpers. Idempotent.
+    ///
+    /// From then on every operation of this handle, and [`Contender::attempt`] of its contenders,
+    /// answers [`ErrorKind::Closed`](crate::ErrorKind::Closed) and asks the store nothing (see
+    /// [`OpenFlag`](crate::OpenFlag)). Other handles on the store go on, also those that were
+    /// reopened from this one.
     async fn close(&self);
 }
 

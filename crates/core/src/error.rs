@@ -20,6 +20,8 @@ struct Inner {
     backend: Option<&'static str>,
     operation: Option<&'static str>,
     name: Option<LockName>,
+    /// See [`Error::passing`].
+    passes: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -29,7 +31,7 @@ struct Inner {
 pub enum ErrorKind {
     /// The store refused the credentials or the operation.
     AccessDenied,
-    /// The locker was closed.
+    /// The locker was closed, or the handle on the store.
     Closed,
     /// The store holds something that is not ours or cannot be read. Never treated as "free".
     Corrupt,
@@ -41,7 +43,8 @@ pub enum ErrorKind {
     InvalidConfig,
     /// A lock name or record key breaks a rule.
     InvalidName,
-    /// A limit of the store or of this process is reached (memory, connections, size).
+    /// A limit of the store or of this process is reached (memory, connections, size). Some limits
+    /// pass by themselves, others do not: [`Error::is_retryable`] tells which.
     LimitExceeded,
     /// The lock was lost before or while the operation ran.
     Lost,
@@ -66,6 +69,7 @@ impl Error {
             backend: None,
             operation: None,
             name: None,
+            passes: false,
             source: None,
         }))
     }
@@ -91,10 +95,26 @@ impl Error {
         self
     }
 
-    /// Adds the cause. Its text is shown, so it must hold no secret.
+    /// Adds the cause. Its text is shown, so it must hold no secret. An [`Error`] of the same kind
+    /// also says whether the limit that it reports is a [passing](Error::passing) one.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.source = Some(Arc::from(source.into()));
+        let source = source.into();
+        if let Some(cause) = source.downcast_ref::<Self>()
+            && cause.kind() == self.kind()
+        {
+            self.0.passes |= cause.0.passes;
+        }
+        self.0.source = Some(Arc::from(source));
+        self
+    }
+
+    /// Says that the limit is a state of the server or of this process, not of the request: its
+    /// memory, disk or connections are used up for now. The same request may succeed later, so the
+    /// error [is retryable](Error::is_retryable). For [`ErrorKind::LimitExceeded`] only.
+    #[must_use]
+    pub fn passing(mut self) -> Self {
+        self.0.passes = true;
         self
     }
 
@@ -116,13 +136,17 @@ impl Error {
         self.0.name.as_ref()
     }
 
-    /// Whether the same call may succeed later without anything being changed by hand.
+    /// Whether the same call may succeed later without anything being changed by hand. It may after
+    /// a time-out, while the store is unavailable, when the outcome is unknown, and when a limit is
+    /// reached that is a state of the server (Redis out of memory, a full disk). A limit of the
+    /// request (a value that is too large) stays.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self.kind(),
-            ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
-        )
+        match self.kind() {
+            ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => true,
+            ErrorKind::LimitExceeded => self.0.passes,
+            _ => false,
+        }
     }
 
     /// Whether it says that the lock is gone.
@@ -192,5 +216,26 @@ mod tests {
         );
         assert!(error.is_retryable() && !error.is_lost() && error.did_not_happen());
         assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn only_a_limit_that_passes_is_worth_another_try() {
+        use ErrorKind::{Internal, LimitExceeded, Unavailable};
+        let size = || Error::new(LimitExceeded, "a value is too large");
+        let memory = || Error::new(LimitExceeded, "out of memory").passing();
+        for (error, retryable) in [
+            (size(), false),
+            (memory(), true),
+            (memory().on("redis").during("acquire"), true),
+            (memory().clone(), true),
+            // The outer error says where it happened; the inner one says whether it passes.
+            (size().caused_by(memory()), true),
+            (size().caused_by(size()), false),
+            (Error::new(Internal, "a bug").caused_by(memory()), false),
+            (Error::new(Unavailable, "down").caused_by(size()), true),
+        ] {
+            assert_eq!(error.is_retryable(), retryable, "{error}");
+        }
+        assert!(memory().did_not_happen() && !memory().is_lost());
     }
 }

@@ -84,7 +84,8 @@ impl Guard {
         self.hold.fence()
     }
 
-    /// The lease's present duration.
+    /// The lease's present duration, as it was granted: less than the TTL that was asked for where
+    /// the store grants no more (see [`Capabilities::max_lease`](crate::Capabilities::max_lease)).
     #[must_use]
     pub fn ttl(&self) -> Ttl {
         self.hold.ttl()

@@ -95,13 +95,16 @@ impl Keeper {
                             ErrorKind::LimitExceeded,
                             "no runtime for the renewal thread",
                         )
+                        .passing()
                         .caused_by(error),
                     ),
                 }
             });
         if let Err(error) = started {
             shared.failed(
-                Error::new(ErrorKind::LimitExceeded, "no thread for renewals").caused_by(error),
+                Error::new(ErrorKind::LimitExceeded, "no thread for renewals")
+                    .passing()
+                    .caused_by(error),
             );
         }
         Self { shared, orders }

@@ -65,6 +65,7 @@ mod loss;
 mod meters;
 mod multi;
 mod name;
+mod open_flag;
 mod outage;
 mod queue;
 mod records;
@@ -98,6 +99,7 @@ pub use locker::{Locker, LockerBuilder};
 pub use loss::{LossFeed, LossSender};
 pub use multi::GuardSet;
 pub use name::{LockName, RecordKey, decode, encode};
+pub use open_flag::OpenFlag;
 pub use records::{
     Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value,
 };

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +30,7 @@ use crate::{
     release::{self, LetGo},
     ticket::{self, Ticket},
     token::FencingToken,
+    ttl::Ttl,
 };
 
 /// How many names one page of [`Locker::list`] asks for.
@@ -63,6 +64,8 @@ pub(crate) struct Inner {
     hand_over_limit: u32,
     default_holder: HolderLabel,
     closed: watch::Sender<bool>,
+    /// Whether somebody was told that the store grants less than the TTL that was asked for.
+    told_of_shorter_leases: AtomicBool,
     /// Calls that may end with a new hold.
     asking: AtomicUsize,
     nobody_asks: Notify,
@@ -90,11 +93,12 @@ impl Locker {
     /// at the first renewal.
     ///
     /// # Errors
-    /// As connecting does. It is tried again in the background all the same.
+    /// [`ErrorKind::Closed`], and as connecting does. It is tried again in the background all the same.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn ready(&self) -> Result<()> {
+        self.inner.check_open()?;
         self.inner.keeper.ready().await
     }
 
@@ -119,21 +123,21 @@ impl Locker {
     /// Who holds a lock.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`], and failures of the store.
+    /// [`ErrorKind::InvalidName`], [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = LockName::new(name)?;
-        let look = bounded(&*self.inner.clock, LOOK, self.inner.backend.inspect(&name)).await;
-        self.explained(look, "inspect", Some(&name))
+        let asked = self.inner.backend.inspect(&name);
+        self.ask(asked, "inspect", Some(&name)).await
     }
 
     /// All held locks whose names start with `prefix`, in byte order of their names. Not one snapshot: locks that change
     /// hands meanwhile may be missed or seen as they were.
     ///
     /// # Errors
-    /// Failures of the store.
+    /// [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -153,7 +157,7 @@ impl Locker {
     /// One page of [`Locker::list`]: at most `limit` locks after the name `after`.
     ///
     /// # Errors
-    /// Failures of the store.
+    /// [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -163,20 +167,15 @@ impl Locker {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let look = bounded(
-            &*self.inner.clock,
-            LOOK,
-            self.inner.backend.list(prefix, after, limit),
-        )
-        .await;
-        self.explained(look, "list", None)
+        let asked = self.inner.backend.list(prefix, after, limit);
+        self.ask(asked, "list", None).await
     }
 
     /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old guard is told at its next
     /// renewal, or at its deadline.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`], and failures of the store.
+    /// [`ErrorKind::InvalidName`], [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
     /// The lock may or may not be freed when the future is dropped; asking again is harmless.
@@ -186,13 +185,8 @@ impl Locker {
         token: FencingToken,
     ) -> Result<Forced> {
         let name = LockName::new(name)?;
-        let forced = bounded(
-            &*self.inner.clock,
-            LOOK,
-            self.inner.backend.force_release(&name, token),
-        )
-        .await;
-        self.explained(forced, "force_release", Some(&name))
+        let asked = self.inner.backend.force_release(&name, token);
+        self.ask(asked, "force_release", Some(&name)).await
     }
 
     /// What the backend promises.
@@ -210,17 +204,23 @@ impl Locker {
     /// Connects and checks every setting of the server that a promise rests on.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// [`ErrorKind::Closed`], and when the store cannot be asked.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn health(&self) -> Result<Health> {
-        let look = bounded(&*self.inner.clock, LOOK, self.inner.backend.health()).await;
-        self.explained(look, "health", None)
+        let asked = self.inner.backend.health();
+        self.ask(asked, "health", None).await
     }
 
-    /// Refuses new locks, ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes the
-    /// connections. Guards that are still held are not renewed any more and are lost at their deadline: release them first.
+    /// Ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes
+    /// the connections. From then on every request to the store is refused with
+    /// [`ErrorKind::Closed`].
+    ///
+    /// Release guards first. Those that are still held are not renewed any more and are lost at
+    /// their deadline. Their release does not reach the store: it is
+    /// [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when its lease
+    /// ends.
     ///
     /// It takes at most 10 seconds, whatever the store does and whatever its options are. What the
     /// store has not answered until then is left to end by itself, with its lease.
@@ -245,7 +245,7 @@ impl Locker {
     ///
     /// # Errors
     /// [`ErrorKind::NotHeld`] when the lease behind the ticket has ended or the ticket was used before;
-    /// [`ErrorKind::Unsupported`]; failures of the store.
+    /// [`ErrorKind::Unsupported`]; [`ErrorKind::Closed`]; failures of the store.
     ///
     /// # Cancel safety
     /// When the future is dropped the ticket may be used up; its lease then ends by itself.
@@ -276,14 +276,19 @@ impl Locker {
         ticket::release(&self.inner, ticket).await
     }
 
-    fn explained<T>(
+    /// Looks or intervenes, unless the locker was closed.
+    async fn ask<T>(
         &self,
-        result: Result<T>,
-        operation: &'static str,
+        operation: impl Future<Output = Result<T>>,
+        called: &'static str,
         name: Option<&LockName>,
     ) -> Result<T> {
-        result.map_err(|error| {
-            let error = error.on(self.inner.backend_name()).during(operation);
+        let answer = match self.inner.check_open() {
+            Ok(()) => bounded(&*self.inner.clock, LOOK, operation).await,
+            Err(closed) => Err(closed),
+        };
+        answer.map_err(|error| {
+            let error = error.on(self.inner.backend_name()).during(called);
             match name {
                 Some(name) => error.about(name),
                 None => error,
@@ -347,6 +352,7 @@ impl LockerBuilder {
                 hand_over_limit,
                 default_holder: HolderLabel::of_this_process(),
                 closed: watch::Sender::new(false),
+                told_of_shorter_leases: AtomicBool::new(false),
                 asking: AtomicUsize::new(0),
                 nobody_asks: Notify::new(),
                 random: Mutex::new(seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed)),
@@ -438,6 +444,35 @@ impl Inner {
                 log(hold, reason);
             }
         });
+    }
+
+    /// Warns, once per locker, of a TTL that is longer than any lease of this store. The lock is
+    /// held for as long as it is renewed, but a program that stands still, or cannot reach the
+    /// store, loses it sooner than it asked for.
+    pub(crate) fn warn_of_shorter_lease(&self, ttl: Ttl) {
+        let Capabilities {
+            backend,
+            max_lease: Some(max_lease),
+            max_lease_option: option,
+            ..
+        } = self.backend.capabilities()
+        else {
+            return;
+        };
+        if ttl.duration() <= *max_lease || self.told_of_shorter_leases.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let longer = option.map_or_else(String::new, |option| {
+            format!("; the option `{option}` makes its leases longer")
+        });
+        tracing::warn!(
+            backend,
+            ?ttl,
+            ?max_lease,
+            "the store grants shorter leases than the TTL of {ttl} that was asked for, {max_lease:?} \
+             at most, and renewal goes on at that rhythm{longer}",
+        );
     }
 
     pub(crate) fn closing(&self) -> watch::Receiver<bool> {

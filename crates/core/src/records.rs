@@ -69,7 +69,8 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>>;
 
-    /// Closes connections. Idempotent.
+    /// Closes connections. Idempotent. From then on every operation of this handle answers
+    /// [`ErrorKind::Closed`] and asks the store nothing; other handles go on.
     async fn close(&self);
 }
 

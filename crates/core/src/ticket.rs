@@ -225,6 +225,7 @@ pub(crate) async fn resume(inner: &Arc<Inner>, ticket: &Ticket) -> Result<Guard>
 /// Renews the lease behind a ticket. The nonce is taken and put back, so that a ticket that was resumed elsewhere cannot
 /// shorten the lease under its guard.
 pub(crate) async fn renew(inner: &Arc<Inner>, ticket: &Ticket, ttl: Duration) -> Result<()> {
+    inner.check_open()?;
     let ttl = checked_ttl(inner, ttl)?;
     let redeem = TicketStep::Redeem(ticket.nonce);
     if let Renewed::NotHeld(_) = step(inner, ticket, ttl, redeem).await? {
@@ -243,6 +244,7 @@ pub(crate) async fn renew(inner: &Arc<Inner>, ticket: &Ticket, ttl: Duration) ->
 /// Releases the lock behind a ticket. The nonce is used up by then, so nobody can release the lock when this breaks off
 /// between its two steps: the first leaves it no longer than the second may take.
 pub(crate) async fn release(inner: &Arc<Inner>, ticket: &Ticket) -> Result<()> {
+    inner.check_open()?;
     let sent = inner.clock().now();
     let ttl = Ttl::new(LIMIT.max(inner.backend().capabilities().min_ttl))?.min(ticket.ttl);
     let redeem = TicketStep::Redeem(ticket.nonce);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Capabilities, Guard, LeaseKind, Result};
+use distlock_core::{Capabilities, Guard, Result};
 use tokio::sync::watch;
 
 use crate::{
@@ -171,12 +171,12 @@ impl Inner {
     }
 }
 
-/// How long a dead node's lease is held at most. Where it hangs on the store's session, that session's time counts as well: a
-/// guard may be sure of two thirds of it.
+/// How long a dead node's lease is held at most. Where it hangs on the store's session, that
+/// session's time counts as well.
 fn longest_after_death(store: &Capabilities, lease: Duration) -> Duration {
-    match (store.lease, store.max_lease) {
-        (LeaseKind::Session, Some(sure)) => lease.max(sure * 3 / 2 + TICK),
-        _ => lease,
+    match store.session_timeout {
+        Some(session) => lease.max(session + TICK),
+        None => lease,
     }
 }
 
@@ -189,9 +189,9 @@ mod tests {
         let lease = Duration::from_secs(9);
         let mut store = Capabilities::new("any");
         assert_eq!(longest_after_death(&store, lease), lease);
-        store.max_lease = Some(Duration::from_secs(20));
+        store.max_lease = Some(Duration::from_secs(15));
         assert_eq!(longest_after_death(&store, lease), lease);
-        store.lease = LeaseKind::Session;
+        store.session_timeout = Some(Duration::from_secs(30));
         let longest = Duration::from_secs(32);
         assert_eq!(longest_after_death(&store, lease), longest);
         assert_eq!(longest_after_death(&store, longest * 2), longest * 2);

@@ -17,6 +17,7 @@ use distlock_core::{
 
 use crate::{
     op::{Answer, Kind, Op},
+    tally::Tally,
     wait::Group,
 };
 
@@ -34,6 +35,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// What this process knows about who waits at this store.
     fn group(&self) -> &Arc<Group>;
+
+    /// What was sent, with every dialect that was reopened from the same one.
+    fn tally(&self) -> &Tally;
 
     fn reap_after(&self) -> Duration;
 

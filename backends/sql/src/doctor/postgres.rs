@@ -66,7 +66,7 @@ pub(crate) async fn examine(
     shared: &Shared,
     stock: Query<'static, Postgres, PgArguments>,
 ) -> Result<Health, sqlx::Error> {
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let settings = sqlx::query(SETTINGS).fetch_one(&mut *connection).await?;
     let ours = unix_time(&*shared.clock);
     let version: String = settings.try_get(0)?;
@@ -100,13 +100,13 @@ pub(crate) async fn examine(
     }
 
     session(&mut health, connection, shared, &settings).await?;
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let differences = shape::compare(connection, shared, false).await?;
     super::tables(&mut health, &differences);
     rights(&mut health, connection, shared).await?;
     published(&mut health, connection, shared).await?;
 
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
     let local = shared.config.socket.is_some()
         || ["127.0.0.1", "::1", "localhost"].contains(&shared.config.host.as_str());
@@ -120,7 +120,7 @@ pub(crate) async fn examine(
         (version, _) => health.found("TLS", Verdict::Pass, version),
     }
 
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let row = stock.fetch_one(connection).await?;
     let stock = Stock {
         held: row.try_get(0)?,
@@ -169,7 +169,7 @@ async fn session(
     let mut backend: i32 = settings.try_get(9)?;
     let mut same = isolation == "read committed";
     for _ in 0..4 {
-        shared.group.count("doctor");
+        shared.tally.count("doctor");
         let now = sqlx::query_scalar("SELECT pg_backend_pid()")
             .fetch_one(&mut *connection)
             .await?;
@@ -194,7 +194,7 @@ async fn rights(
     connection: &mut PgConnection,
     shared: &Shared,
 ) -> Result<(), sqlx::Error> {
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let [lock, record, meta] = tables(shared);
     let denied = sqlx::query_scalar(DENIED)
         .bind(lock)
@@ -203,7 +203,7 @@ async fn rights(
         .fetch_all(&mut *connection)
         .await?;
     super::rights(health, &denied);
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let [lock, record, meta] = tables(shared);
     let filtered: Vec<String> = sqlx::query_scalar(FILTERED)
         .bind(lock)
@@ -227,7 +227,7 @@ async fn published(
     connection: &mut PgConnection,
     shared: &Shared,
 ) -> Result<(), sqlx::Error> {
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let [lock, record, meta] = tables(shared);
     let rows = sqlx::query(PUBLISHED)
         .bind(lock)

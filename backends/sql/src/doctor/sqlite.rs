@@ -63,14 +63,14 @@ pub(crate) async fn examine(
         health.found("integrity", Verdict::Fail, damage);
     }
 
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let differences = shape::compare(connection, shared).await?;
     super::tables(&mut health, &differences);
 
     file(&mut health, shared);
     boot_clock(&mut health, shared.config.force);
 
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     let row = stock.fetch_one(connection).await?;
     let stock = super::Stock {
         held: row.try_get(0)?,
@@ -136,7 +136,7 @@ async fn text(
     shared: &Shared,
     sql: &'static str,
 ) -> Result<String, sqlx::Error> {
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     sqlx::query_scalar(sql).fetch_one(connection).await
 }
 
@@ -145,6 +145,6 @@ async fn number(
     shared: &Shared,
     sql: &'static str,
 ) -> Result<i64, sqlx::Error> {
-    shared.group.count("doctor");
+    shared.tally.count("doctor");
     sqlx::query_scalar(sql).fetch_one(connection).await
 }

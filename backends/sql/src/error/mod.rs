@@ -31,6 +31,8 @@ pub(crate) struct Meaning {
     pub(crate) reconnect: bool,
     /// The same statement may succeed at once.
     pub(crate) retry: bool,
+    /// It is a limit of the server, which passes, not of the statement.
+    passing: bool,
     what: &'static str,
 }
 
@@ -41,6 +43,7 @@ impl Meaning {
             one_row: false,
             reconnect: false,
             retry: false,
+            passing: false,
             what,
         }
     }
@@ -58,6 +61,18 @@ impl Meaning {
     const fn retry(mut self) -> Self {
         self.retry = true;
         self
+    }
+
+    /// The server has no more memory, disk or the like for now.
+    const fn server_limit(what: &'static str) -> Self {
+        let mut meaning = Self::of(ErrorKind::LimitExceeded, what);
+        meaning.passing = true;
+        meaning
+    }
+
+    fn error(self) -> Error {
+        let error = Error::new(self.kind, self.what);
+        if self.passing { error.passing() } else { error }
     }
 }
 
@@ -116,7 +131,7 @@ impl Failed {
     }
 
     pub(crate) fn into_error(self) -> Error {
-        let error = Error::new(self.meaning.kind, self.meaning.what);
+        let error = self.meaning.error();
         // The driver adds a line number, which is one of the server's own source.
         #[cfg(feature = "postgres")]
         if let Some(said) = postgres::said(&self.source) {
@@ -183,7 +198,18 @@ fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
 mod tests {
     use std::borrow::Cow;
 
+    use distlock_core::ErrorKind;
     use sqlx::error::DatabaseError;
+
+    /// Whether asking again may help. A limit that one row reaches is reached again; a limit of the
+    /// server passes.
+    pub(super) fn may_pass(kind: ErrorKind, one_row: bool) -> bool {
+        match kind {
+            ErrorKind::OutcomeUnknown | ErrorKind::Unavailable => true,
+            ErrorKind::LimitExceeded => !one_row,
+            _ => false,
+        }
+    }
 
     /// A driver's error with a code.
     #[derive(Debug)]

@@ -152,9 +152,7 @@ const fn too_large() -> Meaning {
 
 /// By number. One of the server's own errors means that the statement was not carried out, unless it says otherwise.
 fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
-    use ErrorKind::{
-        AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, OutcomeUnknown, Unavailable,
-    };
+    use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, OutcomeUnknown, Unavailable};
     match number {
         1205 | 3572 => Meaning::of(Unavailable, "another transaction has the row locked").one_row(),
         1020 | 1213 | 3100 | 3101 => Meaning::of(Unavailable, "other transactions were in the way too often"),
@@ -197,8 +195,8 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
         1690 => Meaning::of(Internal, "a number is out of range").one_row(),
         1048 | 3819 | 4025 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
         1034 | 1035 | 1194 | 1195 | 1712 => Meaning::of(Corrupt, "a table is damaged"),
-        1021 | 1114 => Meaning::of(LimitExceeded, "the disk or the table is full"),
-        1037 | 1038 | 1041 | 1206 => Meaning::of(LimitExceeded, "the server is out of memory"),
+        1021 | 1114 => Meaning::server_limit("the disk or the table is full"),
+        1037 | 1038 | 1041 | 1206 => Meaning::server_limit("the server is out of memory"),
         1153 => too_large().reconnect(),
         _ => Meaning::of(Internal, "the database failed").reconnect(),
     }
@@ -206,7 +204,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::may_pass, *};
 
     /// Number, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(u16, ErrorKind, ErrorKind, bool, bool)] = {
@@ -252,6 +250,8 @@ mod tests {
                 assert_eq!(meaning.kind, kind, "{number} on {access:?}");
                 assert_eq!(meaning.one_row, one_row, "{number}");
                 assert_eq!(meaning.reconnect, reconnect, "{number}");
+                let passes = meaning.error().is_retryable();
+                assert_eq!(passes, may_pass(kind, one_row), "{number}");
             }
         }
     }

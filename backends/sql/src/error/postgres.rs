@@ -137,7 +137,7 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
         }
         "3D" => Meaning::of(InvalidConfig, "there is no such database").reconnect(),
         "3F" | "42" => Meaning::of(InvalidConfig, "the tables are not as expected"),
-        "53" => Meaning::of(LimitExceeded, "the server is out of disk space or memory"),
+        "53" => Meaning::server_limit("the server is out of disk space or memory"),
         "54" => Meaning::of(LimitExceeded, "a value is too large").one_row(),
         "58" => Meaning::of(unknown_if_write, "the server's disk failed").reconnect(),
         "XX" => Meaning::of(Corrupt, "the server found its data damaged").reconnect(),
@@ -149,7 +149,10 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
 mod tests {
     use distlock_core::batch::Failure;
 
-    use super::{super::tests::Coded, *};
+    use super::{
+        super::tests::{Coded, may_pass},
+        *,
+    };
 
     /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection, worth another try.
     const TABLE: &[(&str, ErrorKind, ErrorKind, bool, bool, bool)] = {
@@ -197,6 +200,8 @@ mod tests {
                 assert_eq!(failed.meaning.kind, kind, "{state} on {access:?}");
                 assert_eq!(failed.meaning.one_row, one_row, "{state}");
                 assert_eq!(failed.meaning.reconnect, reconnect, "{state}");
+                let passes = failed.meaning.error().is_retryable();
+                assert_eq!(passes, may_pass(kind, one_row), "{state}");
                 assert_eq!(failed.meaning.retry, retry, "{state}");
                 let split = matches!(failed.into_failure(), Failure::Split(_));
                 assert_eq!(split, one_row, "{state}");

@@ -58,7 +58,7 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
         // SQLITE_READONLY_RECOVERY, _CANTLOCK: the write-ahead log cannot be opened by us.
         264 | 520 => return Meaning::of(Unavailable, "the write-ahead log cannot be used"),
         // SQLITE_IOERR_NOMEM
-        3082 => return Meaning::of(LimitExceeded, "out of memory").reconnect(),
+        3082 => return Meaning::server_limit("out of memory").reconnect(),
         _ => {}
     }
     match code & 0xff {
@@ -71,14 +71,14 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
         )
         .retry(),
         6 => Meaning::of(Unavailable, "a table of the file is locked"),
-        7 => Meaning::of(LimitExceeded, "out of memory").reconnect(),
+        7 => Meaning::server_limit("out of memory").reconnect(),
         8 => Meaning::of(AccessDenied, "the file is read-only"),
         9 => Meaning::of(Unavailable, "the statement was interrupted"),
         10 => Meaning::of(unknown_if_write, "the disk failed").reconnect(),
         11 => Meaning::of(Corrupt, "the file is damaged")
             .one_row()
             .reconnect(),
-        13 => Meaning::of(LimitExceeded, "the disk is full"),
+        13 => Meaning::server_limit("the disk is full"),
         14 => Meaning::of(Unavailable, "the file cannot be opened").reconnect(),
         15 => Meaning::of(Unavailable, "the file's locks are contended").reconnect(),
         17 => Meaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
@@ -93,7 +93,10 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
 mod tests {
     use distlock_core::batch::Failure;
 
-    use super::{super::tests::Coded, *};
+    use super::{
+        super::tests::{Coded, may_pass},
+        *,
+    };
 
     /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(&str, i32, ErrorKind, ErrorKind, bool, bool)] = {
@@ -147,6 +150,8 @@ mod tests {
                 assert_eq!(failed.meaning.kind, kind, "{name} on {access:?}");
                 assert_eq!(failed.meaning.one_row, one_row, "{name}");
                 assert_eq!(failed.meaning.reconnect, reconnect, "{name}");
+                let passes = failed.meaning.error().is_retryable();
+                assert_eq!(passes, may_pass(kind, one_row), "{name}");
                 let split = matches!(failed.into_failure(), Failure::Split(_));
                 assert_eq!(split, one_row, "{name}");
             }

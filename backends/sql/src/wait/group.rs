@@ -1,11 +1,11 @@
-//! Who waits in this process, when the store was last asked for them, and how much it was asked.
+//! Who waits in this process, and when the store was last asked for them.
 
 use std::{
     collections::HashMap,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -28,13 +28,10 @@ const TOGETHER: Duration = Duration::from_millis(200);
 /// How long a poller sleeps at most.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// All handles of this process on one store: who waits, when the store was last asked, how much it was asked.
+/// All handles of this process on one store: who waits, and when the store was last asked.
 pub(crate) struct Group {
-    backend: &'static str,
     /// Tells this process's marks from others'.
     mark: i64,
-    statements: AtomicU64,
-    retries: AtomicU64,
     /// Told when the next poll is due sooner than it was.
     pub(super) sooner: Notify,
     // A std mutex: held for map operations only.
@@ -71,28 +68,25 @@ pub(super) struct Waiter {
 impl Group {
     /// For a store that is asked at a steady pace.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn steady(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, super::pace::STEADY, Told::ByLooking)
+    pub(crate) fn steady() -> Arc<Self> {
+        Self::polled(super::pace::STEADY, Told::ByLooking)
     }
 
     /// For a store that is asked more often right after something changed.
     #[cfg(feature = "mysql")]
-    pub(crate) fn adaptive(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, super::pace::ADAPTIVE, Told::ByLooking)
+    pub(crate) fn adaptive() -> Arc<Self> {
+        Self::polled(super::pace::ADAPTIVE, Told::ByLooking)
     }
 
     /// For a store that tells of releases.
     #[cfg(feature = "postgres")]
-    pub(crate) fn pushed(backend: &'static str) -> Arc<Self> {
-        Self::polled(backend, super::pace::PUSHED, Told::ByStore)
+    pub(crate) fn pushed() -> Arc<Self> {
+        Self::polled(super::pace::PUSHED, Told::ByStore)
     }
 
-    fn polled(backend: &'static str, pace: Pace, told: Told) -> Arc<Self> {
+    fn polled(pace: Pace, told: Told) -> Arc<Self> {
         Arc::new(Self {
-            backend,
             mark: fastrand::i64(1..),
-            statements: AtomicU64::new(0),
-            retries: AtomicU64::new(0),
             sooner: Notify::new(),
             waiting: Mutex::new(Waiting {
                 by_name: HashMap::new(),
@@ -106,29 +100,6 @@ impl Group {
 
     pub(crate) fn mark(&self) -> i64 {
         self.mark
-    }
-
-    /// Counts a statement.
-    pub(crate) fn count(&self, operation: &'static str) {
-        self.statements.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("distlock_store_operations_total", "backend" => self.backend, "operation" => operation)
-            .increment(1);
-    }
-
-    /// Statements sent so far by all handles of this process.
-    pub(crate) fn statements(&self) -> u64 {
-        self.statements.load(Ordering::Relaxed)
-    }
-
-    /// Counts a statement that the store broke off for others' sake and that is sent again.
-    pub(crate) fn retried(&self) {
-        self.retries.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("distlock_store_retries_total", "backend" => self.backend).increment(1);
-    }
-
-    /// Statements that were sent again so far.
-    pub(crate) fn retries(&self) -> u64 {
-        self.retries.load(Ordering::Relaxed)
     }
 
     /// Wakes those who wait for a lock that was freed, as far as is known, if it is their turn.
@@ -435,7 +406,6 @@ impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group")
             .field("names", &self.waiting().by_name.len())
-            .field("statements", &self.statements())
             .finish_non_exhaustive()
     }
 }
@@ -450,7 +420,7 @@ mod tests {
 
     /// How long the poller sleeps after a poll that saw leases which end so soon, when nothing has changed for long.
     fn sleeps(leases: &[Duration]) -> Duration {
-        let group = Group::adaptive("test");
+        let group = Group::adaptive();
         let rows = leases.iter().zip(0..).map(|(free_in, number)| {
             let name = LockName::new(format!("lock-{number}")).unwrap();
             let waiter = group.join(&name, START);

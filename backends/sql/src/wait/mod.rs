@@ -12,7 +12,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, Result};
+use distlock_core::{
+    AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, OpenFlag, Result,
+};
 
 use self::group::Waiter;
 pub(crate) use self::{group::Group, listener::listen, poller::poll};
@@ -48,6 +50,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// A place among those who wait for a lock.
 pub(crate) struct SqlContender<D: Dialect> {
     store: Arc<Store<D>>,
+    open: OpenFlag,
     request: AcquireRequest,
     waiter: Arc<Waiter>,
     /// When to ask again whoever tells: the present lease ends then unless it is renewed, which a store that tells of releases
@@ -60,11 +63,15 @@ pub(crate) struct SqlContender<D: Dialect> {
 
 impl<D: Dialect> SqlContender<D> {
     /// Joins those who wait, here and at the store.
-    pub(crate) async fn join(store: Arc<Store<D>>, request: AcquireRequest) -> Self {
+    pub(crate) async fn join(
+        store: Arc<Store<D>>,
+        open: OpenFlag,
+        request: AcquireRequest,
+    ) -> Self {
         let (dialect, name) = (store.dialect(), &request.name);
         let group = Arc::clone(dialect.group());
         let waiter = group.join(name, dialect.clock().now());
-        let joined = Self::new(Arc::clone(&store), request, waiter);
+        let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // Another waiter of this process may keep the place already.
         if !joined.is_first()
             && let Some(place) = group.place(&joined.request.name)
@@ -74,9 +81,15 @@ impl<D: Dialect> SqlContender<D> {
         joined
     }
 
-    const fn new(store: Arc<Store<D>>, request: AcquireRequest, waiter: Arc<Waiter>) -> Self {
+    const fn new(
+        store: Arc<Store<D>>,
+        open: OpenFlag,
+        request: AcquireRequest,
+        waiter: Arc<Waiter>,
+    ) -> Self {
         Self {
             store,
+            open,
             request,
             waiter,
             again: None,
@@ -115,6 +128,7 @@ impl<D: Dialect> SqlContender<D> {
 #[async_trait]
 impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.open.check(D::NAME)?;
         let asked = self.store.dialect().clock().now();
         match self.store.submit(Op::Acquire(self.request.clone())).await? {
             Answer::Acquired(attempt) => {

@@ -4,7 +4,8 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Attempt, DistLock, Lease, Locker, ManualClock, Renewal, Renewed, SystemClock, Ttl, Verdict,
+    Attempt, Clock as _, DistLock, Lease, Locker, ManualClock, Renewal, Renewed, SystemClock, Ttl,
+    Verdict,
 };
 use distlock_harness::{
     Direction, FaultProxy,
@@ -46,12 +47,23 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     config.session_timeout = SESSION * 12;
     let store = Backend::open(config, Arc::new(SystemClock)).await.unwrap();
     let lock = store.lock();
-    assert_eq!(lock.capabilities().max_lease, Some(trust()));
+    let longest = lock.capabilities().max_lease.unwrap();
+    assert_eq!(lock.capabilities().session_timeout, Some(SESSION));
+    assert!(longest <= trust(), "{longest:?}");
+    let ttl = lock.capabilities().default_ttl;
+    assert!(ttl <= longest, "{ttl:?} is more than {longest:?}");
     let locker = Locker::new(lock);
     let guard = within("held", locker.lock("less").ttl(LONG).acquire()).await;
     let guard = guard.unwrap();
-    assert!(guard.ttl().duration() <= trust(), "{guard:?}");
-    assert!(guard.remaining() <= trust(), "{guard:?}");
+    // Each renewal is granted about as much, also when the session is not new any more.
+    for _ in 0..20 {
+        let granted = guard.ttl().duration();
+        assert!(granted <= longest, "{guard:?} of {longest:?}");
+        assert!(granted >= longest * 4 / 5, "{guard:?} of {longest:?}");
+        assert!(guard.remaining() <= granted, "{guard:?}");
+        SystemClock.sleep(SESSION / 20).await;
+        guard.extend(LONG).await.unwrap();
+    }
     let health = locker.health().await.unwrap();
     let found = health
         .findings

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use distlock_core::{FencingToken, Forced};
+use distlock_core::{DistLock, FencingToken, Forced, Lease, OwnerId};
 
 use crate::{
     Failure, Outcome,
     case::{Spec, case},
     context::{
-        Context, SOON, eventually, give_back, look, now, refuse, sleep, start, take, take_within,
+        Context, SOON, eventually, give_back, look, now, refuse, request, sleep, start, take,
+        take_within,
     },
     failure::{ensure, ensure_eq, fail},
 };
@@ -68,6 +69,10 @@ pub(crate) const CASES: &[Spec] = &[
     case!(
         inspect::health_answers,
         "the health check names the server and finds nothing broken"
+    ),
+    case!(
+        inspect::requests_are_counted_per_client,
+        "a client counts the requests of its own handles, and of no other client"
     ),
 ];
 
@@ -389,5 +394,49 @@ async fn health_answers(cx: Context) -> Outcome {
             "broken: {finding:?}"
         );
     }
+    Ok(())
+}
+
+async fn requests_are_counted_per_client(cx: Context) -> Outcome {
+    const CYCLES: u64 = 50;
+    async fn cycles(raw: &dyn DistLock, name: &str, ttl: Duration) -> Outcome {
+        for _ in 0..CYCLES {
+            let owner = OwnerId::new();
+            let asked = request(name, owner, ttl)?;
+            let Some(grant) = raw.try_acquire(&asked).await?.acquired() else {
+                fail!("{name:?} should be free");
+            };
+            raw.release(&Lease::new(asked.name, owner, Some(grant.token)))
+                .await?;
+        }
+        Ok(())
+    }
+    let (busy, idle) = (cx.raw().await?, cx.raw().await?);
+    let count = |raw: &dyn DistLock| {
+        raw.requests_sent()
+            .ok_or_else(|| Failure::not_applicable("this store counts no requests"))
+    };
+    let (before, unrelated) = (count(&*busy)?, count(&*idle)?);
+    cycles(&*busy, &cx.name("a"), cx.long()).await?;
+    let (now, others) = (count(&*busy)? - before, count(&*idle)? - unrelated);
+    // Fewer than one each would be a batch of several.
+    ensure!(
+        now >= 2 * CYCLES,
+        "{CYCLES} cycles counted as {now} requests"
+    );
+    // A helper of an idle client may look after the store now and then.
+    ensure!(
+        others < CYCLES,
+        "{CYCLES} cycles of one client counted as {others} requests of another"
+    );
+    let again = busy.reopen().await?;
+    let before = count(&*busy)?;
+    cycles(&*again, &cx.name("b"), cx.long()).await?;
+    let now = count(&*busy)? - before;
+    again.close().await;
+    ensure!(
+        now >= 2 * CYCLES,
+        "{CYCLES} cycles of a reopened handle counted as {now} requests"
+    );
     Ok(())
 }

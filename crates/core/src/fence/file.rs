@@ -275,6 +275,7 @@ fn refused(path: &Path, why: &str) -> Error {
 }
 
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    let full = matches!(error.kind(), IoKind::StorageFull | IoKind::QuotaExceeded);
     let kind = match error.kind() {
         IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => ErrorKind::AccessDenied,
         IoKind::StorageFull | IoKind::QuotaExceeded | IoKind::FileTooLarge => {
@@ -285,7 +286,8 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
         }
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("{what} {}", path.display())).caused_by(error)
+    let error = Error::new(kind, format!("{what} {}", path.display())).caused_by(error);
+    if full { error.passing() } else { error }
 }
 
 fn corrupt(path: &Path, what: &str) -> Error {
@@ -324,6 +326,19 @@ mod tests {
 
     fn text(file: &FencedFile) -> String {
         String::from_utf8(file.read().unwrap().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_full_disk_passes_and_a_file_that_is_too_large_does_not() {
+        for (kind, passes) in [
+            (IoKind::StorageFull, true),
+            (IoKind::QuotaExceeded, true),
+            (IoKind::FileTooLarge, false),
+        ] {
+            let error = failed("cannot write", Path::new("x"), kind.into());
+            assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{kind}");
+            assert_eq!(error.is_retryable(), passes, "{kind}");
+        }
     }
 
     #[test]

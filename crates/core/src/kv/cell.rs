@@ -49,7 +49,7 @@ pub(super) fn tries_used_up() -> Error {
 
 impl KvLock {
     pub(super) async fn read(&self, name: &LockName) -> Result<Option<Seen>> {
-        match self.records.get(&key(name)?).await? {
+        match self.open()?.get(&key(name)?).await? {
             Some(entry) => self.parse(name, &entry).map(Some),
             None => Ok(None),
         }
@@ -158,8 +158,9 @@ impl KvLock {
     /// Whoever comes first names the history; it lasts as long as the records do.
     pub(super) async fn read_epoch(&self) -> Result<Epoch> {
         let key = RecordKey::new(EPOCH_KEY)?;
+        let records = self.open()?;
         for _ in 0..super::TRIES {
-            if let Some(entry) = self.records.get(&key).await? {
+            if let Some(entry) = records.get(&key).await? {
                 let id = Uuid::try_parse_ascii(&entry.value).map_err(|error| {
                     Error::new(
                         ErrorKind::Corrupt,
@@ -170,8 +171,7 @@ impl KvLock {
                 return Ok(Epoch::new(format!("kv-{id}")));
             }
             let id = Uuid::new_v4();
-            let written = self
-                .records
+            let written = records
                 .put(&key, id.to_string().as_bytes(), Expect::Absent)
                 .await?;
             if matches!(written, Written::Stored(_)) {

@@ -24,6 +24,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     loss::LossFeed,
     name::{LockName, RecordKey},
+    open_flag::OpenFlag,
     records::{Expect, Records},
     token::{Epoch, FencingToken},
 };
@@ -54,6 +55,7 @@ pub struct KvLock {
     random: Arc<Mutex<fastrand::Rng>>,
     /// Whether the connection is this lock's to close.
     opened_here: bool,
+    open: OpenFlag,
 }
 
 impl KvLock {
@@ -77,6 +79,7 @@ impl KvLock {
             epoch: Arc::default(),
             random: Arc::new(Mutex::new(fastrand::Rng::new())),
             opened_here: false,
+            open: OpenFlag::default(),
         })
     }
 
@@ -106,7 +109,7 @@ impl KvLock {
         let mut removed = 0;
         let mut after: Option<RecordKey> = None;
         while removed < limit {
-            let page = self.records.scan(PREFIX, after.as_ref(), PAGE).await?;
+            let page = self.open()?.scan(PREFIX, after.as_ref(), PAGE).await?;
             for (key, entry) in &page {
                 let seen = self.parse(&cell::name(key)?, entry)?;
                 if removed < limit && seen.expired_for() > idle {
@@ -119,6 +122,12 @@ impl KvLock {
             after = page.into_iter().next_back().map(|(key, _)| key);
         }
         Ok(removed)
+    }
+
+    /// The records, unless the lock was closed.
+    fn open(&self) -> Result<&Arc<dyn Records>> {
+        self.open.check(self.capabilities.backend)?;
+        Ok(&self.records)
     }
 
     fn grant(&self, token: FencingToken, epoch: &Epoch, request: &AcquireRequest) -> Grant {
@@ -150,8 +159,9 @@ impl DistLock for KvLock {
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         Ok(Arc::new(Self {
-            records: self.records.reopen().await?,
+            records: self.open()?.reopen().await?,
             opened_here: true,
+            open: OpenFlag::default(),
             ..self.clone()
         }))
     }
@@ -185,6 +195,7 @@ impl DistLock for KvLock {
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        self.open()?;
         Ok(Box::new(KvContender::new(self.clone(), request.clone())))
     }
 
@@ -284,6 +295,7 @@ impl DistLock for KvLock {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
+        let records = self.open()?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut found: Vec<LockInfo> = Vec::new();
         if limit == 0 {
@@ -296,7 +308,7 @@ impl DistLock for KvLock {
             let want = u32::try_from(limit - found.len())
                 .unwrap_or(PAGE)
                 .clamp(PAGE, PAGE * 8);
-            let page = self.records.scan(&prefix, after.as_ref(), want).await?;
+            let page = records.scan(&prefix, after.as_ref(), want).await?;
             let last = page.len() < want as usize;
             for (key, entry) in &page {
                 let name = cell::name(key)?;
@@ -347,6 +359,7 @@ impl DistLock for KvLock {
     }
 
     async fn close(&self) {
+        self.open.close();
         // The records that were passed in are the caller's, and may be in use elsewhere.
         if self.opened_here {
             self.records.close().await;

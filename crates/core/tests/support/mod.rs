@@ -90,7 +90,7 @@ impl Script {
         })
     }
 
-    fn with_capabilities(
+    pub(crate) fn with_capabilities(
         clock: Arc<dyn Clock>,
         change: impl FnOnce(&mut Capabilities),
     ) -> ScriptedLock {

@@ -5,8 +5,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
 
-use super::MySqlDialect;
-use crate::{dialect::Dialect as _, wait::Group};
+use crate::wait::Group;
 
 /// The group of the tables with this name, the same for every handle in this process that is opened on them.
 pub(super) fn of(tables: &str) -> Arc<Group> {
@@ -16,7 +15,7 @@ pub(super) fn of(tables: &str) -> Arc<Group> {
     if let Some(group) = groups.get(tables).and_then(Weak::upgrade) {
         return group;
     }
-    let group = Group::adaptive(MySqlDialect::NAME);
+    let group = Group::adaptive();
     groups.insert(tables.to_owned(), Arc::downgrade(&group));
     group
 }

@@ -209,7 +209,7 @@ impl Open {
                 done: 0,
             });
         }
-        shared.group.count(operation);
+        shared.tally.count(operation);
         let answered = self.wire.exchange(shared, statements, access).await;
         self.used = shared.clock.now();
         answered
@@ -222,7 +222,7 @@ impl Open {
         operation: &'static str,
         statement: Prepared<'_>,
     ) -> Result<Answers, Broken> {
-        shared.group.count(operation);
+        shared.tally.count(operation);
         let answered = self.wire.read(shared, statement, Access::Write).await;
         self.used = shared.clock.now();
         answered

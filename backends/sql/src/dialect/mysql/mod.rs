@@ -39,6 +39,7 @@ use crate::{
     migrate::{self, TablesStatus},
     op::{Answer, Kind, Op},
     shape::Difference,
+    tally::Tally,
     wait::Group,
 };
 
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) group: Arc<Group>,
+    pub(crate) tally: Tally,
     statements: Statements,
     // A std mutex: held to look and to swap only.
     history: Mutex<History>,
@@ -82,7 +84,8 @@ impl Shared {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            group: Group::adaptive(MySqlDialect::NAME),
+            group: Group::adaptive(),
+            tally: Tally::new(MySqlDialect::NAME),
             history: Mutex::default(),
             config,
             clock,
@@ -213,6 +216,10 @@ impl Dialect for MySqlDialect {
 
     fn group(&self) -> &Arc<Group> {
         &self.shared.group
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tally
     }
 
     fn reap_after(&self) -> Duration {

@@ -143,7 +143,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
     if let Some((certificate, key)) = &config.ssl_client {
         options = options.ssl_client_cert(certificate).ssl_client_key(key);
     }
-    shared.group.count("open");
+    shared.tally.count("open");
     let connected = tokio::select! {
         connected = options.connect() => connected,
         () = shared.clock.sleep(config.connect_timeout) => {

@@ -233,7 +233,7 @@ async fn upgrade(wire: &mut Wire, shared: &Shared, version: i64) -> Result<()> {
 }
 
 async fn run(wire: &mut Wire, shared: &Shared, script: String) -> Result<Answers> {
-    shared.group.count("open");
+    shared.tally.count("open");
     wire.exchange(shared, script, Access::Read)
         .await
         .map_err(|broken| {

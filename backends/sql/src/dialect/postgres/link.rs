@@ -197,7 +197,7 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
 
 /// A connection whose session is set up, and the schema that it works in.
 pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, String)> {
-    shared.group.count("open");
+    shared.tally.count("open");
     let failed = |error| shared.told(Failed::postgres(error, Access::Read));
     let mut connection = options(&shared.config).connect().await.map_err(failed)?;
     // On the server, a statement ends before we stop to wait for it.
@@ -228,7 +228,7 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
         !durable,
         shared.statements.schema(shared.schema.get().map(String::as_str)),
     );
-    shared.group.count("open");
+    shared.tally.count("open");
     let answer = sqlx::raw_sql(AssertSqlSafe(set_up))
         .fetch_one(&mut connection)
         .await
@@ -266,7 +266,7 @@ async fn epoch(connection: &mut PgConnection, shared: &Shared, tables: &str) -> 
     const HISTORY: &str =
         "SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
                              FROM pg_control_system()";
-    shared.group.count("open");
+    shared.tally.count("open");
     match sqlx::query(HISTORY).fetch_one(connection).await {
         Ok(row) => {
             let (system, timeline): (String, String) = (column(&row, 0)?, column(&row, 1)?);
@@ -288,7 +288,7 @@ pub(super) async fn one(
     shared: &Shared,
     sql: impl sqlx::SqlSafeStr,
 ) -> Result<PgRow> {
-    shared.group.count("open");
+    shared.tally.count("open");
     let row = sqlx::query(sql)
         .fetch_one(connection)
         .await

@@ -27,10 +27,10 @@ async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
         .max_connections(1)
         .acquire_timeout(shared.config.connect_timeout)
         .connect_lazy_with(link::options(&shared.config));
-    shared.group.count("listen");
+    shared.tally.count("listen");
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
-    shared.group.count("listen");
+    shared.tally.count("listen");
     sqlx::query(link::IDLE_FOR_EVER)
         .execute(&mut listener)
         .await?;
@@ -41,7 +41,7 @@ async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
         let told = tokio::select! {
             told = listener.try_recv() => told?,
             () = shared.clock.sleep(QUIET) => {
-                shared.group.count("listen");
+                shared.tally.count("listen");
                 let asking = sqlx::query("SELECT 1").execute(&mut listener);
                 tokio::select! {
                     answer = asking => { answer?; }

@@ -40,6 +40,7 @@ use crate::{
     error::{Access, Failed},
     migrate::{self, TablesStatus},
     op::{Answer, Kind, Op, in_doubt},
+    tally::Tally,
     wait::{Group, RENEW_WANTED},
 };
 
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) group: Arc<Group>,
+    pub(crate) tally: Tally,
     statements: Statements,
     sessions: session::Sessions,
     /// Where the tables were found, or made, by the first connection: all others look there and nowhere else.
@@ -80,7 +82,8 @@ impl Shared {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            group: Group::pushed(PostgresDialect::NAME),
+            group: Group::pushed(),
+            tally: Tally::new(PostgresDialect::NAME),
             sessions: session::Sessions::default(),
             schema: OnceLock::new(),
             history: Mutex::default(),
@@ -212,7 +215,7 @@ impl PostgresDialect {
     ) -> Result<Vec<PgRow>> {
         let shared = &*self.shared;
         let mut lent = self.links.lend(shared).await?;
-        shared.group.count(operation);
+        shared.tally.count(operation);
         let query = bind(sqlx::query(sql.text()));
         let rows = within(shared, Access::Read, async {
             let rows = query.fetch_all(lent.connection()).await;
@@ -232,7 +235,7 @@ impl PostgresDialect {
     ) -> Result<u64> {
         let shared = &*self.shared;
         let mut lent = links.lend(shared).await?;
-        shared.group.count(operation);
+        shared.tally.count(operation);
         let query = bind(sqlx::query(sql.text()));
         let changed = within(shared, Access::Write, async {
             let done = query.execute(lent.connection()).await;
@@ -261,6 +264,10 @@ impl Dialect for PostgresDialect {
 
     fn group(&self) -> &Arc<Group> {
         &self.shared.group
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tally
     }
 
     fn reap_after(&self) -> Duration {
@@ -310,7 +317,7 @@ impl Dialect for PostgresDialect {
                     });
                 }
                 Err(failed) if failed.meaning.retry && shared.clock.now() < deadline => {
-                    shared.group.retried();
+                    shared.tally.retried();
                     let pause = Duration::from_micros(fastrand::u64(500..5000));
                     shared.clock.sleep(pause).await;
                 }
@@ -321,7 +328,7 @@ impl Dialect for PostgresDialect {
                         && shared.clock.now() < deadline
                         && ops.iter().all(Op::may_be_repeated) =>
                 {
-                    shared.group.retried();
+                    shared.tally.retried();
                     doubt = Some(failed.into_error());
                 }
                 // Whatever came of the second time: the first may have been carried out.
@@ -360,7 +367,7 @@ impl Dialect for PostgresDialect {
     async fn arm(&self, name: &LockName, time: Duration) -> Result<bool> {
         let shared = &*self.shared;
         let mut lent = self.marking.lend(shared).await?;
-        shared.group.count("want");
+        shared.tally.count("want");
         let query = sqlx::query_scalar(shared.statements.arm.text())
             .bind(name.as_str().to_owned())
             .bind(shared.group.mark())
@@ -379,7 +386,7 @@ impl Dialect for PostgresDialect {
         let names = texts(places.iter().map(|place| place.name.as_str()));
         let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
         let mut lent = self.marking.lend(shared).await?;
-        shared.group.count("keep_places");
+        shared.tally.count("keep_places");
         let query = sqlx::query_as(shared.statements.keep_places.text());
         let query = query.bind(names).bind(waiters).bind(micros(lease));
         let kept: Result<Vec<(String, i64)>, _> = within(shared, Access::Write, async {
@@ -555,7 +562,7 @@ async fn look(
     shared: &Shared,
     names: Vec<String>,
 ) -> Result<HashMap<LockName, Result<rows::Look>>, Failed> {
-    shared.group.count("look");
+    shared.tally.count("look");
     let rows = sqlx::query(shared.statements.look.text())
         .bind(names)
         .fetch_all(connection)

@@ -102,7 +102,7 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
 }
 
 async fn found(connection: &mut PgConnection, shared: &Shared) -> Result<Found> {
-    shared.group.count("open");
+    shared.tally.count("open");
     let rows = sqlx::query(shared.statements.objects.text())
         .fetch_all(connection)
         .await
@@ -150,7 +150,7 @@ async fn differences(
     shared: &Shared,
     some: bool,
 ) -> Result<Vec<Difference>> {
-    shared.group.count("open");
+    shared.tally.count("open");
     let compared = shape::compare(connection, shared, some).await;
     compared.map_err(|error| Failed::postgres(error, Access::Read).into_error())
 }
@@ -176,7 +176,7 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
         failed.into_error()
     };
     // Whether this is dropped half-way or fails: the connection is thrown away, and the server rolls back.
-    shared.group.count("open");
+    shared.tally.count("open");
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
         limit = shared.config.connect_timeout.as_millis()
@@ -198,14 +198,14 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
         }
     };
     for migration in TablesStatus::at(version, &migrate::POSTGRES).migrations {
-        shared.group.count("open");
+        shared.tally.count("open");
         let script = shared.statements.script(migration.sql);
         sqlx::raw_sql(AssertSqlSafe(script))
             .execute(&mut *connection)
             .await
             .map_err(failed)?;
     }
-    shared.group.count("open");
+    shared.tally.count("open");
     sqlx::raw_sql("COMMIT")
         .execute(&mut *connection)
         .await

@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
 
-use super::{SqliteDialect, file::FileId};
-use crate::{dialect::Dialect as _, wait::Group};
+use super::file::FileId;
+use crate::wait::Group;
 
 /// The group of a file's tables, the same for every handle in this process that is opened on it.
 pub(super) fn of(file: FileId, prefix: &str) -> Arc<Group> {
@@ -18,7 +18,7 @@ pub(super) fn of(file: FileId, prefix: &str) -> Arc<Group> {
     if let Some(group) = groups.get(&key).and_then(Weak::upgrade) {
         return group;
     }
-    let group = Group::steady(SqliteDialect::NAME);
+    let group = Group::steady();
     groups.insert(key, Arc::downgrade(&group));
     group
 }

@@ -266,7 +266,7 @@ pub(super) async fn run(
     shared: &Shared,
     script: impl sqlx::SqlSafeStr,
 ) -> Result<(), SetUp> {
-    shared.group.count("open");
+    shared.tally.count("open");
     sqlx::raw_sql(script)
         .execute(connection)
         .await
@@ -283,7 +283,7 @@ pub(super) async fn query<T>(
 where
     T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
 {
-    shared.group.count("open");
+    shared.tally.count("open");
     let rows = sqlx::query(sql)
         .fetch_all(connection)
         .await

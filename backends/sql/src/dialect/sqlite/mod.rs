@@ -46,6 +46,7 @@ use crate::{
     error::{Access, Failed},
     migrate::{self, TablesStatus},
     op::{Answer, Kind, Op},
+    tally::Tally,
     wait::{Group, RENEW_WANTED},
 };
 
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) path: PathBuf,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) group: Arc<Group>,
+    pub(crate) tally: Tally,
     boot: [u8; 16],
     statements: Statements,
     /// Whether there was a connection before.
@@ -86,7 +88,8 @@ impl Shared {
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
             boot: boot::id(&config, &path)?,
-            group: Group::steady(SqliteDialect::NAME),
+            group: Group::steady(),
+            tally: Tally::new(SqliteDialect::NAME),
             was_opened: AtomicBool::new(false),
             config,
             path,
@@ -159,7 +162,7 @@ impl SqliteDialect {
     ) -> Result<Vec<SqliteRow>> {
         let mut link = self.reader.take(&*self.shared.clock).await;
         let open = link.ready(&self.shared).await?;
-        self.shared.group.count(operation);
+        self.shared.tally.count(operation);
         bind(sqlx::query(sql.text()))
             .fetch_all(&mut open.connection)
             .await
@@ -179,7 +182,7 @@ impl SqliteDialect {
     ) -> Result<Changed> {
         let mut link = link.lock().await;
         let mut patience = Patience::new(&self.shared);
-        self.shared.group.count(operation);
+        self.shared.tally.count(operation);
         loop {
             let open = link.ready(&self.shared).await?;
             let waits_briefly = open.waits_briefly;
@@ -219,6 +222,10 @@ impl Dialect for SqliteDialect {
 
     fn group(&self) -> &Arc<Group> {
         &self.shared.group
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tally
     }
 
     fn reap_after(&self) -> Duration {
@@ -315,7 +322,7 @@ impl Dialect for SqliteDialect {
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         let mut link = self.marking.lock().await;
         let mut patience = Patience::new(&self.shared);
-        self.shared.group.count("keep_places");
+        self.shared.tally.count("keep_places");
         loop {
             let open = link.ready(&self.shared).await?;
             let waits_briefly = open.waits_briefly;
@@ -537,7 +544,7 @@ async fn look(
     now: Now,
 ) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
     let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-    shared.group.count("look");
+    shared.tally.count("look");
     let rows = sqlx::query(shared.statements.look.text())
         .bind(json(&names))
         .fetch_all(connection)

@@ -123,7 +123,7 @@ async fn check(
     if let Some(problem) = migrate::too_late(version) {
         return Err(file::wrong(&shared.path, problem).into());
     }
-    shared.group.count("open");
+    shared.tally.count("open");
     let compared = shape::compare(connection, shared).await;
     let differences = compared.map_err(|error| SetUp::of(error, shared))?;
     if differences.is_empty() {

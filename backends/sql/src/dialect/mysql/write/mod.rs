@@ -176,7 +176,7 @@ impl<'a> Batch<'a> {
                 // One statement for all does not tell which row is locked: all that are must be left out at once, because each
                 // further one would be waited for.
                 (Some(MySqlTrouble::Locked), _) if bulk.is_some() => {
-                    shared.group.retried();
+                    shared.tally.retried();
                     together = self.leave_out_locked(&mut sent).await;
                 }
                 // Nor which row is not as it must be: statements of their own do.
@@ -190,11 +190,11 @@ impl<'a> Batch<'a> {
                     sent.remove(at);
                     self.leave_out_locked(&mut sent).await;
                     if !sent.is_empty() {
-                        shared.group.retried();
+                        shared.tally.retried();
                     }
                 }
                 (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
-                    shared.group.retried();
+                    shared.tally.retried();
                     let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
                     shared.clock.sleep(pause).await;
                 }
@@ -204,7 +204,7 @@ impl<'a> Batch<'a> {
                     && broken.failed.lost_its_way()
                     && batch.iter().all(|op| op.may_be_repeated()) =>
                 {
-                    shared.group.retried();
+                    shared.tally.retried();
                     self.doubt = Some(Doubt {
                         why: broken.failed.into_error(),
                         sent: sent.clone(),

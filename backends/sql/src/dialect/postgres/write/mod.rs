@@ -113,7 +113,7 @@ impl Batch<'_> {
     /// Sends the statement, and says by name what it did.
     async fn change(&mut self, kind: Kind, lone: bool) -> Result<HashMap<String, Done>, Failed> {
         let shared = self.shared;
-        shared.group.count(kind.name());
+        shared.tally.count(kind.name());
         let query = Columns {
             query: sqlx::query(shared.statements.batch(kind, lone).text()),
             lone,
@@ -153,7 +153,7 @@ impl Batch<'_> {
         }
         if !records.is_empty() {
             let keys: Vec<_> = records.iter().map(|op| op.key().to_owned()).collect();
-            self.shared.group.count("look");
+            self.shared.tally.count("look");
             let rows = sqlx::query(self.shared.statements.versions.text())
                 .bind(keys)
                 .fetch_all(&mut *self.connection)

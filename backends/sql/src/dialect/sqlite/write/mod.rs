@@ -55,7 +55,7 @@ impl Batch<'_> {
     /// done, which is no statement more.
     fn count(&self, kind: Kind) {
         if !self.again {
-            self.shared.group.count(kind.name());
+            self.shared.tally.count(kind.name());
         }
     }
 

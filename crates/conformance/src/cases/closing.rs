@@ -1,0 +1,221 @@
+//! A handle that was closed refuses every operation, and nobody else's handle does.
+
+use std::sync::Arc;
+
+use distlock_core::{
+    ErrorKind, Expect, FencingToken, Lease, OwnerId, RecordKey, Records, Released, Renewal, Ttl,
+    Version,
+};
+
+use crate::{
+    Outcome,
+    case::{Spec, case},
+    context::{Context, give_back, look, request, soon, take},
+    failure::{ensure, fail, refused},
+};
+
+pub(crate) const CASES: &[Spec] = &[
+    case!(
+        closing::closed_handle_refuses,
+        "a closed handle on the locks answers Closed to everything"
+    ),
+    case!(
+        closing::contender_of_a_closed_handle_refuses,
+        "a contender asks nothing once its handle is closed"
+    ),
+    case!(
+        closing::closed_records_refuse,
+        "a closed handle on the records answers Closed to everything"
+    ),
+    case!(
+        closing::parts_close_one_by_one,
+        "closing the locks leaves the records open, and a reopened handle outlives its first"
+    ),
+    case!(
+        closing::closed_locker_answers_nothing,
+        "a closed locker answers Closed to looks, force-releases and health checks"
+    ),
+    case!(
+        closing::closed_locker_knows_no_tickets,
+        "a closed locker answers Closed to tickets, which stay good",
+        Tickets
+    ),
+    case!(
+        closing::guard_of_a_closed_locker_is_not_released,
+        "a guard that outlives its locker is not released any more, and ends with its lease"
+    ),
+];
+
+const CLOSED: &[ErrorKind] = &[ErrorKind::Closed];
+
+async fn closed_handle_refuses(cx: Context) -> Outcome {
+    let (raw, other) = (cx.raw().await?, cx.raw().await?);
+    let (held, free) = (cx.lock_name("held")?, cx.lock_name("free")?);
+    let owner = OwnerId::new();
+    let ask = request(held.as_str(), owner, cx.long())?;
+    let Some(grant) = raw.try_acquire(&ask).await?.acquired() else {
+        fail!("the lock should be free");
+    };
+    let lease = Lease::new(held.clone(), owner, Some(grant.token));
+    let wanted = request(free.as_str(), OwnerId::new(), cx.long())?;
+    let next = request(held.as_str(), OwnerId::new(), cx.long())?;
+    let renewal = Renewal::plain(Ttl::new(cx.long())?);
+    let before = raw.requests_sent();
+    for _ in 0..2 {
+        soon("close", raw.close()).await?;
+        refused("try_acquire", raw.try_acquire(&wanted).await, CLOSED)?;
+        refused("contend", raw.contend(&wanted).await.map(drop), CLOSED)?;
+        refused("renew", raw.renew(&lease, &renewal).await, CLOSED)?;
+        refused("release", raw.release(&lease).await, CLOSED)?;
+        refused("hand_over", raw.hand_over(&lease, &next).await, CLOSED)?;
+        refused("inspect", raw.inspect(&held).await, CLOSED)?;
+        refused("list", raw.list(cx.prefix(), None, 10).await, CLOSED)?;
+        refused("no list", raw.list(cx.prefix(), None, 0).await, CLOSED)?;
+        let forced = raw.force_release(&held, grant.token).await;
+        refused("force_release", forced, CLOSED)?;
+        refused("health", raw.health().await, CLOSED)?;
+        refused("reopen", raw.reopen().await.map(drop), CLOSED)?;
+    }
+    // Its total can still be read.
+    ensure!(raw.requests_sent() >= before, "a closed handle lost count");
+    let free = other.inspect(&free).await?;
+    ensure!(free.held.is_none(), "a closed handle has taken a lock");
+    Ok(())
+}
+
+async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
+    let (raw, other) = (cx.raw().await?, cx.raw().await?);
+    let name = cx.lock_name("a")?;
+    let mut contender = raw
+        .contend(&request(name.as_str(), OwnerId::new(), cx.long())?)
+        .await?;
+    soon("close", raw.close()).await?;
+    refused("attempt", contender.attempt().await, CLOSED)?;
+    // Giving up the place is allowed at any time.
+    drop(contender);
+    ensure!(
+        other.inspect(&name).await?.held.is_none(),
+        "the contender of a closed handle has taken a lock"
+    );
+    Ok(())
+}
+
+async fn closed_records_refuse(cx: Context) -> Outcome {
+    let (closing, other) = (cx.store().await?, cx.store().await?);
+    let (closing, other) = (closing.records(), other.records());
+    let (key, absent) = (cx.key("a")?, cx.key("b")?);
+    let version = match other.put(&key, b"1", Expect::Absent).await? {
+        distlock_core::Written::Stored(version) => version,
+        distlock_core::Written::Conflict => fail!("the record should be absent"),
+    };
+    for _ in 0..2 {
+        soon("close", closing.close()).await?;
+        records_refuse(&closing, &key, &absent, version, cx.prefix()).await?;
+    }
+    let now = other.get(&key).await?;
+    ensure!(
+        now.is_some_and(|entry| entry.version == version),
+        "a closed handle has changed a record"
+    );
+    ensure!(
+        other.get(&absent).await?.is_none(),
+        "a closed handle has made a record"
+    );
+    Ok(())
+}
+
+async fn records_refuse(
+    records: &Arc<dyn Records>,
+    key: &RecordKey,
+    absent: &RecordKey,
+    version: Version,
+    prefix: &str,
+) -> Outcome {
+    refused("get", records.get(key).await, CLOSED)?;
+    let keys = [key.clone(), absent.clone()];
+    refused("get_many", records.get_many(&keys).await, CLOSED)?;
+    refused("get none", records.get_many(&[]).await, CLOSED)?;
+    let put = records.put(absent, b"1", Expect::Absent).await;
+    refused("put of a new record", put, CLOSED)?;
+    let put = records.put(key, b"2", Expect::Version(version)).await;
+    refused("put of an old record", put, CLOSED)?;
+    refused("delete", records.delete(key, version).await, CLOSED)?;
+    refused("scan", records.scan(prefix, None, 10).await, CLOSED)?;
+    refused("no scan", records.scan(prefix, None, 0).await, CLOSED)?;
+    refused("reopen", records.reopen().await.map(drop), CLOSED)?;
+    Ok(())
+}
+
+async fn parts_close_one_by_one(cx: Context) -> Outcome {
+    let store = cx.store().await?;
+    let (raw, records) = (store.lock(), store.records());
+    let (name, key) = (cx.lock_name("a")?, cx.key("a")?);
+    let again = raw.reopen().await?;
+    soon("close", raw.close()).await?;
+    records.put(&key, b"1", Expect::Absent).await?;
+    let owner = OwnerId::new();
+    let ask = request(name.as_str(), owner, cx.long())?;
+    let Some(grant) = again.try_acquire(&ask).await?.acquired() else {
+        fail!("the lock should be free");
+    };
+    let more = records.reopen().await?;
+    soon("close", records.close()).await?;
+    ensure!(more.get(&key).await?.is_some(), "the record is there");
+    again
+        .release(&Lease::new(name, owner, Some(grant.token)))
+        .await?;
+    soon("close", again.close()).await?;
+    soon("close", more.close()).await
+}
+
+async fn closed_locker_answers_nothing(cx: Context) -> Outcome {
+    let (holder, closing) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&holder, &name, cx.long()).await?;
+    soon("close", closing.close()).await?;
+    refused("inspect", closing.inspect(&name).await, CLOSED)?;
+    refused("list", closing.list(cx.prefix()).await, CLOSED)?;
+    let page = closing.list_page(cx.prefix(), None, 10).await;
+    refused("list_page", page, CLOSED)?;
+    let forced = closing.force_release(&name, guard.token()).await;
+    refused("force_release", forced, CLOSED)?;
+    let forced = closing.force_release(&name, FencingToken::new(1)?).await;
+    refused("force_release of another token", forced, CLOSED)?;
+    refused("health", closing.health().await, CLOSED)?;
+    refused("ready", closing.ready().await, CLOSED)?;
+    ensure!(guard.is_valid(), "the lock is still held");
+    give_back(guard).await
+}
+
+async fn closed_locker_knows_no_tickets(cx: Context) -> Outcome {
+    let (holder, closing) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let ticket = take(&holder, &name, cx.long()).await?.into_ticket().await?;
+    soon("close", closing.close()).await?;
+    refused("resume", closing.resume(&ticket).await.map(drop), CLOSED)?;
+    let renewed = closing.renew_ticket(&ticket, cx.long()).await;
+    refused("renew_ticket", renewed, CLOSED)?;
+    refused(
+        "release_ticket",
+        closing.release_ticket(&ticket).await,
+        CLOSED,
+    )?;
+    give_back(holder.resume(&ticket).await?).await
+}
+
+async fn guard_of_a_closed_locker_is_not_released(cx: Context) -> Outcome {
+    let (closing, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = take(&closing, &name, cx.long()).await?;
+    soon("close", closing.close()).await?;
+    match soon("release", guard.release()).await? {
+        Released::Unconfirmed(error) if error.kind() == ErrorKind::Closed => {
+            let held = look(&other, &name).await?.held;
+            ensure!(held.is_some(), "the lock is free before its lease ends");
+        }
+        // A lease that hangs on a session ends with it.
+        Released::AlreadyLost(_) => {}
+        other => fail!("the release after closing said {other:?}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! A TTL that the store does not grant in one piece: the guard shows what was granted, and the
+//! locker says so once.
+
+mod support;
+
+use std::{
+    fmt::Debug,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use distlock_core::{Locker, SystemClock};
+use support::Script;
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+};
+
+const MOST: Duration = Duration::from_secs(4);
+const LONGER: Duration = Duration::from_secs(60);
+
+/// Keeps each warning as one line.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 += &format!("{}={value:?} ", field.name());
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+impl Warnings {
+    fn taken(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+#[tokio::test]
+async fn a_ttl_beyond_the_longest_lease_is_warned_of_once() {
+    let warnings = Warnings::default();
+    let _here = tracing::subscriber::set_default(warnings.clone());
+    let store = Script::with_capabilities(Arc::new(SystemClock), |capabilities| {
+        capabilities.max_lease = Some(MOST);
+        capabilities.max_lease_option = Some("session_timeout");
+    });
+    let locker = Locker::new(Arc::new(store.clone()));
+    // As long as the store grants.
+    drop(locker.lock("a").ttl(MOST).acquire().await.unwrap());
+    assert_eq!(warnings.taken(), Vec::<String>::new());
+    // A clone is the same locker, and an extension is another way to ask.
+    let guard = locker
+        .clone()
+        .lock("b")
+        .ttl(LONGER)
+        .acquire()
+        .await
+        .unwrap();
+    drop(locker.lock("c").ttl(LONGER).acquire().await.unwrap());
+    guard.extend(LONGER * 2).await.unwrap();
+    let warned = warnings.taken();
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    for part in ["60s", "4s", "session_timeout"] {
+        assert!(warned[0].contains(part), "{part}: {warned:?}");
+    }
+    assert!(guard.release().await.is_clean());
+    // Another locker has a warning of its own.
+    let other = Locker::new(Arc::new(store));
+    drop(other.lock("d").ttl(LONGER).try_acquire().await.unwrap());
+    assert_eq!(warnings.taken().len(), 1);
+    let whole = Locker::new(Arc::new(Script::open(Arc::new(SystemClock))));
+    drop(whole.lock("a").ttl(LONGER).acquire().await.unwrap());
+    assert_eq!(warnings.taken(), Vec::<String>::new());
+}
