@@ -5,7 +5,7 @@
 //! contender. The places of contenders that died are found by their leases, when a place behind
 //! them is renewed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
     AcquireRequest, Error, ErrorKind, Result,
@@ -17,7 +17,7 @@ use crate::{
     error::BACKEND,
     exchange::{Call, Heard},
     names::{Bucket, LineKeys},
-    scripts::{self, Script},
+    scripts,
     store::Store,
     waiters::Place,
 };
@@ -84,7 +84,7 @@ impl RedisLine {
         let now = self.store.clock().now();
         let mut count = 0;
         for _ in 0..LOOKS {
-            let call = self.call(&scripts::PLACE);
+            let call = self.call(PLACE_LEASE);
             self.taken = true;
             let answer = ways.router.ask(call).await;
             let (others, next) = match answer.as_ref().map_err(Error::clone).and_then(read) {
@@ -147,7 +147,7 @@ impl RedisLine {
         if !std::mem::take(&mut self.taken) {
             return None;
         }
-        let call = self.call(&scripts::LEAVE);
+        let call = self.call(Duration::ZERO);
         let store = Arc::clone(&self.store);
         Some(async move {
             if let Err(error) = store.ways().router.ask(call).await {
@@ -156,18 +156,17 @@ impl RedisLine {
         })
     }
 
-    /// A request of one of the two scripts, which take the same keys.
-    fn call(&self, script: &'static Script) -> Call {
+    /// Renews the place for `lease`; none gives it up.
+    fn call(&self, lease: Duration) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command
-            .arg(&script.sha)
-            .arg(3)
-            .arg(&self.keys.order)
-            .arg(&self.keys.leases)
+            .arg(&scripts::PLACE.sha)
+            .arg(2)
+            .arg(&self.keys.line)
             .arg(self.keys.place(&self.waiter))
             .arg(&self.waiter)
-            .arg(PLACE_LEASE.as_millis().to_string());
-        Call::script(self.bucket, command, script)
+            .arg(lease.as_millis().to_string());
+        Call::script(self.bucket, command, &scripts::PLACE)
     }
 }
 

@@ -9,8 +9,7 @@
 //! | `{b017}:c` | the bucket's counter: the last token or version it gave; never expires |
 //! | `{b017}:l:NAME` | a held lock |
 //! | `{b017}:w:NAME` | somebody waits for this lock in another process |
-//! | `{b017}:q:NAME` | the line of those who wait for this lock, by ticket |
-//! | `{b017}:d:NAME` | when the leases of the places in it end |
+//! | `{b017}:q:NAME` | the line of those who wait for this lock |
 //! | `{b017}:p:NAME:WAITER` | one of these places |
 //! | `{b017}:r:KEY` | a record |
 //! | `{b017}:i` | the keys of the bucket's records, in order |
@@ -62,8 +61,7 @@ pub(crate) struct Target {
 /// The keys of the line of those who wait for one lock.
 #[derive(Clone, Debug)]
 pub(crate) struct LineKeys {
-    pub(crate) order: String,
-    pub(crate) leases: String,
+    pub(crate) line: String,
     places: String,
 }
 
@@ -110,8 +108,7 @@ impl Names {
         let kind = self.head.len() + "000}:".len();
         let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
         LineKeys {
-            order: format!("{start}q{name}"),
-            leases: format!("{start}d{name}"),
+            line: format!("{start}q{name}"),
             places: format!("{start}p{name}:"),
         }
     }
@@ -233,8 +230,7 @@ mod tests {
         names().waiting(&lock, &mut key);
         assert_eq!(key, "distlock:{b137}:w:order~3a42");
         let line = names().line(&lock);
-        assert_eq!(line.order, "distlock:{b137}:q:order~3a42");
-        assert_eq!(line.leases, "distlock:{b137}:d:order~3a42");
+        assert_eq!(line.line, "distlock:{b137}:q:order~3a42");
         assert_eq!(line.place("17"), "distlock:{b137}:p:order~3a42:17");
         let mut key = key.into_bytes();
         names().counter(Bucket::of("order:42"), &mut key);

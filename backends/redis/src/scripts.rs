@@ -38,8 +38,6 @@ pub(crate) static DELETE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/delete.lua")));
 pub(crate) static PLACE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/place.lua")));
-pub(crate) static LEAVE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/leave.lua")));
 pub(crate) static RIGHTS: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/rights.lua")));
 

@@ -197,10 +197,11 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
     let commands = all(&server, &monitor).await;
     // Everybody looks now and then without a reason.
     let patrols = usize::try_from(start.elapsed().as_secs() / PATROL.as_secs()).unwrap();
+    // The waiter's connection is the one that tracks.
     let looks = |lease: &Lease| {
         let key = format!(":l:{}\"", lease.name);
-        let looks = commands.iter().filter(|line| line.contains("\"EXISTS\""));
-        looks.filter(|line| line.contains(&key)).count()
+        let looks = commands.iter().filter(|line| line.contains(&key));
+        looks.filter(|line| line.contains("600000")).count()
     };
     for lease in released {
         assert!(looks(lease) > 0, "{lease:?}: {commands:#?}");

@@ -1,24 +1,41 @@
--- Takes a place in the line of those who wait for a lock, or renews it.
--- KEYS: the line, by ticket; the ends of its places' leases; the key of this place.
--- ARGV: the waiter, 32 digits; the lease of a place in ms.
+-- Takes a place in the line of those who wait for a lock, renews it, or gives it up.
+-- KEYS: the line; the key of this place.
+-- ARGV: the waiter; the lease of a place in ms, or 0 to give it up.
 -- Answers how many are ahead, and the waiter right ahead, or an empty text.
 --
+-- The line is a text: of each place, in order, the waiter and when its lease ends, in ms.
 -- The key of a place is there for whoever is right behind it: the server tells them when it is
 -- deleted. It must not change while the place is renewed, which would wake them for nothing.
-local call, line, leases, place = redis.call, KEYS[1], KEYS[2], KEYS[3]
-local waiter, lease = ARGV[1], tonumber(ARGV[2])
+local call, own, lease = redis.call, ARGV[1], tonumber(ARGV[2])
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local dead = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1000)
-if dead[1] then
-  call('ZREM', line, unpack(dead))
-  call('ZREM', leases, unpack(dead))
+local mine = string.format('%s %.0f;', own, now + lease)
+local kept, ahead, before, found = {}, 0, '', false
+for waiter, ends in string.gmatch(call('GET', KEYS[1]) or '', '(%x+) (%d+);') do
+  if waiter == own then
+    found = true
+    if lease > 0 then
+      kept[#kept + 1] = mine
+    end
+  elseif tonumber(ends) > now then
+    kept[#kept + 1] = waiter .. ' ' .. ends .. ';'
+    if not found then
+      ahead, before = ahead + 1, waiter
+    end
+  end
 end
-call('ZADD', line, 'NX', time[1] * 1000000 + time[2], waiter)
-call('ZADD', leases, now + lease, waiter)
-call('SET', place, '', 'NX', 'PX', lease * 10)
-call('PEXPIRE', line, lease * 2)
-call('PEXPIRE', leases, lease * 2)
-local ahead = call('ZRANK', line, waiter)
-local next = ahead > 0 and call('ZRANGE', line, ahead - 1, ahead - 1)[1]
-return {ahead, next or ''}
+if lease > 0 then
+  if not found then
+    kept[#kept + 1] = mine
+  end
+  call('SET', KEYS[2], '', 'NX', 'PX', lease * 10)
+else
+  call('DEL', KEYS[2])
+end
+if kept[1] then
+  -- Longer than any place lasts: the text ends by itself when nobody renews one.
+  call('SET', KEYS[1], table.concat(kept), 'PX', 60000)
+else
+  call('DEL', KEYS[1])
+end
+return {ahead, before}
