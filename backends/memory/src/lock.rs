@@ -42,6 +42,7 @@ impl MemoryLock {
         capabilities.survives_restart = false;
         capabilities.expiry_clock = ExpiryClock::Host;
         capabilities.reach = Reach::Process;
+        capabilities.tells_force_release = true;
         Self {
             shared: Arc::new(Shared {
                 table: Table::new(),

@@ -2,7 +2,7 @@
 //! calls has one outcome.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map},
+    collections::{BTreeMap, HashMap, VecDeque, hash_map},
     hash::BuildHasher as _,
     sync::{Mutex, MutexGuard, PoisonError},
     task::Waker,
@@ -23,6 +23,9 @@ use crate::{
 
 /// A power of two, so that threads that want different names seldom meet.
 const SHARDS: usize = 64;
+
+/// How many force-releases a shard remembers.
+const FORCED_AT_MOST: usize = 64;
 
 /// A shard with fewer rows is not worth sweeping or shrinking.
 const SMALL: usize = 256;
@@ -71,6 +74,9 @@ struct Shard {
     last_token: u64,
     last_place: u64,
     sweep_at: usize,
+    /// Tokens of the leases that were ended by force last, so that their holders learn why. They
+    /// are unique within a shard.
+    forced: VecDeque<FencingToken>,
 }
 
 /// Whether to ask for a lock or to go on waiting; see [`Table::arm`].
@@ -101,6 +107,7 @@ impl Table {
                 last_token: 0,
                 last_place: 0,
                 sweep_at: SMALL,
+                forced: VecDeque::new(),
             })
         };
         Self {
@@ -175,7 +182,10 @@ impl Table {
         renewal: &Renewal,
     ) -> Result<FencingToken, LossReason> {
         let mut shard = self.shard(&lease.name);
-        let row = shard.rows.get_mut(&lease.name).ok_or(LossReason::Removed)?;
+        let shard = &mut *shard;
+        let Some(row) = shard.rows.get_mut(&lease.name) else {
+            return Err(shard.why_gone(lease));
+        };
         row.check(now, lease)?;
         row.renew(now, renewal)?;
         Ok(row.token())
@@ -219,7 +229,7 @@ impl Table {
         let mut shard = self.shard(&lease.name);
         let shard = &mut *shard;
         let Some(row) = shard.rows.get_mut(&lease.name) else {
-            return Ok(Err(LossReason::Removed));
+            return Ok(Err(shard.why_gone(lease)));
         };
         if let Err(reason) = row.check(now.boot, lease) {
             return Ok(Err(reason));
@@ -243,6 +253,11 @@ impl Table {
             _ => return Forced::NotHeld,
         }
         shard.free(name, now, &mut later);
+        // Bounded: few locks are forced, and a holder asks at its next renewal.
+        if shard.forced.len() == FORCED_AT_MOST {
+            shard.forced.pop_front();
+        }
+        shard.forced.push_back(expected);
         Forced::Released
     }
 
@@ -405,6 +420,14 @@ impl Shard {
                 .lines
                 .get_mut(name)
                 .is_some_and(|line| line.turn(now, None, later).is_some())
+    }
+
+    /// Why a lease is lost of whose lock nothing is left.
+    fn why_gone(&self, lease: &Lease) -> LossReason {
+        match lease.token {
+            Some(token) if self.forced.contains(&token) => LossReason::ForceReleased,
+            _ => LossReason::Removed,
+        }
     }
 
     /// Does something with a line that may be there, and puts it away when it is empty then.

@@ -83,6 +83,8 @@ struct Model {
     rows: HashMap<usize, Held>,
     /// Every token of a name with its owner, in the order of grants.
     granted: BTreeMap<usize, Vec<FencingToken>>,
+    /// Names and tokens whose leases were ended by force, where that is told.
+    forced: Vec<(usize, FencingToken)>,
     now: Duration,
 }
 
@@ -99,7 +101,10 @@ impl Model {
         token: Option<FencingToken>,
     ) -> Result<(), LossReason> {
         let Some(held) = self.rows.get(&name) else {
-            return Err(LossReason::Removed);
+            return Err(match token {
+                Some(token) if self.forced.contains(&(name, token)) => LossReason::ForceReleased,
+                _ => LossReason::Removed,
+            });
         };
         if held.owner != owner {
             Err(LossReason::TakenOver)
@@ -191,6 +196,7 @@ trait Subject {
     fn release(&self, lease: &Lease) -> bool;
     fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<FencingToken, LossReason>;
     fn force(&self, name: &LockName, expected: FencingToken) -> Forced;
+    fn tells_force(&self) -> bool;
     fn inspect(&self, name: &LockName) -> LockInfo;
     fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo>;
 }
@@ -249,6 +255,10 @@ impl Subject for Bare {
 
     fn force(&self, name: &LockName, expected: FencingToken) -> Forced {
         self.table.force_release(self.now.boot, name, expected)
+    }
+
+    fn tells_force(&self) -> bool {
+        true
     }
 
     fn inspect(&self, name: &LockName) -> LockInfo {
@@ -324,6 +334,10 @@ impl Subject for Behind {
     fn force(&self, name: &LockName, expected: FencingToken) -> Forced {
         let forced = self.lock().force_release(name, expected);
         forced.now_or_never().unwrap().unwrap()
+    }
+
+    fn tells_force(&self) -> bool {
+        self.handles[0].capabilities().tells_force_release
     }
 
     fn inspect(&self, name: &LockName) -> LockInfo {
@@ -469,6 +483,9 @@ fn play(subject: &mut dyn Subject, steps: Vec<Step>) -> Result<(), TestCaseError
                 prop_assert_eq!(subject.force(&name(index), token), expected);
                 if expected == Forced::Released {
                     model.rows.remove(&index);
+                    if subject.tells_force() {
+                        model.forced.push((index, token));
+                    }
                 }
             }
             Step::Inspect(index) => {

@@ -55,6 +55,10 @@ pub struct Capabilities {
     /// Whether a lock passes to the next owner in one store step. A first-come-first-served store without such a step gets
     /// the next contender of a process while the present one still holds.
     pub hand_over: bool,
+    /// Whether a lost guard learns that its lock was force-released
+    /// ([`LossReason::ForceReleased`](crate::LossReason::ForceReleased)), and not only that it is
+    /// gone.
+    pub tells_force_release: bool,
 }
 
 impl Capabilities {
@@ -78,6 +82,7 @@ impl Capabilities {
             reach: Reach::Network,
             tickets: true,
             hand_over: true,
+            tells_force_release: false,
         }
     }
 }

@@ -448,9 +448,13 @@ impl LockInfo {
 pub enum LossReason {
     /// The deadline passed without a renewal (the process was paused, or renewal is manual).
     Expired,
+    /// Somebody force-released it. Only a store that keeps a trace of that can tell
+    /// ([`Capabilities::tells_force_release`]); elsewhere it is [`LossReason::Removed`]. Once
+    /// somebody else holds the lock, it is [`LossReason::TakenOver`].
+    ForceReleased,
     /// The store's history changed and the lock is not in the new one.
     HistoryChanged,
-    /// It was deleted by hand or force-released.
+    /// It was deleted by hand, or force-released where the store cannot tell that.
     Removed,
     /// The session with the store ended.
     SessionLost,
@@ -464,6 +468,7 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its lease expired",
+            Self::ForceReleased => "it was force-released",
             Self::HistoryChanged => "the store lost its history",
             Self::Removed => "it was removed from the store",
             Self::SessionLost => "the session with the store ended",

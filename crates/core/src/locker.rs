@@ -93,7 +93,8 @@ impl Locker {
     /// at the first renewal.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`], and as connecting does. It is tried again in the background all the same.
+    /// [`ErrorKind::Closed`], and as connecting does. It is tried again in the background all the
+    /// same.
     ///
     /// # Cancel safety
     /// Safe.
@@ -171,8 +172,9 @@ impl Locker {
         self.ask(asked, "list", None).await
     }
 
-    /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old guard is told at its next
-    /// renewal, or at its deadline.
+    /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old guard
+    /// is told at its next renewal, or at its deadline:
+    /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased) where the store can tell.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`], [`ErrorKind::Closed`], and failures of the store.

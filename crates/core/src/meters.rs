@@ -48,6 +48,7 @@ impl Meters {
     pub(crate) fn lost(&self, reason: LossReason) {
         let reason = match reason {
             LossReason::Expired => "expired",
+            LossReason::ForceReleased => "force_released",
             LossReason::HistoryChanged => "history_changed",
             LossReason::Removed => "removed",
             LossReason::SessionLost => "session_lost",

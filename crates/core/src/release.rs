@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     bounded::bounded,
-    clock::Moment,
+    clock::{Clock, Moment},
     contract::{
         AcquireRequest, DistLock, Grant, HandOver, Lease, LossReason, ReleaseOutcome, Renewal,
         Renewed,
@@ -151,10 +151,7 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
         }
         // After an unanswered hand-over the next task may own it already.
         Ok(ReleaseOutcome::NotHeld) => {
-            let reason = match bounded(clock, LIMIT, via.inspect(&lease.name)).await {
-                Ok(info) if info.held.is_some() => LossReason::TakenOver,
-                Ok(_) | Err(_) => LossReason::Removed,
-            };
+            let reason = why_gone(clock, &**via, &lease).await;
             gone(inner, again || step.is_some(), deadline, reason)
         }
         Err(error) => {
@@ -238,6 +235,23 @@ pub(crate) fn forgotten(inner: &Arc<Inner>, hold: &Hold) {
     if unheard && expires > deadline + hold.ttl().duration() {
         let release = release_until_expiry(Arc::clone(inner), lease, expires);
         inner.keeper().run(release);
+    }
+}
+
+/// Why a lock was not ours any more when it was to be released.
+async fn why_gone(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
+    let capabilities = via.capabilities();
+    // A renewal never revives a lock, and is answered with the reason.
+    if capabilities.tells_force_release
+        && let Ok(ttl) = Ttl::new(capabilities.min_ttl)
+        && let Ok(Renewed::NotHeld(reason)) =
+            bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await
+    {
+        return reason;
+    }
+    match bounded(clock, LIMIT, via.inspect(&lease.name)).await {
+        Ok(info) if info.held.is_some() => LossReason::TakenOver,
+        Ok(_) | Err(_) => LossReason::Removed,
     }
 }
 

@@ -140,6 +140,11 @@ pub(crate) struct Place {
     pub(crate) waiter: i64,
 }
 
+/// What a force-release leaves in the `meta` of the row that it frees. That column of a free row is
+/// otherwise null (or, after a change by hand, what the last holder had), and the next grant
+/// overwrites it. Versions that do not know the trace never read it.
+pub(crate) const FORCED: &str = "force-released";
+
 /// A row of the lock table, as of now.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRow {
@@ -148,6 +153,8 @@ pub(crate) struct LockRow {
     /// Whom it holds back now.
     pub(crate) held: Option<HolderInfo>,
     pub(crate) last_token: distlock_core::FencingToken,
+    /// Whether the lease of that token was ended by force, and nobody was granted the lock since.
+    pub(crate) forced: bool,
     /// When the lease ends, or when it was freed, as the row says it; `None` when that was before this boot.
     pub(crate) until: Option<i64>,
     /// How long a mark still stands that tells of this process when it waits: its own, or that of several.
@@ -170,6 +177,7 @@ pub(crate) fn why_lost(lease: &Lease, row: Option<&LockRow>, history_changed: bo
         None if history_changed => LossReason::HistoryChanged,
         None => LossReason::Removed,
         Some(row) => match row.owner {
+            None if row.forced && lease.token == Some(row.last_token) => LossReason::ForceReleased,
             None => LossReason::Removed,
             Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
             // Also our own identity under another token, or with a ticket that was redeemed already.

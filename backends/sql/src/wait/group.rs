@@ -431,6 +431,7 @@ mod tests {
                 owner: None,
                 held: Some(holder),
                 last_token: FencingToken::new(1).unwrap(),
+                forced: false,
                 until: None,
                 wanted_for: Duration::from_secs(5),
             };

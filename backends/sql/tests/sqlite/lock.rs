@@ -443,11 +443,21 @@ async fn force_needs_the_right_token() {
         lock.force_release(&name("a"), grant.token).await.unwrap(),
         Forced::NotHeld
     );
-    let renewed = lock.renew(&lease(&mine, &grant), &plain(&mine)).await;
-    assert!(matches!(
-        renewed.unwrap(),
-        Renewed::NotHeld(LossReason::Removed)
-    ));
+    let lost = async |lease| match lock.renew(&lease, &plain(&mine)).await.unwrap() {
+        Renewed::NotHeld(reason) => reason,
+        renewed => panic!("{renewed:?}"),
+    };
+    assert_eq!(lost(lease(&mine, &grant)).await, LossReason::ForceReleased);
+    // An earlier lease was not forced away.
+    let mut earlier = lease(&mine, &grant);
+    earlier.token = Some(wrong);
+    assert_eq!(lost(earlier).await, LossReason::Removed);
+    // What somebody frees by hand bears no mark of a force-release.
+    let grant = take(&lock, &mine).await;
+    place
+        .sql("UPDATE distributed_lock SET holder_id = NULL")
+        .await;
+    assert_eq!(lost(lease(&mine, &grant)).await, LossReason::Removed);
 }
 
 #[tokio::test]

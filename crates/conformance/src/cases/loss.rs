@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{Attempt, Ended, ErrorKind, Guard, LossReason, Moment, Released, Renew};
+use distlock_core::{
+    Attempt, Ended, ErrorKind, Forced, Guard, LossReason, Moment, Released, Renew,
+};
 
 use crate::{
     Outcome,
@@ -30,7 +32,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         loss::force_is_told,
-        "a guard that was forced away is told Removed by its deadline at the latest"
+        "a guard that was forced away is told so by its deadline, or Removed where the store cannot tell"
     ),
     case!(
         loss::takeover_is_told,
@@ -190,7 +192,30 @@ async fn force_is_told(cx: Context) -> Outcome {
     other.force_release(&name, guard.token()).await?;
     // The deadline of a renewal that was confirmed just before the force.
     let reason = told_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
-    ensure_eq!(reason, LossReason::Removed, "the reason");
+    let expected = if cx.capabilities().tells_force_release {
+        LossReason::ForceReleased
+    } else {
+        LossReason::Removed
+    };
+    ensure_eq!(reason, expected, "the reason");
+    // A guard that has not noticed learns it from its release.
+    let guard = holder
+        .lock(&name)
+        .ttl(cx.long())
+        .renew(Renew::Manual)
+        .acquire()
+        .await?;
+    other.force_release(&name, guard.token()).await?;
+    match guard.release().await {
+        Released::AlreadyLost(reason) => ensure_eq!(reason, expected, "the reason of the release"),
+        other => fail!("the release of a lock that was forced away said {other:?}"),
+    }
+    // A lock that went through other hands since was not forced away from them.
+    let guard = take(&holder, &name, cx.long()).await?;
+    let token = guard.token();
+    give_back(guard).await?;
+    let forced = other.force_release(&name, token).await?;
+    ensure_eq!(forced, Forced::NotHeld, "forcing a free lock");
     Ok(())
 }
 

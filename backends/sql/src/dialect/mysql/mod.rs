@@ -207,7 +207,9 @@ impl Dialect for MySqlDialect {
     const NAME: &'static str = "mysql";
 
     fn capabilities() -> Capabilities {
-        Capabilities::new(Self::NAME)
+        let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.tells_force_release = true;
+        capabilities
     }
 
     fn clock(&self) -> &Arc<dyn Clock> {

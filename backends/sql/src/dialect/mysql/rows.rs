@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::Shared;
 use crate::{
-    dialect::LockRow,
+    dialect::{FORCED, LockRow},
     error::{Access, Failed},
     wait::telling,
 };
@@ -90,6 +90,9 @@ fn lock_row(row: &MySqlRow, shared: &Shared) -> Result<LockRow> {
         owner,
         held,
         last_token: token,
+        // Only a hint: whatever else stands there is none.
+        forced: owner.is_none()
+            && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
         until: Some(until),
         wanted_for: telling(wanted_by, shared.group.mark(), wanted_for),
     })

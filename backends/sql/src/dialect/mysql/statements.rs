@@ -23,7 +23,7 @@ use super::{
     server::Flavour,
 };
 use crate::{
-    dialect::{Place, Reaped},
+    dialect::{FORCED, Place, Reaped},
     op::Op,
     wait::{RENEW_WANTED, SEVERAL},
 };
@@ -129,8 +129,9 @@ impl Statements {
                 of(lease)
             ),
             Op::Force(name, token) => format!(
-                "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = NULL, nonce = NULL \
+                "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = {}, nonce = NULL \
                  WHERE lock_name = {} AND token = {} AND holder_id <> {NOBODY} AND expires_at > {now}",
+                text(FORCED),
                 hex(name.as_str().as_bytes()),
                 token.get()
             ),

@@ -255,6 +255,7 @@ impl Dialect for PostgresDialect {
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
         capabilities.wakeup = Wakeup::Push;
+        capabilities.tells_force_release = true;
         capabilities
     }
 

@@ -10,7 +10,7 @@ use sqlx::{Postgres, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::{
-    dialect::LockRow,
+    dialect::{FORCED, LockRow},
     error::{Access, Failed},
     wait::telling,
 };
@@ -71,6 +71,9 @@ fn look(row: &PgRow, mark: i64) -> Result<Look> {
             owner,
             held,
             last_token: token,
+            // Only a hint: whatever else stands there is none.
+            forced: owner.is_none()
+                && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
             until: Some(column(row, 3)?),
             wanted_for: telling(wanted_by, mark, wanted_for),
         },

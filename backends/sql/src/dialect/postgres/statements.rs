@@ -347,12 +347,13 @@ const HAND_OVER: Update = Update {
 };
 
 /// `$3` this process, `$4` where others who wait are told.
+// The text in `meta` is `dialect::FORCED`.
 const FORCE: Update = Update {
     input: "unnest($1::text[], $2::int8[]) AS k (key, token)",
     table: "distributed_lock",
     key: "lock_name",
     when: "l.token = k.token AND l.holder_id IS NOT NULL AND l.expires_at > clock_timestamp()",
-    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
+    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = 'force-released', nonce = NULL",
     returning: "{wanted}",
     mark: "$3",
     tell: Some("$4"),

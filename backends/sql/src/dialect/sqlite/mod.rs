@@ -213,6 +213,7 @@ impl Dialect for SqliteDialect {
         let mut capabilities = Capabilities::new(Self::NAME);
         capabilities.expiry_clock = ExpiryClock::Host;
         capabilities.reach = Reach::Host;
+        capabilities.tells_force_release = true;
         capabilities
     }
 

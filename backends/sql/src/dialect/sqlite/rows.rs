@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{Now, Shared};
 use crate::{
-    dialect::LockRow,
+    dialect::{FORCED, LockRow},
     error::{Access, Failed},
     wait::telling,
 };
@@ -82,6 +82,8 @@ fn lock_row(row: &SqliteRow, shared: &Shared, now: Now) -> Result<LockRow> {
         owner,
         held,
         last_token: token,
+        // Only a hint: whatever else stands there is none.
+        forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         until: this_boot.then_some(until),
         wanted_for: if this_boot {
             telling(wanted_by, shared.group.mark(), wanted_for)

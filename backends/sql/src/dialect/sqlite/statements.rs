@@ -284,10 +284,10 @@ UPDATE distributed_lock AS l SET
    AND (j.value ->> 4 IS NULL OR l.token = j.value ->> 4)
 RETURNING lock_name, token";
 
-/// `?1` rows of name, token.
+/// `?1` rows of name, token. The text in `meta` is [`FORCED`](crate::dialect::FORCED).
 const FORCE: &str = "
 UPDATE distributed_lock AS l SET
-    holder_id = NULL, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
+    holder_id = NULL, expires_at = ?4, holder = '', meta = 'force-released', nonce = NULL
   FROM json_each(?1) AS j
  WHERE l.lock_name = j.value ->> 0
    AND l.token = j.value ->> 1
