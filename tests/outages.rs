@@ -95,7 +95,9 @@ async fn sqlite() -> Result<()> {
         sqlx::raw_sql("ROLLBACK").execute(&mut writer).await?;
         waiters.all_get_it("writer stopped", outage).await?;
     }
-    Ok(())
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    dead_waiters(&url).await
 }
 
 /// All outages of one server, side by side, each behind a proxy of its own.
@@ -126,8 +128,60 @@ async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Res
             });
         }
     }
-    futures_util::future::try_join_all(cells).await?;
+    let direct = url(server);
+    tokio::try_join!(
+        futures_util::future::try_join_all(cells),
+        dead_waiters(&direct)
+    )?;
     Ok(())
+}
+
+/// Of three processes that wait, the first is killed and the second stopped: the third gets the
+/// lock as soon as their places have lapsed.
+async fn dead_waiters(url: &str) -> Result<()> {
+    let name = format!("line-{:x}", fastrand::u64(..));
+    let holding = distlock::open(url).await?.locker();
+    let held = holding.lock(&name).ttl(WAIT).acquire().await?;
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        waiting.push(run_waiting(url, &name).await?);
+    }
+    waiting[0].kill().await?;
+    let second = waiting[1].id().context("it runs")?;
+    let second = rustix::process::Pid::from_raw(second.cast_signed()).context("its id")?;
+    rustix::process::kill_process(second, rustix::process::Signal::STOP)?;
+    ensure!(held.release().await.is_clean(), "the holder lost it");
+    let begun = SystemClock.now();
+    let third = waiting.pop().context("the third")?;
+    let done = timeout(SOON, third.wait_with_output()).await;
+    let done = done.context("the third waits on behind dead ones")??;
+    ensure!(done.status.success(), "{done:?}");
+    let took = SystemClock.now().since(begun);
+    #[expect(
+        clippy::print_stderr,
+        reason = "the measured times are the result that people ask for"
+    )]
+    {
+        eprintln!("behind a killed and a stopped waiter: {took:.1?}");
+    }
+    Ok(())
+}
+
+/// The tool, waiting for a lock.
+async fn run_waiting(url: &str, name: &str) -> Result<tokio::process::Child> {
+    let mut run = Command::new(env!("CARGO_BIN_EXE_distlock"))
+        .args(["run", "--backend", url, name, "--", "echo", "held"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut told = BufReader::new(run.stderr.take().context("its stderr")?).lines();
+    let line = timeout(SOON, told.next_line()).await??;
+    let line = line.context("it says that it waits")?;
+    ensure!(line.contains("waiting for"), "{line}");
+    // What it says later on must not fill the pipe.
+    tokio::spawn(async move { while let Ok(Some(_)) = told.next_line().await {} });
+    Ok(run)
 }
 
 /// A waiter of the library and one of the tool, for locks that are held until the outage.
@@ -150,18 +204,7 @@ impl Waiters {
         let store = distlock::open(waited).await?;
         store.ready().await?;
         let waiting = tokio::spawn(store.locker().lock(&names[0]).wait(WAIT).acquire());
-        let mut run = Command::new(env!("CARGO_BIN_EXE_distlock"))
-            .args(["run", "--backend", waited, &names[1], "--", "echo", "held"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let mut told = BufReader::new(run.stderr.take().context("its stderr")?).lines();
-        let line = timeout(SOON, told.next_line()).await??;
-        let line = line.context("it says that it waits")?;
-        ensure!(line.contains("waiting for"), "{line}");
-        // What it says later on must not fill the pipe.
-        tokio::spawn(async move { while let Ok(Some(_)) = told.next_line().await {} });
+        let run = run_waiting(waited, &names[1]).await?;
         Ok(Self {
             held,
             store,

@@ -5,7 +5,7 @@
 //! contender. The places of contenders that died are found by their leases, when a place behind
 //! them is renewed.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use distlock_core::{
     AcquireRequest, Error, ErrorKind, Result,
@@ -84,7 +84,7 @@ impl RedisLine {
         let now = self.store.clock().now();
         let mut count = 0;
         for _ in 0..LOOKS {
-            let call = self.call(PLACE_LEASE);
+            let call = self.call(false);
             self.taken = true;
             let answer = ways.router.ask(call).await;
             let (others, next) = match answer.as_ref().map_err(Error::clone).and_then(read) {
@@ -147,7 +147,7 @@ impl RedisLine {
         if !std::mem::take(&mut self.taken) {
             return None;
         }
-        let call = self.call(Duration::ZERO);
+        let call = self.call(true);
         let store = Arc::clone(&self.store);
         Some(async move {
             if let Err(error) = store.ways().router.ask(call).await {
@@ -156,8 +156,8 @@ impl RedisLine {
         })
     }
 
-    /// Renews the place for `lease`; none gives it up.
-    fn call(&self, lease: Duration) -> Call {
+    /// Takes or renews the place, or gives it up.
+    fn call(&self, leaves: bool) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command
             .arg(&scripts::PLACE.sha)
@@ -165,7 +165,8 @@ impl RedisLine {
             .arg(&self.keys.line)
             .arg(self.keys.place(&self.waiter))
             .arg(&self.waiter)
-            .arg(lease.as_millis().to_string());
+            .arg(PLACE_LEASE.as_millis().to_string())
+            .arg(u8::from(leaves));
         Call::script(self.bucket, command, &scripts::PLACE)
     }
 }

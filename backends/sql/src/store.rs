@@ -29,6 +29,10 @@ pub(crate) struct Store<D: Dialect> {
     pub(crate) asleep: AtomicUsize,
     pub(crate) poller: Helper,
     pub(crate) listener: Helper,
+    /// Places in lines that are to be given up with the next request.
+    leaving: Mutex<Vec<Place>>,
+    /// Held by whoever sends that request.
+    leaves: tokio::sync::Mutex<()>,
     /// Parts that are still open: locks and records.
     parts: AtomicUsize,
     // A std mutex: held to look and to swap only.
@@ -59,6 +63,8 @@ impl<D: Dialect> Store<D> {
             asleep: AtomicUsize::new(0),
             poller: Helper::default(),
             listener: Helper::default(),
+            leaving: Mutex::default(),
+            leaves: tokio::sync::Mutex::default(),
             parts: AtomicUsize::new(parts),
             helpers: Mutex::default(),
         });
@@ -100,10 +106,18 @@ impl<D: Dialect> Store<D> {
         }
     }
 
-    /// Gives a place in a line up. What the store does not hear of ends with the place's lease.
-    pub(crate) async fn leave_line(&self, place: &Place) {
-        if let Err(error) = self.dialect().leave_line(place).await {
-            tracing::debug!(%error, "a place in the line was not given up");
+    /// Gives a place in a line up, together with those that others give up meanwhile. What the store
+    /// does not hear of ends with the place's lease.
+    pub(crate) async fn leave_line(&self, place: Place) {
+        let leaving = || self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving().push(place);
+        let _turn = self.leaves.lock().await;
+        let places = std::mem::take(&mut *leaving());
+        if places.is_empty() {
+            return;
+        }
+        if let Err(error) = self.dialect().leave_lines(&places).await {
+            tracing::debug!(%error, "places in lines were not given up");
         }
     }
 
@@ -111,7 +125,7 @@ impl<D: Dialect> Store<D> {
     pub(crate) fn leave_line_later(self: &Arc<Self>, place: Place) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let store = Arc::clone(self);
-            let task = runtime.spawn(async move { store.leave_line(&place).await });
+            let task = runtime.spawn(async move { store.leave_line(place).await });
             self.keep(task.abort_handle());
         }
     }

@@ -71,7 +71,13 @@ impl Context {
         Ok(RecordKey::new(self.name(tail))?)
     }
 
-    /// A lease that is meant to run out, or to be held for several times its length.
+    /// A lease that must be kept for several times its length. A busy machine may stand still for
+    /// half of that without losing it.
+    pub(crate) fn kept(&self) -> Duration {
+        self.capabilities().min_ttl.max(Duration::from_secs(2))
+    }
+
+    /// A lease that is meant to run out.
     pub(crate) fn short(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_millis(800))
     }

@@ -1,12 +1,12 @@
 -- Takes a place in the line of those who wait for a lock, renews it, or gives it up.
 -- KEYS: the line; the key of this place.
--- ARGV: the waiter; the lease of a place in ms, or 0 to give it up.
+-- ARGV: the waiter; the lease of a place in ms; whether it is given up: 1 or 0.
 -- Answers how many are ahead, and the waiter right ahead, or an empty text.
 --
 -- The line is a text: of each place, in order, the waiter and when its lease ends, in ms.
 -- The key of a place is there for whoever is right behind it: the server tells them when it is
 -- deleted. It must not change while the place is renewed, which would wake them for nothing.
-local call, own, lease = redis.call, ARGV[1], tonumber(ARGV[2])
+local call, own, lease, leaves = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local mine = string.format('%s %.0f;', own, now + lease)
@@ -14,7 +14,7 @@ local kept, ahead, before, found = {}, 0, '', false
 for waiter, ends in string.gmatch(call('GET', KEYS[1]) or '', '(%x+) (%d+);') do
   if waiter == own then
     found = true
-    if lease > 0 then
+    if not leaves then
       kept[#kept + 1] = mine
     end
   elseif tonumber(ends) > now then
@@ -24,17 +24,17 @@ for waiter, ends in string.gmatch(call('GET', KEYS[1]) or '', '(%x+) (%d+);') do
     end
   end
 end
-if lease > 0 then
+-- Both keys outlast every place, and end by themselves when nobody renews one.
+if leaves then
+  call('DEL', KEYS[2])
+else
   if not found then
     kept[#kept + 1] = mine
   end
-  call('SET', KEYS[2], '', 'NX', 'PX', lease * 10)
-else
-  call('DEL', KEYS[2])
+  call('SET', KEYS[2], '', 'NX', 'PX', lease * 3)
 end
 if kept[1] then
-  -- Longer than any place lasts: the text ends by itself when nobody renews one.
-  call('SET', KEYS[1], table.concat(kept), 'PX', 60000)
+  call('SET', KEYS[1], table.concat(kept), 'PX', lease * 3)
 else
   call('DEL', KEYS[1])
 end

@@ -90,9 +90,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<(LockName, u32)>>> + Send;
 
-    /// Gives a place up, and removes those of its line that have lapsed. Where the store tells of
+    /// Gives places up, and removes those of their lines that have lapsed. Where the store tells of
     /// releases, those behind are told.
-    fn leave_line(&self, place: &Place) -> impl Future<Output = Result<()>> + Send;
+    fn leave_lines(&self, places: &[Place]) -> impl Future<Output = Result<()>> + Send;
 
     /// Removes the places that have lapsed, of every line, and says how many that were.
     fn clear_lines(&self) -> impl Future<Output = Result<u64>> + Send;

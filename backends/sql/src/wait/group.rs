@@ -23,7 +23,7 @@ use crate::dialect::{Dialect, LockRow, Place};
 pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// Places that are due within this time share a request.
-const TOGETHER: Duration = Duration::from_millis(200);
+const TOGETHER: Duration = Duration::from_millis(650);
 
 /// How long a poller sleeps at most.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -300,7 +300,10 @@ impl Waiting {
         let was_first = awaited.place.is_first();
         note(&mut awaited.place);
         if awaited.place.is_first() && !was_first {
-            awaited.wake();
+            // Whoever is not asleep looks at the place before falling asleep again.
+            for waiter in awaited.waiters.iter().filter(|it| it.is_asleep()) {
+                waiter.signal.notify_one();
+            }
             self.changed(now);
         }
     }

@@ -185,7 +185,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
 
     async fn leave(mut self: Box<Self>) -> Result<()> {
         if let Some(place) = self.left() {
-            self.store.leave_line(&place).await;
+            self.store.leave_line(place).await;
         }
         Ok(())
     }

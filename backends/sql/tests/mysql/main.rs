@@ -15,6 +15,9 @@ mod crowds;
 mod failover;
 mod faults;
 mod fence;
+mod line;
+#[path = "../common/line.rs"]
+mod lines;
 mod open;
 #[path = "../common/servers.rs"]
 mod servers;

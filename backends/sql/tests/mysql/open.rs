@@ -45,10 +45,10 @@ async fn of_tables(product: Product) {
     assert_eq!(server.sql("SHOW TABLES").unwrap(), "");
     let migrate = || MySql::migrate(config.clone(), Arc::new(SystemClock));
     let applied = migrate().await.unwrap();
-    assert_eq!((applied.version, applied.migrations.len()), (0, 1));
-    assert_eq!(status().await.unwrap().version, 1);
+    assert_eq!((applied.version, applied.migrations.len()), (0, 2));
+    assert_eq!(status().await.unwrap().version, 2);
     let again = migrate().await.unwrap();
-    assert_eq!((again.version, again.migrations.len()), (1, 0));
+    assert_eq!((again.version, again.migrations.len()), (2, 0));
 
     // Several at once make them once.
     let new = format!("{url}&table_prefix=new_");
@@ -150,7 +150,7 @@ async fn unfinished(product: Product) {
             let migrated = MySql::migrate(config.clone(), Arc::new(SystemClock)).await;
             assert_eq!(migrated.unwrap().version, 0, "{prefix}");
             let status = MySql::status(config, Arc::new(SystemClock)).await;
-            assert_eq!(status.unwrap().version, 1, "{prefix}");
+            assert_eq!(status.unwrap().version, 2, "{prefix}");
             let guard = hold(&locker(&url).await, "a", LONG).await;
             assert!(guard.release().await.is_clean());
         }
@@ -207,7 +207,7 @@ async fn vanished(product: Product) {
             .filter(|it| chain(it).contains("has no tables of distlock any more"))
     });
     assert_eq!(error.await.unwrap().kind(), ErrorKind::InvalidConfig);
-    assert_eq!(server.sql("SHOW TABLES").unwrap(), "");
+    assert_eq!(server.sql("SHOW TABLES").unwrap(), "distributed_line");
 }
 
 async fn refused(product: Product) {

@@ -156,11 +156,11 @@ async fn former(product: Product) {
         let config = ServerConfig::from_url(&url).unwrap();
         let clock = || Arc::new(SystemClock);
         let status = MySql::status(config.clone(), clock()).await.unwrap();
-        assert_eq!((status.version, status.migrations.len()), (1, 1));
+        assert_eq!((status.version, status.migrations.len()), (2, 1));
         let migrated = MySql::migrate(config.clone(), clock()).await.unwrap();
         assert_eq!(migrated, status);
         let again = MySql::migrate(config, clock()).await.unwrap();
-        assert_eq!((again.version, again.migrations.len()), (1, 0));
+        assert_eq!((again.version, again.migrations.len()), (2, 0));
         let indexes = format!("SHOW INDEX FROM {prefix}distributed_lock");
         let indexes = server.sql(&indexes).unwrap();
         assert!(indexes.contains("expires_minute"), "{indexes}");

@@ -13,6 +13,9 @@ mod conformance;
 mod failover;
 mod faults;
 mod fence;
+mod line;
+#[path = "../common/line.rs"]
+mod lines;
 mod open;
 mod pooler;
 #[path = "../common/servers.rs"]

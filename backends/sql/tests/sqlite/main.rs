@@ -10,6 +10,9 @@ mod busy;
 mod common;
 mod fence;
 mod histories;
+mod line;
+#[path = "../common/line.rs"]
+mod lines;
 mod lock;
 mod open;
 mod reaper;

@@ -147,9 +147,9 @@ async fn without_leave_to_migrate_nothing_is_created() {
         0
     );
     let done = Sqlite::migrate(config.clone(), clock()).await.unwrap();
-    assert_eq!((done.version, done.migrations.len()), (0, 1));
+    assert_eq!((done.version, done.migrations.len()), (0, 2));
     let status = Sqlite::status(config.clone(), clock()).await.unwrap();
-    assert_eq!((status.version, status.migrations.len()), (1, 0));
+    assert_eq!((status.version, status.migrations.len()), (2, 0));
     Sqlite::open(config, clock()).await.unwrap();
 }
 

@@ -319,7 +319,7 @@ async fn never_without_cause(cx: Context) -> Outcome {
             history.clone(),
             cx.name(&number.to_string()),
         );
-        let ttl = cx.short();
+        let ttl = cx.kept();
         start(async move {
             for round in 0..4 {
                 // From an instant to beyond several renewals.

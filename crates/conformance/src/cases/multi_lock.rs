@@ -182,7 +182,7 @@ async fn one_wait_for_all(cx: Context) -> Outcome {
 async fn loss_names_the_lock(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
-    let set = locker.lock_all(&names).ttl(cx.short()).acquire().await?;
+    let set = locker.lock_all(&names).ttl(cx.kept()).acquire().await?;
     let Some(victim) = set
         .guards()
         .iter()

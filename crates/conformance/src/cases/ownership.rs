@@ -202,7 +202,7 @@ async fn stranger_cannot_acquire(cx: Context) -> Outcome {
 }
 
 async fn owner_recognises_itself(cx: Context) -> Outcome {
-    let ttl = cx.short();
+    let ttl = cx.kept();
     let held = Held::new(&cx, "a", ttl).await?;
     let start = now();
     // Asking again re-arms the lease in the same step, so the lock outlives its first TTL.

@@ -311,7 +311,7 @@ async fn min_hold_outlasts_the_release(cx: Context) -> Outcome {
 
 async fn close_leaves_others_alone(cx: Context) -> Outcome {
     let (closing, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.kept(), cx.name("a"));
     let guard = take(&other, &name, ttl).await?;
     give_back(take(&closing, &cx.name("b"), cx.long()).await?).await?;
     soon("close", closing.close()).await?;

@@ -77,7 +77,7 @@ pub(crate) const CASES: &[Spec] = &[
 
 async fn held_for_several_ttls(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.kept(), cx.name("a"));
     let guard = take(&holder, &name, ttl).await?;
     let (token, start) = (guard.token(), now());
     while now().since(start) < 3 * ttl {
@@ -151,7 +151,7 @@ async fn manual_renewal_is_left_alone(cx: Context) -> Outcome {
 
 async fn manual_extension_keeps_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.kept(), cx.name("a"));
     let guard = holder
         .lock(&name)
         .ttl(ttl)
@@ -266,7 +266,7 @@ async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
 
 async fn holder_and_meta_survive(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.kept(), cx.name("a"));
     let attempt = holder
         .lock(&name)
         .ttl(ttl)
@@ -317,7 +317,7 @@ async fn on_own_runtime<T: Send + 'static>(
 }
 
 async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
-    let (other, ttl) = (cx.locker().await?, cx.short());
+    let (other, ttl) = (cx.locker().await?, cx.kept());
     let (told, held) = tokio::sync::oneshot::channel();
     let releases = Arc::new(AtomicBool::new(false));
     let blocked = start({
@@ -359,7 +359,7 @@ async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
 }
 
 async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
-    let (other, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let (other, ttl, name) = (cx.locker().await?, cx.kept(), cx.name("a"));
     let guard = on_own_runtime(&cx, |runtime, guard| {
         drop(runtime);
         guard

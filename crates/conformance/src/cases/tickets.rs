@@ -200,7 +200,7 @@ async fn one_of_many_resumes(cx: Context) -> Outcome {
 
 async fn excludes_until_resumed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let (name, ttl) = (cx.name("a"), cx.short());
+    let (name, ttl) = (cx.name("a"), cx.kept());
     let asked = now();
     let ticket = ticket(&one, &name, ttl).await?;
     refuse(&one, &name).await?;
@@ -268,18 +268,19 @@ async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
 
 async fn resumed_guard_is_renewed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let (name, ttl) = (cx.name("a"), cx.short());
+    let (name, ttl) = (cx.name("a"), cx.kept());
     let ticket = ticket(&one, &name, ttl).await?;
     let guard = two.resume(&ticket).await?;
     sleep(cx.gone_after(ttl)).await;
-    ensure!(guard.is_valid(), "not renewed");
+    // The error names the reason.
+    guard.check()?;
     refuse(&one, &name).await?;
     give_back(guard).await
 }
 
 async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let (name, ttl) = (cx.name("a"), cx.short());
+    let (name, ttl) = (cx.name("a"), cx.kept());
     let ticket = ticket(&one, &name, ttl).await?;
     let begin = now();
     while now().since(begin) < 2 * ttl {

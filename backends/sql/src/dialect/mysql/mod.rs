@@ -52,6 +52,9 @@ const BATCH: usize = 256;
 /// Room for one operation's statement, its values apart.
 const PER_OPERATION: usize = 4096;
 
+/// Room for one place in a line: its name twice, two signs for each byte, and expressions of time.
+const PER_PLACE: usize = 4 * 255 + 300;
+
 /// A MySQL or MariaDB database.
 pub(crate) struct MySqlDialect {
     shared: Arc<Shared>,
@@ -198,6 +201,12 @@ impl MySqlDialect {
             .map_err(|broken| link.failed(broken.failed).into_error())
     }
 
+    /// The places in parts, each of which fits into one statement.
+    fn places_at_once<'a>(&self, places: &'a [Place]) -> std::slice::Chunks<'a, Place> {
+        let room = self.packet.saturating_sub(PER_OPERATION);
+        places.chunks((room / PER_PLACE).max(1))
+    }
+
     async fn read(&self, operation: &'static str, statement: String) -> Result<Answers> {
         self.ask(operation, statement, Access::Read).await
     }
@@ -284,7 +293,7 @@ impl Dialect for MySqlDialect {
 
     async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
         let mut kept = Vec::with_capacity(places.len());
-        for places in parts(places, |it| it.name.as_str().as_bytes(), self.packet) {
+        for places in self.places_at_once(places) {
             let statement = self.shared.statements.keep_places(places, lease);
             let found = self.ask("keep_places", statement, Access::Write).await?;
             for row in &found.rows {
@@ -297,10 +306,12 @@ impl Dialect for MySqlDialect {
         Ok(kept)
     }
 
-    async fn leave_line(&self, place: &Place) -> Result<()> {
-        let statement = self.shared.statements.leave_line(place);
-        let left = self.ask("leave_line", statement, Access::Write).await;
-        left.map(drop)
+    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+        for places in self.places_at_once(places) {
+            let statement = self.shared.statements.leave_lines(places);
+            self.ask("leave_lines", statement, Access::Write).await?;
+        }
+        Ok(())
     }
 
     async fn clear_lines(&self) -> Result<u64> {

@@ -399,13 +399,14 @@ impl Statements {
         )
     }
 
-    /// Gives a place up, and removes the places of its line that have lapsed.
-    pub(super) fn leave_line(&self, place: &Place) -> String {
+    /// Gives places up, and removes those of their lines that have lapsed.
+    pub(super) fn leave_lines(&self, places: &[Place]) -> String {
+        let waiters: Vec<_> = places.iter().map(|it| it.waiter.to_string()).collect();
         format!(
-            "DELETE FROM {} WHERE lock_name = {} AND (waiter = {} OR expires_at <= {NOW})",
+            "DELETE FROM {} WHERE lock_name IN ({}) AND (waiter IN ({}) OR expires_at <= {NOW})",
             self.line,
-            hex(place.name.as_str().as_bytes()),
-            place.waiter
+            list(places.iter().map(|it| it.name.as_str().as_bytes())),
+            waiters.join(",")
         )
     }
 

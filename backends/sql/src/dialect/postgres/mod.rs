@@ -404,13 +404,13 @@ impl Dialect for PostgresDialect {
             .collect())
     }
 
-    async fn leave_line(&self, place: &Place) -> Result<()> {
-        let (name, channel) = (place.name.as_str(), self.shared.statements.channel());
-        let told = format!("{}{name}", listen::LEFT);
-        let leave = &self.shared.statements.leave_line;
-        self.change(&self.marking, "leave_line", leave, |query| {
-            let query = query.bind(name.to_owned()).bind(place.waiter);
-            query.bind(channel).bind(told)
+    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+        let names = texts(places.iter().map(|place| place.name.as_str()));
+        let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
+        let (channel, left) = (self.shared.statements.channel(), listen::LEFT.to_string());
+        let leave = &self.shared.statements.leave_lines;
+        self.change(&self.marking, "leave_lines", leave, |query| {
+            query.bind(names).bind(waiters).bind(channel).bind(left)
         })
         .await
         .map(drop)

@@ -24,7 +24,7 @@ pub(super) struct Statements {
     pub(super) want: Sql,
     pub(super) arm: Sql,
     pub(super) keep_places: Sql,
-    pub(super) leave_line: Sql,
+    pub(super) leave_lines: Sql,
     pub(super) clear_lines: Sql,
     pub(super) list: Sql,
     pub(super) get: Sql,
@@ -86,7 +86,7 @@ impl Statements {
             want: sql(WANT),
             arm: sql(ARM),
             keep_places: sql(KEEP_PLACES),
-            leave_line: sql(LEAVE_LINE),
+            leave_lines: sql(LEAVE_LINES),
             clear_lines: sql(CLEAR_LINES),
             list: sql(LIST),
             get: sql(GET),
@@ -525,13 +525,14 @@ WITH kept AS (
                           AND (o.ticket, o.waiter) < (k.ticket, k.waiter))
     FROM kept k";
 
-/// `$1` a name, `$2` the waiter, `$3` where those behind are told, `$4` what they are told.
-const LEAVE_LINE: &str = "
+/// `$1` names, `$2` waiters, `$3` where those behind are told, `$4` what comes before the name there.
+const LEAVE_LINES: &str = "
 WITH gone AS (
     DELETE FROM distributed_line
-     WHERE lock_name = $1 AND (waiter = $2 OR expires_at <= clock_timestamp())
-) SELECT pg_notify($3, $4)
-   WHERE EXISTS (SELECT FROM distributed_line WHERE lock_name = $1 AND waiter <> $2)";
+     WHERE lock_name = ANY ($1::text[]) AND (waiter = ANY ($2::int8[]) OR expires_at <= clock_timestamp())
+) SELECT pg_notify($3, $4 || behind.lock_name)
+    FROM (SELECT DISTINCT lock_name FROM distributed_line
+           WHERE lock_name = ANY ($1::text[]) AND NOT waiter = ANY ($2::int8[])) behind";
 
 const CLEAR_LINES: &str = "DELETE FROM distributed_line WHERE expires_at <= clock_timestamp()";
 

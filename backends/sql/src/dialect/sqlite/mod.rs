@@ -355,13 +355,13 @@ impl Dialect for SqliteDialect {
         }
     }
 
-    async fn leave_line(&self, place: &Place) -> Result<()> {
-        let now = self.shared.now();
-        let leave = &self.shared.statements.leave_line;
-        self.change(&self.marking, "leave_line", leave, |query| {
-            let query = query
-                .bind(place.name.as_str().to_owned())
-                .bind(place.waiter);
+    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+        let names: Vec<_> = places.iter().map(|it| it.name.as_str()).collect();
+        let waiters: Vec<_> = places.iter().map(|it| it.waiter).collect();
+        let (names, waiters, now) = (json(&names), json(&waiters), self.shared.now());
+        let leave = &self.shared.statements.leave_lines;
+        self.change(&self.marking, "leave_lines", leave, |query| {
+            let query = query.bind(names.clone()).bind(waiters.clone());
             query.bind(self.shared.boot.to_vec()).bind(now.boot)
         })
         .await

@@ -29,7 +29,7 @@ pub(super) struct Statements {
     pub(super) look: Sql,
     pub(super) want: Sql,
     pub(super) keep_places: Sql,
-    pub(super) leave_line: Sql,
+    pub(super) leave_lines: Sql,
     pub(super) clear_lines: Sql,
     pub(super) list: Sql,
     pub(super) create: Sql,
@@ -81,7 +81,7 @@ impl Statements {
             look: sql(LOOK),
             want: sql(WANT),
             keep_places: sql(KEEP_PLACES),
-            leave_line: sql(LEAVE_LINE),
+            leave_lines: sql(LEAVE_LINES),
             clear_lines: sql(CLEAR_LINES),
             list: sql(LIST),
             create: sql(CREATE),
@@ -414,10 +414,11 @@ SELECT m.lock_name, (SELECT count(*) FROM distributed_line o
   FROM json_each(?1) AS j
   JOIN distributed_line m ON m.lock_name = j.value ->> 0 AND m.waiter = j.value ->> 1";
 
-/// `?1` a name, `?2` the waiter.
-const LEAVE_LINE: &str = "
+/// `?1` names, `?2` waiters.
+const LEAVE_LINES: &str = "
 DELETE FROM distributed_line
- WHERE lock_name = ?1 AND (waiter = ?2 OR boot_id <> ?3 OR expires_at <= ?4)";
+ WHERE lock_name IN (SELECT value FROM json_each(?1))
+   AND (waiter IN (SELECT value FROM json_each(?2)) OR boot_id <> ?3 OR expires_at <= ?4)";
 
 const CLEAR_LINES: &str = "DELETE FROM distributed_line WHERE boot_id <> ?3 OR expires_at <= ?4";
 

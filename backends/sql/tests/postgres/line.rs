@@ -1,0 +1,83 @@
+//! The line of processes that wait, and tables of the version before.
+
+use std::sync::Arc;
+
+use distlock_core::{Locker, SystemClock};
+use distlock_harness::servers::postgres::PostgresServer;
+use distlock_sql::{Postgres, ServerConfig};
+
+use crate::{
+    lines::{a_lock_passes_on, no_place_stays},
+    open,
+};
+
+async fn locker(url: &str) -> Locker {
+    Locker::new(open(url).await.lock())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_place_is_left() {
+    let server = PostgresServer::start().unwrap();
+    let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);
+    let places = async || {
+        let count = server.sql("SELECT count(*) FROM distributed_line");
+        count.unwrap().parse().unwrap()
+    };
+    let die = async || {
+        server
+            .sql(
+                "INSERT INTO distributed_line SELECT lock_name, -1, 'epoch', \
+                 expires_at - interval '5.5 s' FROM distributed_lock WHERE lock_name = 'a'",
+            )
+            .unwrap();
+    };
+    no_place_stays(&holder, &waiter, places, die).await;
+}
+
+/// Programs that know no line, and those that may not make one, wait beside those that do.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_the_version_before_go_on_working() {
+    let server = PostgresServer::start().unwrap();
+    let url = server.url();
+    let new = locker(&url).await;
+    for number in 0..500 {
+        let held = new.lock(format!("row {number}")).acquire().await.unwrap();
+        assert!(held.release().await.is_clean());
+    }
+    server.sql("DROP TABLE distributed_line").unwrap();
+    let config = ServerConfig::from_url(&url).unwrap();
+    let status = async || {
+        let status = Postgres::status(config.clone(), Arc::new(SystemClock)).await;
+        let status = status.unwrap();
+        (status.version, status.migrations.len())
+    };
+    assert_eq!(status().await, (1, 1));
+    let old = locker(&format!("{url}?migrate=false")).await;
+    a_lock_passes_on(&new, &old, "without a line").await;
+    let migrated = Postgres::migrate(config.clone(), Arc::new(SystemClock)).await;
+    assert_eq!(migrated.unwrap().version, 1);
+    assert_eq!(status().await, (2, 0));
+    a_lock_passes_on(&old, &new, "with one").await;
+    // Opening makes it as well, where that is allowed.
+    server.sql("DROP TABLE distributed_line").unwrap();
+    let newest = locker(&url).await;
+    assert_eq!(status().await, (2, 0));
+    a_lock_passes_on(&old, &newest, "with one again").await;
+}
+
+/// A user who may not make tables opens those of the version before, and waits without a line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_make_tables_does_without_the_line() {
+    let server = PostgresServer::start().unwrap();
+    let url = server.url();
+    let owner = locker(&url).await;
+    server
+        .sql(
+            "DROP TABLE distributed_line; CREATE USER poor; REVOKE CREATE ON SCHEMA public FROM PUBLIC; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor",
+        )
+        .unwrap();
+    let poor = locker(&url.replacen("postgres@", "poor@", 1)).await;
+    a_lock_passes_on(&owner, &poor, "a").await;
+    a_lock_passes_on(&poor, &owner, "a").await;
+}
