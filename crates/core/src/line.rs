@@ -120,6 +120,11 @@ impl PlaceInLine {
         self.due = Some(now + WITHOUT_LINE);
     }
 
+    /// The store is being asked: nobody else need ask meanwhile.
+    pub fn asking(&mut self, now: Moment) {
+        self.due = Some(now + RENEW_AFTER);
+    }
+
     /// The store says that somebody has left the line.
     pub fn somebody_left(&mut self) {
         self.ahead = self.ahead.saturating_sub(1);

@@ -273,18 +273,24 @@ impl Waiting {
     }
 
     /// The places that are to be asked for now, and those that will be soon: they share a request.
-    pub(super) fn places_due(&self, now: Moment) -> Vec<Place> {
-        let asleep = self.by_name.iter().filter(|(_, it)| it.is_asleep());
+    pub(super) fn places_due(&mut self, now: Moment) -> Vec<Place> {
+        let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep());
         let due: Vec<_> = asleep
-            .map(|(name, it)| (name, it, it.place.due_in(now)))
+            .map(|(name, it)| {
+                let due = it.place.due_in(now);
+                (name, it, due)
+            })
             .filter(|(.., due)| *due <= TOGETHER)
             .collect();
         if due.iter().all(|(.., due)| !due.is_zero()) {
             return Vec::new();
         }
-        let places = due.into_iter().map(|(name, it, _)| Place {
-            name: name.clone(),
-            waiter: it.waiter,
+        let places = due.into_iter().map(|(name, it, _)| {
+            it.place.asking(now);
+            Place {
+                name: name.clone(),
+                waiter: it.waiter,
+            }
         });
         places.collect()
     }
