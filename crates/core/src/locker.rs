@@ -172,8 +172,8 @@ impl Locker {
         self.ask(asked, "list", None).await
     }
 
-    /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old guard
-    /// is told at its next renewal, or at its deadline:
+    /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old
+    /// guard is told at its next renewal, or at its deadline:
     /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased) where the store can tell.
     ///
     /// # Errors

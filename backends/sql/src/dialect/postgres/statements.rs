@@ -353,7 +353,8 @@ const FORCE: Update = Update {
     table: "distributed_lock",
     key: "lock_name",
     when: "l.token = k.token AND l.holder_id IS NOT NULL AND l.expires_at > clock_timestamp()",
-    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = 'force-released', nonce = NULL",
+    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', \
+          meta = 'force-released', nonce = NULL",
     returning: "{wanted}",
     mark: "$3",
     tell: Some("$4"),
