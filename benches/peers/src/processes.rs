@@ -242,7 +242,9 @@ impl Raw {
         match self {
             Self::Redis(redis) => redis.ping().await?,
             Self::ZooKeeper(client) => drop(client.check_stat("/").await?),
-            Self::Sqlite(sqlite) => drop(sqlx::query(SMALLEST).execute(sqlite).await?),
+            Self::Sqlite(sqlite) => {
+                sqlx::query(SMALLEST).execute(sqlite).await?;
+            }
             Self::MySql(mysql) => mysql.run(SMALLEST).await?,
             Self::Postgres(postgres) => postgres.run(SMALLEST).await?,
         }
