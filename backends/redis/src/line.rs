@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use distlock_core::{
-    AcquireRequest, Error, ErrorKind, Result,
+    AcquireRequest, Error, ErrorKind, Moment, Result,
     line::{PLACE_LEASE, PlaceInLine, Told},
 };
 use redis::Value;
@@ -19,7 +19,7 @@ use crate::{
     names::{Bucket, LineKeys},
     scripts,
     store::Store,
-    waiters::Place,
+    waiters::{IN_VAIN, Place, UNTOLD},
 };
 
 /// How often one look may find another place ahead than the one that is tracked.
@@ -34,6 +34,13 @@ pub(crate) struct RedisLine {
     waiter: String,
     place: PlaceInLine,
     ahead: Option<Ahead>,
+    /// When the server was asked last.
+    looked: Moment,
+    /// The key of a place that was told of as given up, until the server says whether it was.
+    left: Option<String>,
+    /// How often in a row it was told of for nothing: a server that has too much to remember tells
+    /// of everything that it forgets.
+    in_vain: u32,
     /// Whether the server may keep a place for it.
     taken: bool,
 }
@@ -56,6 +63,9 @@ impl RedisLine {
             waiter: request.owner.tag().simple().to_string(),
             place: PlaceInLine::new(Told::ByStore),
             ahead: None,
+            looked: store.clock().now(),
+            left: None,
+            in_vain: 0,
             taken: false,
             store,
         }
@@ -83,7 +93,8 @@ impl RedisLine {
         let ways = self.store.ways();
         let now = self.store.clock().now();
         let mut count = 0;
-        for _ in 0..LOOKS {
+        self.looked = now;
+        for look in 1..=LOOKS {
             let call = self.call(false);
             self.taken = true;
             let answer = ways.router.ask(call).await;
@@ -111,9 +122,14 @@ impl RedisLine {
                 tracked: false,
             };
             match ways.router.ask(tracked).await {
-                Ok(heard) if heard.replies == [Value::Int(0)] => continue,
-                heard => ahead.tracked = heard.is_ok_and(|heard| heard.tells),
+                Ok(heard) if heard.replies == [Value::Int(0)] && look < LOOKS => continue,
+                Ok(heard) => ahead.tracked = heard.tells && heard.replies == [Value::Int(1)],
+                Err(_) => {}
             }
+            self.in_vain = match self.left.take() {
+                Some(left) if left == key => self.in_vain.saturating_add(1),
+                _ => 0,
+            };
             self.ahead = Some(ahead);
             break;
         }
@@ -129,8 +145,13 @@ impl RedisLine {
             Some(ahead) => {
                 ahead.key.woken().await;
                 // The server has forgotten that it was to tell.
-                self.ahead = None;
+                self.left = self.ahead.take().map(|ahead| ahead.key.key().to_owned());
                 self.place.look_again();
+                if self.in_vain >= IN_VAIN {
+                    let clock = self.store.clock();
+                    let pause = (self.looked + UNTOLD).since(clock.now());
+                    clock.sleep(pause).await;
+                }
             }
             None => std::future::pending().await,
         }

@@ -26,18 +26,12 @@ use crate::{
     names::{Bucket, Target},
     op::{Answer, What},
     store::Store,
-    waiters::Place,
+    waiters::{IN_VAIN, Place, UNTOLD},
 };
 
 /// After this it asks again without a reason. What brings the pushes may stand still and not be broken: the runtime that
 /// carries the connection, when somebody blocks its threads. One question of each process for a name, it costs next to nothing.
 const PATROL: Duration = Duration::from_secs(10);
-
-/// After this it asks again when nobody will tell, as while the lock's slot is on its way to another server.
-const UNTOLD: Duration = Duration::from_millis(100);
-
-/// After so many pushes in a row that came at once and meant nothing, it asks as seldom as when nobody will tell.
-const IN_VAIN: u32 = 3;
 
 pub(crate) struct RedisContender {
     store: Arc<Store>,
@@ -198,7 +192,13 @@ impl Contender for RedisContender {
                 tokio::select! {
                     biased;
                     () = self.lock_changed() => return,
-                    () = clock.sleep(due) => self.line.look_again(),
+                    () = clock.sleep(due) => {
+                        // A push that was heard is not heard again.
+                        if self.told {
+                            return;
+                        }
+                        self.line.look_again();
+                    }
                     () = &mut over => return,
                 }
             } else {

@@ -57,6 +57,8 @@ pub struct PlaceInLine {
     due: Option<Moment>,
     /// How long the line takes for one to leave, as far as was seen.
     per_place: Duration,
+    /// Whether somebody left since the store was asked: its answer may be from before that.
+    missed: bool,
 }
 
 impl PlaceInLine {
@@ -70,6 +72,7 @@ impl PlaceInLine {
             asked: None,
             due: None,
             per_place: STANDING,
+            missed: false,
         }
     }
 
@@ -92,6 +95,9 @@ impl PlaceInLine {
             _ => RENEW_AFTER,
         };
         self.due = Some(now + pause);
+        if std::mem::take(&mut self.missed) && ahead > 0 {
+            self.due = None;
+        }
     }
 
     /// Before the front is expected: the nearer it is, the more often. Whoever is right behind the
@@ -122,19 +128,22 @@ impl PlaceInLine {
 
     /// The store is being asked: nobody else need ask meanwhile.
     pub fn asking(&mut self, now: Moment) {
+        self.missed = false;
         self.due = Some(now + RENEW_AFTER);
     }
 
     /// The store says that somebody has left the line.
     pub fn somebody_left(&mut self) {
+        self.missed = true;
         self.ahead = self.ahead.saturating_sub(1);
         if self.ahead == 0 {
-            self.look_again();
+            self.due = None;
         }
     }
 
     /// The store may have told of changes that were missed.
     pub fn look_again(&mut self) {
+        self.missed = true;
         self.due = None;
     }
 
@@ -199,6 +208,20 @@ mod tests {
         assert!(!place.is_first() && place.due_in(START).is_zero());
         place.kept(START, 1);
         assert!(!place.is_first());
+    }
+
+    #[test]
+    fn an_answer_from_before_a_departure_is_not_the_last_word() {
+        let mut place = PlaceInLine::new(Told::ByStore);
+        place.asking(START);
+        place.kept(START, 2);
+        place.asking(START);
+        place.somebody_left();
+        place.kept(START, 1);
+        assert!(!place.is_first() && place.due_in(START).is_zero());
+        place.asking(START);
+        place.kept(START, 1);
+        assert!(!place.due_in(START).is_zero());
     }
 
     #[test]

@@ -31,7 +31,8 @@ else
   if not found then
     kept[#kept + 1] = mine
   end
-  call('SET', KEYS[2], '', 'NX', 'PX', lease * 3)
+  -- Seldom made anew: its end wakes whoever is behind, as if the place was given up.
+  call('SET', KEYS[2], '', 'NX', 'PX', lease * 150)
 end
 if kept[1] then
   call('SET', KEYS[1], table.concat(kept), 'PX', lease * 3)

@@ -25,6 +25,9 @@ pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// Places that are due within this time share a request.
 const TOGETHER: Duration = Duration::from_millis(650);
 
+/// A waiter whose future was not polled for so long is passed over. It is polled each second.
+const UNHEARD: Duration = Duration::from_millis(2500);
+
 /// How long a poller sleeps at most.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -63,6 +66,9 @@ pub(super) struct Waiter {
     pub(super) signal: Notify,
     /// Whether it sleeps now. Changed under the group's mutex only.
     pub(super) asleep: AtomicBool,
+    /// When its future was polled the last time. One that is kept and not polled any more would
+    /// hold a place, and the turn of everybody behind it, for ever.
+    heard: Mutex<Moment>,
 }
 
 impl Group {
@@ -146,6 +152,7 @@ impl Group {
         let waiter = Arc::new(Waiter {
             signal: Notify::new(),
             asleep: AtomicBool::new(false),
+            heard: Mutex::new(now),
         });
         let mut waiting = self.waiting();
         let told = waiting.told;
@@ -195,34 +202,28 @@ impl Group {
         Some(place)
     }
 
-    /// The place of this process at a lock.
-    pub(super) fn place(&self, name: &LockName) -> Option<Place> {
-        let waiting = self.waiting();
-        let waiter = waiting.by_name.get(name)?.waiter;
-        let name = name.clone();
-        Some(Place { name, waiter })
+    /// The place of this process at a lock, which is about to be asked for.
+    pub(super) fn ask_for(&self, name: &LockName, now: Moment) -> Option<Place> {
+        let mut waiting = self.waiting();
+        let awaited = waiting.by_name.get_mut(name)?;
+        awaited.place.asking(now);
+        Some(Place {
+            name: name.clone(),
+            waiter: awaited.waiter,
+        })
     }
 
     /// Takes or renews places, and wakes those who are first now.
     pub(super) async fn keep<D: Dialect>(&self, dialect: &D, places: &[Place]) {
         let kept = dialect.keep_places(places, PLACE_LEASE).await;
         let now = dialect.clock().now();
-        let mut waiting = self.waiting();
-        let mut kept: HashMap<LockName, u32> = match kept {
-            Ok(kept) => kept.into_iter().collect(),
-            Err(error) => {
-                tracing::debug!(%error, "no places in the lines of those who wait");
-                for place in places {
-                    waiting.update(place, now, |at| at.not_kept(now, &error));
-                }
-                return;
-            }
-        };
-        for place in places {
-            // Without an answer somebody has removed the place: it is taken anew the next time.
-            if let Some(ahead) = kept.remove(&place.name) {
-                waiting.update(place, now, |at| at.kept(now, ahead));
-            }
+        let gone = self.waiting().note_kept(places, kept, now);
+        // Whoever left meanwhile gave the place up on another connection, perhaps before it was
+        // renewed on this one.
+        if !gone.is_empty()
+            && let Err(error) = dialect.leave_lines(&gone).await
+        {
+            tracing::debug!(%error, "places in lines were not given up");
         }
     }
 }
@@ -230,7 +231,7 @@ impl Group {
 impl Waiting {
     /// How long until the store is to be asked again, for a lock or for a place.
     pub(super) fn pause(&mut self, now: Moment) -> Duration {
-        let asleep = self.by_name.values().filter(|it| it.is_asleep());
+        let asleep = self.by_name.values().filter(|it| it.is_asleep(now));
         let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.place.is_first());
         let due = first.iter().chain(&others);
         let due = due.map(|it| it.place.due_in(now)).min().unwrap_or(LONGEST);
@@ -263,7 +264,7 @@ impl Waiting {
         }
         let awaited = self.by_name.iter();
         let names: Vec<_> = awaited
-            .filter(|(_, awaited)| awaited.is_asleep() && awaited.place.is_first())
+            .filter(|(_, awaited)| awaited.is_asleep(now) && awaited.place.is_first())
             .map(|(name, _)| name.clone())
             .collect();
         if !names.is_empty() {
@@ -274,7 +275,7 @@ impl Waiting {
 
     /// The places that are to be asked for now, and those that will be soon: they share a request.
     pub(super) fn places_due(&mut self, now: Moment) -> Vec<Place> {
-        let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep());
+        let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
         let due: Vec<_> = asleep
             .map(|(name, it)| {
                 let due = it.place.due_in(now);
@@ -292,7 +293,41 @@ impl Waiting {
                 waiter: it.waiter,
             }
         });
-        places.collect()
+        let mut places: Vec<_> = places.collect();
+        // In the same order in every process, so that no two wait for each other's rows.
+        places.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        places
+    }
+
+    /// Notes what came of keeping these places. Gives back those that nobody has any more.
+    fn note_kept(
+        &mut self,
+        places: &[Place],
+        kept: Result<Vec<(LockName, u32)>>,
+        now: Moment,
+    ) -> Vec<Place> {
+        match kept {
+            Ok(kept) => {
+                let mut kept: HashMap<_, _> = kept.into_iter().collect();
+                for place in places {
+                    // Without an answer somebody has removed the place: it is taken anew later.
+                    if let Some(ahead) = kept.remove(&place.name) {
+                        self.update(place, now, |at| at.kept(now, ahead));
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no places in the lines of those who wait");
+                for place in places {
+                    self.update(place, now, |at| at.not_kept(now, &error));
+                }
+            }
+        }
+        let is_gone = |place: &&Place| {
+            let awaited = self.by_name.get(&place.name);
+            awaited.is_none_or(|awaited| awaited.waiter != place.waiter)
+        };
+        places.iter().filter(is_gone).cloned().collect()
     }
 
     /// Notes what is known of a place, and wakes those who are first because of it.
@@ -307,7 +342,7 @@ impl Waiting {
         note(&mut awaited.place);
         if awaited.place.is_first() && !was_first {
             // Whoever is not asleep looks at the place before falling asleep again.
-            for waiter in awaited.waiters.iter().filter(|it| it.is_asleep()) {
+            for waiter in awaited.waiters.iter().filter(|it| it.is_asleep(now)) {
                 waiter.signal.notify_one();
             }
             self.changed(now);
@@ -390,8 +425,8 @@ impl Awaited {
         }
     }
 
-    fn is_asleep(&self) -> bool {
-        self.waiters.iter().any(|waiter| waiter.is_asleep())
+    fn is_asleep(&self, now: Moment) -> bool {
+        self.waiters.iter().any(|waiter| waiter.is_asleep(now))
     }
 
     /// Wakes them if it is their turn.
@@ -406,8 +441,16 @@ impl Awaited {
 }
 
 impl Waiter {
-    fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::Relaxed)
+    /// Its future was polled. Says whether it had not been for so long that it was passed over.
+    pub(super) fn is_heard(&self, now: Moment) -> bool {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *heard, now);
+        now.since(before) >= UNHEARD
+    }
+
+    fn is_asleep(&self, now: Moment) -> bool {
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        self.asleep.load(Ordering::Relaxed) && now.since(heard) < UNHEARD
     }
 }
 
@@ -457,6 +500,21 @@ mod tests {
         assert_eq!(names.len(), leases.len());
         assert!(waiting.report(START, names, rows).is_empty());
         waiting.pause(START)
+    }
+
+    /// A future that is kept and not polled must not hold its place, and the turn of others, for ever.
+    #[test]
+    fn whoever_is_not_polled_is_passed_over() {
+        let group = Group::adaptive();
+        let waiter = group.join(&LockName::new("a").unwrap(), START);
+        waiter.asleep.store(true, Ordering::Relaxed);
+        let renewed = |now| group.waiting().places_due(now).len();
+        assert_eq!(renewed(START), 1);
+        let later = START + Duration::from_secs(3);
+        assert_eq!(renewed(later), 0);
+        assert!(waiter.is_heard(later), "so that the poller is told of it");
+        assert_eq!(renewed(later), 1);
+        assert!(!waiter.is_heard(later));
     }
 
     #[test]

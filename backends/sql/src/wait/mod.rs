@@ -74,7 +74,7 @@ impl<D: Dialect> SqlContender<D> {
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // Another waiter of this process may keep the place already.
         if !joined.is_first()
-            && let Some(place) = group.place(&joined.request.name)
+            && let Some(place) = group.ask_for(&joined.request.name, store.dialect().clock().now())
         {
             group.keep(store.dialect(), &[place]).await;
         }
@@ -154,6 +154,9 @@ impl<D: Dialect> Contender for SqlContender<D> {
         let clock = self.store.dialect().clock();
         let over = clock.now() + at_most.min(LONGEST);
         loop {
+            if self.waiter.is_heard(clock.now()) {
+                self.store.dialect().group().sooner.notify_one();
+            }
             self.store.poll();
             if D::PUSHES {
                 self.store.listen();
@@ -218,6 +221,8 @@ impl<'a, D: Dialect> Asleep<'a, D> {
         let _waiting = store.dialect().group().waiting();
         waiter.asleep.store(true, Ordering::Relaxed);
         store.asleep.fetch_add(1, Ordering::Relaxed);
+        // The poller may sleep for long, because nobody was asleep whose turn it is.
+        store.dialect().group().sooner.notify_one();
         Self { store, waiter }
     }
 }

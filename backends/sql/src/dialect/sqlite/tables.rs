@@ -48,7 +48,12 @@ pub(super) async fn ready(
         return Err(not_migrated(shared, &problem).into());
     }
     if version < LATEST && shared.config.migrate && !shared.was_opened() {
-        upgrade(connection, shared).await?;
+        // Locks do without what is missing.
+        if let Err(error) = upgrade(connection, shared).await {
+            let error = error.into_error();
+            tracing::debug!(%error, "the tables stay at version {version}");
+            let _ = run(connection, shared, "ROLLBACK").await;
+        }
     }
     check(connection, shared, version).await?;
     Ok(epoch)
