@@ -157,7 +157,7 @@ fn migrate_creates_the_tables_once() {
     assert_eq!(first.code, 0, "{first:?}");
     assert_eq!(
         first.json()["applied"].as_array().unwrap().len(),
-        1,
+        2,
         "{first:?}"
     );
     let second = home.run(["migrate"]);

@@ -145,7 +145,7 @@ impl Claim {
         // On a store that queues, asking once and then joining the queue would only lose a place.
         let queues = self.inner.queues_at_the_store();
         let mut join = may_wait(&self.inner)
-            && (queues || step_aside || self.inner.crowded().take(&self.request.name));
+            && (queues || step_aside || self.inner.lets_others_go_first(&self.request.name));
         let mut aside = step_aside;
         let mut outage = Outage::default();
         loop {

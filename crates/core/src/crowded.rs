@@ -1,21 +1,23 @@
 //! Names that other processes wait for, as far as this one knows.
 //!
 //! A process that releases a lock and wants it again at once would pass everybody who waits: it
-//! knows of the release first. So it joins the line before it asks, once, for a name that it had
-//! to wait for the time before, or that others waited for when it was released.
+//! knows of the release first. So now and then it joins the line before it asks, for a name that it
+//! had to wait for the time before, or that others waited for when it was released. Where the store
+//! tells of releases, that is each time. Where it is polled, a hand-over costs a pause between two
+//! polls, so a process takes the lock several times in a row before it lets others go first.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use crate::name::LockName;
 
-/// Bounded, because a name is only removed by the next acquire of it.
+/// Bounded, because a name is only removed by a later acquire of it.
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Crowded(Mutex<HashSet<LockName>>);
+pub(crate) struct Crowded(Mutex<HashMap<LockName, u32>>);
 
 impl Crowded {
     pub(crate) fn note(&self, name: &LockName) {
@@ -23,16 +25,21 @@ impl Crowded {
         if names.len() >= MOST {
             names.clear();
         }
-        names.insert(name.clone());
+        *names.entry(name.clone()).or_default() += 1;
     }
 
-    /// Whether others may wait for it; asked by the next acquire of it.
-    pub(crate) fn take(&self, name: &LockName) -> bool {
+    /// Whether it is time to let others go first: the name was noted `limit` times since the last
+    /// time that it was.
+    pub(crate) fn is_due(&self, name: &LockName, limit: u32) -> bool {
         let mut names = self.names();
-        !names.is_empty() && names.remove(name)
+        let due = names.get(name).is_some_and(|times| *times >= limit);
+        if due {
+            names.remove(name);
+        }
+        due
     }
 
-    fn names(&self) -> MutexGuard<'_, HashSet<LockName>> {
+    fn names(&self) -> MutexGuard<'_, HashMap<LockName, u32>> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use crate::{
     bounded::{LANDING, STOPPING, at_most, bounded, closed},
     builder::{LockAllBuilder, LockBuilder},
-    capabilities::{Capabilities, Fairness},
+    capabilities::{Capabilities, Fairness, Wakeup},
     clock::{Clock, Moment, Sleep, SystemClock},
     contract::{DistLock, Forced, Health, LockInfo},
     crowded::Crowded,
@@ -395,6 +395,15 @@ impl Inner {
 
     pub(crate) const fn crowded(&self) -> &Crowded {
         &self.crowded
+    }
+
+    /// Whether the next acquire joins the line at the store before it asks.
+    pub(crate) fn lets_others_go_first(&self, name: &LockName) -> bool {
+        let limit = match self.backend.capabilities().wakeup {
+            Wakeup::Push => 1,
+            Wakeup::Poll => self.hand_over_limit.max(1),
+        };
+        self.crowded.is_due(name, limit)
     }
 
     pub(crate) const fn keeper(&self) -> &Keeper {
