@@ -73,11 +73,11 @@ async fn a_user_who_may_not_make_tables_does_without_the_line() {
     let owner = locker(&url).await;
     server
         .sql(
-            "DROP TABLE distributed_line; CREATE USER poor; REVOKE CREATE ON SCHEMA public FROM PUBLIC; \
+            "DROP TABLE distributed_line; CREATE USER poor PASSWORD 'secret'; REVOKE CREATE ON SCHEMA public FROM PUBLIC; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor",
         )
         .unwrap();
-    let poor = locker(&url.replacen("postgres@", "poor@", 1)).await;
+    let poor = locker(&url.replacen("postgres@", "poor:secret@", 1)).await;
     a_lock_passes_on(&owner, &poor, "a").await;
     a_lock_passes_on(&poor, &owner, "a").await;
 }
