@@ -124,7 +124,10 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
     let commands = all(&server, &monitor).await;
     assert!(guard.is_valid());
     assert!(commands.len() >= counted, "{counted}: {commands:#?}");
-    assert!(commands.len() <= 300, "{}: {commands:#?}", commands.len());
+    // Each process sets up two connections and joins the line, and then renews its place: at most
+    // two requests a second.
+    let most = 10 * (16 + 2 * 10);
+    assert!(commands.len() <= most, "{}: {commands:#?}", commands.len());
 }
 
 /// Its renewals tell whoever waits that the lock changed.
