@@ -502,7 +502,8 @@ mod tests {
         waiting.pause(START)
     }
 
-    /// A future that is kept and not polled must not hold its place, and the turn of others, for ever.
+    /// A future that is kept and not polled must not hold its place for ever: nobody behind it would
+    /// have a turn.
     #[test]
     fn whoever_is_not_polled_is_passed_over() {
         let group = Group::adaptive();
