@@ -467,6 +467,10 @@ impl Contender for SaboteurContender {
         Ok(attempt.map(|grant| self.of.told(grant, self.ttl)))
     }
 
+    fn is_first(&self) -> bool {
+        self.inner.is_first()
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         if self.of.is(NeverWakes) {
             SystemClock.sleep(at_most).await;

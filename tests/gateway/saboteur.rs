@@ -286,6 +286,10 @@ impl Contender for SaboteurContender {
         Ok(attempt.map(|grant| told(grant, self.ttl)))
     }
 
+    fn is_first(&self) -> bool {
+        self.inner.is_first()
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         self.inner.wait(at_most).await;
     }

@@ -48,6 +48,10 @@ impl Contender for MemoryContender {
         Ok(attempt)
     }
 
+    fn is_first(&self) -> bool {
+        true
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         let shared = &*self.shared;
         let name = &self.request.name;

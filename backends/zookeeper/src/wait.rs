@@ -236,6 +236,10 @@ impl Contender for Queued {
         }
     }
 
+    fn is_first(&self) -> bool {
+        true
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         let Some(place) = &self.place else { return };
         let mut own = place.node.follow();

@@ -136,10 +136,9 @@ pub trait Contender: Send {
     async fn attempt(&mut self) -> Result<Attempt<Grant>>;
 
     /// Whether asking may succeed: nobody is ahead in the line of waiting processes, where the store
-    /// keeps one. The core does not ask for a contender that is not first.
-    fn is_first(&self) -> bool {
-        true
-    }
+    /// keeps one. The core does not ask for a contender that is not first. Where the store keeps no
+    /// line, or orders them itself, everybody is; whoever wraps a contender answers as that one does.
+    fn is_first(&self) -> bool;
 
     /// Waits for a reason to ask again, or until `at_most` is over. Becoming the first is a reason.
     ///

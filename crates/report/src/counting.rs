@@ -164,6 +164,10 @@ impl Contender for CountingContender {
         self.inner.attempt().await
     }
 
+    fn is_first(&self) -> bool {
+        self.inner.is_first()
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         self.inner.wait(at_most).await;
     }

@@ -82,6 +82,10 @@ impl Contender for KvContender {
         Ok(attempt)
     }
 
+    fn is_first(&self) -> bool {
+        true
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         let clock = std::sync::Arc::clone(&self.lock.clock);
         let until = clock.now() + at_most;

@@ -344,6 +344,10 @@ impl Contender for Waiter {
         self.lock.try_acquire(&self.request).await
     }
 
+    fn is_first(&self) -> bool {
+        true
+    }
+
     async fn wait(&mut self, at_most: Duration) {
         let script = Arc::clone(&self.lock.0);
         let freed = script.freed.notified();
