@@ -204,7 +204,7 @@ struct Between {
     /// How many tasks of each process want it.
     #[arg(long, default_value_t = 1, requires = "processes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     tasks: u32,
-    /// How long each lock is kept, in seconds: between processes, and by every workload on ZooKeeper.
+    /// How long each lock is kept, in seconds: between processes, and by every workload.
     #[arg(long, default_value = "0", value_parser = hold)]
     hold: Duration,
     /// One of the processes keeps the lock all the time: tells what waiting costs while nothing changes.
@@ -237,8 +237,9 @@ struct WaitingArgs {
 }
 
 impl Measure {
-    fn options(&self) -> Options {
+    fn options(&self, hold: Duration) -> Options {
         let mut options = Options::default()
+            .hold(hold)
             .duration(self.seconds)
             .rounds(self.rounds)
             .warmup(self.warmup);
@@ -296,7 +297,7 @@ fn main() -> anyhow::Result<()> {
         Command::Sqlite(args) => {
             let dir = folder(args.dir.as_ref())?;
             let (measure, path) = (&args.measure, dir.path());
-            let (workload, options) = (measure.workload, measure.options());
+            let (workload, options) = (measure.workload, measure.options(args.between.hold));
             if let Some(crowd) = args.between.crowd() {
                 let url = format!("sqlite:{}", path.join("passed-on.db").display());
                 return measure.pass_on(&url, crowd);
@@ -305,7 +306,7 @@ fn main() -> anyhow::Result<()> {
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Memory(measure) => {
-            let run = memory::run(measure.workload, measure.options());
+            let run = memory::run(measure.workload, measure.options(Duration::ZERO));
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::MySql(args) => {
@@ -322,7 +323,8 @@ fn main() -> anyhow::Result<()> {
             if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
-            let run = mysql::run(measure.workload, measure.options(), target.url());
+            let options = measure.options(args.between.hold);
+            let run = mysql::run(measure.workload, options, target.url());
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Postgres(args) => {
@@ -334,7 +336,8 @@ fn main() -> anyhow::Result<()> {
             if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
-            let run = postgres::run(measure.workload, measure.options(), target.url());
+            let options = measure.options(args.between.hold);
+            let run = postgres::run(measure.workload, options, target.url());
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Redis(args) => {
@@ -346,7 +349,8 @@ fn main() -> anyhow::Result<()> {
             if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
-            let run = redis::run(measure.workload, measure.options(), target.url());
+            let options = measure.options(args.between.hold);
+            let run = redis::run(measure.workload, options, target.url());
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::ZooKeeper(args) => {
@@ -358,12 +362,8 @@ fn main() -> anyhow::Result<()> {
             if let Some(crowd) = args.between.crowd() {
                 return measure.pass_on(target.url(), crowd);
             }
-            let run = zookeeper::run(
-                measure.workload,
-                measure.options(),
-                target.url(),
-                args.between.hold,
-            );
+            let options = measure.options(args.between.hold);
+            let run = zookeeper::run(measure.workload, options, target.url());
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Command::Waiting(args) => {

@@ -5,7 +5,7 @@ use std::{fmt, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use distlock_core::{Clock as _, DistLock, ErrorKind, Locker, Moment, Released, SystemClock};
-use distlock_report::Latencies;
+use distlock_report::{Latencies, keep};
 use distlock_sql::{MySql, Postgres, Product, ServerConfig};
 use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
 use tokio::{
@@ -28,6 +28,9 @@ const TRIPS: Duration = Duration::from_secs(1);
 
 /// How long the processes run before anything is counted: until all of them wait.
 const SETTLING: Duration = Duration::from_secs(2);
+
+/// How long they go on after the counting: what the end of a wait costs is no part of waiting.
+const AFTERWARDS: Duration = Duration::from_millis(300);
 
 /// What was measured.
 #[derive(Debug)]
@@ -84,9 +87,14 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
             changes.record(SystemClock.now().since(start));
         }
     }
-    let mut all = Vec::new();
+    let mut starting = JoinSet::new();
     for _ in 0..crowd.processes {
-        all.push(Other::start(url).await?);
+        let url = url.to_owned();
+        starting.spawn(async move { Other::start(&url).await });
+    }
+    let mut all = Vec::new();
+    while let Some(started) = starting.join_next().await {
+        all.push(started??);
     }
     for process in &mut all {
         let hold = crowd.hold.min(Duration::from_secs(3600)).as_micros();
@@ -147,16 +155,19 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
     let until = settled + Duration::from_millis(time);
     let mut wanting = JoinSet::new();
     for _ in 0..tasks {
-        wanting.spawn(want(locker.clone(), until, Duration::from_micros(hold)));
+        let hold = Duration::from_micros(hold);
+        wanting.spawn(want(locker.clone(), until + AFTERWARDS, hold));
     }
     SystemClock.sleep(SETTLING).await;
     let before = sent()?;
+    SystemClock.sleep(until.since(SystemClock.now())).await;
+    let counted = sent()? - before;
     let mut holds = Vec::new();
     while let Some(own) = wanting.join_next().await {
         holds.extend(own??);
     }
-    holds.retain(|(granted, _)| *granted >= settled);
-    println!("{}", sent()? - before);
+    holds.retain(|(granted, _)| (settled..until).contains(granted));
+    println!("{counted}");
     locker.close().await;
     let nanos = |moment: &Moment| moment.since_boot().as_nanos();
     for (granted, released) in &holds {
@@ -180,7 +191,7 @@ async fn want(
             Err(error) => return Err(error.into()),
         };
         let granted = SystemClock.now();
-        zookeeper::keep(hold.min(until.since(granted))).await;
+        keep(hold.min(until.since(granted))).await;
         // Whoever is next may have it before we hear that it is free.
         let releasing = SystemClock.now();
         let released = guard.release().await;
@@ -364,6 +375,12 @@ impl Passing {
         self.requests as f64 / self.passed.count() as f64
     }
 
+    /// Requests of all processes together, for each grant.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn requests_a_grant(&self) -> f64 {
+        self.requests as f64 / self.grants.iter().sum::<u64>() as f64
+    }
+
     /// Requests a second, of each process on average.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn requests_a_second(&self) -> f64 {
@@ -384,6 +401,7 @@ impl Passing {
             "passed_over_change": self.over_changes(),
             "requests": self.requests,
             "requests_a_pass": self.requests_a_pass(),
+            "requests_a_grant": self.requests_a_grant(),
             "requests_a_second": self.requests_a_second(),
             "grants": self.grants,
             "unfairness": self.unfairness(),
@@ -394,6 +412,16 @@ impl Passing {
 
 impl fmt::Display for Passing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.passed.count() == 0 {
+            return writeln!(
+                f,
+                "{} processes for {:.1} s: one of them keeps the lock; {} requests, {:.2} a second of each process",
+                self.grants.len(),
+                self.seconds,
+                self.requests,
+                self.requests_a_second(),
+            );
+        }
         writeln!(
             f,
             "{} processes for {:.1} s: passed on {} times, from release to grant p50 {:.0} us, p99 {:.0} us",
@@ -411,10 +439,10 @@ impl fmt::Display for Passing {
         )?;
         writeln!(
             f,
-            "{} requests: {:.1} for each time it passed on, {:.2} a second of each process",
+            "{} requests: {:.1} for each time it passed on, {:.1} for each grant",
             self.requests,
             self.requests_a_pass(),
-            self.requests_a_second(),
+            self.requests_a_grant(),
         )?;
         if let Some(ratio) = self.over_changes() {
             let change = Self::micros(&self.changes, 0.5);

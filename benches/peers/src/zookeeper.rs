@@ -6,7 +6,7 @@ use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use distlock_core::SystemClock;
 use distlock_harness::servers::zookeeper::{Setup, ZooKeeper as Ensemble};
-use distlock_report::{Arm, Counters, LockerSubject, Options, Report, Subject, Workload, measure};
+use distlock_report::{Arm, LockerSubject, Options, Report, Subject, Workload, measure};
 use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
 use zookeeper_client::{self as zk, Acls, Client, CreateMode, LockClient, LockOptions, LockPrefix};
 
@@ -28,6 +28,8 @@ pub(crate) fn private(folder: Option<PathBuf>, delay: Option<Duration>) -> anyho
         // As fast as the virtual machine makes them; the tests' servers start faster instead.
         optimised: true,
         flushed: true,
+        // As ensembles have it unless told otherwise: how often a session is proven depends on it.
+        tick: Duration::from_secs(2),
         folder,
         ..Setup::default()
     })?;
@@ -40,12 +42,7 @@ pub(crate) fn servers(url: &str) -> Option<&str> {
     url.strip_prefix(SCHEME)?.strip_prefix("://")
 }
 
-pub(crate) async fn run(
-    workload: Workload,
-    options: Options,
-    url: &str,
-    hold: Duration,
-) -> anyhow::Result<Report> {
+pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
     options.callers(workload)?;
     let server = servers(url).context("the URL of an ensemble")?;
     let mut arms = Vec::new();
@@ -60,16 +57,16 @@ pub(crate) async fn run(
             } else {
                 "zookeeper-floor"
             };
-            arms.push(Arm::new(name, Holding(plain, hold)));
+            arms.push(Arm::new(name, plain));
         }
     }
     let recipe = Recipe(client(server).await?);
-    arms.push(Arm::new("zookeeper-client", Holding(recipe, hold)));
+    arms.push(Arm::new("zookeeper-client", recipe));
     let store = open(server).await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     locker.ready().await?;
-    arms.push(Arm::new("distlock-zookeeper", Holding(subject, hold)));
+    arms.push(Arm::new("distlock-zookeeper", subject));
     let report = measure(&arms, workload, &options).await?;
     locker.close().await;
     Ok(report)
@@ -79,7 +76,6 @@ pub(crate) async fn run(
 pub(crate) async fn open(servers: &str) -> distlock_core::Result<ZooKeeper> {
     let mut config = ZooKeeperConfig::new(servers.split(','));
     config.root = "/distlock-bench".into();
-    config.session_timeout = Duration::from_secs(5);
     ZooKeeper::open(config, Arc::new(SystemClock)).await
 }
 
@@ -159,35 +155,5 @@ impl Subject for Recipe {
 
     async fn release(&self, held: Self::Held) -> Result<(), zk::Error> {
         self.0.delete(held.lock_path(), None).await
-    }
-}
-
-/// What a lock is kept for.
-pub(crate) async fn keep(time: Duration) {
-    if !time.is_zero() {
-        // Tokio's timers would make a millisecond two.
-        async_io::Timer::after(time).await;
-    }
-}
-
-/// Keeps each lock for a while.
-struct Holding<S>(S, Duration);
-
-impl<S: Subject> Subject for Holding<S> {
-    type Held = S::Held;
-    type Error = S::Error;
-
-    async fn acquire(&self, name: &str) -> Result<S::Held, S::Error> {
-        let held = self.0.acquire(name).await?;
-        keep(self.1).await;
-        Ok(held)
-    }
-
-    async fn release(&self, held: S::Held) -> Result<(), S::Error> {
-        self.0.release(held).await
-    }
-
-    fn counters(&self) -> Counters {
-        self.0.counters()
     }
 }

@@ -1,6 +1,6 @@
 //! `distlock bench`: measure one backend.
 
-use std::time::Duration;
+use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use distlock_report::{Options, Workload, bench};
@@ -10,6 +10,7 @@ use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
     output,
+    values::{lock_name, wait},
 };
 
 /// Measure a backend: cycles per second, latencies, store operations per cycle, fairness.
@@ -31,6 +32,12 @@ pub(crate) struct Bench {
     /// In how many rounds, whose median and spread are shown
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u32,
+    /// The lock that contended and handoff take: runs with the same name compete for it
+    #[arg(long, value_name = "NAME")]
+    name: Option<OsString>,
+    /// How long each lock is kept, which is part of the cycle
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = wait)]
+    hold: Duration,
     #[command(flatten)]
     takeover: Takeover,
 }
@@ -62,6 +69,7 @@ Workloads:
 Examples:
   distlock bench --backend sqlite:/tmp/bench.db --workload independent --concurrency 64
   distlock bench --backend memory: --seconds 10 --json
+  distlock bench --backend redis://127.0.0.1 --workload contended --name x --hold 10ms
   distlock bench --backend memory: --workload takeover --rate 200
   distlock bench --backend redis://127.0.0.1 --workload takeover --processes
   distlock bench --backend memory: --workload takeover --logins 100000
@@ -73,6 +81,15 @@ impl Bench {
         let workload = match self.workload {
             Choice::Locks(workload) => workload,
             Choice::Takeover => {
+                let flags = [
+                    (self.name.is_some(), "--name"),
+                    (!self.hold.is_zero(), "--hold"),
+                ];
+                if let Some((_, flag)) = flags.iter().find(|(given, _)| *given) {
+                    return Err(Failure::usage(format!(
+                        "{flag} is not for --workload takeover"
+                    )));
+                }
                 let common = Common {
                     callers: self.concurrency,
                     time: self.seconds,
@@ -88,7 +105,11 @@ impl Bench {
         }
         let mut options = Options::default()
             .duration(self.seconds)
-            .rounds(self.rounds);
+            .rounds(self.rounds)
+            .hold(self.hold);
+        if let Some(name) = &self.name {
+            options = options.name(lock_name(name)?.to_string());
+        }
         if let Some(callers) = self.concurrency {
             options = options.concurrency(callers);
         }

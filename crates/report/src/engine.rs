@@ -12,13 +12,13 @@ use crate::{
     arm::{Arm, Counters, Subject},
     report::Report,
     sample::{Latencies, Sample},
-    timing::{nanos, now, pause_after_error},
+    timing::{keep, nanos, now, pause_after_error},
     workload::{Options, Workload},
 };
 
 /// Runs one workload on every arm, taking turns, in rounds. The first arm is what the others are compared with.
 ///
-/// Every run has lock names of its own, which start with `bench:`. A store that fails makes no error here: failed cycles
+/// Every run has lock names of its own, which start with `bench:`, unless the options name the lock. A store that fails makes no error here: failed cycles
 /// are counted in the report.
 ///
 /// # Errors
@@ -47,6 +47,8 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
                 number: round,
                 callers,
                 names: run.clone(),
+                shared: options.name.clone(),
+                hold: options.hold,
                 warmup: options.warmup,
                 time: options.duration / options.rounds,
             };
@@ -80,6 +82,8 @@ pub async fn measure_round(
         number,
         callers,
         names: format!("bench:{:08x}", fastrand::u32(..)),
+        shared: options.name.clone(),
+        hold: options.hold,
         warmup: options.warmup,
         time: options.duration / options.rounds,
     };
@@ -107,16 +111,20 @@ pub(crate) struct Round {
     number: u32,
     callers: u32,
     names: String,
+    /// The lock of a workload that shares one, where it was named.
+    shared: Option<String>,
+    /// How long each lock is kept.
+    hold: Duration,
     warmup: Duration,
     time: Duration,
 }
 
 impl Round {
     fn name_of(&self, task: u32) -> String {
-        if self.workload.shares_one_name() {
-            format!("{}:shared", self.names)
-        } else {
-            format!("{}:{task:05}", self.names)
+        match &self.shared {
+            Some(name) if self.workload.shares_one_name() => name.clone(),
+            None if self.workload.shares_one_name() => format!("{}:shared", self.names),
+            _ => format!("{}:{task:05}", self.names),
         }
     }
 }
@@ -155,10 +163,10 @@ async fn run_tasks<S: Subject>(subject: &Arc<S>, round: &Round, time: Duration) 
     let mut tasks = JoinSet::new();
     for task in 0..round.callers {
         let subject = Arc::clone(subject);
-        let name = round.name_of(task);
+        let (name, hold) = (round.name_of(task), round.hold);
         let hand_overs = hand_overs.clone();
         tasks.spawn(async move {
-            let tally = run_task(&*subject, &name, task, until, hand_overs.as_deref()).await;
+            let tally = run_task(&*subject, &name, task, hold, until, hand_overs.as_deref()).await;
             (task, tally)
         });
     }
@@ -212,6 +220,7 @@ async fn run_task<S: Subject>(
     subject: &S,
     name: &str,
     task: u32,
+    hold: Duration,
     until: Instant,
     hand_overs: Option<&HandOvers>,
 ) -> Tally {
@@ -232,6 +241,9 @@ async fn run_task<S: Subject>(
                     if let Some(released) = hand_overs.granted(task) {
                         tally.took(now().duration_since(released));
                     }
+                }
+                keep(hold).await;
+                if let Some(hand_overs) = hand_overs {
                     hand_overs.releasing(task);
                 }
                 subject.release(held).await
@@ -382,6 +394,8 @@ mod tests {
                 number: 0,
                 callers: workload.default_concurrency(),
                 names: "bench:x".into(),
+                shared: None,
+                hold: Duration::ZERO,
                 warmup: Duration::ZERO,
                 time: Duration::from_millis(5),
             };

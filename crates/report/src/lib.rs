@@ -58,4 +58,5 @@ pub use statistics::{Figures, Ratio, Spread};
 pub use takeover::{
     Ended, Quantiles, TakeoverFigures, TakeoverRatio, TakeoverReport, TakeoverSample,
 };
+pub use timing::keep;
 pub use workload::{Options, Workload};

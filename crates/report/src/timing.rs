@@ -20,6 +20,17 @@ pub(crate) async fn pause_after_error() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
+/// Lets some time go by while a lock is held, to within less than a millisecond.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn keep(time: Duration) {
+    if !time.is_zero() {
+        // Tokio's timers would make a millisecond two.
+        async_io::Timer::after(time).await;
+    }
+}
+
 /// A duration in whole nanoseconds.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

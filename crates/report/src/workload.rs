@@ -91,6 +91,11 @@ pub struct Options {
     pub rounds: u32,
     /// Run before each round of each arm and not counted.
     pub warmup: Duration,
+    /// The lock that all callers want, in a workload that shares one: runs of several processes with the same name compete.
+    /// `None` = a name of its own.
+    pub name: Option<String>,
+    /// How long each lock is kept. It is part of a cycle.
+    pub hold: Duration,
 }
 
 impl Default for Options {
@@ -100,6 +105,8 @@ impl Default for Options {
             duration: Duration::from_secs(5),
             rounds: 5,
             warmup: Duration::from_millis(200),
+            name: None,
+            hold: Duration::ZERO,
         }
     }
 }
@@ -136,6 +143,20 @@ impl Options {
         self
     }
 
+    /// Sets the lock that all callers want.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Sets how long each lock is kept.
+    #[must_use]
+    pub const fn hold(mut self, hold: Duration) -> Self {
+        self.hold = hold;
+        self
+    }
+
     /// How many callers `workload` gets.
     ///
     /// # Errors
@@ -149,8 +170,15 @@ impl Options {
                 "uncontended has one caller, not {callers}: use independent or contended for more"
             )));
         }
-        if workload.shares_one_name() && callers < 2 {
+        if workload.shares_one_name() && callers < 2 && self.name.is_none() {
             return Err(invalid(format!("{workload} needs at least 2 callers")));
+        }
+        if let Some(name) = &self.name
+            && !workload.shares_one_name()
+        {
+            return Err(invalid(format!(
+                "the name \"{name}\" is for contended and handoff, whose callers share one lock, not for {workload}"
+            )));
         }
         if !(1..=Self::MAX_CONCURRENCY).contains(&callers) {
             return Err(invalid(format!(
