@@ -6,7 +6,7 @@
 //! | `plan.rs` | how much is measured |
 //! | `rounds.rs` | interleaved rounds, and what is said when a store dies |
 //! | `properties.rs` | what the conformance suite says about that very server |
-//! | `waiting.rs`, `idle.rs`, `kickout.rs` | what is measured beside the workloads |
+//! | `waiting.rs`, `competing.rs`, `idle.rs`, `kickout.rs` | what is measured beside the workloads |
 //! | `client.rs` | bytes and memory |
 //! | `failures.rs` | what is broken on purpose |
 //! | `peers.rs` | raw drivers and other libraries, through `distlock-peers` |
@@ -14,6 +14,7 @@
 //! | `machine.rs` | as its name says |
 
 mod client;
+mod competing;
 mod failures;
 mod idle;
 mod kept;
@@ -106,6 +107,7 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
     run.workloads(&experiments).await?;
     run.wake_ups().await?;
     run.waiting().await?;
+    run.competing().await?;
     run.idle().await?;
     run.kick_out().await?;
     run.idle_sessions().await?;
@@ -134,8 +136,9 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
 
 impl Run {
     fn steps(&self, experiments: usize) -> usize {
-        // Beside the workloads: wake-ups, the kick-out flow and each number of idle locks are rounds of their own.
-        let rounds = (experiments + 2 + self.plan.idle.len()) * self.plan.rounds as usize;
+        // Beside the workloads: wake-ups, processes that compete, the kick-out flow and each number of idle locks are rounds
+        // of their own.
+        let rounds = (experiments + 3 + self.plan.idle.len()) * self.plan.rounds as usize;
         // Properties, waiting, idle sessions, bytes and memory: once each.
         (rounds + 5) * self.stores.len() + ScenarioKind::ALL.len()
     }

@@ -86,13 +86,15 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
         ),
         (
             "One name that everybody wants",
-            "Sixteen callers of one process; busiest over idlest is 1 when all get the same. Wake-up: from a release in one \
+            "Sixteen callers of one process, and four processes that each keep the lock for 10 ms; busiest over idlest is 1 when \
+             all get the same. Wake-up: from a release in one \
              client to the grant in another. While 64 callers wait for a lock that is held elsewhere, the store is asked so \
              often a second, and so much travels both ways."
                 .into(),
             vec![
                 Column::new("cycles a second", "contended-16", Measure::Rate, number),
                 Column::new("busiest over idlest", "contended-16", Measure::Unfairness, number),
+                Column::new("busiest over idlest process", "processes-4", Measure::Unfairness, number),
                 Column::new("hand-over", "handoff-2", Measure::P50, time),
                 Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
                 Column::new("99 %", "wakeup", Measure::P99, time),

@@ -1,0 +1,92 @@
+//! One lock that several processes want: how often each of them gets it.
+
+use std::{process::Stdio, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock::Reach;
+use distlock_report::compare::Measure;
+use futures_util::future::try_join_all;
+use serde_json::Value;
+
+use super::{
+    Run,
+    rounds::{Turn, count},
+};
+use crate::exit::Outcome;
+
+const PROCESSES: usize = 4;
+
+/// How long each of them keeps the lock: so long that who starts or ends a moment before the others has no advantage.
+const HOLD: Duration = Duration::from_millis(10);
+
+impl Run {
+    /// Processes of this very program that compete for one lock, in rounds.
+    pub(super) async fn competing(&mut self) -> Outcome<()> {
+        self.progress
+            .part("counting how often each process gets the lock");
+        let time = self.plan.time.max(Duration::from_secs(1));
+        let key = format!("processes-{PROCESSES}");
+        let expected = time + Duration::from_secs(10);
+        self.interleave(&key, self.plan.rounds, expected, |store, _| {
+            // Where only the tasks of one process share it, no two compete.
+            let reach = store.store.lock().capabilities().reach;
+            let url = (reach != Reach::Process).then(|| store.target.reveal_url())?;
+            Some(async move {
+                compete(&url, time)
+                    .await
+                    .unwrap_or_else(|error| Turn::failed(format!("{error:#}")))
+            })
+        })
+        .await
+    }
+}
+
+async fn compete(url: &str, time: Duration) -> Result<Turn> {
+    let name = format!("bench:processes:{:08x}", fastrand::u32(..));
+    let all = (0..PROCESSES).map(|_| cycles(url, &name, time));
+    let cycles = try_join_all(all).await?;
+    let most = cycles.iter().max().copied().unwrap_or_default();
+    let least = cycles.iter().min().copied().unwrap_or_default();
+    let sum = cycles.iter().sum::<u64>();
+    Ok(Turn {
+        values: vec![
+            (Measure::Rate, count(sum) / time.as_secs_f64()),
+            // The engine gives everybody one cycle at least.
+            (Measure::Unfairness, count(most) / count(least)),
+        ],
+        ..Turn::default()
+    })
+}
+
+/// How often one process got the lock.
+async fn cycles(url: &str, name: &str, time: Duration) -> Result<u64> {
+    let output = tokio::process::Command::new(std::env::current_exe()?)
+        .args([
+            "bench",
+            "--workload",
+            "contended",
+            "--rounds",
+            "1",
+            "--json",
+        ])
+        .args(["--concurrency", "1", "--name", name])
+        .args(["--hold", &format!("{}ms", HOLD.as_millis())])
+        .args(["--seconds", &time.as_secs_f64().to_string()])
+        // Not as a flag: it may hold a secret.
+        .env("DISTLOCK_BACKEND", url)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    ensure!(
+        output.status.success(),
+        "a process failed: {}",
+        output.status
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).context("what a process says")?;
+    let cycles = report["samples"][0]["cycles_per_task"][0].as_u64();
+    cycles
+        .filter(|cycles| *cycles > 0)
+        .context("a process without a cycle")
+}
