@@ -11,6 +11,7 @@ use distlock_core::{
 
 use crate::{
     dialect::{Dialect, LockRow},
+    doctor,
     op::{Answer, Op},
     store::Store,
     wait::SqlContender,
@@ -143,8 +144,11 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn health(&self) -> Result<Health> {
-        let health = self.open()?.dialect().health().await;
-        health.map_err(|error| error.on(D::NAME).during("health"))
+        let dialect = self.open()?.dialect();
+        let health = dialect.health().await;
+        let mut health = health.map_err(|error| error.on(D::NAME).during("health"))?;
+        doctor::line(&mut health, dialect).await;
+        Ok(health)
     }
 
     fn requests_sent(&self) -> Option<u64> {

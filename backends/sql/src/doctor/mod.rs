@@ -9,9 +9,15 @@ pub(crate) mod sqlite;
 
 use std::time::Duration;
 
-use distlock_core::{Health, Verdict};
+use distlock_core::{Health, LockName, Result, Verdict};
 
-use crate::shape::{Difference, told};
+use crate::{
+    dialect::{Dialect, Place},
+    shape::{Difference, told},
+};
+
+/// A place in a line is tried at this name, whose lock nobody takes.
+const NOBODYS: &str = "distlock:doctor";
 
 /// What the user may not do, as `INSERT ON distributed_lock`.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -38,6 +44,32 @@ fn tables(health: &mut Health, differences: &[Difference]) {
             told(differences)
         );
         health.found("tables", Verdict::Fail, detail);
+    }
+}
+
+/// Whether processes that wait can stand in line: takes a place and gives it up.
+pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
+    let tried: Result<()> = async {
+        let place = Place {
+            name: LockName::new(NOBODYS)?,
+            waiter: fastrand::i64(1..),
+        };
+        let places = [place];
+        dialect.keep_places(&places, Duration::from_secs(1)).await?;
+        dialect.leave_lines(&places).await
+    }
+    .await;
+    match tried {
+        Ok(()) => health.found("line", Verdict::Pass, "the first of those who wait is woken"),
+        Err(error) => health.found(
+            "line",
+            Verdict::Warn,
+            format!(
+                "no places can be kept for those who wait, so each release wakes all of them: {}; run \
+                 `distlock migrate`, and grant SELECT, INSERT, UPDATE and DELETE on distributed_line",
+                error.message()
+            ),
+        ),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Locker, line::PLACE_LEASE};
+use distlock_core::{Locker, Verdict, line::PLACE_LEASE};
 use distlock_harness::eventually_async;
 
 /// For anything that has no reason to take long, on a machine that is busy with other tests.
@@ -27,6 +27,13 @@ pub(crate) async fn a_lock_passes_on(holder: &Locker, waiter: &Locker, name: &st
     assert!(held.release().await.is_clean());
     let next = waiting.await.unwrap().unwrap();
     assert!(next.release().await.is_clean());
+}
+
+/// What the doctor says of the line.
+pub(crate) async fn doctor(locker: &Locker) -> Verdict {
+    let health = locker.health().await.unwrap();
+    let line = health.findings.iter().find(|it| it.check == "line");
+    line.unwrap_or_else(|| panic!("{health:?}")).verdict
 }
 
 /// Places are given up by those who are granted the lock and by those who go away; the place of one

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Locker, SystemClock};
+use distlock_core::{Locker, SystemClock, Verdict};
 use distlock_harness::servers::mysql::Product;
 use distlock_sql::{MySql, ServerConfig};
 
 use crate::{
-    lines::{a_lock_passes_on, no_place_stays},
+    lines::{a_lock_passes_on, doctor, no_place_stays},
     locker, on_both, start,
 };
 
@@ -53,10 +53,12 @@ async fn before(product: Product) {
     assert_eq!(status().await, (1, 1));
     let old: Locker = locker(&format!("{url}&migrate=false")).await;
     a_lock_passes_on(&new, &old, "without a line").await;
+    assert_eq!(doctor(&old).await, Verdict::Warn);
     let migrated = MySql::migrate(config.clone(), Arc::new(SystemClock)).await;
     assert_eq!(migrated.unwrap().version, 1);
     assert_eq!(status().await, (2, 0));
     a_lock_passes_on(&old, &new, "with one").await;
+    assert_eq!(doctor(&old).await, Verdict::Pass);
     // Opening makes it as well, where that is allowed.
     server.sql("DROP TABLE distributed_line").unwrap();
     let newest = locker(&url).await;

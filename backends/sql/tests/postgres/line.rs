@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Locker, SystemClock};
+use distlock_core::{Locker, SystemClock, Verdict};
 use distlock_harness::servers::postgres::PostgresServer;
 use distlock_sql::{Postgres, ServerConfig};
 
 use crate::{
-    lines::{a_lock_passes_on, no_place_stays},
+    lines::{a_lock_passes_on, doctor, no_place_stays},
     open,
 };
 
@@ -54,10 +54,12 @@ async fn tables_of_the_version_before_go_on_working() {
     assert_eq!(status().await, (1, 1));
     let old = locker(&format!("{url}?migrate=false")).await;
     a_lock_passes_on(&new, &old, "without a line").await;
+    assert_eq!(doctor(&old).await, Verdict::Warn);
     let migrated = Postgres::migrate(config.clone(), Arc::new(SystemClock)).await;
     assert_eq!(migrated.unwrap().version, 1);
     assert_eq!(status().await, (2, 0));
     a_lock_passes_on(&old, &new, "with one").await;
+    assert_eq!(doctor(&old).await, Verdict::Pass);
     // Opening makes it as well, where that is allowed.
     server.sql("DROP TABLE distributed_line").unwrap();
     let newest = locker(&url).await;
@@ -80,4 +82,5 @@ async fn a_user_who_may_not_make_tables_does_without_the_line() {
     let poor = locker(&url.replacen("postgres@", "poor:secret@", 1)).await;
     a_lock_passes_on(&owner, &poor, "a").await;
     a_lock_passes_on(&poor, &owner, "a").await;
+    assert_eq!(doctor(&poor).await, Verdict::Warn);
 }

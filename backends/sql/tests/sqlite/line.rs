@@ -1,9 +1,9 @@
 //! The line of processes that wait, and tables of the version before.
 
-use distlock_core::Locker;
+use distlock_core::{Locker, Verdict};
 
 use super::*;
-use crate::lines::{a_lock_passes_on, no_place_stays};
+use crate::lines::{a_lock_passes_on, doctor, no_place_stays};
 
 async fn locker(place: &Place) -> Locker {
     Locker::new(place.open().await.lock())
@@ -49,10 +49,12 @@ async fn tables_of_the_version_before_go_on_working() {
     let old = Sqlite::open(config, clock()).await.unwrap();
     let old = Locker::new(old.lock());
     a_lock_passes_on(&new, &old, "without a line").await;
+    assert_eq!(doctor(&old).await, Verdict::Warn);
     let migrated = Sqlite::migrate(place.config(), clock()).await.unwrap();
     assert_eq!(migrated.version, 1);
     assert_eq!(status().await, (2, 0));
     a_lock_passes_on(&old, &new, "with one").await;
+    assert_eq!(doctor(&old).await, Verdict::Pass);
     // Opening makes it as well, where that is allowed.
     place.sql("DROP TABLE distributed_line").await;
     let newest = locker(&place).await;
