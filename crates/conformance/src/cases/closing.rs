@@ -10,7 +10,7 @@ use distlock_core::{
 use crate::{
     Outcome,
     case::{Spec, case},
-    context::{Context, give_back, look, request, soon, take},
+    context::{Context, SOON, eventually, give_back, look, request, soon, take},
     failure::{ensure, fail, refused},
 };
 
@@ -91,13 +91,14 @@ async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
         .await?;
     soon("close", raw.close()).await?;
     refused("attempt", contender.attempt().await, CLOSED)?;
-    // Giving up the place is allowed at any time.
+    // Giving up the place is allowed at any time. Where the queue is the lock, its place at the front
+    // shows as the holder until the store has removed it.
     drop(contender);
-    ensure!(
-        other.inspect(&name).await?.held.is_none(),
-        "the contender of a closed handle has taken a lock"
-    );
-    Ok(())
+    let what = "the contender of a closed handle takes no lock";
+    eventually(what, SOON, || async {
+        Ok(other.inspect(&name).await?.held.is_none())
+    })
+    .await
 }
 
 async fn closed_records_refuse(cx: Context) -> Outcome {

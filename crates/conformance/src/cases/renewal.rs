@@ -170,7 +170,7 @@ async fn manual_extension_keeps_the_lock(cx: Context) -> Outcome {
 
 async fn extend_raises_the_deadline(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.kept(), cx.name("a"));
     let guard = holder
         .lock(&name)
         .ttl(ttl)
