@@ -341,8 +341,8 @@ impl Waiting {
         let was_first = awaited.place.is_first();
         note(&mut awaited.place);
         if awaited.place.is_first() && !was_first {
-            // Whoever is not asleep looks at the place before falling asleep again.
-            for waiter in awaited.waiters.iter().filter(|it| it.is_asleep(now)) {
+            // Also those who are not asleep: one may have looked at the place just before.
+            for waiter in &awaited.waiters {
                 waiter.signal.notify_one();
             }
             self.changed(now);

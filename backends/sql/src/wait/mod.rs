@@ -7,6 +7,7 @@ mod pace;
 mod poller;
 
 use std::{
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -129,6 +130,8 @@ impl<D: Dialect> SqlContender<D> {
 impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(D::NAME)?;
+        // What was told before is answered by this.
+        pin!(self.waiter.signal.notified()).as_mut().enable();
         let asked = self.store.dialect().clock().now();
         match self.store.submit(Op::Acquire(self.request.clone())).await? {
             Answer::Acquired(attempt) => {
