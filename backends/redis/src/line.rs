@@ -159,22 +159,12 @@ impl RedisLine {
 
     /// Gives the place up. What the server does not hear of ends with the place's lease.
     pub(crate) async fn leave(&mut self) {
-        if let Some(leaving) = self.leaving() {
-            leaving.await;
-        }
-    }
-
-    fn leaving(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
         if !std::mem::take(&mut self.taken) {
-            return None;
+            return;
         }
-        let call = self.call(true);
-        let store = Arc::clone(&self.store);
-        Some(async move {
-            if let Err(error) = store.ways().router.ask(call).await {
-                tracing::debug!(%error, "a place in the line was not given up");
-            }
-        })
+        if let Err(error) = self.store.ways().router.ask(self.call(true)).await {
+            tracing::debug!(%error, "a place in the line was not given up");
+        }
     }
 
     /// Takes or renews the place, or gives it up.
@@ -196,17 +186,6 @@ impl Ahead {
     /// Whether the server tells of this place already.
     fn is(&self, key: &str) -> bool {
         self.tracked && self.key.key() == key
-    }
-}
-
-impl Drop for RedisLine {
-    fn drop(&mut self) {
-        // As after a grant: whoever is behind is to know soon.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current()
-            && let Some(leaving) = self.leaving()
-        {
-            runtime.spawn(leaving);
-        }
     }
 }
 

@@ -121,15 +121,6 @@ impl<D: Dialect> Store<D> {
         }
     }
 
-    /// The same, without waiting for it: as after a grant.
-    pub(crate) fn leave_line_later(self: &Arc<Self>, place: Place) {
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let store = Arc::clone(self);
-            let task = runtime.spawn(async move { store.leave_line(place).await });
-            self.keep(task.abort_handle());
-        }
-    }
-
     /// Closes one part, which was `open` until now or whose closing was given up; the last one
     /// closes the connections.
     pub(crate) async fn close_part(&self, open: bool) {

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     hold::{Hold, Renew},
     ident::OwnerId,
-    keeper::{Abandoned, InFlight, Landed, clean_up},
+    keeper::{Abandoned, InFlight, Landed, clean_up, leave},
     lineup::LinedUp,
     locker::Inner,
     outage::{Outage, QUICK_RETRIES},
@@ -438,8 +438,15 @@ impl Claim {
     }
 
     fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> Won {
-        // Nothing is left to undo; the contender's place has become the lock.
-        self.contender = None;
+        // Nothing is left to undo. In a store's queue the contender's place has become the lock; a
+        // place in a line is given up, which nobody waits for but those who close.
+        if let Some(contender) = self.contender.take()
+            && !self.inner.queues_at_the_store()
+        {
+            let (clock, name) = (Arc::clone(self.inner.clock()), self.request.name.clone());
+            let leaving = async move { drop(leave(&*clock, contender, &name).await) };
+            self.inner.keeper().run(leaving);
+        }
         if self.waited {
             self.inner.crowded().note(&self.request.name);
         }

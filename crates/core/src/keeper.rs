@@ -18,7 +18,7 @@ use tokio::{
     task::JoinSet,
 };
 
-pub(crate) use cleanup::{Abandoned, InFlight, Landed, clean_up, release_until_expiry};
+pub(crate) use cleanup::{Abandoned, InFlight, Landed, clean_up, leave, release_until_expiry};
 pub(crate) use renew::as_asked;
 
 use crate::{

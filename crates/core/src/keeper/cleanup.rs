@@ -4,12 +4,13 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
     bounded::bounded,
-    clock::Moment,
+    clock::{Clock, Moment},
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
     error::Result,
     lineup::LinedUp,
     locker::Inner,
     log,
+    name::LockName,
 };
 
 /// How long one step of a clean-up may take before the next is tried.
@@ -72,17 +73,27 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
         }
     }
     if let Some(contender) = contender {
-        // `leave` consumes the contender, so repeating it is the backend's own task; a bound keeps us from hanging on it.
-        if let Err(error) = bounded(&*clock, STEP * 5, contender.leave()).await {
-            let name = request.name.clone();
-            log::debug(move || tracing::debug!(%error, lock = ?name, "leaving the queue failed"));
-            unanswered += 1;
-        }
+        unanswered += u32::from(leave(&*clock, contender, &request.name).await.is_err());
     }
     drop(lined_up);
     if unanswered > 0 {
         release_repeatedly(inner, &lease, until, unanswered).await;
     }
+}
+
+/// Gives a contender's place up. That consumes it, so repeating it is the backend's own task; a bound keeps us from hanging
+/// on it.
+pub(crate) async fn leave(
+    clock: &dyn Clock,
+    contender: Box<dyn Contender>,
+    name: &LockName,
+) -> Result<()> {
+    let left = bounded(clock, STEP * 5, contender.leave()).await;
+    if let Err(error) = left.clone() {
+        let name = name.clone();
+        log::debug(move || tracing::debug!(%error, lock = ?name, "leaving the queue failed"));
+    }
+    left
 }
 
 /// Releases a lock whose release was not confirmed, until its lease has ended anyway.
