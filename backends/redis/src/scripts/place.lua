@@ -31,8 +31,9 @@ else
   if not found then
     kept[#kept + 1] = mine
   end
-  -- Seldom made anew: its end wakes whoever is behind, as if the place was given up.
-  call('SET', KEYS[2], '', 'NX', 'PX', lease * 150)
+  -- Seldom made anew: its end wakes whoever is behind, as if the place was given up. A waiter that
+  -- died leaves it for so long.
+  call('SET', KEYS[2], '', 'NX', 'PX', lease * 15)
 end
 if kept[1] then
   call('SET', KEYS[1], table.concat(kept), 'PX', lease * 3)
