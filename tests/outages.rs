@@ -1,12 +1,13 @@
 //! A waiter survives an outage of its store: through the library and through `distlock run`, on
-//! every store, cut off and frozen, for a short time and for a long one.
+//! every store, cut off and frozen, for a short time and for a long one. Afterwards no place of a
+//! waiter is left at the store, whatever became of it.
 
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock::{Clock as _, Guard, Renew, Store, SystemClock};
 use distlock_harness::{
-    Direction, FaultProxy,
+    Direction, FaultProxy, eventually_async,
     servers::{
         mysql::{MySqlServer, Product},
         postgres::PostgresServer,
@@ -36,18 +37,71 @@ enum Outage {
     Frozen,
 }
 
+/// A server that keeps a line of those who wait.
+trait KeepsLine {
+    /// Kills it, and starts it again with its data.
+    fn restart(&mut self) -> Result<()>;
+
+    /// Places in all lines.
+    fn places(&self) -> Result<usize>;
+}
+
+impl KeepsLine for RedisServer {
+    fn restart(&mut self) -> Result<()> {
+        Self::restart(self)
+    }
+
+    fn places(&self) -> Result<usize> {
+        // The key of one that died stays for a minute.
+        for key in self.command(&["KEYS", "*:p:*"])?.lines() {
+            let left: i64 = self.command(&["PTTL", key])?.parse()?;
+            ensure!(left <= 60_000 && left != -1, "{key} stays for {left} ms");
+        }
+        let lines = self.command(&["KEYS", "*:q:*"])?;
+        let kept = lines.lines().map(|line| self.command(&["GET", line]));
+        let kept = kept.collect::<Result<String>>()?;
+        Ok(kept.matches(';').count())
+    }
+}
+
+impl KeepsLine for PostgresServer {
+    fn restart(&mut self) -> Result<()> {
+        Self::restart(self)
+    }
+
+    fn places(&self) -> Result<usize> {
+        Ok(self.sql(COUNT_PLACES)?.trim().parse()?)
+    }
+}
+
+impl KeepsLine for MySqlServer {
+    fn restart(&mut self) -> Result<()> {
+        Self::restart(self)
+    }
+
+    fn places(&self) -> Result<usize> {
+        Ok(self.sql(COUNT_PLACES)?.trim().parse()?)
+    }
+}
+
+const COUNT_PLACES: &str = "SELECT COUNT(*) FROM distributed_line";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() -> Result<()> {
-    let server = RedisServer::start()?;
+    let mut server = RedisServer::start()?;
     let url = |address| format!("redis://{address}");
-    survived(server.address(), url).await
+    survived(server.address(), url).await?;
+    let url = url(server.address());
+    no_place_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() -> Result<()> {
-    let server = PostgresServer::start()?;
+    let mut server = PostgresServer::start()?;
     let url = |address| format!("postgres://postgres@{address}/distlock");
-    survived(server.address(), url).await
+    survived(server.address(), url).await?;
+    let url = url(server.address());
+    no_place_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,9 +115,11 @@ async fn mysql() -> Result<()> {
 }
 
 async fn mysql_like(product: Product) -> Result<()> {
-    let server = MySqlServer::start(product)?;
+    let mut server = MySqlServer::start(product)?;
     let url = |address| format!("mysql://root@{address}/distlock?ssl-mode=DISABLED");
-    survived(server.address(), url).await
+    survived(server.address(), url).await?;
+    let url = url(server.address());
+    no_place_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,8 +152,14 @@ async fn sqlite() -> Result<()> {
         waiters.all_get_it("writer stopped", outage).await?;
     }
     let folder = tempfile::tempdir()?;
-    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-    dead_waiters(&url).await
+    let file = folder.path().join("locks.db");
+    dead_waiters(&format!("sqlite:{}", file.display())).await?;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+    let mut reader = SqliteConnection::connect_with(&options).await?;
+    let count = sqlx::query_scalar(COUNT_PLACES);
+    let left: i64 = count.fetch_one(&mut reader).await?;
+    ensure!(left == 0, "{left} places are left");
+    Ok(())
 }
 
 /// All outages of one server, side by side, each behind a proxy of its own.
@@ -134,6 +196,27 @@ async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Res
         dead_waiters(&direct)
     )?;
     Ok(())
+}
+
+/// Nothing is left of those who waited through outages, were killed or stopped; nor of those who
+/// waited while the server was killed and started again.
+async fn no_place_stays(server: &mut impl KeepsLine, url: &str) -> Result<()> {
+    places(server, 0).await?;
+    let mut waiters = Waiters::start(url, url, WAIT, Renew::Auto).await?;
+    places(server, 2).await?;
+    server.restart()?;
+    waiters.release_held().await?;
+    waiters.all_get_it("restarted", Duration::ZERO).await?;
+    places(server, 0).await
+}
+
+/// Waits until the server keeps so many places.
+async fn places(server: &impl KeepsLine, wanted: usize) -> Result<()> {
+    let what = format!("{wanted} places in lines");
+    eventually_async(&what, SOON, || async {
+        (server.places().ok()? == wanted).then_some(())
+    })
+    .await
 }
 
 /// Of three processes that wait, the first is killed and the second stopped: the third gets the
