@@ -67,3 +67,33 @@ pub(crate) async fn no_place_stays(
     wait_for(0, "given up when granted, the dead one's too").await;
     assert!(granted.release().await.is_clean());
 }
+
+/// Programs that know no line, and those that may not make one, wait beside those that do. `open`
+/// says whether opening may make tables, `status` gives the version of the tables and how many steps
+/// are missing, and `migrate` the version that was found.
+pub(crate) async fn tables_of_the_version_before(
+    open: impl AsyncFn(bool) -> Locker,
+    drop_line: impl AsyncFn(),
+    status: impl AsyncFn() -> (i64, usize),
+    migrate: impl AsyncFn() -> i64,
+) {
+    let new = open(true).await;
+    for number in 0..500 {
+        let held = new.lock(format!("row {number}")).acquire().await.unwrap();
+        assert!(held.release().await.is_clean());
+    }
+    drop_line().await;
+    assert_eq!(status().await, (1, 1));
+    let old = open(false).await;
+    a_lock_passes_on(&new, &old, "without a line").await;
+    assert_eq!(doctor(&old).await, Verdict::Warn);
+    assert_eq!(migrate().await, 1);
+    assert_eq!(status().await, (2, 0));
+    a_lock_passes_on(&old, &new, "with one").await;
+    assert_eq!(doctor(&old).await, Verdict::Pass);
+    // Opening makes it as well, where that is allowed.
+    drop_line().await;
+    let newest = open(true).await;
+    assert_eq!(status().await, (2, 0));
+    a_lock_passes_on(&old, &newest, "with one again").await;
+}

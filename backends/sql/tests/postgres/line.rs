@@ -7,7 +7,7 @@ use distlock_harness::servers::postgres::PostgresServer;
 use distlock_sql::{Postgres, ServerConfig};
 
 use crate::{
-    lines::{a_lock_passes_on, doctor, no_place_stays},
+    lines::{a_lock_passes_on, doctor, no_place_stays, tables_of_the_version_before},
     open,
 };
 
@@ -34,37 +34,22 @@ async fn no_place_is_left() {
     no_place_stays(&holder, &waiter, places, die).await;
 }
 
-/// Programs that know no line, and those that may not make one, wait beside those that do.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_the_version_before_go_on_working() {
     let server = PostgresServer::start().unwrap();
-    let url = server.url();
-    let new = locker(&url).await;
-    for number in 0..500 {
-        let held = new.lock(format!("row {number}")).acquire().await.unwrap();
-        assert!(held.release().await.is_clean());
-    }
-    server.sql("DROP TABLE distributed_line").unwrap();
-    let config = ServerConfig::from_url(&url).unwrap();
+    let config = ServerConfig::from_url(&server.url()).unwrap();
+    let open = async |migrate: bool| locker(&format!("{}?migrate={migrate}", server.url())).await;
+    let drop_line = async || drop(server.sql("DROP TABLE distributed_line").unwrap());
     let status = async || {
         let status = Postgres::status(config.clone(), Arc::new(SystemClock)).await;
         let status = status.unwrap();
         (status.version, status.migrations.len())
     };
-    assert_eq!(status().await, (1, 1));
-    let old = locker(&format!("{url}?migrate=false")).await;
-    a_lock_passes_on(&new, &old, "without a line").await;
-    assert_eq!(doctor(&old).await, Verdict::Warn);
-    let migrated = Postgres::migrate(config.clone(), Arc::new(SystemClock)).await;
-    assert_eq!(migrated.unwrap().version, 1);
-    assert_eq!(status().await, (2, 0));
-    a_lock_passes_on(&old, &new, "with one").await;
-    assert_eq!(doctor(&old).await, Verdict::Pass);
-    // Opening makes it as well, where that is allowed.
-    server.sql("DROP TABLE distributed_line").unwrap();
-    let newest = locker(&url).await;
-    assert_eq!(status().await, (2, 0));
-    a_lock_passes_on(&old, &newest, "with one again").await;
+    let migrate = async || {
+        let before = Postgres::migrate(config.clone(), Arc::new(SystemClock)).await;
+        before.unwrap().version
+    };
+    tables_of_the_version_before(open, drop_line, status, migrate).await;
 }
 
 /// A user who may not make tables opens those of the version before, and waits without a line.
