@@ -237,10 +237,8 @@ async fn run_task<S: Subject>(
         let start = now();
         let done = match subject.acquire(name).await {
             Ok(held) => {
-                if let Some(hand_overs) = hand_overs {
-                    if let Some(released) = hand_overs.granted(task) {
-                        tally.took(now().duration_since(released));
-                    }
+                if let Some(released) = hand_overs.and_then(|all| all.granted(task)) {
+                    tally.took(now().duration_since(released));
                 }
                 keep(hold).await;
                 if let Some(hand_overs) = hand_overs {
