@@ -78,6 +78,8 @@ impl<D: Dialect> SqlContender<D> {
             && let Some(place) = group.ask_for(&joined.request.name, store.dialect().clock().now())
         {
             group.keep(store.dialect(), &[place]).await;
+            // Whoever has joined asks next, also without being told that it is the first.
+            pin!(joined.waiter.signal.notified()).as_mut().enable();
         }
         joined
     }
@@ -130,8 +132,6 @@ impl<D: Dialect> SqlContender<D> {
 impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(D::NAME)?;
-        // What was told before is answered by this.
-        pin!(self.waiter.signal.notified()).as_mut().enable();
         let asked = self.store.dialect().clock().now();
         match self.store.submit(Op::Acquire(self.request.clone())).await? {
             Answer::Acquired(attempt) => {
