@@ -2,8 +2,8 @@
 //!
 //! These are counts, not speeds. They are bounds for 24 processes: on a busy machine each hand-over
 //! takes longer, and the places that are renewed meanwhile count too, so the herd that is looked for
-//! has to show in much more than that. If all who wait asked after each release, it would cost from
-//! 60 requests (on MariaDB) to 200 (on Redis).
+//! has to show in much more than that. If all who wait took themselves for the first, each grant
+//! would cost 60 to 100 requests.
 
 use std::process::Command;
 
