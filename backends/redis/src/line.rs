@@ -172,9 +172,10 @@ impl RedisLine {
         let mut command = redis::cmd("EVALSHA");
         command
             .arg(&scripts::PLACE.sha)
-            .arg(2)
+            .arg(3)
             .arg(&self.keys.line)
             .arg(self.keys.place(&self.waiter))
+            .arg(&self.keys.mark)
             .arg(&self.waiter)
             .arg(PLACE_LEASE.as_millis().to_string())
             .arg(u8::from(leaves));

@@ -189,8 +189,7 @@ impl DistLock for RedisLock {
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let store = self.open()?;
-        // Only after hand-overs does anybody want to know who else waits.
-        let op = if store.ways().runs.ended(lease.owner) {
+        let op = if store.ways().runs.looks(lease.owner, store.clock().now()) {
             What::ReleaseAndLook(lease.clone())
         } else {
             What::Release(lease.clone())

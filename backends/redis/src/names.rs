@@ -8,8 +8,8 @@
 //! |---|---|
 //! | `{b017}:c` | the bucket's counter: the last token or version it gave; never expires |
 //! | `{b017}:l:NAME` | a held lock |
-//! | `{b017}:w:NAME` | somebody waits for this lock in another process |
 //! | `{b017}:q:NAME` | the line of those who wait for this lock |
+//! | `{b017}:w:NAME` | somebody waits for this lock: for versions that do not look at the line |
 //! | `{b017}:p:NAME:WAITER` | one of these places |
 //! | `{b017}:r:KEY` | a record |
 //! | `{b017}:i` | the keys of the bucket's records, in order |
@@ -62,6 +62,8 @@ pub(crate) struct Target {
 #[derive(Clone, Debug)]
 pub(crate) struct LineKeys {
     pub(crate) line: String,
+    /// What older versions look for instead of the line.
+    pub(crate) mark: String,
     places: String,
 }
 
@@ -94,21 +96,13 @@ impl Names {
         self.named(b'r', key.as_str())
     }
 
-    /// Writes the key that marks a waiter for a lock.
-    pub(crate) fn waiting(&self, lock: &Target, key: &mut String) {
-        let kind = self.head.len() + "000}:".len();
-        key.clear();
-        key.push_str(&lock.key[..kind]);
-        key.push('w');
-        key.push_str(&lock.key[kind + 1..]);
-    }
-
     /// The keys of the line of those who wait for a lock.
     pub(crate) fn line(&self, lock: &Target) -> LineKeys {
         let kind = self.head.len() + "000}:".len();
         let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
         LineKeys {
             line: format!("{start}q{name}"),
+            mark: format!("{start}w{name}"),
             places: format!("{start}p{name}:"),
         }
     }
@@ -226,13 +220,11 @@ mod tests {
         // Part of the format: a changed hash would let two versions hold one lock.
         let lock = names().lock(&name);
         assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
-        let mut key = String::from("something else");
-        names().waiting(&lock, &mut key);
-        assert_eq!(key, "distlock:{b137}:w:order~3a42");
         let line = names().line(&lock);
         assert_eq!(line.line, "distlock:{b137}:q:order~3a42");
+        assert_eq!(line.mark, "distlock:{b137}:w:order~3a42");
         assert_eq!(line.place("17"), "distlock:{b137}:p:order~3a42:17");
-        let mut key = key.into_bytes();
+        let mut key = b"something else".to_vec();
         names().counter(Bucket::of("order:42"), &mut key);
         assert_eq!(key, b"distlock:{b137}:c");
         names().index(Bucket(0x3ff), &mut key);

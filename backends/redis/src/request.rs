@@ -29,10 +29,8 @@ pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'sta
         Kind::HandOver if ops.len() == 1 => request.hand_over(),
         Kind::HandOver => request.hand_overs(),
         Kind::TakeAndFree if ops.iter().all(|op| op.is_release()) => request.releases(false),
-        Kind::TakeAndFree | Kind::Contend if ops.len() == 1 => {
-            request.acquisition(kind == Kind::Contend);
-        }
-        Kind::TakeAndFree | Kind::Contend => request.take_and_free(kind == Kind::Contend),
+        Kind::TakeAndFree | Kind::Contend if ops.len() == 1 => request.acquisition(),
+        Kind::TakeAndFree | Kind::Contend => request.take_and_free(),
         Kind::Force => request.forced(),
         Kind::Put => request.puts(),
         Kind::Delete => request.deletions(),
@@ -41,7 +39,7 @@ pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'sta
 }
 
 /// What to send instead of [`request`] for one operation while its slot moves: it names the lock alone, which always has a
-/// place. What else the operation would learn or leave there, as a mark for who waits, is done without.
+/// place. What else the operation would learn there, as whether somebody waits, is done without.
 pub(crate) fn request_in_parts(names: &Names, ops: &[Box<Op>]) -> Option<Cmd> {
     let [op] = ops else { return None };
     let script = match &op.what {
@@ -210,7 +208,7 @@ impl Request<'_> {
         self.keys(if look { 2 } else { 1 });
         self.targets();
         if look {
-            self.marks();
+            self.lines();
         }
         self.starts();
     }
@@ -224,14 +222,11 @@ impl Request<'_> {
         }
     }
 
-    fn acquisition(&mut self, mark: bool) {
+    fn acquisition(&mut self) {
         self.find_buckets();
-        self.command.arg(if mark { 3 } else { 2 });
+        self.keys(2);
         self.targets();
         self.counters();
-        if mark {
-            self.marks();
-        }
         for op in self.ops {
             if let What::Acquire(request) | What::Contend(request) = &op.what {
                 self.owner(request.owner);
@@ -241,21 +236,17 @@ impl Request<'_> {
     }
 
     /// Callers of one process mostly want locks on the same terms, which are then said once.
-    fn take_and_free(&mut self, mark: bool) {
+    fn take_and_free(&mut self) {
         let ops = self.ops;
         let wanted = ops.iter().filter(|op| !op.is_release());
         let count = wanted.clone().count();
         self.buckets = wanted.clone().map(|op| op.target.bucket).collect();
         self.buckets.dedup();
-        let marks = if mark { count } else { 0 };
-        self.command.arg(ops.len() + self.buckets.len() + marks);
+        self.command.arg(ops.len() + self.buckets.len());
         for op in wanted.clone() {
             self.command.arg(&op.target.key);
         }
         self.counters();
-        if mark {
-            self.marks();
-        }
         for op in ops.iter().filter(|op| op.is_release()) {
             self.command.arg(&op.target.key);
         }
@@ -273,7 +264,7 @@ impl Request<'_> {
             })
         };
         let shared = requests().all(same);
-        self.command.arg(self.buckets.len()).arg(marks);
+        self.command.arg(self.buckets.len());
         match first.filter(|_| shared) {
             Some(request) => self.terms(request),
             None => {
@@ -385,11 +376,9 @@ impl Request<'_> {
         }
     }
 
-    fn marks(&mut self) {
-        let mut key = String::new();
+    fn lines(&mut self) {
         for op in self.ops {
-            self.names.waiting(&op.target, &mut key);
-            self.command.arg(&key);
+            self.command.arg(self.names.line(&op.target).line);
         }
     }
 

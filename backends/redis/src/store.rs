@@ -363,8 +363,12 @@ impl Ways {
             {
                 histories.confirmed(bucket, lease);
             }
-            (What::Release(lease) | What::ReleaseAndLook(lease), _) => {
+            (What::Release(lease), _) => {
                 histories.forget(lease.owner);
+            }
+            (What::ReleaseAndLook(lease), _) => {
+                histories.forget(lease.owner);
+                self.verbatim.strike_off(lease.owner);
             }
             (
                 What::Acquire(request) | What::Contend(request),

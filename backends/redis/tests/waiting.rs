@@ -14,13 +14,15 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use common::{SOON, locker, redis, request, take, within};
+use common::{SOON, locker, pause, redis, request, take, within};
 use distlock_conformance::{
     Workers,
     worker::{ReleaseReport, Worker},
 };
 use distlock_core::{Attempt, Clock, ErrorKind, Lease, Locker, Moment, Sleep, SystemClock};
-use distlock_harness::{Signal, distlock_binary, eventually_async, servers::redis::RedisServer};
+use distlock_harness::{
+    FaultProxy, Signal, distlock_binary, eventually_async, servers::redis::RedisServer,
+};
 use distlock_redis::{Redis, RedisConfig};
 use tokio::task::JoinSet;
 
@@ -417,4 +419,36 @@ async fn pushes_that_mean_nothing_do_not_keep_the_server_busy() {
     while let Some(taken) = within(SOON, "granted", waiting.join_next()).await {
         assert!(taken.unwrap().unwrap().release().await.is_clean());
     }
+}
+
+/// A waiter that is far away hears of each release long after the one that released has taken the lock again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_nearby_does_not_starve_a_waiter_far_away() {
+    let server = RedisServer::start().unwrap();
+    let near = locker(&server.url()).await;
+    let road = FaultProxy::start(server.address()).await.unwrap();
+    let far = locker(&format!("redis://{}", road.address())).await;
+    road.delay(Duration::from_millis(10));
+    let turns = Arc::new(AtomicU32::new(0));
+    let loops = tokio::spawn({
+        let turns = Arc::clone(&turns);
+        async move {
+            loop {
+                let guard = near.lock(NAME).wait(SOON).acquire().await.unwrap();
+                pause(Duration::from_millis(100)).await;
+                assert!(guard.release().await.is_clean());
+                turns.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    eventually_async("the loop runs", SOON, || async {
+        (turns.load(Ordering::Relaxed) > 0).then_some(())
+    })
+    .await
+    .unwrap();
+    for _ in 0..3 {
+        let guard = within(SOON, "served", far.lock(NAME).wait(SOON).acquire()).await;
+        assert!(guard.unwrap().release().await.is_clean());
+    }
+    loops.abort();
 }

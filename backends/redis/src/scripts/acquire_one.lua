@@ -1,5 +1,5 @@
 -- Takes a free lock, in as few calls as it takes.
--- KEYS: the lock; the counter of its bucket; for one who will wait, a mark that says so.
+-- KEYS: the lock; the counter of its bucket.
 -- ARGV: owner, TTL in ms, holder and meta.
 -- Answers as take_and_free.lua does for each lock.
 local time = redis.call('TIME')
@@ -30,8 +30,4 @@ if string.sub(value, 1, 32) == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   return string.sub(value, 34, 49)
 end
-local left = redis.call('PTTL', KEYS[1])
-if KEYS[3] and left > 0 then
-  redis.call('SET', KEYS[3], 1, 'PX', left)
-end
-return {value, left}
+return {value, redis.call('PTTL', KEYS[1])}

@@ -1,5 +1,5 @@
 -- Takes a place in the line of those who wait for a lock, renews it, or gives it up.
--- KEYS: the line; the key of this place.
+-- KEYS: the line; the key of this place; the mark that older versions look for instead of the line.
 -- ARGV: the waiter; the lease of a place in ms; whether it is given up: 1 or 0.
 -- Answers how many are ahead, and the waiter right ahead, or an empty text.
 --
@@ -34,6 +34,7 @@ else
   -- Seldom made anew: its end wakes whoever is behind, as if the place was given up. A waiter that
   -- died leaves it for so long.
   call('SET', KEYS[2], '', 'NX', 'PX', lease * 15)
+  call('SET', KEYS[3], 1, 'PX', lease)
 end
 if kept[1] then
   call('SET', KEYS[1], table.concat(kept), 'PX', lease * 3)

@@ -1,5 +1,5 @@
 -- Frees locks that are ours.
--- KEYS: n locks; then, where it is asked for, n marks of those who wait.
+-- KEYS: n locks; then, where it is asked for, their n lines of those who wait.
 -- ARGV: for each lock what its value must start with.
 -- Answers 1 when all were freed and no more was asked; otherwise, one for each lock: 0 it was not ours; 1 freed; 2 freed,
 -- and nobody waits; 3 freed, and somebody waits.

@@ -1,5 +1,5 @@
 -- Frees a lock if it is ours.
--- KEYS: the lock; where it is asked for, the mark of those who wait.
+-- KEYS: the lock; where it is asked for, the line of those who wait.
 -- ARGV: what its value must start with.
 -- Answers as release.lua does for each lock.
 local value = redis.pcall('GET', KEYS[1])

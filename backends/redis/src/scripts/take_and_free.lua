@@ -1,9 +1,9 @@
 -- Takes free locks, for owners that differ from lock to lock, and frees locks that are ours. All have different names.
--- KEYS: n locks to take, in the order of their buckets; the m counters of these buckets, in the same order; for those who
--- will wait, n marks that say so; the locks to free.
--- ARGV: m; how many marks there are; TTL in ms and holder and meta, where they are the same for all, or two empty texts;
--- the owners, 32 digits each, as one text; for each lock to take TTL and holder and meta where they are not the same; for
--- each lock to free what its value must start with.
+-- KEYS: n locks to take, in the order of their buckets; the m counters of these buckets, in the same order; the locks to
+-- free.
+-- ARGV: m; TTL in ms and holder and meta, where they are the same for all, or two empty texts; the owners, 32 digits each,
+-- as one text; for each lock to take TTL and holder and meta where they are not the same; for each lock to free what its
+-- value must start with.
 -- Answers for the locks to take: one token when all were granted under the same one; otherwise, one for each: the token of
 -- a grant; {value, TTL left} of a lock that somebody holds; -1 for a key that holds no lock of ours; -2 when the counter is
 -- used up. Where there are locks to free it answers with two: this, and as release.lua does.
@@ -11,7 +11,7 @@
 -- Tokens and times are texts of 16 digits, which compare like the numbers they are. What one step grants in one bucket has
 -- the same token: they are locks of different names.
 local call, sub, keys, argv = redis.call, string.sub, KEYS, ARGV
-local m, marks, ttl, label, owners = tonumber(argv[1]), tonumber(argv[2]), argv[3], argv[4], argv[5]
+local m, ttl, label, owners = tonumber(argv[1]), argv[2], argv[3], argv[4]
 local shared = ttl ~= ''
 local n = #owners / 32
 local time = call('TIME')
@@ -49,7 +49,7 @@ if plain < n then
   for i = plain + 1, n do
     local key, owner, token = keys[i], sub(owners, i * 32 - 31, i * 32), now
     if not shared then
-      ttl, label = argv[i * 2 + 4], argv[i * 2 + 5]
+      ttl, label = argv[i * 2 + 3], argv[i * 2 + 4]
       rest = ' ' .. now .. ' ' .. now .. ' - ' .. label
     end
     local tail = rest
@@ -77,11 +77,7 @@ if plain < n then
         call('PEXPIRE', key, ttl)
         taken[i] = sub(value, 34, 49)
       else
-        local left = call('PTTL', key)
-        if marks > 0 and left > 0 then
-          call('SET', keys[n + m + i], 1, 'PX', left)
-        end
-        taken[i] = {value, left}
+        taken[i] = {value, call('PTTL', key)}
       end
     end
   end
@@ -102,7 +98,7 @@ end
 if set[1] then
   call('MSET', unpack(set))
 end
-local before, starts = n + m + marks, shared and 5 or 5 + 2 * n
+local before, starts = n + m, shared and 4 or 4 + 2 * n
 local last = #keys - before
 if last == 0 then
   return taken

@@ -39,6 +39,10 @@ pub(crate) const CASES: &[Spec] = &[
         "a waiting client gets the lock although another client's tasks keep it busy"
     ),
     case!(
+        handover::lone_task_lets_another_client_in,
+        "a waiting client gets the lock although one task of another takes it again at once"
+    ),
+    case!(
         handover::limit_of_zero_releases_every_time,
         "with a limit of zero tasks still all get the lock"
     ),
@@ -206,9 +210,17 @@ async fn excludes_other_clients(cx: Context) -> Outcome {
 }
 
 async fn lets_another_client_in(cx: Context) -> Outcome {
+    lets_in(&cx, 4).await
+}
+
+async fn lone_task_lets_another_client_in(cx: Context) -> Outcome {
+    lets_in(&cx, 1).await
+}
+
+async fn lets_in(cx: &Context, busy_tasks: usize) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
-    let busy = keep_busy(&one, &name, cx.long(), 4, &history);
+    let busy = keep_busy(&one, &name, cx.long(), busy_tasks, &history);
     sleep(Duration::from_millis(100)).await;
     for turn in 0..3 {
         let guard = match within(2 * SOON, take_within(&two, &name, 2 * SOON)).await {
