@@ -189,7 +189,7 @@ impl DistLock for RedisLock {
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let store = self.open()?;
-        let op = if store.ways().runs.looks(lease.owner, store.clock().now()) {
+        let op = if store.ways().looks.looks(lease.owner, store.clock().now()) {
             What::ReleaseAndLook(lease.clone())
         } else {
             What::Release(lease.clone())
@@ -216,7 +216,7 @@ impl DistLock for RedisLock {
         match store.submit(Some(&lease.name), op).await? {
             Answer::HandedOver(handed) => {
                 if let HandOver::Done(_) = &handed {
-                    store.ways().runs.passed(lease.owner, next.owner);
+                    store.ways().looks.handed_over(lease.owner, next.owner);
                 }
                 Ok(handed)
             }

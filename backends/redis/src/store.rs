@@ -22,10 +22,10 @@ use crate::{
     error::BACKEND,
     exchange::Call,
     history::Histories,
+    looks::Looks,
     names::{Names, SLOTS},
     op::{self, Answer, Kind, Op, What},
     request::{self, Replies},
-    runs::Runs,
     topology::{NoOlder, Router},
     verbatim::Verbatim,
     waiters::Waiters,
@@ -56,7 +56,7 @@ pub(crate) struct Ways {
     pub(crate) router: Router,
     pub(crate) names: Names,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) runs: Arc<Runs>,
+    pub(crate) looks: Arc<Looks>,
     histories: Arc<Histories>,
     verbatim: Arc<Verbatim>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Ways {
 /// What all handles of a store know together.
 #[derive(Clone, Debug)]
 struct Memory {
-    runs: Arc<Runs>,
+    looks: Arc<Looks>,
     histories: Arc<Histories>,
     verbatim: Arc<Verbatim>,
 }
@@ -90,7 +90,7 @@ impl Store {
         let waiters = Arc::<Waiters>::default();
         let dialer = Dialer::new(config, clock, Arc::clone(&waiters))?;
         let memory = Memory {
-            runs: Arc::default(),
+            looks: Arc::default(),
             histories: Arc::new(Histories::new()),
             verbatim: Arc::default(),
         };
@@ -102,7 +102,7 @@ impl Store {
         let waiters = Arc::<Waiters>::default();
         let dialer = self.ways.router.dialer.again(Arc::clone(&waiters));
         let memory = Memory {
-            runs: Arc::clone(&self.ways.runs),
+            looks: Arc::clone(&self.ways.looks),
             histories: Arc::clone(&self.ways.histories),
             verbatim: Arc::clone(&self.ways.verbatim),
         };
@@ -125,7 +125,7 @@ impl Store {
             router,
             names,
             waiters,
-            runs: memory.runs,
+            looks: memory.looks,
             histories: memory.histories,
             verbatim: memory.verbatim,
         });

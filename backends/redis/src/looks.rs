@@ -19,7 +19,7 @@ use distlock_core::{Moment, OwnerId};
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Runs {
+pub(crate) struct Looks {
     // A std mutex: held for one operation of the set.
     owners: Mutex<HashSet<OwnerId>>,
     len: AtomicUsize,
@@ -27,9 +27,9 @@ pub(crate) struct Runs {
     sampled: AtomicU64,
 }
 
-impl Runs {
+impl Looks {
     /// A lock passed from one owner to the next.
-    pub(crate) fn passed(&self, from: OwnerId, to: OwnerId) {
+    pub(crate) fn handed_over(&self, from: OwnerId, to: OwnerId) {
         let mut owners = self.owners();
         owners.remove(&from);
         if owners.len() >= MOST {
@@ -80,38 +80,38 @@ mod tests {
     use super::*;
 
     /// How many of the releases ask, with so much time from one to the next.
-    fn asks(runs: &Runs, releases: u32, each: Duration) -> u32 {
+    fn asks(looks: &Looks, releases: u32, each: Duration) -> u32 {
         let mut now = Moment::from_boot(Duration::from_secs(100));
         let mut asked = 0;
         for _ in 0..releases {
             now = now + each;
-            asked += u32::from(runs.looks(OwnerId::new(), now));
+            asked += u32::from(looks.looks(OwnerId::new(), now));
         }
         asked
     }
 
     #[test]
     fn few_of_many_releases_ask_and_most_of_few() {
-        let runs = Runs::default();
-        let few = asks(&runs, 100_000, Duration::from_micros(10));
+        let looks = Looks::default();
+        let few = asks(&looks, 100_000, Duration::from_micros(10));
         assert!((50..5000).contains(&few), "{few}");
-        let most = asks(&runs, 1000, Duration::from_millis(150));
+        let most = asks(&looks, 1000, Duration::from_millis(150));
         assert!((500..1000).contains(&most), "{most}");
     }
 
     #[test]
     fn a_run_ends_with_its_last_owner() {
-        let runs = Runs::default();
+        let looks = Looks::default();
         let owners: Vec<_> = (0..3).map(|_| OwnerId::new()).collect();
-        assert!(!runs.ended(owners[0]));
-        runs.passed(owners[0], owners[1]);
-        runs.passed(owners[1], owners[2]);
-        assert!(!runs.ended(owners[1]));
-        assert!(runs.ended(owners[2]));
-        assert!(!runs.ended(owners[2]));
+        assert!(!looks.ended(owners[0]));
+        looks.handed_over(owners[0], owners[1]);
+        looks.handed_over(owners[1], owners[2]);
+        assert!(!looks.ended(owners[1]));
+        assert!(looks.ended(owners[2]));
+        assert!(!looks.ended(owners[2]));
         for _ in 0..2 * MOST {
-            runs.passed(OwnerId::new(), OwnerId::new());
+            looks.handed_over(OwnerId::new(), OwnerId::new());
         }
-        assert!(runs.owners().len() <= MOST);
+        assert!(looks.owners().len() <= MOST);
     }
 }
