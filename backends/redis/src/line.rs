@@ -122,7 +122,12 @@ impl RedisLine {
                 tracked: false,
             };
             match ways.router.ask(tracked).await {
-                Ok(heard) if heard.replies == [Value::Int(0)] && look < LOOKS => continue,
+                Ok(heard) if heard.replies == [Value::Int(0)] => {
+                    self.forget(&key).await;
+                    if look < LOOKS {
+                        continue;
+                    }
+                }
                 Ok(heard) => ahead.tracked = heard.tells && heard.replies == [Value::Int(1)],
                 Err(_) => {}
             }
@@ -164,6 +169,17 @@ impl RedisLine {
         }
         if let Err(error) = self.store.ways().router.ask(self.call(true)).await {
             tracing::debug!(%error, "a place in the line was not given up");
+        }
+    }
+
+    /// Has the server forget a place that it is to tell of and that is gone already: nobody would
+    /// change its key any more, so the server would remember it for good.
+    async fn forget(&self, place: &str) {
+        let mut change = redis::cmd("SET");
+        change.arg(place).arg("").arg("PX").arg(1);
+        let call = Call::plain(self.bucket, vec![change]);
+        if let Err(error) = self.store.ways().router.ask(call).await {
+            tracing::debug!(%error, "the server still remembers a place that is gone");
         }
     }
 
