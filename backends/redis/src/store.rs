@@ -204,7 +204,7 @@ impl fmt::Debug for Store {
 impl Ways {
     /// Sends operations of one kind, in the order of their keys, and answers each.
     async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Vec<Reply<Answer>> {
-        if let (Kind::TakeAndFree, [op]) = (kind, ops)
+        if let (Kind::TakeAndFree | Kind::ReleaseAndLook, [op]) = (kind, ops)
             && let Some(answer) = self.compare_and_delete(op).await
         {
             return vec![Reply::Done(answer)];
@@ -281,7 +281,7 @@ impl Ways {
     /// Releases one lock without a script, where the server can. `None` when that did not release it: the value may stand
     /// there in another form, which a script can tell.
     async fn compare_and_delete(&self, op: &Op) -> Option<Result<Answer>> {
-        let What::Release(lease) = &op.what else {
+        let (What::Release(lease) | What::ReleaseAndLook(lease)) = &op.what else {
             return None;
         };
         let how = self.router.only_link()?.compare_delete()?;
@@ -294,7 +294,11 @@ impl Ways {
         {
             Ok(heard) if heard.replies == [Value::Int(1)] => {
                 let news = self.news(&heard.link, None);
-                Some(self.read(op, &Value::Int(1), &heard.link, &news))
+                let code = match &op.what {
+                    What::ReleaseAndLook(_) => self.look(op).await,
+                    _ => 1,
+                };
+                Some(self.read(op, &Value::Int(code), &heard.link, &news))
             }
             Ok(_) => None,
             Err(error) if error.did_not_happen() => {
@@ -306,6 +310,17 @@ impl Ways {
                 None
             }
             Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// What the script that releases would answer of those who wait, after the lock was released.
+    async fn look(&self, op: &Op) -> i64 {
+        let mut look = redis::cmd("EXISTS");
+        look.arg(self.names.line(&op.target).line);
+        let look = Call::plain(op.target.bucket, vec![look]);
+        match self.router.ask(look).await.as_ref().map(|it| &*it.replies) {
+            Ok([Value::Int(waits)]) => 2 + waits,
+            _ => 1,
         }
     }
 
@@ -363,12 +378,8 @@ impl Ways {
             {
                 histories.confirmed(bucket, lease);
             }
-            (What::Release(lease), _) => {
+            (What::Release(lease) | What::ReleaseAndLook(lease), _) => {
                 histories.forget(lease.owner);
-            }
-            (What::ReleaseAndLook(lease), _) => {
-                histories.forget(lease.owner);
-                self.verbatim.strike_off(lease.owner);
             }
             (
                 What::Acquire(request) | What::Contend(request),

@@ -39,11 +39,6 @@ impl Verbatim {
         Some(format!("{start} {token} - {label}"))
     }
 
-    /// A lock was released by script.
-    pub(crate) fn strike_off(&self, owner: OwnerId) {
-        self.labels().remove(&owner);
-    }
-
     fn labels(&self) -> MutexGuard<'_, HashMap<OwnerId, Box<str>>> {
         self.labels.lock().unwrap_or_else(PoisonError::into_inner)
     }

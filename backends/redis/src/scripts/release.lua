@@ -13,7 +13,8 @@ for i = 1, n do
   if value and find(value, ARGV[i], 1, true) == 1 then
     freed = freed + 1
     free[freed] = KEYS[i]
-    answers[i] = look and 2 + call('EXISTS', KEYS[n + i]) or 1
+    local waits = look and redis.pcall('EXISTS', KEYS[n + i])
+    answers[i] = type(waits) == 'number' and 2 + waits or 1
   else
     answers[i] = 0
   end

@@ -5,5 +5,6 @@
 local value = redis.pcall('GET', KEYS[1])
 if type(value) ~= 'string' or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
-if KEYS[2] then return 2 + redis.call('EXISTS', KEYS[2]) end
-return 1
+-- What could not be looked at does not undo the release.
+local waits = KEYS[2] and redis.pcall('EXISTS', KEYS[2])
+return type(waits) == 'number' and 2 + waits or 1
