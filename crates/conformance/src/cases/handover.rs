@@ -331,7 +331,7 @@ async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
 async fn ttl_is_the_next_ones(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&locker, &name, cx.short()).await?;
+    let guard = take(&locker, &name, cx.kept()).await?;
     let waiting = start({
         let (locker, name) = (locker.clone(), name.clone());
         async move { take_within(&locker, &name, Duration::from_secs(30)).await }
@@ -345,7 +345,7 @@ async fn ttl_is_the_next_ones(cx: Context) -> Outcome {
         fail!("no guard");
     };
     ensure!(
-        next.remaining() > cx.short(),
+        next.remaining() > cx.kept(),
         "{:?} remain of {:?}",
         next.remaining(),
         next.ttl()

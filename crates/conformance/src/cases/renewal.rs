@@ -91,7 +91,7 @@ async fn held_for_several_ttls(cx: Context) -> Outcome {
 }
 
 async fn many_guards_are_kept(cx: Context) -> Outcome {
-    let (locker, ttl) = (cx.locker().await?, cx.short() * 2);
+    let (locker, ttl) = (cx.locker().await?, cx.kept());
     let takes = (0..30).map(|number| {
         let (locker, name) = (locker.clone(), cx.name(&number.to_string()));
         start(async move { take(&locker, &name, ttl).await })
@@ -107,7 +107,7 @@ async fn many_guards_are_kept(cx: Context) -> Outcome {
 
 async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short() * 2, cx.name("a"));
+    let (ttl, name) = (cx.kept(), cx.name("a"));
     let guard = take(&holder, &name, ttl).await?;
     let Some(first) = look(&other, &name)
         .await?
@@ -293,7 +293,7 @@ async fn on_own_runtime<T: Send + 'static>(
     cx: &Context,
     work: impl FnOnce(tokio::runtime::Runtime, Guard) -> T + Send + 'static,
 ) -> Outcome<T> {
-    let (cx, ttl) = (cx.clone(), cx.short());
+    let (cx, ttl) = (cx.clone(), cx.kept());
     let (answer, answered) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let result = tokio::runtime::Builder::new_current_thread()
@@ -378,7 +378,7 @@ async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
 
 async fn stops_with_the_release(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let ttl = cx.short();
+    let ttl = cx.kept();
     for round in 0..6_u64 {
         let name = cx.name(&round.to_string());
         let guard = take(&holder, &name, ttl).await?;
