@@ -1,12 +1,16 @@
 //! The line of processes that wait, and tables of the version before.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use distlock_core::{Locker, SystemClock, Verdict};
-use distlock_harness::servers::postgres::PostgresServer;
+use distlock_harness::{eventually_async, servers::postgres::PostgresServer};
 use distlock_sql::{Postgres, ServerConfig};
 
 use crate::{
+    SOON,
     lines::{a_lock_passes_on, doctor, no_place_stays, tables_of_the_version_before},
     open,
 };
@@ -68,4 +72,47 @@ async fn a_user_who_may_not_make_tables_does_without_the_line() {
     a_lock_passes_on(&owner, &poor, "a").await;
     a_lock_passes_on(&poor, &owner, "a").await;
     assert_eq!(doctor(&poor).await, Verdict::Warn);
+}
+
+/// One that leaves the line does not see who is joining at this moment, and must be heard of all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_joins_while_the_one_ahead_leaves_hears_of_it() {
+    // Somebody who does not hear of it looks again after so long.
+    const LOOKS: Duration = Duration::from_millis(1300);
+    let server = PostgresServer::start().unwrap();
+    let holder = locker(&server.url()).await;
+    let (first, second) = (locker(&server.url()).await, locker(&server.url()).await);
+    let places = async |wanted: &str| {
+        eventually_async("places in the line", SOON, || async {
+            let count = server.sql("SELECT count(*) FROM distributed_line");
+            (count.unwrap() == wanted).then_some(())
+        })
+        .await
+        .unwrap();
+    };
+    let waits = |locker: &Locker| tokio::spawn(locker.lock("a").wait(SOON).acquire());
+    let mut took = Vec::new();
+    for _ in 0..6 {
+        let held = holder.lock("a").wait(SOON).acquire().await.unwrap();
+        let waiting = waits(&first);
+        places("1").await;
+        let open = server.hold_open("SELECT 1 FROM distributed_line FOR UPDATE");
+        let open = open.unwrap();
+        assert!(held.release().await.is_clean());
+        // It holds the lock, and its place cannot be given up yet.
+        let held = waiting.await.unwrap().unwrap();
+        let joined = Instant::now();
+        let waiting = waits(&second);
+        places("2").await;
+        drop(open);
+        assert!(held.release().await.is_clean());
+        let held = waiting.await.unwrap().unwrap();
+        took.push(joined.elapsed());
+        assert!(held.release().await.is_clean());
+        places("0").await;
+        if took.last().is_some_and(|took| *took < LOOKS - LOOKS / 4) {
+            return;
+        }
+    }
+    panic!("each time as if nothing had been heard: {took:?}");
 }

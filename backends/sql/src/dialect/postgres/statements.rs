@@ -526,14 +526,14 @@ WITH kept AS (
                           AND (o.ticket, o.waiter) < (k.ticket, k.waiter))
     FROM kept k";
 
-/// `$1` names, `$2` waiters, `$3` where those behind are told, `$4` what comes before the name there.
+/// `$1` names, `$2` waiters, `$3` where those behind are told, `$4` what comes before the name there. It tells also when nobody
+/// is seen behind: somebody may be joining at this moment, and neither statement sees what the other has not committed.
 const LEAVE_LINES: &str = "
 WITH gone AS (
     DELETE FROM distributed_line
      WHERE lock_name = ANY ($1::text[]) AND (waiter = ANY ($2::int8[]) OR expires_at <= clock_timestamp())
-) SELECT pg_notify($3, $4 || behind.lock_name)
-    FROM (SELECT DISTINCT lock_name FROM distributed_line
-           WHERE lock_name = ANY ($1::text[]) AND NOT waiter = ANY ($2::int8[])) behind";
+    RETURNING lock_name
+) SELECT pg_notify($3, $4 || left_line.lock_name) FROM (SELECT DISTINCT lock_name FROM gone) left_line";
 
 const CLEAR_LINES: &str = "DELETE FROM distributed_line WHERE expires_at <= clock_timestamp()";
 
