@@ -366,7 +366,13 @@ impl Inner {
                 let marked = ending.ban.is_none_or(|ban| now.ban.as_ref() == Some(ban));
                 (gone && marked).then_some(Put::Stored)
             };
-            if self.directory.put(uid, version, &record, landed).await? == Put::Conflict {
+            let until = self.clock.now() + self.timers.kick_budget;
+            let may_wait = || self.clock.now() < until;
+            let put = self
+                .directory
+                .put(uid, version, &record, landed, may_wait)
+                .await?;
+            if put == Put::Conflict {
                 continue;
             }
             for revocation in &revoked {

@@ -10,12 +10,12 @@ use crate::{
     gate::Pass,
     grant::Granted,
     ident::SessionKey,
-    live::Phase,
+    live::{Live, Phase},
     login::{LoginOutcome, Run, denied, overtaken},
     offline::{Code, Offline},
     record::UserRecord,
     session::Session,
-    wait::jitter,
+    wait::{jitter, patiently},
 };
 
 impl Run {
@@ -58,11 +58,11 @@ impl Run {
                 self.took_over("remote");
             }
         }
-        let mut record = self.settle(&gone).await?;
+        let mut record = self.settle(&live, &gone).await?;
         record.settle(|key| here.contains(key));
         self.settle_here(here);
         if inner.confirm == Confirm::Strict {
-            let Some(now) = self.wait_for_all(record).await? else {
+            let Some(now) = self.wait_for_all(&live, record).await? else {
                 return Ok(self.busy());
             };
             record = now;
@@ -91,13 +91,19 @@ impl Run {
         Ok(LoginOutcome::Admitted(session))
     }
 
-    async fn settle(&self, gone: &[SessionKey]) -> Result<UserRecord> {
-        let inner = &self.inner;
-        if gone.is_empty() {
-            Ok(inner.directory.read(&self.login.uid).await?.record)
-        } else {
-            inner.settle(&self.login.uid, gone).await
-        }
+    /// What the directory says now, and takes these sessions out of it. The login was granted: it is not given up because the
+    /// store is away for a moment, when older sessions may have been told to go already. With the node's lease it is void.
+    async fn settle(&self, live: &Live, gone: &[SessionKey]) -> Result<UserRecord> {
+        let (inner, uid) = (&self.inner, &self.login.uid);
+        let may_wait = || live.incarnation.lease.is_valid() && !self.gone.is_cancelled();
+        let settled = patiently(&*inner.clock, may_wait, || async move {
+            if gone.is_empty() {
+                Ok(inner.directory.read(uid).await?.record)
+            } else {
+                inner.settle(uid, gone).await
+            }
+        });
+        settled.await
     }
 
     /// No client waits until the directory says, too, that sessions of this node are gone. Should that fail, the next login, or
@@ -116,7 +122,11 @@ impl Run {
 
     /// Strict confirmation: until nothing is pending. A node that can neither be reached nor renew its lease is dead after one
     /// lease, so this ends soon after that at the latest; `None` = it did not, and the login is given up.
-    async fn wait_for_all(&self, mut record: UserRecord) -> Result<Option<UserRecord>> {
+    async fn wait_for_all(
+        &self,
+        live: &Live,
+        mut record: UserRecord,
+    ) -> Result<Option<UserRecord>> {
         let inner = &self.inner;
         let until = inner.clock.now() + inner.timers.node_lease + inner.timers.kick_budget;
         while !record.revocations.is_empty() {
@@ -131,7 +141,7 @@ impl Run {
             let gone = inner
                 .kick_all(&self.login.uid, &pending, inner.timers.peer_deadline, None)
                 .await;
-            record = self.settle(&gone).await?;
+            record = self.settle(live, &gone).await?;
         }
         Ok(Some(record))
     }

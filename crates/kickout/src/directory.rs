@@ -25,9 +25,9 @@ use crate::{
 pub(crate) const AT_ONCE: usize = 16;
 /// How often a change is tried on a record that others keep changing.
 const ROUNDS: u32 = 16;
-/// How often a write whose reply was lost is looked up before it is reported as unknown.
-const LOOKUPS: u32 = 5;
+/// Between two looks at a write whose reply was lost: longer each time, up to the longest.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
@@ -146,14 +146,15 @@ impl Directory {
         }))
     }
 
-    /// Writes a record on top of the version that was read. A lost reply is looked up until it is known: `landed` says what
-    /// a record tells about this write.
+    /// Writes a record on top of the version that was read. A lost reply is looked up until it is known, or until `may_wait`
+    /// says that the time for it is over: `landed` says what a record tells about this write.
     pub(crate) async fn put(
         &self,
         uid: &Uid,
         version: Option<Version>,
         record: &UserRecord,
         landed: impl Fn(&UserRecord) -> Option<Put> + Send,
+        may_wait: impl Fn() -> bool,
     ) -> Result<Put> {
         let mut unknown = match self.write(uid, version, record).await {
             Ok(Written::Stored(_)) => return Ok(Put::Stored),
@@ -164,9 +165,13 @@ impl Directory {
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => error,
             Err(error) => return Err(error),
         };
-        for round in 0..LOOKUPS {
+        for round in 0.. {
             if round > 0 {
-                self.clock.sleep(LOOKUP_PAUSE * round).await;
+                if !may_wait() {
+                    break;
+                }
+                let pause = LOOKUP_PAUSE.saturating_mul(round);
+                self.clock.sleep(pause.min(LONGEST_LOOKUP_PAUSE)).await;
             }
             let now = match self.read(uid).await {
                 Ok(now) => now,

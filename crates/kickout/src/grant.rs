@@ -19,6 +19,7 @@ use crate::{
     policy::Idle,
     record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
     resume::ResumeToken,
+    wait::patiently,
 };
 
 /// What one run under the lock came to.
@@ -51,8 +52,21 @@ impl Run {
         resume: Option<&ResumeToken>,
         idle: &Idle,
     ) -> Result<Step> {
+        let clock = &*self.inner.clock;
+        let until = clock.now() + self.inner.timers.lock_wait;
         for _ in 0..RUNS {
-            let step = self.read_and_write(own, guard, pass, resume, idle).await?;
+            // Unless the write was sent and its outcome is not known, nothing has happened.
+            let step = patiently(
+                clock,
+                || guard.is_valid() && clock.now() < until && !self.gone.is_cancelled(),
+                || async move {
+                    match self.read_and_write(own, guard, pass, resume, idle).await {
+                        Err(error) if !error.did_not_happen() => Ok(Err(error)),
+                        step => step.map(Ok),
+                    }
+                },
+            );
+            let step = step.await??;
             if !matches!(step, Step::Again) || !guard.is_valid() {
                 return Ok(step);
             }
@@ -163,7 +177,13 @@ impl Run {
                 None
             }
         };
-        match inner.directory.put(uid, version, &record, landed).await {
+        // Without the store the account's lock ends, and then others decide.
+        let may_wait = || guard.is_valid();
+        let put = inner
+            .directory
+            .put(uid, version, &record, landed, may_wait)
+            .await;
+        match put {
             Ok(Put::Stored) => {
                 if let Some(ban) = ended_ban {
                     inner.ban_has_ended(uid, &ban).await;

@@ -23,7 +23,7 @@ use crate::{
     profiles::Allowed,
     resume::ResumeToken,
     session::Session,
-    wait::{jitter, within},
+    wait::{jitter, patiently, within},
 };
 
 /// How often a login runs again after a lost lock or a lost write.
@@ -274,7 +274,12 @@ impl Run {
                 Some(Ok(pass)) => pass,
             },
         };
-        let idle = self.idle_rivals(resume.as_ref()).await?;
+        let until = competing + inner.timers.lock_wait;
+        let may_wait = || inner.clock.now() < until && !self.gone.is_cancelled();
+        let idle = patiently(&*inner.clock, may_wait, || {
+            self.idle_rivals(resume.as_ref())
+        });
+        let idle = idle.await?;
         for _ in 0..RUNS {
             let guard = tokio::select! {
                 biased;

@@ -2,7 +2,10 @@
 
 use std::{future::Future, time::Duration};
 
-use distlock_core::Clock;
+use distlock_core::{Clock, Result};
+
+/// Between two tries of what a store could not do for a moment, at least; a random time of as much comes on top.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What `future` gives, or `None` when it takes longer than `limit`.
 pub(crate) async fn within<F: Future>(
@@ -14,6 +17,24 @@ pub(crate) async fn within<F: Future>(
         biased;
         output = future => Some(output),
         () = clock.sleep(limit) => None,
+    }
+}
+
+/// Tries a step again while the store cannot do it for the moment and `may_wait` says that it is worth it.
+///
+/// For steps that change nothing when they are done twice.
+pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
+    clock: &dyn Clock,
+    may_wait: impl Fn() -> bool,
+    mut step: impl FnMut() -> F,
+) -> Result<T> {
+    loop {
+        match step().await {
+            Err(error) if error.is_retryable() && may_wait() => {
+                clock.sleep(PAUSE + jitter(PAUSE)).await;
+            }
+            done => return done,
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct Faults {
     replies_lost_after: AtomicU32,
     /// The next put of a `sess/` key is done, its reply is lost, and the link is cut behind it.
     cut_after_next: AtomicBool,
+    /// The same, and the reply arrives.
+    cut_behind_next: AtomicBool,
     /// Requests to lose: of puts of `sess/` keys, before they are done.
     requests_lost: AtomicU32,
     /// Puts of `sess/` keys that are to meet a conflict.
@@ -79,6 +81,10 @@ impl Faults {
         self.cut.store(true, Ordering::SeqCst);
     }
 
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn heal(&self) {
         self.cut.store(false, Ordering::SeqCst);
         self.hangs.store(false, Ordering::SeqCst);
@@ -106,6 +112,11 @@ impl Faults {
     /// The next put of a `sess/` key is done, its reply is lost, and the link is cut behind it.
     pub(crate) fn cut_after_next(&self) {
         self.cut_after_next.store(true, Ordering::SeqCst);
+    }
+
+    /// The next put of a `sess/` key is done and answered, and the link is cut behind it.
+    pub(crate) fn cut_behind_next(&self) {
+        self.cut_behind_next.store(true, Ordering::SeqCst);
     }
 
     /// From now on this record cannot be written, as one whose row somebody else keeps locked.
@@ -260,6 +271,9 @@ impl RecordsLayer for Link {
         if self.faults.cut_after_next.swap(false, Ordering::SeqCst) {
             self.faults.cut();
             return Err(unknown());
+        }
+        if self.faults.cut_behind_next.swap(false, Ordering::SeqCst) {
+            self.faults.cut();
         }
         if take(&self.faults.replies_lost_after) {
             return Err(unknown());

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use distlock_core::{ErrorKind, Expect, RecordKey};
 use distlock_kickout::{
-    Code, Confirm, LoggedOut, LoginOutcome, Phase, Session, Transition, UserRecord,
+    Builder, Code, Confirm, LoggedOut, LoginOutcome, Phase, Session, Transition, UserRecord,
 };
 
-use crate::cluster::{Cluster, eventually, login, pause, soon, timers, told, uid};
+use crate::cluster::{Cluster, PATIENCE, eventually, login, pause, soon, timers, told, uid};
 
 #[tokio::test]
 async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back() {
@@ -72,6 +72,46 @@ async fn a_takeover_whose_reply_was_lost_ends_the_old_session() {
             record.revocations.is_empty() && record.slots.len() == usize::from(somebody_else_comes)
         })
         .await;
+    }
+}
+
+/// The old session may have been told to go when the store goes away: were the login given up, nobody would be in.
+#[tokio::test]
+async fn a_login_that_was_written_outlasts_a_store_that_is_away_for_a_moment() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    timers.node_lease = Duration::from_secs(600);
+    timers.lock_ttl = PATIENCE;
+    for reply_is_lost in [true, false] {
+        for confirm in [Confirm::Available, Confirm::Strict] {
+            let at = |node: &str| format!("{node}-{reply_is_lost}-{confirm:?}");
+            let build = |node: &str| {
+                let with = |builder: Builder| builder.timers(timers.clone()).confirm(confirm);
+                (at(node), with)
+            };
+            let ((first, with), (second, with_too)) = (build("n1"), build("n2"));
+            let n1 = cluster.node_with(&first, with).await;
+            let n2 = cluster.node_with(&second, with_too).await;
+            let anna = uid(&at("anna"));
+            let phone = n1.admit(&anna, "phone").await;
+            if reply_is_lost {
+                n2.faults.cut_after_next();
+            } else {
+                n2.faults.cut_behind_next();
+            }
+            let pc = n2.kick.login(login(&anna, "pc"));
+            let outage = async {
+                eventually("the cut", || async { n2.faults.is_cut() }).await;
+                pause(Duration::from_secs(1)).await;
+                n2.faults.heal();
+            };
+            let (pc, ()) = tokio::join!(soon("the login", pc), outage);
+            match pc {
+                Ok(LoginOutcome::Admitted(pc)) => assert!(pc.check().is_ok()),
+                other => panic!("reply lost: {reply_is_lost}, {confirm:?}: {other:?}"),
+            }
+            assert_eq!(told(&phone).await.code, Code::Superseded);
+        }
     }
 }
 
