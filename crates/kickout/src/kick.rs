@@ -204,10 +204,9 @@ impl Inner {
         if live.generation() > request.gen_max {
             return refused();
         }
-        let mut notice = Offline::new(request.reason).by(request.by_device.clone(), request.by_gen);
-        if let Some(text) = &request.text {
-            notice = notice.reason(text.clone());
-        }
+        let notice = Offline::new(request.reason)
+            .by(request.by_device.clone(), request.by_gen)
+            .reason(request.text.clone());
         // Whoever kicks has taken it out of the directory before.
         let ended = self.end(&live, notice, false, |event| {
             event.kick_id = Some(request.kick_id);

@@ -15,7 +15,7 @@ use crate::{
     handout::Handout,
     ident::{Boot, Class, Device, Generation, SessionKey, Uid},
     offline::{Code, Offline},
-    record::Slot,
+    record::{Slot, UserRecord},
 };
 
 /// Messages that may wait for one session.
@@ -149,6 +149,18 @@ impl Live {
     pub(crate) fn idle(&self, now: Moment) -> Duration {
         let heard = Duration::from_micros(self.heard.load(Ordering::Relaxed));
         now.since_boot().saturating_sub(heard)
+    }
+
+    /// What its client is told, where its account's record says that the session is over.
+    pub(crate) fn is_over_in(&self, record: &UserRecord) -> Option<Offline> {
+        if let Some(revocation) = record.revocations.iter().find(|it| it.key == self.key) {
+            return Some(revocation.notice());
+        }
+        if record.slot_of(&self.key).is_some() || !record.is_over(&self.slot, self.generation()) {
+            return None;
+        }
+        let by = record.slots.get(&self.slot).map(|it| it.device.clone());
+        Some(Offline::new(Code::Superseded).by(by, Some(record.r#gen)))
     }
 
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name it. Answers whether this call did it.

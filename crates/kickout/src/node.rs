@@ -1,6 +1,7 @@
 //! This node's own lease: taken at the start, watched, and taken anew after a loss, under a higher boot number.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,15 +15,18 @@ use tokio::sync::watch;
 use crate::{
     event::Transition,
     flow::Inner,
-    ident::Boot,
+    ident::{Boot, SessionId},
     live::Incarnation,
     nodes::{NodeMeta, NodeState},
     offline::{Code, Offline},
-    wait::jitter,
+    wait::{jitter, within},
 };
 
 /// Pause between attempts to come back after a loss.
 const REJOIN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Records that are read at a time.
+const LOOKED_UP: usize = 256;
 
 /// How long a start waits for a predecessor's lease in silence.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -127,7 +131,7 @@ impl Inner {
                 () = self.stop.cancelled() => break,
                 reason = guard.lost() => reason,
             };
-            self.fence(&reason.to_string());
+            self.fence(&reason.to_string()).await;
             drop(guard);
             guard = loop {
                 tokio::select! {
@@ -157,16 +161,37 @@ impl Inner {
         self.events.emit(Transition::NodeDown, |_| {});
     }
 
-    /// Others may soon take this incarnation for dead: nothing of it may go on.
-    fn fence(&self, reason: &str) {
+    /// Others may soon take this incarnation for dead: nothing of it may go on, and since the lease ended nothing does.
+    async fn fence(&self, reason: &str) {
         self.own.end();
         metrics::counter!("distlock_self_fence_total").increment(1);
         tracing::error!(node = %self.node, reason, "node lost its lease and ends its sessions");
         self.events.emit(Transition::NodeFenced, |event| {
             event.result = Some(reason.to_owned());
         });
+        let mut over = HashMap::new();
+        let looking = self.look_who_is_over(&mut over);
+        within(&*self.clock, self.timers.peer_deadline, looking).await;
         for live in self.registry.all() {
-            self.end(&live, Offline::new(Code::NodeFenced), false, |_| {});
+            let notice = over
+                .remove(&live.key.session)
+                .unwrap_or_else(|| Offline::new(Code::NodeFenced));
+            self.end(&live, notice, false, |_| {});
+        }
+    }
+
+    /// Whose account has gone elsewhere while this node stood still: those clients are not invited to come back. Often the
+    /// store is away when a node loses its lease, so it is asked once, and for a short time.
+    async fn look_who_is_over(&self, over: &mut HashMap<SessionId, Offline>) {
+        for some in self.registry.all().chunks(LOOKED_UP) {
+            let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
+            let Ok(records) = self.directory.read_many(&uids).await else {
+                return;
+            };
+            for (live, seen) in some.iter().zip(records) {
+                let notice = seen.ok().and_then(|seen| live.is_over_in(&seen.record));
+                over.extend(notice.map(|notice| (live.key.session, notice)));
+            }
         }
     }
 }

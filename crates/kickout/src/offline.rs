@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{Device, Generation};
+use crate::{
+    ident::{Device, Generation},
+    login::Intent,
+};
 
 /// Why a session ends. The numbers are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,6 +60,18 @@ impl Code {
             Self::Superseded | Self::Replaced | Self::AdminKick | Self::Banned => Retry::Never,
             Self::Denied | Self::Busy => Retry::Later,
             Self::Draining | Self::HeartbeatLost | Self::NodeFenced => Retry::Now,
+        }
+    }
+
+    /// How a client that comes back says what it wants. One that comes back by itself resumes: should somebody else have
+    /// logged in meanwhile, it is turned away instead of throwing that session out.
+    #[must_use]
+    pub const fn intent(self) -> Intent {
+        match self {
+            Self::Draining | Self::HeartbeatLost | Self::NodeFenced | Self::Busy => Intent::Resume,
+            Self::Superseded | Self::Replaced | Self::AdminKick | Self::Denied | Self::Banned => {
+                Intent::Login
+            }
         }
     }
 
@@ -130,6 +145,9 @@ pub struct Offline {
     pub retry: Retry,
     /// When to come back, where that applies.
     pub retry_after_ms: u64,
+    /// The intent of a login that comes back.
+    #[serde(default)]
+    pub intent: Intent,
     /// The device that took over.
     pub by_device: Option<Device>,
     /// The generation that took over.
@@ -147,14 +165,18 @@ impl Offline {
             reason: code.text().into(),
             retry: code.retry(),
             retry_after_ms: 0,
+            intent: code.intent(),
             by_device: None,
             r#gen: None,
             grace_ms: 0,
         }
     }
 
-    pub(crate) fn reason(mut self, reason: impl Into<String>) -> Self {
-        self.reason = reason.into();
+    /// Why, for people, where somebody gave a text.
+    pub(crate) fn reason(mut self, reason: Option<String>) -> Self {
+        if let Some(reason) = reason {
+            self.reason = reason;
+        }
         self
     }
 
@@ -192,6 +214,9 @@ mod tests {
                 code.websocket() >= 4500,
                 code.retry() == Retry::Never || code == Code::Denied
             );
+            // Whoever comes back by itself must not throw anybody out.
+            let resumes = code.intent() == Intent::Resume;
+            assert_eq!(resumes, code.websocket() < 4500, "{code:?}");
         }
         assert!(Code::try_from(0).is_err() && Code::try_from(10).is_err());
     }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::{
     ban::Ban,
     ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
-    offline::Code,
+    offline::{Code, Offline},
 };
 
 /// Format of the record; a reader refuses a higher one.
@@ -105,6 +105,15 @@ pub struct Revocation {
     pub by_gen: Option<Generation>,
     /// The kick.
     pub kick_id: Uuid,
+}
+
+impl Revocation {
+    /// What the session's client is told.
+    pub(crate) fn notice(&self) -> Offline {
+        Offline::new(self.reason)
+            .by(self.by_device.clone(), self.by_gen)
+            .reason(self.text.clone())
+    }
 }
 
 impl Slot {

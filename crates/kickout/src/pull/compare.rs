@@ -89,18 +89,15 @@ impl Inner {
                 return Ok(());
             };
             // Whoever set it could not see this session.
-            let mut notice = Offline::new(Code::Banned);
-            if let Some(reason) = ban.reason {
-                notice = notice.reason(reason);
-            }
+            let notice = Offline::new(Code::Banned).reason(ban.reason);
             self.end(live, notice, false, |_| {});
             return Ok(());
         }
-        let by = record.slots.get(&live.slot).map(|it| it.device.clone());
-        let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
-        self.end(live, notice, false, |event| {
-            event.result = Some("the directory names another session".into());
-        });
+        if let Some(notice) = live.is_over_in(record) {
+            self.end(live, notice, false, |event| {
+                event.result = Some("the directory names another session".into());
+            });
+        }
         Ok(())
     }
 

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, Expect, RecordKey, Store, Written};
+use distlock_core::{ErrorKind, Expect, ManualClock, RecordKey, Store, Written};
 use distlock_kickout::{
-    Code, Confirm, LoggedOut, LoginOutcome, PeerError, Phase, Target, Transition,
+    Code, Confirm, Device, Intent, KickOut, LoggedOut, LoginOutcome, NodeId, PeerError, Phase,
+    Retry, Target, Transition,
 };
 
-use crate::cluster::{Cluster, eventually, soon, timers, told, uid};
+use crate::{
+    cluster::{Cluster, eventually, login, soon, timers, told, uid},
+    link::Link,
+};
 
 #[tokio::test]
 async fn a_dead_node_does_not_block_a_login() {
@@ -100,12 +104,11 @@ async fn a_second_node_of_the_same_name_is_refused() {
     let store = Store::new(cluster.memory.lock(), cluster.memory.records());
     let mut timers = timers();
     timers.node_lease = Duration::from_millis(500);
-    let error =
-        distlock_kickout::KickOut::builder(store, distlock_kickout::NodeId::new("n1").unwrap())
-            .timers(timers)
-            .start()
-            .await
-            .unwrap_err();
+    let error = KickOut::builder(store, NodeId::new("n1").unwrap())
+        .timers(timers)
+        .start()
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(
         error
@@ -199,6 +202,51 @@ async fn the_mark_of_a_drained_node_goes_with_it() {
         cluster.keys("drain/").await == ["drain/n2"]
     })
     .await;
+}
+
+/// A node that stood still reaches the store again when it notices. A device that is told to come back at once, although its
+/// account has gone elsewhere, would be in the way of the one that took over.
+#[tokio::test]
+async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
+    let cluster = Cluster::new();
+    let clock = ManualClock::new();
+    let link = Link::new(cluster.memory.lock(), cluster.memory.records());
+    let builder = KickOut::builder(link.store(clock.clone()), NodeId::new("n1").unwrap());
+    let n1 = builder.timers(timers()).start().await.unwrap();
+    let n2 = cluster.node("n2").await;
+    let users = ["taken", "swept", "left"].map(uid);
+    let mut phones = Vec::new();
+    for user in &users {
+        match n1.login(login(user, "phone")).await.unwrap() {
+            LoginOutcome::Admitted(phone) => phones.push(phone),
+            other => panic!("{other:?}"),
+        }
+    }
+    let _pc = n2.admit(&users[0], "pc").await;
+    let _pc_too = n2.admit(&users[1], "pc").await;
+    // As if the node had been taken for dead, and the record been cleared of it.
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/swept").unwrap();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    let mut record = cluster.record(&users[1]).await.unwrap();
+    record.revocations.clear();
+    let cleared = serde_json::to_vec(&record).unwrap();
+    let expect = Expect::Version(entry.version);
+    records.put(&key, &cleared, expect).await.unwrap();
+
+    // Only now does time pass for it, and the lease is over.
+    clock.advance(timers().node_lease * 2);
+    for (phone, gone) in phones.iter().zip([true, true, false]) {
+        let notice = told(phone).await;
+        let by = notice.by_device.as_ref().map(Device::as_str);
+        let expected = if gone {
+            (Code::Superseded, Retry::Never, Intent::Login, Some("pc"))
+        } else {
+            (Code::NodeFenced, Retry::Now, Intent::Resume, None)
+        };
+        let told = (notice.code, notice.retry, notice.intent, by);
+        assert_eq!(told, expected, "{:?}", phone.uid());
+    }
 }
 
 /// It lost its lease, and another process of its name has it: what that one serves is not its own to end.
