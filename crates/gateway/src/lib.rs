@@ -26,7 +26,8 @@
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! [`run`] does all of it in one call, with a closure for the announcement. What clients and nodes say to each other is in
+//! [`run`] does all of it in one call, with a closure for the announcement; [`Gateway::builder`] takes a store for messages and
+//! a check of accounts of your own. What clients and nodes say to each other is in
 //! proto/README.md.
 //!
 //! # Map
@@ -59,5 +60,5 @@ pub use config::{GatewayConfig, Secret};
 pub use distlock_kickout::{Event, Uid};
 pub use inbox::{OfflineStore, RecordsInbox};
 pub use metering::install_metrics;
-pub use node::{Gateway, Ready, run};
+pub use node::{Builder, Gateway, Ready, run};
 pub use token::{Claims, TokenKey, mint};

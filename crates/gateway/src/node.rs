@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, Store};
-use distlock_kickout::{Event, KickOut, NodeId, Policy};
+use distlock_kickout::{Event, KickOut, NodeId, Policy, Profiles};
 use serde::Serialize;
 use tokio::{net::TcpListener, sync::broadcast, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -16,7 +16,7 @@ use crate::{
         line::{LineListener, Places},
         serve_tcp, serve_websocket,
     },
-    inbox::RecordsInbox,
+    inbox::{OfflineStore, RecordsInbox},
     metering,
     page::Page,
     peer::{GrpcPeers, serve_peers},
@@ -81,16 +81,43 @@ pub async fn run(
     gateway.run(shutdown).await
 }
 
-impl Gateway {
+/// Prepares a [`Gateway`] with parts of the embedder's own.
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    config: GatewayConfig,
+    store: Store,
+    offline: Arc<dyn OfflineStore>,
+    profiles: Option<Arc<dyn Profiles>>,
+}
+
+impl Builder {
+    /// Where messages are kept for accounts that are not logged in; [`RecordsInbox`] unless set.
+    pub fn offline_store(mut self, offline: Arc<dyn OfflineStore>) -> Self {
+        self.offline = offline;
+        self
+    }
+
+    /// What is asked about an account before it may log in, instead of the service at `profile_url`.
+    pub fn profiles(mut self, profiles: Arc<dyn Profiles>) -> Self {
+        self.profiles = Some(profiles);
+        self
+    }
+
     /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a wrong key and for an address that cannot be bound; [`ErrorKind::Timeout`] when a node
-    /// of this name is running; failures of the store.
+    /// As [`Gateway::start`]. [`ErrorKind::InvalidConfig`] as well when there are two answers to who is asked about an account.
     ///
     /// # Cancel safety
-    /// Safe: what was bound and taken is given back.
-    pub async fn start(config: GatewayConfig, store: Store) -> Result<Self> {
+    /// As [`Gateway::start`].
+    pub async fn start(self) -> Result<Gateway> {
+        let Self {
+            config,
+            store,
+            offline,
+            profiles,
+        } = self;
         config.validate()?;
         let key = config.key()?;
         let metrics = metering::handle();
@@ -129,8 +156,17 @@ impl Gateway {
             .route(config.route)
             .timers(timers)
             .peers(Arc::new(peers));
-        if let Some(profiles) = WebProfiles::configured(&config, &node, &clock)? {
-            kick = kick.profiles(Arc::new(profiles));
+        let web = WebProfiles::configured(&config, &node, &clock)?;
+        let profiles = match (profiles, web) {
+            (Some(_), Some(_)) => {
+                let says = "is set, and the program that embeds the node asks somebody itself";
+                return Err(invalid("profile_url", says));
+            }
+            (Some(own), None) => Some(own),
+            (None, web) => web.map(|web| Arc::new(web) as Arc<dyn Profiles>),
+        };
+        if let Some(profiles) = profiles {
+            kick = kick.profiles(profiles);
         }
         let kick = kick.start().await?;
 
@@ -141,7 +177,7 @@ impl Gateway {
             kick: kick.clone(),
             key: key.clone(),
             clock: Arc::clone(&clock),
-            inbox: Arc::new(RecordsInbox::new(store.records())),
+            inbox: offline,
             heartbeat: config.heartbeat,
             grace: config.grace,
             login_timeout: config.login_timeout,
@@ -216,7 +252,7 @@ impl Gateway {
                 }
             }
         });
-        Ok(Self {
+        Ok(Gateway {
             ready,
             kick,
             stop,
@@ -226,6 +262,30 @@ impl Gateway {
             clock,
             grace: config.grace,
         })
+    }
+}
+
+impl Gateway {
+    /// A node over `store`, with parts that may be replaced.
+    pub fn builder(config: GatewayConfig, store: Store) -> Builder {
+        Builder {
+            offline: Arc::new(RecordsInbox::new(store.records())),
+            config,
+            store,
+            profiles: None,
+        }
+    }
+
+    /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for a wrong key and for an address that cannot be bound; [`ErrorKind::Timeout`] when a node
+    /// of this name is running; failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: what was bound and taken is given back.
+    pub async fn start(config: GatewayConfig, store: Store) -> Result<Self> {
+        Self::builder(config, store).start().await
     }
 
     /// Where it listens.
