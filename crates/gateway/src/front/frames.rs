@@ -105,6 +105,9 @@ pub(crate) enum Outbound<'a> {
     Error {
         code: ErrorCode,
         reason: &'a str,
+        /// Of the `send` that it answers.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<&'a str>,
     },
 }
 
@@ -144,8 +147,13 @@ pub(crate) enum ErrorCode {
 pub(crate) enum Refused {
     /// It is no frame of this protocol.
     Garbage,
-    /// It is one, with a value that breaks a rule; which, in at most 200 characters.
-    Value(String),
+    /// It is one, with a value that breaks a rule.
+    Value {
+        /// Which, in at most 200 characters.
+        why: String,
+        /// Of a `send`.
+        id: Option<String>,
+    },
 }
 
 impl Inbound {
@@ -158,6 +166,8 @@ impl Inbound {
         if id.is_some_and(|id| number(name) != Some(id)) {
             return Err(Refused::Garbage);
         }
+        let sent = value.get("id").filter(|_| name == "send");
+        let sent = sent.and_then(Value::as_str).map(str::to_owned);
         let frame = match name {
             "login" => serde_json::from_value(value).map(Self::Login),
             "send" => serde_json::from_str(text).map(Self::Send),
@@ -166,7 +176,10 @@ impl Inbound {
             "logout" => Ok(Self::Logout),
             _ => return Err(Refused::Garbage),
         };
-        frame.map_err(|error| Refused::Value(error.to_string().chars().take(200).collect()))
+        frame.map_err(|error| Refused::Value {
+            why: error.to_string().chars().take(200).collect(),
+            id: sent,
+        })
     }
 }
 
@@ -257,7 +270,7 @@ mod tests {
             ),
             (
                 Outbound::Offline(&Offline::new(Code::Superseded)),
-                r#"{"type":"offline","code":1,"reason":"another device logged in","retry":"never","retry_after_ms":0,"by_device":null,"gen":null,"grace_ms":0}"#,
+                r#"{"type":"offline","code":1,"reason":"another device logged in","retry":"never","retry_after_ms":0,"intent":"login","by_device":null,"gen":null,"grace_ms":0}"#,
                 105,
             ),
         ] {
@@ -286,7 +299,10 @@ mod tests {
             r#"{"type":"login","token":"t","device":""}"#,
             r#"{"type":"send","to":"","body":1,"id":"x"}"#,
         ] {
-            assert!(matches!(parse(wrong), Err(Refused::Value(_))), "{wrong}");
+            let Err(Refused::Value { id, .. }) = parse(wrong) else {
+                panic!("{wrong}")
+            };
+            assert_eq!(id.is_some(), wrong.contains("send"), "{wrong}");
         }
         assert!(matches!(parse(r#"{"type":"ping"}"#), Ok(Inbound::Ping)));
         assert!(matches!(

@@ -1,5 +1,7 @@
 //! The beginning of a connection: one login, or a word why not.
 
+use std::collections::VecDeque;
+
 use distlock_core::ErrorKind;
 use distlock_kickout::{Code, Device, Generation, Login, LoginOutcome, Session, Uid};
 
@@ -18,18 +20,23 @@ pub(super) struct Farewell {
     pub(super) known: bool,
 }
 
-/// Reads the login and logs in. Until then nothing is asked of the store, and everything is bounded in time.
+/// Frames that a client may send before it knows whether its login succeeded. Beyond that nothing is read until it is known.
+const EARLY: usize = 16;
+
+/// Reads the login and logs in. Until then nothing is asked of the store, and everything is bounded in time. What the client
+/// sends behind its login, without waiting for the outcome, is kept in `early`.
 pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
     front: &Front,
     reader: &mut R,
     writer: &mut W,
+    early: &mut VecDeque<Incoming>,
 ) -> Result<Session, Option<Farewell>> {
     let login = first_login(front, reader, writer).await?;
     let uid = front.key.verify(&login.token).map_err(|error| {
         tracing::info!(%error, "a login was refused");
         refused(error.message())
     })?;
-    let admitted = Box::pin(admit(front, reader, writer, uid, login)).await;
+    let admitted = Box::pin(admit(front, reader, writer, early, uid, login)).await;
     admitted.map_err(|farewell| {
         let known = true;
         farewell.map(|farewell| Farewell { known, ..farewell })
@@ -85,6 +92,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
     front: &Front,
     reader: &mut R,
     writer: &mut W,
+    early: &mut VecDeque<Incoming>,
     uid: Uid,
     login: LoginFrame,
 ) -> Result<Session, Option<Farewell>> {
@@ -103,21 +111,23 @@ async fn admit<R: FrameReader, W: FrameWriter>(
                 biased;
                 outcome = &mut login => break outcome,
                 // A client that leaves now takes its login with it.
-                incoming = reader.next() => match understood(incoming)? {
-                    None => {}
-                    Some(Inbound::Ping) => {
-                        let pong = Outbound::Pong.to_frame();
-                        match within(front, front.grace, writer.send(&pong)).await {
-                            Some(Ok(())) => {}
-                            _ => return Err(None),
+                incoming = reader.next(), if early.len() < EARLY => {
+                    let parsed = match &incoming {
+                        Incoming::Frame(text, id) => Some(Inbound::parse(text, *id)),
+                        _ => None,
+                    };
+                    match parsed {
+                        Some(Ok(Inbound::Ping)) => {
+                            let pong = Outbound::Pong.to_frame();
+                            match within(front, front.grace, writer.send(&pong)).await {
+                                Some(Ok(())) => {}
+                                _ => return Err(None),
+                            }
                         }
+                        Some(Ok(_) | Err(Refused::Value { .. })) => early.push_back(incoming),
+                        Some(Err(Refused::Garbage)) | None => drop(understood(incoming)?),
                     }
-                    Some(_) => return Err(failed(
-                        ErrorCode::NotLoggedIn,
-                        "the login is under way",
-                        POLICY_VIOLATION,
-                    )),
-                },
+                }
             }
         }
     };
@@ -201,7 +211,9 @@ fn understood(incoming: Incoming) -> Result<Option<Inbound>, Option<Farewell>> {
                 "not a frame of this protocol",
                 POLICY_VIOLATION,
             )),
-            Err(Refused::Value(why)) => Err(failed(ErrorCode::BadValue, &why, POLICY_VIOLATION)),
+            Err(Refused::Value { why, .. }) => {
+                Err(failed(ErrorCode::BadValue, &why, POLICY_VIOLATION))
+            }
         },
     }
 }
@@ -216,7 +228,8 @@ fn farewell(frame: Frame, code: u16, reason: &'static str) -> Option<Farewell> {
 }
 
 fn failed(code: ErrorCode, reason: &str, close: u16) -> Option<Farewell> {
-    let frame = Outbound::Error { code, reason }.to_frame();
+    let id = None;
+    let frame = Outbound::Error { code, reason, id }.to_frame();
     farewell(frame, close, "protocol error")
 }
 

@@ -1,6 +1,6 @@
 //! One connection from its first frame to its end: the same machine behind every front.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use distlock_core::Moment;
 use distlock_kickout::{Code, Offline, Session};
@@ -56,7 +56,9 @@ async fn converse<R: FrameReader, W: FrameWriter>(
     mut writer: W,
     line: LineHandle,
 ) {
-    let session = match Box::pin(greet(&front, &mut reader, &mut writer)).await {
+    let mut early = VecDeque::new();
+    let greeting = greet(&front, &mut reader, &mut writer, &mut early);
+    let session = match Box::pin(greeting).await {
         Ok(session) => session,
         Err(farewell) => {
             line.abort_on_drop();
@@ -85,6 +87,7 @@ async fn converse<R: FrameReader, W: FrameWriter>(
         session: Arc::new(session),
         front,
         reader,
+        early,
     };
     let clean = conversation.hold(writer).await;
     if !clean {
@@ -99,6 +102,8 @@ struct Conversation<R> {
     session: Arc<Session>,
     front: Front,
     reader: R,
+    /// What the client sent behind its login.
+    early: VecDeque<Incoming>,
 }
 
 /// Why a conversation ends.
@@ -115,6 +120,16 @@ enum Ending {
     Broken(ErrorCode, &'static str),
     /// The session must go.
     Told(Offline),
+}
+
+/// What the client sent next: first what came behind its login.
+///
+/// Cancel safety: as the reader's own.
+async fn next<R: FrameReader>(early: &mut VecDeque<Incoming>, reader: &mut R) -> Incoming {
+    match early.pop_front() {
+        Some(incoming) => incoming,
+        None => reader.next().await,
+    }
 }
 
 impl<R: FrameReader> Conversation<R> {
@@ -159,7 +174,7 @@ impl<R: FrameReader> Conversation<R> {
                     work = None;
                     heard = self.front.clock.now();
                 }
-                incoming = self.reader.next(), if work.is_none() => {
+                incoming = next(&mut self.early, &mut self.reader), if work.is_none() => {
                     heard = self.front.clock.now();
                     match self.answer(incoming, outbox) {
                         Ok(next) => work = next,
@@ -191,7 +206,9 @@ impl<R: FrameReader> Conversation<R> {
                 let _ = replies.send(frame.into()).await;
             }))
         };
-        let error = |code, reason: &str| reply(Outbound::Error { code, reason }.to_frame());
+        let error = |code, reason: &str, id: Option<&str>| {
+            reply(Outbound::Error { code, reason, id }.to_frame())
+        };
         let (text, id) = match incoming {
             Incoming::Frame(text, id) => (text, id),
             Incoming::Alive => return Ok(None),
@@ -206,8 +223,8 @@ impl<R: FrameReader> Conversation<R> {
                     "not a frame of this protocol",
                 ));
             }
-            Err(Refused::Value(why)) => error(ErrorCode::BadValue, &why),
-            Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already"),
+            Err(Refused::Value { why, id }) => error(ErrorCode::BadValue, &why, id.as_deref()),
+            Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already", None),
             Ok(Inbound::Ping) => reply(Outbound::Pong.to_frame()),
             Ok(Inbound::Bye | Inbound::Logout) => return Err(Ending::Bye),
             Ok(Inbound::Send(frame)) => Some(Box::pin(send::send(
@@ -230,6 +247,7 @@ impl<R: FrameReader> Conversation<R> {
                 let frame = Outbound::Error {
                     code: *code,
                     reason,
+                    id: None,
                 };
                 outbox.urgent(Urgent::Last(frame.to_frame()));
                 (close_code(*code), *reason)
@@ -247,17 +265,22 @@ impl<R: FrameReader> Conversation<R> {
             if left.is_zero() {
                 break;
             }
-            match within(&self.front.clone(), left, self.reader.next()).await {
+            let next = next(&mut self.early, &mut self.reader);
+            match within(&self.front, left, next).await {
                 Some(Incoming::Gone) => return true,
                 Some(Incoming::Closing) => return self.after_closing().await,
                 Some(Incoming::Frame(text, id)) => {
-                    if let Ok(Inbound::Send(_) | Inbound::Login(_)) = Inbound::parse(&text, id) {
-                        let frame = Outbound::Error {
-                            code: ErrorCode::Superseded,
-                            reason: "the session is over",
-                        };
-                        outbox.urgent(Urgent::Frame(frame.to_frame()));
-                    }
+                    let sent = match Inbound::parse(&text, id) {
+                        Ok(Inbound::Send(frame)) => Some(frame.id),
+                        Ok(Inbound::Login(_)) => None,
+                        _ => continue,
+                    };
+                    let frame = Outbound::Error {
+                        code: ErrorCode::Superseded,
+                        reason: "the session is over",
+                        id: sent.as_deref(),
+                    };
+                    outbox.urgent(Urgent::Frame(frame.to_frame()));
                 }
                 Some(Incoming::Bad(..)) | None => patient = false,
                 Some(Incoming::Alive) => {}
@@ -392,6 +415,7 @@ mod tests {
             let anna = Uid::new("anna").unwrap();
             let session = Arc::new(admitted(&kick, &anna).await);
             let mut conversation = Conversation {
+                early: VecDeque::new(),
                 session: Arc::clone(&session),
                 front: front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
                 reader: Sends([bad()].into()),

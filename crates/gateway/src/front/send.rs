@@ -7,7 +7,7 @@ use distlock_kickout::{Delivery, Message, Session, Uid};
 
 use super::{
     Front,
-    frames::{ErrorCode, Outbound, Outcome, SendFrame, message_frame},
+    frames::{ErrorCode, Frame, Outbound, Outcome, SendFrame, message_frame},
     outbox::{Replies, Reply},
 };
 use crate::inbox::OfflineStore;
@@ -28,11 +28,13 @@ pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, 
         body: frame.body.get().to_owned(),
     };
     let reply = if session.check().is_err() {
-        refuse(ErrorCode::Superseded, "the session is over")
+        refuse(&message.id, ErrorCode::Superseded, "the session is over")
     } else if message.id.len() > MAX_ID {
-        refuse(ErrorCode::BadValue, "the id is longer than 128 bytes")
+        let reason = "the id is longer than 128 bytes";
+        refuse(&message.id, ErrorCode::BadValue, reason)
     } else if is_too_long(&message, front.max_frame) {
-        refuse(ErrorCode::TooLong, "the body is too long to be delivered")
+        let reason = "the body is too long to be delivered";
+        refuse(&message.id, ErrorCode::TooLong, reason)
     } else {
         let outcome = deliver(&front, &frame.to, &message)
             .await
@@ -55,8 +57,9 @@ fn is_too_long(message: &Message, max_frame: usize) -> bool {
     message.body.len() + ENVELOPE > max_frame && message_frame(message).json.len() > max_frame
 }
 
-fn refuse(code: ErrorCode, reason: &str) -> super::frames::Frame {
-    Outbound::Error { code, reason }.to_frame()
+fn refuse(id: &str, code: ErrorCode, reason: &str) -> Frame {
+    let id = Some(id);
+    Outbound::Error { code, reason, id }.to_frame()
 }
 
 async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> {

@@ -255,3 +255,45 @@ async fn a_ping_is_answered_while_the_login_is_under_way() {
     drop(in_the_way.release().await);
     assert_eq!(client.frame().await["type"], "login_ok");
 }
+
+#[tokio::test]
+async fn what_is_sent_behind_a_login_waits_for_its_outcome() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let store = distlock_core::Store::new(net.memory.lock(), net.memory.records());
+    let in_the_way = store.locker().lock("user/anna").acquire().await.unwrap();
+    let mut client = n1.connect().await;
+    client.send(&login("anna", "phone")).await;
+    let wrong = json!({"type": "send", "to": "", "body": 1, "id": "wrong"});
+    client.send(&wrong).await;
+    // More than are taken in before the outcome is known.
+    for number in 0..40 {
+        let id = format!("m{number}");
+        let send = json!({"type": "send", "to": "anna", "body": number, "id": id});
+        client.send(&send).await;
+    }
+    drop(in_the_way.release().await);
+    assert_eq!(client.frame().await["type"], "login_ok");
+    let refusal = client.frame().await;
+    assert_eq!(
+        (&refusal["code"], &refusal["id"]),
+        (&json!("bad_value"), &json!("wrong"))
+    );
+    let (mut sent, mut came) = (0, 0);
+    while sent < 40 || came < 40 {
+        let frame = client.frame().await;
+        match frame["type"].as_str().unwrap() {
+            "sent" => {
+                assert_eq!(frame["id"], format!("m{sent}"));
+                sent += 1;
+            }
+            "message" => {
+                assert_eq!(frame["body"], came);
+                came += 1;
+            }
+            _ => panic!("{frame}"),
+        }
+    }
+    client.send(&json!({"type": "logout"})).await;
+    eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
+}

@@ -24,7 +24,7 @@ async fn the_old_device_is_told_and_leaves_first() {
         offline,
         json!({
             "type": "offline", "code": 1, "reason": "another device logged in", "retry": "never",
-            "retry_after_ms": 0, "by_device": "pc", "gen": pc_ok["gen"], "grace_ms": 300,
+            "retry_after_ms": 0, "intent": "login", "by_device": "pc", "gen": pc_ok["gen"], "grace_ms": 300,
         })
     );
     // What the old device still sends is refused, and it hears nothing else.
@@ -33,8 +33,8 @@ async fn the_old_device_is_told_and_leaves_first() {
         .await;
     let refused = phone.frame().await;
     assert_eq!(
-        (&refused["type"], &refused["code"]),
-        (&json!("error"), &json!("superseded"))
+        (&refused["type"], &refused["code"], &refused["id"]),
+        (&json!("error"), &json!("superseded"), &json!("m1"))
     );
     phone.leave().await;
 
