@@ -44,6 +44,11 @@ pub(crate) struct AdminHttp {
 impl AdminHttp {
     /// The address from flag, variable or configuration; the token never from a flag.
     pub(crate) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
+        if context.backend_is_flag() {
+            return Err(Failure::usage(
+                "the argument '--backend <URL>' says nothing here: the node at --admin has its own store",
+            ));
+        }
         let config = gateway::configured(context)?;
         // An empty variable names nothing; an empty flag was meant to name something.
         let unset = std::env::var_os(ADDRESS).is_some_and(|value| value.is_empty());
