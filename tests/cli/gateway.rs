@@ -537,6 +537,9 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     };
     let good = "hunter2 hunter2 hunter2";
     assert_eq!(ask(&["nodes"], good).code, 0);
+    // The node has its own store.
+    let other = ["nodes", "--backend", "memory:"];
+    ask(&other, good).failed_with(64, "'--backend <URL>' says nothing here");
     ask(&["nodes"], "").failed_with(77, "a bearer token is needed");
     // As a file's content does, line end included.
     let line = format!("{good}\n");
