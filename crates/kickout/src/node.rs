@@ -161,7 +161,8 @@ impl Inner {
         self.events.emit(Transition::NodeDown, |_| {});
     }
 
-    /// Others may soon take this incarnation for dead: nothing of it may go on, and since the lease ended nothing does.
+    /// Tells the clients of an incarnation that lost its lease. Its sessions can neither send nor
+    /// receive any more: they check the lease themselves.
     async fn fence(&self, reason: &str) {
         self.own.end();
         metrics::counter!("distlock_self_fence_total").increment(1);

@@ -63,8 +63,8 @@ impl Code {
         }
     }
 
-    /// How a client that comes back says what it wants. One that comes back by itself resumes: should somebody else have
-    /// logged in meanwhile, it is turned away instead of throwing that session out.
+    /// The intent of a login that comes back. A client that comes back by itself resumes: if another
+    /// device has logged in meanwhile, it is denied instead of ending that session.
     #[must_use]
     pub const fn intent(self) -> Intent {
         match self {

@@ -4,7 +4,7 @@ use std::{future::Future, time::Duration};
 
 use distlock_core::{Clock, Result};
 
-/// Between two tries of what a store could not do for a moment, at least; a random time of as much comes on top.
+/// The shortest pause before a step is tried again. A random time of up to as much is added.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What `future` gives, or `None` when it takes longer than `limit`.

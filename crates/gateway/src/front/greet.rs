@@ -20,7 +20,8 @@ pub(super) struct Farewell {
     pub(super) known: bool,
 }
 
-/// Frames that a client may send before it knows whether its login succeeded. Beyond that nothing is read until it is known.
+/// How many frames are read behind a login before its outcome is known. A client that sends more
+/// waits.
 const EARLY: usize = 16;
 
 /// Reads the login and logs in. Until then nothing is asked of the store, and everything is bounded in time. What the client
