@@ -137,28 +137,34 @@ impl Claim {
         waiting: Waiting,
         step_aside: bool,
     ) -> Result<Attempt<Won>> {
+        let waits = matches!(waiting, Waiting::Until(_));
         let until = match waiting {
             Waiting::Never => Some(self.inner.clock().now()),
             Waiting::Until(until) => until,
         };
-        let may_wait = |inner: &Inner| until.is_none_or(|until| until > inner.clock().now());
+        let time_left =
+            |inner: &Inner| until.map_or(Duration::MAX, |until| until.since(inner.clock().now()));
         // On a store that queues, asking once and then joining the queue would only lose a place.
         let queues = self.inner.queues_at_the_store();
-        let mut join = may_wait(&self.inner)
-            && (queues || step_aside || self.inner.lets_others_go_first(&self.request.name));
+        let mut join = waits
+            && (queues || step_aside || self.inner.lets_others_go_first(&self.request.name))
+            && !time_left(&self.inner).is_zero();
         let mut aside = step_aside;
         let mut outage = Outage::default();
         loop {
-            let left = until.map_or(Duration::MAX, |until| until.since(self.inner.clock().now()));
-            if !join && !left.is_zero() && !self.is_first() {
-                self.waited = true;
-                self.wait(left).await?;
-                self.inner.check_open()?;
-                continue;
+            if !join && !self.is_first() {
+                let left = time_left(&self.inner);
+                if !left.is_zero() {
+                    self.waited = true;
+                    self.wait(left).await?;
+                    self.inner.check_open()?;
+                    continue;
+                }
             }
             let asked = if self.in_flight.is_some() {
                 // Its answer is still to come: asking beside it could be granted twice.
-                self.land(false).await
+                let now = self.inner.clock().now();
+                self.land(now, false).await
             } else if join {
                 self.join().await
             } else {
@@ -195,8 +201,7 @@ impl Claim {
                         let name = &self.request.name;
                         self.inner.queues().seen(name, holder.as_ref());
                     }
-                    let now = self.inner.clock().now();
-                    let left = until.map_or(Duration::MAX, |until| until.since(now));
+                    let left = time_left(&self.inner);
                     if left.is_zero() {
                         self.leave().await;
                         return Ok(Attempt::Busy(holder));
@@ -317,8 +322,8 @@ impl Claim {
                 }
             })
         };
-        self.send(operation);
-        self.land(false).await
+        let now = self.send(operation);
+        self.land(now, false).await
     }
 
     /// Joins the queue or arms the wake-up.
@@ -337,8 +342,8 @@ impl Claim {
             }
         });
         let lines_up = self.inner.queues_at_the_store();
-        self.send(operation);
-        self.land(lines_up).await
+        let now = self.send(operation);
+        self.land(now, lines_up).await
     }
 
     /// Whether asking may succeed: nobody is known to be ahead in the store's line.
@@ -347,16 +352,22 @@ impl Claim {
         contender.is_none_or(|contender| contender.is_first())
     }
 
-    fn send(&mut self, operation: InFlight) {
-        self.in_flight = Some((operation, self.inner.clock().now()));
+    /// Puts an operation on its way. When that was.
+    fn send(&mut self, operation: InFlight) -> Moment {
+        let now = self.inner.clock().now();
+        self.in_flight = Some((operation, now));
+        now
     }
 
-    /// Waits for the operation on its way. Where it `lines_up`, the next task of this process may
+    /// Waits, from `now` on, for the operation on its way. Where it `lines_up`, the next task of this process may
     /// line up behind as soon as this one was sent, which the first look at it does on an open
     /// connection: the store takes both in together.
-    async fn land(&mut self, lines_up: bool) -> Result<(Moment, Option<Attempt<Grant>>)> {
+    async fn land(
+        &mut self,
+        now: Moment,
+        lines_up: bool,
+    ) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let clock = Arc::clone(self.inner.clock());
-        let now = clock.now();
         let sent = self.in_flight.as_ref().map_or(now, |(_, sent)| *sent);
         // After its own TTL a grant is worthless; a store that takes longer than 5 s does not serve.
         let limit = self
@@ -418,8 +429,8 @@ impl Claim {
                 answer,
             }
         });
-        self.send(operation);
-        if let Err(error) = self.land(false).await {
+        let now = self.send(operation);
+        if let Err(error) = self.land(now, false).await {
             tracing::debug!(%error, lock = ?self.request.name, "leaving the queue failed");
             self.unanswered += 1;
         }

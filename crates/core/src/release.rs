@@ -179,23 +179,22 @@ async fn release(
     again: &mut bool,
 ) -> Result<ReleaseOutcome> {
     let clock = &**inner.clock();
-    let until = clock.now() + LIMIT;
-    let mut failures = 0;
-    loop {
-        let left = until.since(clock.now());
-        let error = match bounded(clock, left, via.release(lease)).await {
-            Ok(outcome) => return Ok(outcome),
-            Err(error) => error,
-        };
-        failures += 1;
-        let pause = inner.jitter(pause_after(failures));
-        let left = until.since(clock.now());
-        if !error.is_retryable() || failures > QUICK_RETRIES || left <= pause {
-            return Err(error);
+    bounded(clock, LIMIT, async {
+        let mut failures = 0;
+        loop {
+            let error = match via.release(lease).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            failures += 1;
+            if !error.is_retryable() || failures > QUICK_RETRIES {
+                return Err(error);
+            }
+            *again |= !error.did_not_happen();
+            clock.sleep(inner.jitter(pause_after(failures))).await;
         }
-        *again |= !error.did_not_happen();
-        clock.sleep(pause).await;
-    }
+    })
+    .await
 }
 
 /// A hand-over that takes too long is heard out in the background: a backend takes back what was granted to a caller who

@@ -204,7 +204,14 @@ async fn a_store_that_hangs_bounds_every_call() {
 async fn a_refusing_store_is_told_apart_from_a_busy_lock() {
     let (store, locker) = store();
     store.0.acquire.refuse.store(u32::MAX, SeqCst);
-    let error = locker.lock("a").ttl(TTL).acquire().await.unwrap_err();
+    let brief = Duration::from_millis(300);
+    let error = locker
+        .lock("a")
+        .ttl(TTL)
+        .wait(brief)
+        .acquire()
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     store.0.acquire.refuse.store(0, SeqCst);
     let _held = locker.lock("a").ttl(TTL).acquire().await.unwrap();
