@@ -15,7 +15,8 @@ use axum::extract::ws::{Message as Frame, Utf8Bytes, WebSocket};
 use axum::extract::{Path, State, WebSocketUpgrade};
 use axum::{response::Response, routing::get};
 use distlock_kickout::{
-    Class, Device, KickOut, Login, LoginOutcome, Message, NodeId, Policy, PolicyName, Session, Uid,
+    Class, Device, KickOut, Login, LoginOutcome, Message, NodeId, Policy, PolicyName, Receipt,
+    Session, Uid,
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use std::sync::Arc;
@@ -96,5 +97,10 @@ async fn say(kick: &KickOut, session: &Session, text: Utf8Bytes) -> Result<Strin
     session.check().map_err(|notice| notice.reason)?;
     let (to, body) = text.split_once(' ').ok_or("ACCOUNT TEXT is wanted")?;
     let message = Message::new(session.uid().clone(), body);
-    Ok(kick.deliver(&Uid::new(to)?, message).await?.to_string())
+    let receipts = kick.deliver(&Uid::new(to)?, message).await?;
+    let said: Vec<_> = receipts.iter().map(Receipt::to_string).collect();
+    Ok(match said[..] {
+        [] => "not delivered: nobody is logged in".into(),
+        _ => said.join("; "),
+    })
 }

@@ -54,16 +54,16 @@ async fn an_account_moves_from_one_server_to_the_other() {
     let mut phone = Client::connect(n1, "anna", "phone", "phone").await;
     otto.say("otto a note").await;
     assert_eq!(otto.hears().await, "otto: a note");
-    assert_eq!(otto.hears().await, "delivered to device tower");
+    assert_eq!(otto.hears().await, "written to device tower");
 
     let mut tablet = Client::connect(n2, "anna", "tablet", "pc").await;
     assert_eq!(laptop.hears().await, "offline: another device logged in");
     tablet.say("otto from my tablet").await;
     assert_eq!(otto.hears().await, "anna: from my tablet");
-    assert_eq!(tablet.hears().await, "delivered to device tower");
+    assert_eq!(tablet.hears().await, "written to device tower");
     phone.say("otto from my phone").await;
     assert_eq!(otto.hears().await, "anna: from my phone");
-    assert_eq!(phone.hears().await, "delivered to device tower");
+    assert_eq!(phone.hears().await, "written to device tower");
     phone.say("berta hello").await;
     assert_eq!(phone.hears().await, "not delivered: nobody is logged in");
 }

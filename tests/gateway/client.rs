@@ -29,6 +29,8 @@ enum Command {
     Send(Value),
     /// Answers the next notice by silence.
     Ignore,
+    /// Acknowledges no more.
+    Hold,
     Leave,
 }
 
@@ -38,6 +40,8 @@ pub(crate) struct Hello {
     intent: &'static str,
     resume: Option<String>,
     pub(crate) framed: bool,
+    acks: bool,
+    class: &'static str,
 }
 
 impl Hello {
@@ -62,8 +66,20 @@ impl Hello {
         Self {
             intent: "resume",
             resume: Some(token.to_owned()),
-            framed: false,
+            ..Self::default()
         }
+    }
+
+    /// It acknowledges messages.
+    pub(crate) fn acks(mut self) -> Self {
+        self.acks = true;
+        self
+    }
+
+    /// The class of its device.
+    pub(crate) fn class(mut self, class: &'static str) -> Self {
+        self.class = class;
+        self
     }
 
     /// Its user has said that it should be here.
@@ -96,7 +112,10 @@ impl Client {
         let mut wire = tokio::time::timeout(SOON, connecting)
             .await
             .expect("connected in time");
-        let mut login = json!({"type": "login", "token": token, "device": stamp.device, "class": "", "intent": hello.intent});
+        let mut login = json!({"type": "login", "token": token, "device": stamp.device, "class": hello.class, "intent": hello.intent});
+        if hello.acks {
+            login["acks"] = Value::Bool(true);
+        }
         if let Some(resume) = hello.resume {
             login["resume"] = Value::String(resume);
         }
@@ -106,18 +125,22 @@ impl Client {
         let resumes = Arc::clone(&resume);
         tokio::spawn(async move {
             let stamp = mine;
-            let (mut ignores, mut leaving) = (false, false);
+            let (mut ignores, mut leaving, mut holds) = (false, false, false);
             loop {
                 tokio::select! {
                     command = asked.recv() => match command {
                         Some(Command::Send(frame)) => {
                             if frame["type"] == "send" {
                                 let id = frame["id"].as_str().unwrap().to_owned();
-                                shared.saw(&stamp, What::Sent { id });
+                                let all = frame["to_device"].is_null() && frame["to_class"].is_null();
+                                let to = Uid::new(frame["to"].as_str().unwrap()).unwrap();
+                                let to = all.then_some(to);
+                                shared.saw(&stamp, What::Sent { id, to });
                             }
                             let _ = wire.send(&frame).await;
                         }
                         Some(Command::Ignore) => ignores = true,
+                        Some(Command::Hold) => holds = true,
                         Some(Command::Leave) => {
                             leaving = true;
                             shared.saw(&stamp, What::Leaves);
@@ -148,6 +171,11 @@ impl Client {
                         }
                         let told = matches!(what, What::Told { .. });
                         shared.saw(&stamp, what);
+                        if let (Some(seq), false) = (frame["seq"].as_u64(), holds) {
+                            let id = frame["id"].as_str().unwrap().to_owned();
+                            shared.saw(&stamp, What::Acked { id });
+                            let _ = wire.send(&json!({"type": "ack", "seq": seq})).await;
+                        }
                         if let Some(state) = state {
                             tell.send_replace(state);
                         }
@@ -214,6 +242,18 @@ impl Client {
         let _ = self.commands.send(Command::Send(frame));
     }
 
+    /// Sends to one device, or to those of a class: `only` names which.
+    pub(crate) fn send_only(&self, to: &Uid, only: (&str, &str), id: &str) {
+        let mut frame = json!({"type": "send", "to": to, "body": id, "id": id});
+        frame[only.0] = only.1.into();
+        let _ = self.commands.send(Command::Send(frame));
+    }
+
+    /// From now on it reads messages and acknowledges none, as an app that hangs.
+    pub(crate) fn holds(&self) {
+        let _ = self.commands.send(Command::Hold);
+    }
+
     pub(crate) fn ignores_its_notice(&self) {
         let _ = self.commands.send(Command::Ignore);
     }
@@ -245,7 +285,16 @@ fn read(frame: &Value) -> Option<(What, Option<State>)> {
         "message" => (What::Message { id: id() }, None),
         "sent" => {
             let outcome = frame["outcome"].as_str().unwrap().to_owned();
-            (What::Outcome { id: id(), outcome }, None)
+            let devices = serde_json::from_value(frame["devices"].clone()).unwrap();
+            let id = id();
+            (
+                What::Outcome {
+                    id,
+                    outcome,
+                    devices,
+                },
+                None,
+            )
         }
         "error" if frame["code"] == "superseded" => (What::Refused, None),
         "error" if frame["code"] == "unavailable" => {

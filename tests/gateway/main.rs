@@ -7,6 +7,7 @@
 //! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
+//! | `messages.rs` | acknowledged messages, and accounts with several devices |
 //! | `machine.rs` | how late a busy machine is, on top of the documented slack |
 //! | `matrix.rs` | which scenario runs over which store, and why the others do not |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
@@ -24,6 +25,7 @@ mod failover;
 mod flow;
 mod machine;
 mod matrix;
+mod messages;
 mod orders;
 mod page;
 mod profiles;

@@ -11,7 +11,13 @@ use tokio::{
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
 
 /// The numbers of the frames that clients send here.
-const NUMBERS: [(&str, u16); 4] = [("login", 1), ("send", 2), ("bye", 4), ("logout", 5)];
+const NUMBERS: [(&str, u16); 5] = [
+    ("login", 1),
+    ("send", 2),
+    ("bye", 4),
+    ("logout", 5),
+    ("ack", 6),
+];
 
 pub(crate) enum Wire {
     WebSocket(Box<WebSocketStream<MaybeTlsStream<TcpStream>>>),

@@ -173,7 +173,7 @@ fn tempted(scene: &mut Scene<'_>) {
             }
         }
         for seen in of_client().filter(|it| meanwhile(it.at_us)) {
-            if let What::Sent { id } = &seen.what {
+            if let What::Sent { id, .. } = &seen.what {
                 let taken = handled
                     .iter()
                     .any(|it| it.message.as_deref() == Some(id.as_str()));
@@ -241,7 +241,7 @@ fn no_false_success(scene: &mut Scene<'_>) {
                     )
                 });
             }
-            What::Outcome { id, outcome } if outcome == "delivered" => {
+            What::Outcome { id, outcome, .. } if outcome == "delivered" => {
                 let killed = scene.history.killed_after(&seen.node, seen.at_us).is_some();
                 let known = delivered.contains(id.as_str()) || killed;
                 scene.report.expect(I17, known, || {

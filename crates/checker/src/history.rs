@@ -70,10 +70,18 @@ pub enum What {
         /// The message.
         id: String,
     },
+    /// It acknowledged a message.
+    Acked {
+        /// The message.
+        id: String,
+    },
     /// It sent a message.
     Sent {
         /// The message.
         id: String,
+        /// To all devices of this account, where it is known to be so.
+        #[serde(default)]
+        to: Option<Uid>,
     },
     /// What it sent was refused, because its session is over.
     Refused,
@@ -81,13 +89,25 @@ pub enum What {
     Outcome {
         /// The message.
         id: String,
-        /// `delivered`, `stored` or `failed`.
+        /// `delivered`, `written`, `stored` or `failed`.
         outcome: String,
+        /// And for each device, where the client was told.
+        #[serde(default)]
+        devices: Option<Vec<DeviceOutcome>>,
     },
     /// It leaves of its own accord, or because it was told to.
     Leaves,
     /// The server closed before the client did, or the connection broke.
     Closed,
+}
+
+/// What became of a message for one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceOutcome {
+    /// The device.
+    pub device: Device,
+    /// `delivered`, `written`, `stored` or `failed`.
+    pub outcome: String,
 }
 
 /// Something the test did to the nodes or asked of them.

@@ -53,7 +53,7 @@ mod report;
 mod sessions;
 mod stale;
 
-pub use history::{Fact, History, Seen, What};
+pub use history::{DeviceOutcome, Fact, History, Seen, What};
 pub use judge::Judge;
 pub use report::{Invariant, Report, Rules, Violation};
 

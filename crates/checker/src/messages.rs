@@ -1,20 +1,30 @@
-//! Every message is delivered once, kept or reported: I18.
+//! Every message is delivered once to each device that it is for, kept or reported: I18.
 
 use std::collections::BTreeMap;
 
-use distlock_kickout::{Transition, Uid};
+use distlock_kickout::{Device, Transition, Uid};
 
-use crate::{Scene, history::What, report::Invariant::*};
+use crate::{
+    Scene,
+    history::{DeviceOutcome, Seen, What},
+    report::Invariant::*,
+};
 
 #[derive(Default)]
 struct Message<'a> {
     sender: Option<u64>,
+    /// Whom it is for, and when it was sent.
+    to: Option<(&'a Uid, u64)>,
     outcomes: Vec<&'a str>,
+    /// What its sender heard of each device, and when.
+    devices: Option<(&'a [DeviceOutcome], u64)>,
     received: usize,
+    /// Devices that acknowledged it.
+    acked: Vec<&'a Device>,
     /// The connections that got it.
     receivers: Vec<u64>,
-    /// Nobody was in, so it was kept: for whom, and since when.
-    kept: Option<(&'a Uid, u64)>,
+    /// It was kept: for whom, for which device if for one only, and since when.
+    kept: Option<(&'a Uid, Option<&'a Device>, u64)>,
 }
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
@@ -22,16 +32,27 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     let mut over = std::collections::BTreeSet::new();
     for seen in &scene.history.clients {
         match &seen.what {
-            What::Sent { id } => messages.entry(id).or_default().sender = Some(seen.client),
-            What::Outcome { id, outcome } => {
-                messages.entry(id).or_default().outcomes.push(outcome);
+            What::Sent { id, to } => {
+                let message = messages.entry(id).or_default();
+                message.sender = Some(seen.client);
+                message.to = to.as_ref().map(|to| (to, seen.at_us));
+            }
+            What::Acked { id } => messages.entry(id).or_default().acked.push(&seen.device),
+            What::Outcome {
+                id,
+                outcome,
+                devices,
+            } => {
+                let message = messages.entry(id).or_default();
+                message.outcomes.push(outcome);
+                message.devices = devices.as_deref().map(|devices| (devices, seen.at_us));
             }
             What::Message { id } => {
                 let message = messages.entry(id).or_default();
                 message.received += 1;
                 message.receivers.push(seen.client);
             }
-            What::Told { .. } | What::Leaves | What::Closed => {
+            _ if is_over(seen) => {
                 over.insert(seen.client);
             }
             _ => {}
@@ -41,14 +62,20 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
         if let (Transition::Stored, Some(id), Some(uid)) =
             (event.event, event.message.as_deref(), &event.uid)
         {
-            messages.entry(id).or_default().kept = Some((uid, event.boot_us));
+            let kept = (uid, event.device.as_ref(), event.boot_us);
+            messages.entry(id).or_default().kept = Some(kept);
         }
     }
     for (id, mut message) in messages {
         message.receivers.sort_unstable();
         message.receivers.dedup();
+        acknowledged(scene, id, &message);
+        fanned_out(scene, id, &message);
         // What was kept is handed out anew when a session ends while it is being handed out to it.
         let each_once = message.received == message.receivers.len();
+        let devices = message
+            .devices
+            .map_or(1, |(devices, _)| devices.len().max(1));
         let again = message.kept.is_some()
             && each_once
             && message
@@ -56,19 +83,19 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
                 .iter()
                 .filter(|it| !over.contains(it))
                 .count()
-                <= 1;
-        scene
-            .report
-            .expect(I18, message.received <= 1 || again, || {
-                format!("message {id} was received {} times", message.received)
-            });
+                <= devices;
+        let once = each_once && message.received <= devices;
+        scene.report.expect(I18, once || again, || {
+            format!("message {id} was received {} times", message.received)
+        });
         // Whoever came after it was kept, and is still there, has it by now: a history ends in peace.
-        let waits = message.kept.filter(|(uid, since)| {
+        let waits = message.kept.filter(|(uid, device, since)| {
             message.received == 0
                 && message.outcomes == ["stored"]
                 && scene.history.clients.iter().any(|seen| {
                     matches!(seen.what, What::LoginOk { .. })
                         && seen.uid == **uid
+                        && device.is_none_or(|device| seen.device == *device)
                         && seen.at_us > *since
                         && !over.contains(&seen.client)
                 })
@@ -79,7 +106,9 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
         let reported = match message.outcomes.as_slice() {
             // The sender's session ended before it could be told.
             [] => message.sender.is_none_or(|sender| over.contains(&sender)),
+            ["delivered"] if message.devices.is_some() => true,
             ["delivered"] => message.received == 1,
+            ["written"] => message.devices.is_some(),
             ["stored" | "failed"] => true,
             _ => false,
         };
@@ -90,4 +119,52 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             )
         });
     }
+}
+
+/// A device of which the sender was told that the message was delivered has acknowledged it.
+fn acknowledged(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+    let devices = message.devices.map_or(&[][..], |(devices, _)| devices);
+    for it in devices.iter().filter(|it| it.outcome == "delivered") {
+        scene
+            .report
+            .expect(I18, message.acked.contains(&&it.device), || {
+                format!(
+                    "message {id} was delivered to {}, its sender was told, and that has not acknowledged it",
+                    it.device
+                )
+            });
+    }
+}
+
+/// Who was in while a message was on its way is among the devices of which its sender was told.
+fn fanned_out(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+    let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
+        return;
+    };
+    let over = |client: u64| {
+        let mut ends = scene
+            .history
+            .clients
+            .iter()
+            .filter(|it| it.client == client);
+        ends.any(|it| it.at_us <= heard && is_over(it))
+    };
+    let forgotten: Vec<_> = scene
+        .history
+        .clients
+        .iter()
+        .filter(|it| matches!(it.what, What::LoginOk { .. }) && it.uid == *to && it.at_us < sent)
+        .filter(|it| !over(it.client) && devices.iter().all(|told| told.device != it.device))
+        .map(|it| it.device.to_string())
+        .collect();
+    scene.report.expect(I18, forgotten.is_empty(), || {
+        format!(
+            "the sender of message {id} heard nothing of {}, which was in all the time",
+            forgotten.join(" and ")
+        )
+    });
+}
+
+fn is_over(seen: &Seen) -> bool {
+    matches!(seen.what, What::Told { .. } | What::Leaves | What::Closed)
 }

@@ -68,7 +68,11 @@ fn stuck(scene: &mut Scene<'_>) {
             What::LoginSent => {
                 waiting.insert(seen.client, seen);
             }
-            What::Sent { .. } | What::Message { .. } | What::Outcome { .. } | What::Refused => {}
+            What::Sent { .. }
+            | What::Message { .. }
+            | What::Acked { .. }
+            | What::Outcome { .. }
+            | What::Refused => {}
             // Whoever gives up was not answered, and cannot be any more.
             What::Leaves => {
                 waiting.remove(&seen.client);

@@ -234,9 +234,8 @@ mod tests {
 
     fn message(id: &str) -> Message {
         Message {
-            from: Uid::new("otto").unwrap(),
             id: id.into(),
-            body: "hello".into(),
+            ..Message::new(Uid::new("otto").unwrap(), "hello")
         }
     }
 

@@ -122,16 +122,19 @@ impl Run {
             boot: own.boot,
             session: SessionId::random(),
         };
-        let since = inner.wall_millis();
+        let entry = SlotEntry {
+            key: key.clone(),
+            r#gen: Generation::default(),
+            device: device.clone(),
+            class: class.clone(),
+            since: inner.wall_millis(),
+        };
         let (r#gen, removed) = record.grant(
             decision.slot.clone(),
             guard.token().get(),
             |r#gen| SlotEntry {
-                key: key.clone(),
                 r#gen,
-                device: device.clone(),
-                class: class.clone(),
-                since,
+                ..entry.clone()
             },
             &decision.victims,
         );
@@ -154,15 +157,8 @@ impl Run {
         if let Err(by) = pass.commit() {
             return Ok(Step::Answer(overtaken(Some(by), None)));
         }
-        let (live, handouts) = Live::new(
-            uid.clone(),
-            key.clone(),
-            decision.slot,
-            device.clone(),
-            class.clone(),
-            since,
-            own.clone(),
-        );
+        let acks = self.login.acks;
+        let (live, handouts) = Live::new(uid.clone(), decision.slot, entry, acks, own.clone());
         let live = Arc::new(live);
         live.hear(inner.clock.now());
         live.listing(r#gen);

@@ -35,8 +35,9 @@ pub(crate) struct Pickup {
 
 /// A message that the session must write to its client now.
 ///
-/// Call [`delivered`](Self::delivered) after it was written, [`refused`](Self::refused) when nothing of it was. Dropping it
-/// says "perhaps": its sender is told that the outcome is unknown.
+/// Call [`delivered`](Self::delivered) when its client acknowledged it, or after it was written to a client that does not
+/// acknowledge; [`refused`](Self::refused) when nothing of it was written. Dropping it says "perhaps": its sender is told that
+/// the outcome is unknown.
 #[must_use = "its sender waits for the outcome"]
 pub struct Outgoing {
     message: Message,
@@ -117,9 +118,15 @@ impl Outgoing {
         &self.message
     }
 
-    /// It was written to the client's connection.
-    pub fn delivered(self) {
-        let _ = self.done.send(DeliverResult::Delivered);
+    /// It has arrived, as far as this client can tell. Gives the message back when its sender had stopped waiting: then it may
+    /// have been kept for the account.
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "only a late acknowledgement is of interest"
+    )]
+    pub fn delivered(self) -> Option<Message> {
+        let late = self.done.send(DeliverResult::Delivered).is_err();
+        late.then_some(self.message)
     }
 
     /// Nothing of it was written.

@@ -119,5 +119,5 @@ pub use peers::{
 pub use policy::{OnExceed, Policy, PolicyName};
 pub use profiles::{Allowed, Profiles};
 pub use record::{Past, Revocation, Slot, SlotEntry, UserRecord};
-pub use route::{Delivery, Location};
+pub use route::{Delivery, Location, Receipt};
 pub use session::Session;

@@ -15,7 +15,7 @@ use crate::{
     handout::Handout,
     ident::{Boot, Class, Device, Generation, SessionKey, Uid},
     offline::{Code, Offline},
-    record::{Slot, UserRecord},
+    record::{Slot, SlotEntry, UserRecord},
 };
 
 /// Messages that may wait for one session.
@@ -53,6 +53,8 @@ pub(crate) struct Live {
     pub(crate) class: Class,
     /// Wall clock at login in milliseconds since 1970, for display.
     pub(crate) since: u64,
+    /// Whether its client acknowledges messages.
+    pub(crate) acks: bool,
     pub(crate) incarnation: Incarnation,
     /// When its client last sent something, in microseconds since boot.
     heard: AtomicU64,
@@ -70,23 +72,23 @@ struct State {
 }
 
 impl Live {
+    /// The session that a slot names, and its queue.
     pub(crate) fn new(
         uid: Uid,
-        key: SessionKey,
         slot: Slot,
-        device: Device,
-        class: Class,
-        since: u64,
+        entry: SlotEntry,
+        acks: bool,
         incarnation: Incarnation,
     ) -> (Self, mpsc::Receiver<Handout>) {
         let (queue, handouts) = mpsc::channel(QUEUE);
         let live = Self {
             uid,
-            key,
+            key: entry.key,
             slot,
-            device,
-            class,
-            since,
+            device: entry.device,
+            class: entry.class,
+            since: entry.since,
+            acks,
             incarnation,
             heard: AtomicU64::new(0),
             state: Mutex::new(State {

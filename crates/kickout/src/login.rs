@@ -43,6 +43,8 @@ pub struct Login {
     pub intent: Intent,
     /// The resume token of the session the client had, for [`Intent::Resume`].
     pub resume: Option<String>,
+    /// Whether the client acknowledges messages.
+    pub acks: bool,
 }
 
 /// What a client wants from a login.
@@ -138,6 +140,7 @@ impl Login {
             class,
             intent: Intent::Login,
             resume: None,
+            acks: false,
         }
     }
 
@@ -146,6 +149,13 @@ impl Login {
     pub fn intent(mut self, intent: Intent, resume: Option<String>) -> Self {
         self.intent = intent;
         self.resume = resume;
+        self
+    }
+
+    /// Whether the client acknowledges messages; unless set, it does not.
+    #[must_use]
+    pub const fn acks(mut self, acks: bool) -> Self {
+        self.acks = acks;
         self
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    ident::{Boot, Device, Generation, NodeId, SessionKey, Uid},
+    ident::{Boot, Class, Device, Generation, NodeId, SessionKey, Uid},
     offline::Code,
     record::Revocation,
 };
@@ -145,7 +145,7 @@ pub struct DeliverRequest {
     pub within: Duration,
 }
 
-/// A message to an account. The flow does not look into it.
+/// A message to an account: to all its sessions, unless it names a device or a class. The flow does not look into its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Who sent it.
@@ -154,6 +154,12 @@ pub struct Message {
     pub id: String,
     /// What it says.
     pub body: String,
+    /// Only for this device of the account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_device: Option<Device>,
+    /// Only for the account's devices of this class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_class: Option<Class>,
 }
 
 /// What a node answers to a delivery.
@@ -161,8 +167,12 @@ pub struct Message {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DeliverResult {
-    /// It was written to the session's connection.
+    /// The session's client acknowledged it.
     Delivered,
+    /// It was written to the connection of a client that does not acknowledge.
+    Written,
+    /// The session's client acknowledges, and did not acknowledge it in time: it may yet arrive.
+    Unacknowledged,
     /// The session is not the one that is active here. Nothing was delivered.
     NotCurrent,
     /// The session's queue is full. Nothing was delivered.
@@ -189,7 +199,26 @@ impl Message {
             from,
             id: String::new(),
             body: body.into(),
+            to_device: None,
+            to_class: None,
         }
+    }
+
+    /// The same message for one device only.
+    #[must_use]
+    pub fn for_device(&self, device: &Device) -> Self {
+        Self {
+            to_device: Some(device.clone()),
+            to_class: None,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it is for a session of this device and class.
+    #[must_use]
+    pub fn addresses(&self, device: &Device, class: &Class) -> bool {
+        self.to_device.as_ref().is_none_or(|it| it == device)
+            && self.to_class.as_ref().is_none_or(|it| it == class)
     }
 }
 

@@ -66,6 +66,12 @@ impl Session {
         &self.live.class
     }
 
+    /// Whether its client acknowledges messages.
+    #[must_use]
+    pub fn acknowledges(&self) -> bool {
+        self.live.acks
+    }
+
     /// The generation of this login.
     #[must_use]
     pub fn generation(&self) -> Generation {

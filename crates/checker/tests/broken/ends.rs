@@ -12,6 +12,7 @@ fn a_superseded_session_that_still_receives() {
     let outcome = || What::Outcome {
         id: id(),
         outcome: "stored".into(),
+        devices: None,
     };
     for got in [What::Message { id: id() }, outcome()] {
         let mut play = honest();
@@ -24,7 +25,7 @@ fn a_superseded_session_that_still_receives() {
     // It was not even told; what was written before that may come a little later.
     for (later, violated) in [(100, vec![]), (5000, vec![I8])] {
         let mut play = first();
-        play.client(1, What::Sent { id: id() })
+        play.client(1, What::Sent { id: id(), to: None })
             .granted("n2", 2)
             .superseded("n1", 1, 2)
             .admitted("n2", 2)

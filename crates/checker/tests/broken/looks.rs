@@ -95,7 +95,7 @@ fn a_mute_session_is_looked_at_when_it_might_have_heard_or_said_something() {
     assert_eq!(report.looked_at(I8), 1);
     // What it says itself is refused.
     let mut play = stays();
-    play.client(1, What::Sent { id: id() })
+    play.client(1, What::Sent { id: id(), to: None })
         .client(1, What::Refused);
     goes(&mut play);
     let report = play.check();
@@ -103,7 +103,7 @@ fn a_mute_session_is_looked_at_when_it_might_have_heard_or_said_something() {
     assert_eq!(report.looked_at(I8), 1);
     // Or it is not.
     let mut play = stays();
-    play.client(1, What::Sent { id: id() });
+    play.client(1, What::Sent { id: id(), to: None });
     play.event("n1", "delivered", delivered);
     goes(&mut play);
     assert_eq!(play.violated(), [I8]);

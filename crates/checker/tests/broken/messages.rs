@@ -1,9 +1,10 @@
 //! Messages that get lost or come twice, and histories that cannot be judged.
 
-use distlock_checker::{Invariant::*, Rules, What, check};
+use distlock_checker::{DeviceOutcome, Invariant, Invariant::*, Rules, Seen, What, check};
+use distlock_kickout::{Device, Uid};
 use serde_json::json;
 
-use crate::play::{UID, first, honest};
+use crate::play::{Play, UID, first, honest};
 
 #[test]
 fn a_success_that_was_none() {
@@ -12,11 +13,12 @@ fn a_success_that_was_none() {
     assert!(play.violated().contains(&I17), "{}", play.check());
     let mut play = first();
     let id = || "m1".to_owned();
-    play.client(1, What::Sent { id: id() }).client(
+    play.client(1, What::Sent { id: id(), to: None }).client(
         1,
         What::Outcome {
             id: id(),
             outcome: "delivered".into(),
+            devices: None,
         },
     );
     let violated = play.violated();
@@ -29,15 +31,17 @@ fn a_message_that_comes_twice_or_gets_lost() {
     let stored = || What::Outcome {
         id: id(),
         outcome: "stored".into(),
+        devices: None,
     };
     let mut play = first();
-    play.client(1, What::Sent { id: id() }).client(1, stored());
+    play.client(1, What::Sent { id: id(), to: None })
+        .client(1, stored());
     assert!(play.check().is_clean(), "{}", play.check());
     play.client(1, What::Message { id: id() });
     play.client(1, What::Message { id: id() });
     assert_eq!(play.violated(), [I18]);
     let mut play = first();
-    play.client(1, What::Sent { id: id() });
+    play.client(1, What::Sent { id: id(), to: None });
     assert_eq!(play.violated(), [I18], "the sender heard nothing");
 }
 
@@ -64,15 +68,78 @@ fn a_kept_message_that_is_handed_out_again() {
 fn a_kept_message_that_never_comes() {
     let id = || "m".to_owned();
     let mut play = first();
-    play.client(1, What::Sent { id: id() });
+    play.client(1, What::Sent { id: id(), to: None });
     play.event("n1", "stored", json!({"uid": UID, "message": "m"}));
     let outcome = "stored".into();
-    play.client(1, What::Outcome { id: id(), outcome });
+    play.client(
+        1,
+        What::Outcome {
+            id: id(),
+            outcome,
+            devices: None,
+        },
+    );
     assert!(play.check().is_clean(), "nobody has come: {}", play.check());
     play.second_takes_over();
     assert_eq!(play.violated(), [I18]);
     play.client(2, What::Message { id: id() });
     assert!(play.check().is_clean(), "{}", play.check());
+}
+
+/// A message to the account, which one of its two devices has sent.
+fn sent_to_both(told: &[(&str, &str)]) -> Play {
+    let mut play = first();
+    let id = || "m".to_owned();
+    play.granted("n2", 2).admitted("n2", 2).in_(2);
+    let to = Some(Uid::new(UID).unwrap());
+    play.client(1, What::Sent { id: id(), to });
+    for (device, client) in [("d1", 1), ("d2", 2)] {
+        if told.iter().any(|(told, _)| *told == device) {
+            let node = if client == 1 { "n1" } else { "n2" };
+            play.of(node, "delivered", client, json!({"message": "m"}));
+            play.client(client, What::Message { id: id() });
+            play.client(client, What::Acked { id: id() });
+        }
+    }
+    let devices = told.iter().map(|(device, outcome)| DeviceOutcome {
+        device: Device::new(*device).unwrap(),
+        outcome: (*outcome).to_owned(),
+    });
+    let devices = Some(devices.collect());
+    let outcome = "delivered".into();
+    play.client(
+        1,
+        What::Outcome {
+            id: id(),
+            outcome,
+            devices,
+        },
+    );
+    play
+}
+
+/// Two sessions of one account, as a policy for several allows them.
+fn violated(play: &Play) -> Vec<Invariant> {
+    let mut rules = Rules::default();
+    rules.limit = 2;
+    check(&play.history, &rules).violated()
+}
+
+#[test]
+fn a_message_that_not_every_device_gets() {
+    let both = [("d1", "delivered"), ("d2", "delivered")];
+    assert_eq!(violated(&sent_to_both(&both)), []);
+    let one = sent_to_both(&both[..1]);
+    assert_eq!(violated(&one), [I18], "the other device was in");
+}
+
+#[test]
+fn a_message_that_nobody_acknowledged() {
+    let mut play = sent_to_both(&[("d1", "delivered"), ("d2", "delivered")]);
+    let acks = |seen: &Seen| matches!(seen.what, What::Acked { .. });
+    let last = play.history.clients.iter().rposition(acks).unwrap();
+    play.history.clients.remove(last);
+    assert_eq!(violated(&play), [I18]);
 }
 
 #[test]

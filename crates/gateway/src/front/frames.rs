@@ -11,6 +11,7 @@ use serde_json::{Value, value::RawValue};
 pub(crate) enum Inbound {
     Login(LoginFrame),
     Send(SendFrame),
+    Ack(AckFrame),
     Ping,
     Bye,
     Logout,
@@ -23,6 +24,7 @@ const IDS: &[(&str, u16)] = &[
     ("ping", 3),
     ("bye", 4),
     ("logout", 5),
+    ("ack", 6),
     ("login_ok", 101),
     ("busy", 102),
     ("denied", 103),
@@ -47,8 +49,20 @@ impl Frame {
     }
 }
 
+/// The version of this protocol that a client speaks that names none.
+const FIRST: u64 = 1;
+/// From this version on a sender hears an outcome for each device, and `written` of a client that does not acknowledge.
+const PER_DEVICE: u64 = 2;
+/// The highest version that this node speaks.
+const NEWEST: u64 = PER_DEVICE;
+
 #[derive(Deserialize)]
 pub(crate) struct LoginFrame {
+    /// The version of this protocol that the client speaks.
+    v: Option<u64>,
+    /// Whether it acknowledges messages.
+    #[serde(default)]
+    pub(crate) acks: bool,
     pub(crate) token: String,
     pub(crate) device: Device,
     #[serde(default = "Class::none")]
@@ -59,9 +73,39 @@ pub(crate) struct LoginFrame {
     pub(crate) resume: Option<String>,
 }
 
+impl LoginFrame {
+    /// The version that is spoken on this connection. A client that acknowledges needs not name one.
+    ///
+    /// # Errors
+    /// Names a version that this node does not speak.
+    pub(crate) fn version(&self) -> Result<u64, String> {
+        match self.v {
+            None if self.acks => Ok(PER_DEVICE),
+            None => Ok(FIRST),
+            Some(FIRST) if self.acks => Err(format!(
+                "v is {FIRST}, and acks are there from version {PER_DEVICE} on"
+            )),
+            Some(version @ FIRST..=NEWEST) => Ok(version),
+            Some(other) => Err(format!(
+                "v is {other}; this node speaks versions {FIRST} to {NEWEST}"
+            )),
+        }
+    }
+}
+
+/// "Every message up to this one has arrived."
+#[derive(Debug, Deserialize)]
+pub(crate) struct AckFrame {
+    pub(crate) seq: u64,
+}
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct SendFrame {
     pub(crate) to: Uid,
+    #[serde(default)]
+    pub(crate) to_device: Option<Device>,
+    #[serde(default)]
+    pub(crate) to_class: Option<Class>,
     /// As it was written: numbers, and the order of names, arrive as they were sent.
     pub(crate) body: Box<RawValue>,
     pub(crate) id: String,
@@ -78,6 +122,11 @@ pub(crate) enum Outbound<'a> {
         r#gen: Generation,
         resume: String,
         old_confirmed: bool,
+        /// Not to a client of the first version.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        v: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        acks: Option<bool>,
     },
     Busy {
         retry_after_ms: u64,
@@ -96,10 +145,16 @@ pub(crate) enum Outbound<'a> {
         from: &'a Uid,
         body: &'a RawValue,
         id: &'a str,
+        /// To a client that acknowledges: what it names.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        seq: Option<u64>,
     },
     Sent {
         id: &'a str,
         outcome: Outcome,
+        /// Not to a client of the first version.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        devices: Option<&'a [DeviceOutcome]>,
     },
     Pong,
     Error {
@@ -111,13 +166,55 @@ pub(crate) enum Outbound<'a> {
     },
 }
 
-/// What became of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// What became of a message. Of several devices, the one that is worst off speaks for all: they are in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
+    /// The client acknowledged it.
     Delivered,
+    /// It was written to the connection of a client that does not acknowledge.
+    Written,
+    /// It is kept until it was handed out.
     Stored,
     Failed,
+}
+
+/// What became of a message for one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DeviceOutcome {
+    pub(crate) device: Device,
+    pub(crate) class: Class,
+    pub(crate) outcome: Outcome,
+}
+
+/// How a client of this version hears what became of its message.
+pub(crate) fn sent_frame(
+    id: &str,
+    outcome: Outcome,
+    devices: &[DeviceOutcome],
+    version: u64,
+) -> Frame {
+    let first = version < PER_DEVICE;
+    let outcome = match outcome {
+        Outcome::Written if first => Outcome::Delivered,
+        outcome => outcome,
+    };
+    let devices = (!first).then_some(devices);
+    Outbound::Sent {
+        id,
+        outcome,
+        devices,
+    }
+    .to_frame()
+}
+
+/// What a `login_ok` says of the protocol, to a client of this version.
+pub(crate) const fn spoken(version: u64, acks: bool) -> (Option<u64>, Option<bool>) {
+    if version < PER_DEVICE {
+        (None, None)
+    } else {
+        (Some(version), Some(acks))
+    }
 }
 
 /// What a client did wrong, or what could not be done.
@@ -171,6 +268,7 @@ impl Inbound {
         let frame = match name {
             "login" => serde_json::from_value(value).map(Self::Login),
             "send" => serde_json::from_str(text).map(Self::Send),
+            "ack" => serde_json::from_value(value).map(Self::Ack),
             "ping" => Ok(Self::Ping),
             "bye" => Ok(Self::Bye),
             "logout" => Ok(Self::Logout),
@@ -218,8 +316,8 @@ impl std::fmt::Debug for LoginFrame {
     }
 }
 
-/// The `message` frame of a message.
-pub(crate) fn message_frame(message: &Message) -> Frame {
+/// The `message` frame of a message; `seq` for a client that acknowledges.
+pub(crate) fn message_frame(message: &Message, seq: Option<u64>) -> Frame {
     let text;
     let body = match serde_json::from_str(&message.body) {
         Ok(body) => body,
@@ -233,6 +331,7 @@ pub(crate) fn message_frame(message: &Message) -> Frame {
         from: &message.from,
         body,
         id: &message.id,
+        seq,
     }
     .to_frame()
 }
@@ -255,6 +354,7 @@ mod tests {
                 Outbound::Sent {
                     id: "m1",
                     outcome: Outcome::Stored,
+                    devices: None,
                 },
                 r#"{"type":"sent","id":"m1","outcome":"stored"}"#,
                 107,
@@ -264,6 +364,7 @@ mod tests {
                     from: &uid,
                     body: &RawValue::from_string(r#"{"a":1}"#.into()).unwrap(),
                     id: "m1",
+                    seq: None,
                 },
                 r#"{"type":"message","from":"u","body":{"a":1},"id":"m1"}"#,
                 106,
@@ -326,17 +427,14 @@ mod tests {
             let Ok(Inbound::Send(frame)) = Inbound::parse(&sent, Some(2)) else {
                 panic!("{body} is a body")
             };
-            let mut message = Message {
-                from: uid.clone(),
-                id: "m1".into(),
-                body: frame.body.get().into(),
-            };
-            let frame = message_frame(&message);
+            let mut message = Message::new(uid.clone(), frame.body.get());
+            message.id = "m1".into();
+            let frame = message_frame(&message, None);
             let wanted = format!(r#"{{"type":"message","from":"u","body":{body},"id":"m1"}}"#);
             assert_eq!(frame.json, wanted);
             message.body = "no JSON".into();
             let wanted = r#"{"type":"message","from":"u","body":"no JSON","id":"m1"}"#;
-            assert_eq!(message_frame(&message).json, wanted);
+            assert_eq!(message_frame(&message, None).json, wanted);
         }
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
         let sent = format!(r#"{{"type":"send","to":"u","body":{deep},"id":"m1"}}"#);

@@ -7,7 +7,7 @@ use distlock_kickout::{Code, Device, Generation, Login, LoginOutcome, Session, U
 
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
-    frames::{ErrorCode, Frame, Inbound, LoginFrame, Outbound, Refused},
+    frames::{ErrorCode, Frame, Inbound, LoginFrame, Outbound, Refused, spoken},
     machine::{POLICY_VIOLATION, close_code, within},
 };
 
@@ -22,26 +22,35 @@ pub(super) struct Farewell {
 
 /// How many frames are read behind a login before its outcome is known. A client that sends more
 /// waits.
-const EARLY: usize = 16;
+pub(super) const EARLY: usize = 16;
 
-/// Reads the login and logs in. Until then nothing is asked of the store, and everything is bounded in time. What the client
-/// sends behind its login, without waiting for the outcome, is kept in `early`.
+/// Reads the login and logs in; answers the version of the protocol as well. Until then nothing is asked of the store, and
+/// everything is bounded in time. What the client sends behind its login, without waiting for the outcome, is kept in `early`.
 pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
     front: &Front,
     reader: &mut R,
     writer: &mut W,
     early: &mut VecDeque<Incoming>,
-) -> Result<Session, Option<Farewell>> {
+) -> Result<(Session, u64), Option<Farewell>> {
     let login = first_login(front, reader, writer).await?;
     let uid = front.key.verify(&login.token).map_err(|error| {
         tracing::info!(%error, "a login was refused");
         refused(error.message())
     })?;
+    let version = login
+        .version()
+        .map_err(|why| failed(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
     let admitted = Box::pin(admit(front, reader, writer, early, uid, login)).await;
-    admitted.map_err(|farewell| {
-        let known = true;
-        farewell.map(|farewell| Farewell { known, ..farewell })
-    })
+    let welcomed = match admitted {
+        Ok(session) => welcome(front, writer, session, version).await,
+        Err(farewell) => Err(farewell),
+    };
+    welcomed
+        .map(|session| (session, version))
+        .map_err(|farewell| {
+            let known = true;
+            farewell.map(|farewell| Farewell { known, ..farewell })
+        })
 }
 
 async fn first_login<R: FrameReader, W: FrameWriter>(
@@ -102,9 +111,11 @@ async fn admit<R: FrameReader, W: FrameWriter>(
         class,
         intent,
         resume,
+        acks,
         ..
     } = login;
-    let login = Login::new(uid, device, class).intent(intent, resume);
+    let login = Login::new(uid, device, class);
+    let login = login.intent(intent, resume).acks(acks);
     let outcome = {
         let mut login = Box::pin(front.kick.login(login));
         loop {
@@ -132,42 +143,37 @@ async fn admit<R: FrameReader, W: FrameWriter>(
             }
         }
     };
-    let session = match outcome {
-        Ok(LoginOutcome::Admitted(session)) => session,
+    match outcome {
+        Ok(LoginOutcome::Admitted(session)) => Ok(session),
         Ok(LoginOutcome::Busy { retry_after }) => {
             let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
             let frame = Outbound::Busy { retry_after_ms }.to_frame();
-            return Err(farewell(frame, Code::Busy.websocket(), "busy"));
+            Err(farewell(frame, Code::Busy.websocket(), "busy"))
         }
         Ok(LoginOutcome::Denied(refusal)) => {
             let by = refusal.by_device.as_ref();
-            return Err(denied(refusal.code, &refusal.reason, by));
+            Err(denied(refusal.code, &refusal.reason, by))
         }
-        Ok(LoginOutcome::Superseded(by)) => return Err(overtaken(by.by_device.as_ref(), by.r#gen)),
-        Err(error) if error.kind() == ErrorKind::InvalidArgument => {
-            return Err(failed(
-                ErrorCode::BadValue,
-                error.message(),
-                POLICY_VIOLATION,
-            ));
-        }
+        Ok(LoginOutcome::Superseded(by)) => Err(overtaken(by.by_device.as_ref(), by.r#gen)),
+        Err(error) if error.kind() == ErrorKind::InvalidArgument => Err(failed(
+            ErrorCode::BadValue,
+            error.message(),
+            POLICY_VIOLATION,
+        )),
         Err(error) => {
             tracing::warn!(%error, "a login failed");
-            return Err(failed(
+            Err(failed(
                 ErrorCode::Unavailable,
                 "the login could not be completed",
                 Code::Busy.websocket(),
-            ));
+            ))
         }
-        Ok(_) => {
-            return Err(failed(
-                ErrorCode::Unavailable,
-                "the login could not be completed",
-                Code::Busy.websocket(),
-            ));
-        }
-    };
-    welcome(front, writer, session).await
+        Ok(_) => Err(failed(
+            ErrorCode::Unavailable,
+            "the login could not be completed",
+            Code::Busy.websocket(),
+        )),
+    }
 }
 
 /// Lets a client in, unless its session has lost its place again.
@@ -175,7 +181,9 @@ async fn welcome<W: FrameWriter>(
     front: &Front,
     writer: &mut W,
     session: Session,
+    version: u64,
 ) -> Result<Session, Option<Farewell>> {
+    let (v, acks) = spoken(version, session.acknowledges());
     let welcome = Outbound::LoginOk {
         uid: session.uid(),
         session: session.key().session,
@@ -183,6 +191,8 @@ async fn welcome<W: FrameWriter>(
         r#gen: session.generation(),
         resume: session.resume_token(),
         old_confirmed: session.old_confirmed(),
+        v,
+        acks,
     }
     .to_frame();
     // From here on, dropping the session logs it out.
@@ -291,7 +301,7 @@ mod tests {
                 session.end(code);
             }
             let (mut client, read) = Reads::up_to(1);
-            let said = match welcome(&front, &mut client, session).await {
+            let said = match welcome(&front, &mut client, session, 1).await {
                 Ok(_) => read.borrow()[0].clone(),
                 Err(farewell) => {
                     assert!(read.borrow().is_empty(), "{code:?}");

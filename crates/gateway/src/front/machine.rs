@@ -4,13 +4,13 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use distlock_core::Moment;
 use distlock_kickout::{Code, Offline, Session};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
     frames::{ErrorCode, Frame, Inbound, Outbound, Refused},
-    greet::greet,
+    greet::{EARLY, greet},
     line::LineHandle,
     outbox::{Outbox, Urgent},
     send,
@@ -58,8 +58,8 @@ async fn converse<R: FrameReader, W: FrameWriter>(
 ) {
     let mut early = VecDeque::new();
     let greeting = greet(&front, &mut reader, &mut writer, &mut early);
-    let session = match Box::pin(greeting).await {
-        Ok(session) => session,
+    let (session, version) = match Box::pin(greeting).await {
+        Ok(greeted) => greeted,
         Err(farewell) => {
             line.abort_on_drop();
             if let Some(farewell) = farewell {
@@ -85,6 +85,7 @@ async fn converse<R: FrameReader, W: FrameWriter>(
     line.logged_in();
     let mut conversation = Conversation {
         session: Arc::new(session),
+        version,
         front,
         reader,
         early,
@@ -100,9 +101,11 @@ async fn converse<R: FrameReader, W: FrameWriter>(
 /// A connection with a session.
 struct Conversation<R> {
     session: Arc<Session>,
+    /// The version of the protocol that its client speaks.
+    version: u64,
     front: Front,
     reader: R,
-    /// What the client sent behind its login.
+    /// What the client sent behind its login, or behind a request that is not answered yet.
     early: VecDeque<Incoming>,
 }
 
@@ -122,11 +125,15 @@ enum Ending {
     Told(Offline),
 }
 
-/// What the client sent next: first what came behind its login.
+/// What the client sent next: first what came early, unless only new things are wanted.
 ///
 /// Cancel safety: as the reader's own.
-async fn next<R: FrameReader>(early: &mut VecDeque<Incoming>, reader: &mut R) -> Incoming {
-    match early.pop_front() {
+async fn next<R: FrameReader>(
+    early: &mut VecDeque<Incoming>,
+    reader: &mut R,
+    only_new: bool,
+) -> Incoming {
+    match early.pop_front_if(|_| !only_new) {
         Some(incoming) => incoming,
         None => reader.next().await,
     }
@@ -135,7 +142,8 @@ async fn next<R: FrameReader>(early: &mut VecDeque<Incoming>, reader: &mut R) ->
 impl<R: FrameReader> Conversation<R> {
     /// Holds the conversation and ends it. Answers whether the client closed the connection first.
     async fn hold<W: FrameWriter>(&mut self, writer: W) -> bool {
-        let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session));
+        let inbox = Arc::clone(&self.front.inbox);
+        let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session), inbox);
         let writing = AbortOnDropHandle::new(tokio::spawn(writing));
         let ending = self.converse(&outbox).await;
         // On its own: neither does the directory wait for the client's leave-taking, nor the end of the connection for a store
@@ -153,19 +161,23 @@ impl<R: FrameReader> Conversation<R> {
         let session = Arc::clone(&self.session);
         // A task of its own: what was handed out is forgotten, also when the session ends meanwhile.
         let kept = self.front.connections.spawn(send::hand_out_kept(
-            Arc::clone(&self.front.inbox),
+            self.front.clone(),
             Arc::clone(&session),
             outbox.replies(),
         ));
         let kept = async {
             let _ = kept.await;
         };
-        // One request of the client at a time: the next frame is read when this one is answered.
-        let mut work: Option<BoxFuture<'static, ()>> = Some(Box::pin(kept));
+        // One request of the client at a time: the next one is looked at when this one is answered. Acknowledgements are
+        // not requests: two clients that send to each other would wait for each other.
+        let acks = session.acknowledges();
+        let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
         let mut heard = self.front.clock.now();
         loop {
             let patience = if work.is_some() { WORK } else { Duration::ZERO };
             let silence = self.silence_left(heard + patience);
+            let busy = work.is_some();
+            let may_read = !busy || (acks && self.early.len() < EARLY);
             tokio::select! {
                 biased;
                 notice = session.superseded() => return Ending::Told(notice),
@@ -174,8 +186,15 @@ impl<R: FrameReader> Conversation<R> {
                     work = None;
                     heard = self.front.clock.now();
                 }
-                incoming = next(&mut self.early, &mut self.reader), if work.is_none() => {
+                incoming = next(&mut self.early, &mut self.reader, busy), if may_read => {
                     heard = self.front.clock.now();
+                    if busy {
+                        match acknowledged(&incoming) {
+                            Some(seq) => outbox.acknowledged(seq),
+                            None => self.early.push_back(incoming),
+                        }
+                        continue;
+                    }
                     match self.answer(incoming, outbox) {
                         Ok(next) => work = next,
                         Err(ending) => return ending,
@@ -226,10 +245,15 @@ impl<R: FrameReader> Conversation<R> {
             Err(Refused::Value { why, id }) => error(ErrorCode::BadValue, &why, id.as_deref()),
             Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already", None),
             Ok(Inbound::Ping) => reply(Outbound::Pong.to_frame()),
+            Ok(Inbound::Ack(ack)) => {
+                outbox.acknowledged(ack.seq);
+                None
+            }
             Ok(Inbound::Bye | Inbound::Logout) => return Err(Ending::Bye),
             Ok(Inbound::Send(frame)) => Some(Box::pin(send::send(
                 self.front.clone(),
                 Arc::clone(&self.session),
+                self.version,
                 frame,
                 outbox.replies(),
             ))),
@@ -265,7 +289,7 @@ impl<R: FrameReader> Conversation<R> {
             if left.is_zero() {
                 break;
             }
-            let next = next(&mut self.early, &mut self.reader);
+            let next = next(&mut self.early, &mut self.reader, false);
             match within(&self.front, left, next).await {
                 Some(Incoming::Gone) => return true,
                 Some(Incoming::Closing) => return self.after_closing().await,
@@ -348,6 +372,17 @@ pub(super) const fn close_code(code: ErrorCode) -> u16 {
     }
 }
 
+/// The message that a client acknowledges.
+fn acknowledged(incoming: &Incoming) -> Option<u64> {
+    let Incoming::Frame(text, id) = incoming else {
+        return None;
+    };
+    match Inbound::parse(text, *id) {
+        Ok(Inbound::Ack(ack)) => Some(ack.seq),
+        _ => None,
+    }
+}
+
 /// What a future gives within a time. The time is looked at first: a future that reads on and on would use up what its task may
 /// do in one go, and with it the look at the time.
 pub(super) async fn within<F: Future>(
@@ -417,6 +452,7 @@ mod tests {
             let mut conversation = Conversation {
                 early: VecDeque::new(),
                 session: Arc::clone(&session),
+                version: 1,
                 front: front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
                 reader: Sends([bad()].into()),
             };

@@ -1,39 +1,41 @@
 //! The writing side of a session's connection: replies and messages in order, and a reserved place for the last word.
 
-use std::{future::Future, sync::Arc};
+use std::{collections::VecDeque, future::Future, sync::Arc};
 
-use distlock_kickout::Session;
+use distlock_kickout::{Message, Outgoing, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{FrameWriter, frames::Frame, frames::message_frame};
+use crate::inbox::OfflineStore;
 
 /// Replies that may wait. A client that does not read its replies is not read either.
 const REPLIES: usize = 16;
 /// Last word, refusals after it, and the closing.
 const URGENT: usize = 8;
 
-/// A frame for the client, and whoever wants to know that it was written.
+/// Messages that may wait for their acknowledgement. While so many do, no further one is taken from the session's queue.
+const WINDOW: usize = 64;
+
+/// What goes to the client in its turn.
 #[derive(Debug)]
-pub(super) struct Reply {
-    frame: Frame,
-    receipt: Option<oneshot::Sender<()>>,
+pub(super) enum Reply {
+    /// An answer.
+    Answer(Frame),
+    /// A kept message, and whoever wants to know that it has arrived; when it never will, that is closed.
+    Kept(Message, oneshot::Sender<()>),
 }
 
 impl Reply {
-    /// A reply, and what is told when it was written; when it never will be, that is closed.
-    pub(super) fn with_receipt(frame: Frame) -> (Self, oneshot::Receiver<()>) {
-        let (receipt, written) = oneshot::channel();
-        let receipt = Some(receipt);
-        (Self { frame, receipt }, written)
+    /// A kept message, and what is told when its client acknowledged it, or when it was written to a client that does not.
+    pub(super) fn with_receipt(message: Message) -> (Self, oneshot::Receiver<()>) {
+        let (receipt, arrived) = oneshot::channel();
+        (Self::Kept(message, receipt), arrived)
     }
 }
 
 impl From<Frame> for Reply {
     fn from(frame: Frame) -> Self {
-        Self {
-            frame,
-            receipt: None,
-        }
+        Self::Answer(frame)
     }
 }
 
@@ -45,6 +47,8 @@ pub(super) type Replies = mpsc::Sender<Reply>;
 pub(super) struct Outbox {
     replies: Replies,
     urgent: mpsc::Sender<Urgent>,
+    /// The last message that the client acknowledged.
+    acked: watch::Sender<u64>,
     alive: watch::Receiver<()>,
 }
 
@@ -60,28 +64,47 @@ pub(super) enum Urgent {
 }
 
 impl Outbox {
-    /// An outbox and the task that empties it.
+    /// An outbox and the task that empties it. A message that is acknowledged when it may have been kept already is forgotten
+    /// in `inbox`.
     pub(super) fn open<W: FrameWriter>(
         writer: W,
         session: Arc<Session>,
+        inbox: Arc<dyn OfflineStore>,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (replies, replies_out) = mpsc::channel(REPLIES);
         let (urgent, urgent_out) = mpsc::channel(URGENT);
+        let (acked, acked_out) = watch::channel(0);
         let (living, alive) = watch::channel(());
         let outbox = Self {
             replies,
             urgent,
+            acked,
             alive,
+        };
+        let unacked = Unacked {
+            session: Arc::clone(&session),
+            inbox,
+            last: 0,
+            waiting: VecDeque::new(),
         };
         let writing = async move {
             let _living = living;
-            write(writer, session, replies_out, urgent_out).await;
+            write(writer, session, unacked, acked_out, replies_out, urgent_out).await;
         };
         (outbox, writing)
     }
 
     pub(super) fn replies(&self) -> Replies {
         self.replies.clone()
+    }
+
+    /// The client has every message up to this one.
+    pub(super) fn acknowledged(&self, seq: u64) {
+        self.acked.send_if_modified(|last| {
+            let more = seq > *last;
+            *last = seq.max(*last);
+            more
+        });
     }
 
     /// Queues what overtakes the rest. The last word and the closing always find a place; refusals beyond the places are dropped.
@@ -100,9 +123,74 @@ impl Outbox {
     }
 }
 
+/// Messages that were written, and not acknowledged yet.
+struct Unacked {
+    session: Arc<Session>,
+    inbox: Arc<dyn OfflineStore>,
+    last: u64,
+    waiting: VecDeque<(u64, Waits)>,
+}
+
+/// Who waits for a message to arrive. Dropped, it learns that nobody knows.
+enum Waits {
+    Sender(Outgoing),
+    Keeper(oneshot::Sender<()>),
+}
+
+impl Unacked {
+    /// The number of the next message; none for a client that does not acknowledge.
+    fn next(&self) -> Option<u64> {
+        self.session.acknowledges().then_some(self.last + 1)
+    }
+
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= WINDOW
+    }
+
+    /// A message was written under this number.
+    fn written(&mut self, seq: Option<u64>, waits: Waits) {
+        match seq {
+            Some(seq) => {
+                self.last = seq;
+                self.waiting.push_back((seq, waits));
+            }
+            None => self.arrived(waits),
+        }
+    }
+
+    fn acknowledged(&mut self, up_to: u64) {
+        while let Some((_, waits)) = self.waiting.pop_front_if(|(seq, _)| *seq <= up_to) {
+            self.arrived(waits);
+        }
+    }
+
+    fn arrived(&self, waits: Waits) {
+        let message = match waits {
+            Waits::Sender(outgoing) => outgoing.delivered(),
+            Waits::Keeper(receipt) => {
+                let _ = receipt.send(());
+                None
+            }
+        };
+        // Without acknowledgements a message that nobody waits for is not kept either.
+        let Some(message) = message.filter(|_| self.session.acknowledges()) else {
+            return;
+        };
+        let (inbox, session) = (Arc::clone(&self.inbox), Arc::clone(&self.session));
+        tokio::spawn(async move {
+            let copy = message.for_device(session.device());
+            if let Err(error) = inbox.forget(session.uid(), &[message, copy]).await {
+                tracing::debug!(%error, "a message that has arrived comes once more");
+            }
+        });
+    }
+}
+
 async fn write<W: FrameWriter>(
     mut writer: W,
     session: Arc<Session>,
+    mut unacked: Unacked,
+    mut acked: watch::Receiver<u64>,
     mut replies: mpsc::Receiver<Reply>,
     mut urgent: mpsc::Receiver<Urgent>,
 ) {
@@ -125,26 +213,31 @@ async fn write<W: FrameWriter>(
                     return;
                 }
             },
-            Some(reply) = replies.recv() => {
-                let void = match reply.receipt {
-                    // A kept message: what the session may not get any more waits for the next one.
-                    Some(_) => !session.is_active(),
-                    // The last word is on its way, and nothing comes before it.
-                    None => session.must_go(),
-                };
-                if void {
-                    continue;
-                }
-                let written = writer.send(&reply.frame).await;
-                if let (Ok(()), Some(receipt)) = (&written, reply.receipt) {
-                    let _ = receipt.send(());
-                }
-                written
+            Ok(()) = acked.changed() => {
+                let up_to = *acked.borrow_and_update();
+                unacked.acknowledged(up_to);
+                Ok(())
             }
-            message = session.next_message() => {
-                let written = writer.send(&message_frame(message.message())).await;
+            Some(reply) = replies.recv() => match reply {
+                // The last word is on its way, and nothing comes before it.
+                Reply::Answer(_) if session.must_go() => continue,
+                Reply::Answer(frame) => writer.send(&frame).await,
+                // What the session may not get any more waits for the next one.
+                Reply::Kept(..) if !session.is_active() => continue,
+                Reply::Kept(message, receipt) => {
+                    let seq = unacked.next();
+                    let written = writer.send(&message_frame(&message, seq)).await;
+                    if written.is_ok() {
+                        unacked.written(seq, Waits::Keeper(receipt));
+                    }
+                    written
+                }
+            },
+            message = session.next_message(), if !unacked.is_full() => {
+                let seq = unacked.next();
+                let written = writer.send(&message_frame(message.message(), seq)).await;
                 if written.is_ok() {
-                    message.delivered();
+                    unacked.written(seq, Waits::Sender(message));
                 }
                 written
             }
@@ -153,6 +246,8 @@ async fn write<W: FrameWriter>(
             return;
         }
     }
+    // Nobody waits for acknowledgements any more: what is not there yet is kept.
+    drop(unacked);
     // After the last word: what was queued before is void.
     drop(replies);
     while let Some(urgent) = urgent.recv().await {
@@ -182,15 +277,18 @@ mod tests {
         },
         *,
     };
+    use crate::inbox::RecordsInbox;
 
     #[tokio::test]
     async fn answers_that_wait_when_the_session_ends_are_void_unless_its_client_left() {
-        let kick = kick(&Memory::default()).await;
+        let memory = Memory::default();
+        let kick = kick(&memory).await;
+        let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
         let anna = Uid::new("anna").unwrap();
         for code in [None, Some(Code::Superseded)] {
             let session = Arc::new(admitted(&kick, &anna).await);
             let (client, read) = Reads::up_to(9);
-            let (outbox, writing) = Outbox::open(client, Arc::clone(&session));
+            let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
             let (pong, written) = (Outbound::Pong.to_frame(), outbox.replies());
             written.send(pong.into()).await.unwrap();
             if let Some(code) = code {

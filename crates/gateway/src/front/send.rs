@@ -3,14 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::Result;
-use distlock_kickout::{Delivery, Message, Session, Uid};
+use distlock_kickout::{Delivery, Location, Message, Receipt, Session, Uid};
 
 use super::{
     Front,
-    frames::{ErrorCode, Frame, Outbound, Outcome, SendFrame, message_frame},
+    frames::{
+        DeviceOutcome, ErrorCode, Frame, Outbound, Outcome, SendFrame, message_frame, sent_frame,
+    },
+    machine::within,
     outbox::{Replies, Reply},
 };
-use crate::inbox::OfflineStore;
 
 /// More than a `message` frame holds beside the body, with a sender and an id of which every character must be escaped.
 const ENVELOPE: usize = 2048;
@@ -19,13 +21,59 @@ const MAX_ID: usize = 128;
 /// sessions.
 const COMING_IN: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long further kept messages are waited for before those that have arrived are forgotten.
+const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Delivers a client's message and answers what became of it.
-pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, replies: Replies) {
+/// What became of a message, and for each device.
+struct Fate {
+    outcome: Outcome,
+    devices: Vec<DeviceOutcome>,
+}
+
+impl Fate {
+    /// For an account of which no device is there.
+    const fn nobody(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            devices: Vec::new(),
+        }
+    }
+
+    /// What a delivery came to, with `kept` where a message was kept for its device.
+    fn of(receipts: &[Receipt], kept: Outcome) -> Self {
+        let devices: Vec<_> = receipts
+            .iter()
+            .map(|it| DeviceOutcome {
+                device: it.location.device.clone(),
+                class: it.location.class.clone(),
+                outcome: match &it.delivery {
+                    Delivery::Delivered => Outcome::Delivered,
+                    Delivery::Written => Outcome::Written,
+                    Delivery::Unacknowledged | Delivery::Missed => kept,
+                    _ => Outcome::Failed,
+                },
+            })
+            .collect();
+        Self {
+            outcome: devices.iter().map(|it| it.outcome).max().unwrap_or(kept),
+            devices,
+        }
+    }
+}
+
+/// Delivers a client's message and answers what became of it, in the client's `version` of the protocol.
+pub(super) async fn send(
+    front: Front,
+    session: Arc<Session>,
+    version: u64,
+    frame: SendFrame,
+    replies: Replies,
+) {
     let message = Message {
-        from: session.uid().clone(),
         id: frame.id,
-        body: frame.body.get().to_owned(),
+        to_device: frame.to_device,
+        to_class: frame.to_class,
+        ..Message::new(session.uid().clone(), frame.body.get())
     };
     let reply = if session.check().is_err() {
         refuse(&message.id, ErrorCode::Superseded, "the session is over")
@@ -36,17 +84,13 @@ pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, 
         let reason = "the body is too long to be delivered";
         refuse(&message.id, ErrorCode::TooLong, reason)
     } else {
-        let outcome = deliver(&front, &frame.to, &message)
+        let fate = deliver(&front, &frame.to, &message)
             .await
             .unwrap_or_else(|error| {
                 tracing::warn!(to = %frame.to, %error, "a message could not be delivered");
-                Outcome::Failed
+                Fate::nobody(Outcome::Failed)
             });
-        Outbound::Sent {
-            id: &message.id,
-            outcome,
-        }
-        .to_frame()
+        sent_frame(&message.id, fate.outcome, &fate.devices, version)
     };
     // A closed outbox is noticed by the conversation.
     let _ = replies.send(reply.into()).await;
@@ -54,7 +98,8 @@ pub(super) async fn send(front: Front, session: Arc<Session>, frame: SendFrame, 
 
 /// Whether its receiver could not be sent it: measured as it will be written, where it could matter.
 fn is_too_long(message: &Message, max_frame: usize) -> bool {
-    message.body.len() + ENVELOPE > max_frame && message_frame(message).json.len() > max_frame
+    message.body.len() + ENVELOPE > max_frame
+        && message_frame(message, Some(u64::MAX)).json.len() > max_frame
 }
 
 fn refuse(id: &str, code: ErrorCode, reason: &str) -> Frame {
@@ -62,80 +107,125 @@ fn refuse(id: &str, code: ErrorCode, reason: &str) -> Frame {
     Outbound::Error { code, reason, id }.to_frame()
 }
 
-async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> {
-    match front.kick.deliver(to, message.clone()).await? {
-        Delivery::Delivered(_) => return Ok(Outcome::Delivered),
-        Delivery::Offline => {}
-        _ => return Ok(Outcome::Failed),
+async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Fate> {
+    let receipts = front.kick.deliver(to, message.clone()).await?;
+    if !receipts.is_empty() && !receipts.iter().any(|it| it.delivery.is_to_be_kept()) {
+        return Ok(Fate::of(&receipts, Outcome::Failed));
     }
     // Whoever never logged in may be anybody that a client thought up, and what is kept for them would stay for ever.
-    if !front.kick.knows(to).await? {
-        return Ok(Outcome::Failed);
+    if receipts.is_empty() && !front.kick.knows(to).await? {
+        return Ok(Fate::nobody(Outcome::Failed));
     }
     // On its own: when the sender goes away meanwhile, what was taken back must not be lost on its way to its receiver.
     let (tracker, front) = (front.connections.clone(), front.clone());
     let (to, message) = (to.clone(), message.clone());
-    let kept = tracker.spawn(async move { keep_or_hand_over(&front, &to, &message).await });
-    kept.await.unwrap_or(Ok(Outcome::Failed))
+    let kept =
+        tracker.spawn(async move { keep_or_hand_over(&front, &to, &message, receipts).await });
+    kept.await.unwrap_or(Ok(Fate::nobody(Outcome::Failed)))
 }
 
-async fn keep_or_hand_over(front: &Front, to: &Uid, message: &Message) -> Result<Outcome> {
+/// Keeps a message for those who did not get it. `receipts` says what its delivery came to.
+async fn keep_or_hand_over(
+    front: &Front,
+    to: &Uid,
+    message: &Message,
+    mut receipts: Vec<Receipt>,
+) -> Result<Fate> {
     let until = front.clock.now() + COMING_IN;
     for round in 1.. {
+        match &receipts[..] {
+            [] => {}
+            [only] if only.delivery.is_to_be_kept() => {}
+            [_] => return Ok(Fate::of(&receipts, Outcome::Failed)),
+            _ => return Ok(keep_for_each(front, to, message, &receipts).await),
+        }
         keep(front, to, message).await?;
+        let stored = Fate::of(&receipts, Outcome::Stored);
+        let waits_for_it = |now: &Location| {
+            let it = receipts.first();
+            it.is_some_and(|it| {
+                it.delivery == Delivery::Unacknowledged && it.location.key == now.key
+            })
+        };
         // Somebody may have logged in, and looked for kept messages, just before this one was kept. Or just after: then it is
         // handed out from there, and can not be had back.
-        if front.kick.route(to).await?.is_none() || !front.inbox.withdraw(to, message).await? {
-            return Ok(Outcome::Stored);
+        let current = front.kick.addressed(to, message).await?;
+        if current.iter().all(waits_for_it)
+            || (round > 1 && front.clock.now() >= until)
+            || !front.inbox.withdraw(to, message).await?
+        {
+            return Ok(stored);
         }
-        match front.kick.deliver(to, message.clone()).await? {
-            Delivery::Delivered(_) => return Ok(Outcome::Delivered),
-            // Its login may not be through yet: it looks for kept messages when it is, and that may be before this one is kept.
-            Delivery::Offline => {}
-            _ => return Ok(Outcome::Failed),
+        receipts = front.kick.deliver(to, message.clone()).await?;
+        // Its login may not be through yet: it looks for kept messages when it is, and that may be before this one is kept.
+        if receipts.iter().all(|it| it.delivery == Delivery::Missed) {
+            front.clock.sleep(PAUSE * round).await;
         }
-        if round > 1 && front.clock.now() >= until {
-            break;
-        }
-        front.clock.sleep(PAUSE * round).await;
     }
-    keep(front, to, message).await?;
-    Ok(Outcome::Stored)
+    unreachable!("the rounds end with an answer")
+}
+
+/// Of several devices some have the message: it is kept for each of the others.
+async fn keep_for_each(front: &Front, to: &Uid, message: &Message, receipts: &[Receipt]) -> Fate {
+    let mut fate = Fate::of(receipts, Outcome::Stored);
+    for (receipt, device) in receipts.iter().zip(&mut fate.devices) {
+        if !receipt.delivery.is_to_be_kept() {
+            continue;
+        }
+        let copy = message.for_device(&device.device);
+        if let Err(error) = keep(front, to, &copy).await {
+            tracing::warn!(%to, %error, "a message could not be kept for a device");
+            device.outcome = Outcome::Failed;
+            fate.outcome = Outcome::Failed;
+        }
+    }
+    fate
 }
 
 async fn keep(front: &Front, to: &Uid, message: &Message) -> Result<()> {
     front.inbox.keep(to, message).await?;
-    front.kick.stored(to, &message.id);
+    front.kick.stored(to, message);
     Ok(())
 }
 
-/// Hands out what was kept for an account before it logged in. A message is forgotten after it was written to the client: what
-/// the last word of the session overtook, or a crash, waits for the next session. One that was written and not yet forgotten
-/// then comes once more; its id tells.
-pub(super) async fn hand_out_kept(
-    inbox: Arc<dyn OfflineStore>,
-    session: Arc<Session>,
-    replies: Replies,
-) {
+/// Hands out what was kept for an account, or for this device of it. A message is forgotten after it has arrived, as far as
+/// its client can tell: what the last word of the session overtook, or a crash, waits for the next session. One that has
+/// arrived and is not yet forgotten then comes once more; its id tells.
+pub(super) async fn hand_out_kept(front: Front, session: Arc<Session>, replies: Replies) {
+    let inbox = &front.inbox;
     let handed_out = async {
-        let kept = inbox.claim(session.uid()).await?;
+        let mut kept = inbox.claim(session.uid()).await?;
+        kept.retain(|message| message.addresses(session.device(), session.class()));
         let mut receipts = Vec::with_capacity(kept.len());
         for message in &kept {
-            let (reply, written) = Reply::with_receipt(message_frame(message));
+            let (reply, arrived) = Reply::with_receipt(message.clone());
             if !session.is_active() || replies.send(reply).await.is_err() {
                 break;
             }
-            receipts.push(written);
+            receipts.push(arrived);
         }
-        let mut written = 0;
-        for receipt in receipts {
-            if receipt.await.is_err() {
+        // The outbox may go on without this task.
+        drop(replies);
+        let mut kept = &kept[..receipts.len()];
+        let mut receipts = receipts.into_iter();
+        while let Some(first) = receipts.next() {
+            if first.await.is_err() {
                 break;
             }
-            written += 1;
-        }
-        if written > 0 {
-            inbox.forget(session.uid(), &kept[..written]).await?;
+            // Those that arrive one after the other are forgotten together.
+            let mut arrived = 1;
+            let more = async {
+                for receipt in receipts.by_ref() {
+                    if receipt.await.is_err() {
+                        return;
+                    }
+                    arrived += 1;
+                }
+            };
+            within(&front, TOGETHER, more).await;
+            let (these, others) = kept.split_at(arrived);
+            inbox.forget(session.uid(), these).await?;
+            kept = others;
         }
         Result::<()>::Ok(())
     };
@@ -162,7 +252,7 @@ mod tests {
         },
         *,
     };
-    use crate::inbox::RecordsInbox;
+    use crate::inbox::{OfflineStore, RecordsInbox};
 
     fn message(number: usize) -> Message {
         let mut message = Message::new(Uid::new("otto").unwrap(), "hello");
@@ -183,10 +273,10 @@ mod tests {
         }
         let session = Arc::new(admitted(&kick, &anna).await);
         let (client, mut read) = Reads::up_to(3);
-        let (outbox, writing) = Outbox::open(client, Arc::clone(&session));
+        let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
         let writing = tokio::spawn(writing);
         let handing_out = tokio::spawn(hand_out_kept(
-            Arc::clone(&inbox),
+            front(&kick, Arc::clone(&inbox)),
             Arc::clone(&session),
             outbox.replies(),
         ));
@@ -210,11 +300,11 @@ mod tests {
         }
         let session = Arc::new(admitted(&kick, &anna).await);
         let (client, read) = Reads::up_to(99);
-        let (outbox, writing) = Outbox::open(client, Arc::clone(&session));
+        let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
         let replies = outbox.replies();
         let free = replies.capacity();
         let handing_out = tokio::spawn(hand_out_kept(
-            Arc::clone(&inbox),
+            front(&kick, Arc::clone(&inbox)),
             Arc::clone(&session),
             outbox.replies(),
         ));
@@ -239,7 +329,7 @@ mod tests {
         message.id = "\u{1}".repeat(MAX_ID);
         for length in (64_000..65_535).step_by(100) {
             message.body = format!("\"{}\"", "x".repeat(length));
-            let frame = message_frame(&message).json.len();
+            let frame = message_frame(&message, Some(u64::MAX)).json.len();
             assert_eq!(is_too_long(&message, 65_535), frame > 65_535, "{length}");
         }
         message.from = Uid::new("otto").unwrap();
@@ -307,13 +397,16 @@ mod tests {
         let connections = front.connections.clone();
         let sender = Arc::new(admitted(&kick, &otto).await);
         let (client, _) = Reads::up_to(0);
-        let (outbox, _writing) = Outbox::open(client, Arc::clone(&sender));
+        let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
+        let (outbox, _writing) = Outbox::open(client, Arc::clone(&sender), inbox);
         let frame = SendFrame {
             to: anna.clone(),
+            to_device: None,
+            to_class: None,
             body: serde_json::value::to_raw_value("hello").unwrap(),
             id: "m1".into(),
         };
-        let sending = tokio::spawn(send(front, sender, frame, outbox.replies()));
+        let sending = tokio::spawn(send(front, sender, 1, frame, outbox.replies()));
         timeout(LONG, slow.taken.notified()).await.unwrap();
         sending.abort();
         slow.go_on.cancel();
@@ -383,7 +476,7 @@ mod tests {
         let front = front(&kick, Arc::clone(&late) as Arc<dyn OfflineStore>);
         let message = message(1);
         let outcome = timeout(LONG, deliver(&front, &anna, &message)).await;
-        assert_eq!(outcome.unwrap().unwrap(), Outcome::Delivered);
+        assert_eq!(outcome.unwrap().unwrap().outcome, Outcome::Written);
         assert_eq!(receives.try_recv().unwrap(), "m1");
         assert!(late.claim(&anna).await.unwrap().is_empty());
     }

@@ -118,14 +118,21 @@ pub struct DeliverRequest {
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub body: ::prost::alloc::string::String,
-    /// How long the session's connection may take, in milliseconds.
+    /// How long the session's connection may take, in milliseconds; and its client, to acknowledge the message.
     #[prost(uint64, tag = "6")]
     pub within_ms: u64,
+    /// What the caller understands. 0: the results up to RESULT_UNKNOWN. 1: all results. Of a higher one nothing is done, and the
+    /// answer is FAILED_PRECONDITION.
+    #[prost(uint32, tag = "7")]
+    pub version: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeliverResponse {
     #[prost(enumeration = "deliver_response::Result", tag = "1")]
     pub result: i32,
+    /// What the answering node understands, as in the request.
+    #[prost(uint32, tag = "2")]
+    pub version: u32,
 }
 /// Nested message and enum types in `DeliverResponse`.
 pub mod deliver_response {
@@ -143,7 +150,7 @@ pub mod deliver_response {
     #[repr(i32)]
     pub enum Result {
         Unspecified = 0,
-        /// Written to the session's connection.
+        /// The session's client acknowledged it. In version 0: written to the session's connection.
         Delivered = 1,
         /// The session is not the one that is active here. Nothing was delivered.
         NotCurrent = 2,
@@ -151,6 +158,10 @@ pub mod deliver_response {
         Full = 3,
         /// The connection did not take it in time: it may yet arrive.
         Unknown = 4,
+        /// Written to the connection of a client that does not acknowledge.
+        Written = 5,
+        /// The session's client acknowledges, and did not acknowledge it in time: it may yet arrive.
+        Unacknowledged = 6,
     }
     impl Result {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -164,6 +175,8 @@ pub mod deliver_response {
                 Self::NotCurrent => "RESULT_NOT_CURRENT",
                 Self::Full => "RESULT_FULL",
                 Self::Unknown => "RESULT_UNKNOWN",
+                Self::Written => "RESULT_WRITTEN",
+                Self::Unacknowledged => "RESULT_UNACKNOWLEDGED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -174,6 +187,8 @@ pub mod deliver_response {
                 "RESULT_NOT_CURRENT" => Some(Self::NotCurrent),
                 "RESULT_FULL" => Some(Self::Full),
                 "RESULT_UNKNOWN" => Some(Self::Unknown),
+                "RESULT_WRITTEN" => Some(Self::Written),
+                "RESULT_UNACKNOWLEDGED" => Some(Self::Unacknowledged),
                 _ => None,
             }
         }

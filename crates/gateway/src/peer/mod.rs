@@ -106,11 +106,7 @@ mod tests {
         let answer = good.kick(&to, kick(&to, later)).await;
         assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
         let request = kick(&to, to.boot);
-        let message = Message {
-            from: Uid::new("otto").unwrap(),
-            id: "m1".into(),
-            body: "1".into(),
-        };
+        let message = Message::new(Uid::new("otto").unwrap(), "1");
         let request = DeliverRequest::new(request.uid, request.key, message, second);
         let answer = good.deliver(&to, request).await;
         assert_eq!(answer, Ok(DeliverResult::NotCurrent));

@@ -13,7 +13,10 @@ use super::{
         self,
         peer_server::{Peer, PeerServer},
     },
-    wire::{delivered_to_wire, delivery_from_wire, idle_to_wire, kick_from_wire, kicked_to_wire},
+    wire::{
+        check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, kick_from_wire,
+        kicked_to_wire,
+    },
 };
 use crate::{
     front::line::{LineHandle, LineListener},
@@ -92,9 +95,11 @@ impl Peer for Service {
         &self,
         request: Request<v1::DeliverRequest>,
     ) -> Result<Response<v1::DeliverResponse>, Status> {
-        let request = delivery_from_wire(self.admit(request)?).map_err(invalid)?;
+        let request = self.admit(request)?;
+        let version = check_version(&request).map_err(Status::failed_precondition)?;
+        let request = delivery_from_wire(request).map_err(invalid)?;
         let result = self.kick.handle_deliver(request).await;
-        Ok(Response::new(delivered_to_wire(result)))
+        Ok(Response::new(delivered_to_wire(result, version)))
     }
 
     async fn idle(

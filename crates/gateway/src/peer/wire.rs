@@ -11,6 +11,9 @@ use uuid::Uuid;
 
 use super::v1;
 
+/// The version of `Deliver` that this node speaks: see the definition.
+const DELIVER: u32 = 1;
+
 pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
     v1::KickRequest {
         uid: request.uid.into(),
@@ -81,6 +84,17 @@ pub(super) fn delivery_to_wire(request: DeliverRequest) -> v1::DeliverRequest {
         id: request.message.id,
         body: request.message.body,
         within_ms: u64::try_from(request.within.as_millis()).unwrap_or(u64::MAX),
+        version: DELIVER,
+    }
+}
+
+/// Refuses, by name, a version that this node does not know.
+pub(super) fn check_version(request: &v1::DeliverRequest) -> std::result::Result<u32, String> {
+    match request.version {
+        known if known <= DELIVER => Ok(known),
+        unknown => Err(format!(
+            "version {unknown} of Deliver is not known here, only those up to {DELIVER}"
+        )),
     }
 }
 
@@ -89,32 +103,39 @@ pub(super) fn delivery_from_wire(request: v1::DeliverRequest) -> Result<DeliverR
         Uid::new(request.uid)?,
         key_from_wire(request.key)?,
         Message {
-            from: Uid::new(request.from)?,
             id: request.id,
-            body: request.body,
+            ..Message::new(Uid::new(request.from)?, request.body)
         },
         // A peer cannot make this node wait for longer than a minute.
         Duration::from_millis(request.within_ms.min(60_000)),
     ))
 }
 
-pub(super) fn delivered_to_wire(result: DeliverResult) -> v1::DeliverResponse {
+/// The answer to a caller that speaks this version.
+pub(super) fn delivered_to_wire(result: DeliverResult, version: u32) -> v1::DeliverResponse {
     use v1::deliver_response::Result as Wire;
     let result = match result {
         DeliverResult::Delivered => Wire::Delivered,
+        DeliverResult::Written if version == 0 => Wire::Delivered,
+        DeliverResult::Written => Wire::Written,
+        DeliverResult::Unacknowledged if version > 0 => Wire::Unacknowledged,
         DeliverResult::NotCurrent => Wire::NotCurrent,
         DeliverResult::Full => Wire::Full,
         _ => Wire::Unknown,
     };
     v1::DeliverResponse {
         result: result.into(),
+        version: DELIVER,
     }
 }
 
 pub(super) fn delivered_from_wire(response: v1::DeliverResponse) -> DeliverResult {
     use v1::deliver_response::Result as Wire;
     match response.result() {
+        Wire::Delivered if response.version == 0 => DeliverResult::Written,
         Wire::Delivered => DeliverResult::Delivered,
+        Wire::Written => DeliverResult::Written,
+        Wire::Unacknowledged => DeliverResult::Unacknowledged,
         Wire::NotCurrent => DeliverResult::NotCurrent,
         Wire::Full => DeliverResult::Full,
         Wire::Unknown | Wire::Unspecified => DeliverResult::Unknown,
@@ -200,11 +221,14 @@ mod tests {
         }
         for result in [
             DeliverResult::Delivered,
+            DeliverResult::Written,
+            DeliverResult::Unacknowledged,
             DeliverResult::NotCurrent,
             DeliverResult::Full,
             DeliverResult::Unknown,
         ] {
-            assert_eq!(delivered_from_wire(delivered_to_wire(result)), result);
+            let wire = delivered_to_wire(result, DELIVER);
+            assert_eq!(delivered_from_wire(wire), result);
         }
         let idle = vec![(key(), Duration::from_millis(1500))];
         assert_eq!(idle_from_wire(idle_to_wire(idle.clone())).unwrap(), idle);
@@ -215,9 +239,37 @@ mod tests {
         assert!(kick_from_wire(v1::KickRequest::default()).is_err());
         assert!(delivery_from_wire(v1::DeliverRequest::default()).is_err());
         assert_eq!(kicked_from_wire(v1::KickResponse::default()), None);
-        assert_eq!(
-            delivered_from_wire(v1::DeliverResponse { result: 99 }),
-            DeliverResult::Unknown
-        );
+        let later = v1::DeliverResponse {
+            result: 99,
+            version: 7,
+        };
+        assert_eq!(delivered_from_wire(later), DeliverResult::Unknown);
+        let later = v1::DeliverRequest {
+            version: 7,
+            ..v1::DeliverRequest::default()
+        };
+        let refused = check_version(&later).unwrap_err();
+        assert!(refused.contains("version 7 of Deliver"), "{refused}");
+    }
+
+    /// The nodes of the version before have no version in their calls, and say "delivered" of what was written.
+    #[test]
+    fn nodes_of_the_version_before_are_understood_and_understand() {
+        use v1::deliver_response::Result as Wire;
+        for (result, told) in [
+            (DeliverResult::Delivered, Wire::Delivered),
+            (DeliverResult::Written, Wire::Delivered),
+            (DeliverResult::Unacknowledged, Wire::Unknown),
+            (DeliverResult::NotCurrent, Wire::NotCurrent),
+            (DeliverResult::Full, Wire::Full),
+            (DeliverResult::Unknown, Wire::Unknown),
+        ] {
+            assert_eq!(delivered_to_wire(result, 0).result(), told, "{result:?}");
+        }
+        let before = v1::DeliverResponse {
+            result: Wire::Delivered.into(),
+            version: 0,
+        };
+        assert_eq!(delivered_from_wire(before), DeliverResult::Written);
     }
 }

@@ -1,17 +1,25 @@
-//! Messages reach exactly one session, or their sender is told.
+//! Messages reach each session that they are for once, or their sender is told.
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_kickout::{DeliverRequest, DeliverResult, Delivery, Message, RouteMode, Session, Uid};
+use distlock_kickout::{
+    Class, DeliverRequest, DeliverResult, Delivery, Device, Login, LoginOutcome, Message, Policy,
+    PolicyName, Receipt, RouteMode, Session, Uid,
+};
 
-use crate::cluster::{Cluster, eventually, soon, told, uid};
+use crate::cluster::{Cluster, eventually, login, soon, told, uid};
 
 fn message(id: &str) -> Message {
     Message {
-        from: uid("otto"),
         id: id.into(),
-        body: "\"hello\"".into(),
+        ..Message::new(uid("otto"), "\"hello\"")
     }
+}
+
+/// What became of a message for the only session there.
+fn only(receipts: Vec<Receipt>) -> Receipt {
+    let [receipt] = <[_; 1]>::try_from(receipts).unwrap();
+    receipt
 }
 
 /// Takes messages as a connection does, and notes their ids.
@@ -38,22 +46,17 @@ async fn to_the_current_session_wherever_it_is() {
         let n1 = cluster.node_with("n1", |it| it.route(mode)).await;
         let n2 = cluster.node_with("n2", |it| it.route(mode)).await;
         let anna = uid("anna");
-        assert_eq!(
-            n1.kick.deliver(&anna, message("m0")).await.unwrap(),
-            Delivery::Offline
-        );
+        assert_eq!(n1.kick.deliver(&anna, message("m0")).await.unwrap(), []);
         let (phone, phone_read) = reads(n1.admit(&anna, "phone").await);
         for (node, id) in [(&n1, "m1"), (&n2, "m2")] {
-            let delivery = node.kick.deliver(&anna, message(id)).await.unwrap();
-            let Delivery::Delivered(location) = delivery else {
-                panic!("{delivery:?}");
-            };
-            assert_eq!(location.key, *phone.key());
+            let receipt = only(node.kick.deliver(&anna, message(id)).await.unwrap());
+            assert_eq!(receipt.delivery, Delivery::Written);
+            assert_eq!(receipt.location.key, *phone.key());
         }
         let (_pc, pc_read) = reads(n2.admit(&anna, "pc").await);
         told(&phone).await;
-        let delivery = n1.kick.deliver(&anna, message("m3")).await.unwrap();
-        assert!(matches!(delivery, Delivery::Delivered(_)), "{delivery:?}");
+        let receipt = only(n1.kick.deliver(&anna, message("m3")).await.unwrap());
+        assert_eq!(receipt.delivery, Delivery::Written);
         assert_eq!(*phone_read.lock().unwrap(), ["m1", "m2"]);
         assert_eq!(*pc_read.lock().unwrap(), ["m3"]);
     }
@@ -99,11 +102,9 @@ async fn a_message_that_waited_for_the_old_session_goes_to_the_new_one() {
         async move { kick.deliver(&anna, message("m1")).await.unwrap() }
     });
     let (pc, read) = reads(n2.admit(&anna, "pc").await);
-    let delivery = soon("the delivery", delivering).await.unwrap();
-    let Delivery::Delivered(location) = delivery else {
-        panic!("{delivery:?}");
-    };
-    assert_eq!(location.key, *pc.key());
+    let receipt = only(soon("the delivery", delivering).await.unwrap());
+    assert_eq!(receipt.delivery, Delivery::Written);
+    assert_eq!(receipt.location.key, *pc.key());
     assert_eq!(*read.lock().unwrap(), ["m1"]);
     assert!(futures_util::poll!(std::pin::pin!(phone.next_message())).is_pending());
 }
@@ -114,10 +115,10 @@ async fn a_receiver_that_does_not_read_is_reported() {
     let n1 = cluster.node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
-    let delivery = n1.kick.deliver(&anna, message("m1")).await.unwrap();
+    let receipt = only(n1.kick.deliver(&anna, message("m1")).await.unwrap());
     assert_eq!(
-        delivery,
-        Delivery::Offline,
+        receipt.delivery,
+        Delivery::Missed,
         "withdrawn, so certainly not delivered"
     );
     assert!(futures_util::poll!(std::pin::pin!(phone.next_message())).is_pending());
@@ -129,8 +130,71 @@ async fn a_receiver_that_does_not_read_is_reported() {
     });
     let outgoing = soon("the message", phone.next_message()).await;
     drop(outgoing);
-    let delivery = soon("the outcome", delivering).await.unwrap();
-    assert!(matches!(delivery, Delivery::Failed(_)), "{delivery:?}");
+    let receipt = only(soon("the outcome", delivering).await.unwrap());
+    assert!(
+        matches!(receipt.delivery, Delivery::Failed(_)),
+        "{receipt:?}"
+    );
+}
+
+#[tokio::test]
+async fn to_every_device_to_one_or_to_a_class() {
+    let cluster = Cluster::new();
+    let several =
+        |builder: distlock_kickout::Builder| builder.policy(Policy::named(PolicyName::Unlimited));
+    let n1 = cluster.node_with("n1", several).await;
+    let n2 = cluster.node_with("n2", several).await;
+    let anna = uid("anna");
+    let mut readers = Vec::new();
+    for (node, device, class) in [(&n1, "phone", "m"), (&n2, "pc", "d"), (&n1, "tablet", "m")] {
+        let (device, class) = (Device::new(device).unwrap(), Class::new(class).unwrap());
+        let login = Login::new(anna.clone(), device, class);
+        let LoginOutcome::Admitted(session) = node.kick.login(login).await.unwrap() else {
+            panic!("there is room for it");
+        };
+        readers.push(reads(session));
+    }
+    let all = message("all");
+    let one = message("one").for_device(&Device::new("pc").unwrap());
+    let mut some = message("some");
+    some.to_class = Some(Class::new("m").unwrap());
+    let nobody = message("nobody").for_device(&Device::new("tv").unwrap());
+    for (message, receivers) in [(all, 3), (one, 1), (some, 2), (nobody, 0)] {
+        let receipts = n1.kick.deliver(&anna, message).await.unwrap();
+        assert_eq!(receipts.len(), receivers);
+        assert!(receipts.iter().all(|it| it.delivery == Delivery::Written));
+    }
+    let read = |at: usize| readers[at].1.lock().unwrap().clone();
+    assert_eq!(read(0), ["all", "some"]);
+    assert_eq!(read(1), ["all", "one"]);
+    assert_eq!(read(2), ["all", "some"]);
+}
+
+#[tokio::test]
+async fn a_client_that_acknowledges_is_waited_for() {
+    let cluster = Cluster::new();
+    let n1 = cluster.node("n1").await;
+    let anna = uid("anna");
+    let LoginOutcome::Admitted(phone) = n1
+        .kick
+        .login(login(&anna, "phone").acks(true))
+        .await
+        .unwrap()
+    else {
+        panic!("nobody else is there");
+    };
+    assert!(phone.acknowledges());
+    let deliver = async |id| only(n1.kick.deliver(&anna, message(id)).await.unwrap());
+    let acknowledges = async {
+        assert_eq!(phone.next_message().await.delivered(), None);
+    };
+    let (receipt, ()) = tokio::join!(deliver("m1"), acknowledges);
+    assert_eq!(receipt.delivery, Delivery::Delivered);
+    // Written, and not acknowledged until its sender has stopped waiting.
+    let (receipt, written) = tokio::join!(deliver("m2"), phone.next_message());
+    assert_eq!(receipt.delivery, Delivery::Unacknowledged);
+    let late = written.delivered().expect("nobody waits any more");
+    assert_eq!(late.id, "m2");
 }
 
 #[tokio::test]
@@ -140,14 +204,14 @@ async fn an_unreachable_node_is_reported_and_a_dead_one_is_nobody() {
     let anna = uid("anna");
     let _phone = reads(n1.admit(&anna, "phone").await);
     cluster.mesh.silence("n1");
-    let delivery = n2.kick.deliver(&anna, message("m1")).await.unwrap();
+    let receipt = only(n2.kick.deliver(&anna, message("m1")).await.unwrap());
     assert!(
-        matches!(delivery, Delivery::Failed(_)),
-        "it may have arrived: {delivery:?}"
+        matches!(receipt.delivery, Delivery::Failed(_)),
+        "it may have arrived: {receipt:?}"
     );
     n1.crash();
     eventually("the dead node to be nobody", || async {
-        n2.kick.deliver(&anna, message("m2")).await.unwrap() == Delivery::Offline
+        n2.kick.deliver(&anna, message("m2")).await.unwrap() == []
     })
     .await;
 }
@@ -183,11 +247,15 @@ async fn every_message_is_accounted_for_while_the_account_moves() {
         .collect();
     for (id, delivery) in outcomes {
         let times = read.iter().filter(|it| **it == id).count();
-        match delivery {
-            Delivery::Delivered(_) => assert_eq!(times, 1, "{id}"),
-            Delivery::Offline => assert_eq!(times, 0, "{id}"),
-            Delivery::Failed(_) => assert!(times <= 1, "{id}"),
-            other => panic!("{other:?}"),
+        match &delivery[..] {
+            [] => assert_eq!(times, 0, "{id}"),
+            [only] => match only.delivery {
+                Delivery::Written => assert_eq!(times, 1, "{id}"),
+                Delivery::Missed => assert_eq!(times, 0, "{id}"),
+                Delivery::Failed(_) => assert!(times <= 1, "{id}"),
+                _ => panic!("{only:?}"),
+            },
+            more => panic!("one session at a time: {more:?}"),
         }
     }
 }
