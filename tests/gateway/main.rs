@@ -7,6 +7,7 @@
 //! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
+//! | `idle.rs` | what nodes cost while nothing happens |
 //! | `messages.rs` | acknowledged messages, and accounts with several devices |
 //! | `machine.rs` | how late a busy machine is, on top of the documented slack |
 //! | `matrix.rs` | which scenario runs over which store, and why the others do not |
@@ -23,6 +24,7 @@
 mod client;
 mod failover;
 mod flow;
+mod idle;
 mod machine;
 mod matrix;
 mod messages;

@@ -41,15 +41,15 @@ impl RedisRecords {
 
     async fn read(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let ways = self.open()?.ways();
-        // In a cluster one call for each key; otherwise all keys in one, which reads the clock once.
+        // In a cluster one call for each key; otherwise many keys in one.
         let each = if ways.router.is_cluster() { 1 } else { 128 };
         let calls = keys.chunks(each).map(|keys| {
-            let mut commands = vec![redis::cmd("TIME")];
-            commands.extend(keys.iter().map(|key| {
-                let mut get = redis::cmd("GET");
+            // MGET takes a key of another type for one that is not there.
+            let mut get = redis::cmd(if keys.len() > 1 { "MGET" } else { "GET" });
+            for key in keys {
                 get.arg(ways.names.record(key).key);
-                get
-            }));
+            }
+            let commands = vec![redis::cmd("TIME"), get];
             let bucket = keys.first().map_or("", RecordKey::as_str);
             Call::plain(Bucket::of(bucket), commands)
         });
@@ -61,8 +61,12 @@ impl RedisRecords {
             let time = replies.next().unwrap_or(Value::Nil);
             let (seconds, micros) = redis::from_redis_value::<(u64, u64)>(time).unwrap_or_default();
             let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
-            for (key, reply) in keys.iter().zip(replies) {
-                entries.push(match reply {
+            let found = match replies.next() {
+                Some(Value::Array(found)) => found,
+                found => found.into_iter().collect(),
+            };
+            for (key, found) in keys.iter().zip(found) {
+                entries.push(match found {
                     Value::BulkString(found) => Some(value::entry(key, &found, now)?),
                     _ => None,
                 });

@@ -279,7 +279,6 @@ mod tests {
         let stop = CancellationToken::new();
         let page = Page {
             kick: kick.clone(),
-            locker: store.locker(),
             key: TokenKey::new(&[7; 32]).unwrap(),
             token: token.clone(),
             stop: stop.clone(),

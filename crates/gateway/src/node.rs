@@ -226,7 +226,6 @@ impl Builder {
         };
         let page = Page {
             kick: kick.clone(),
-            locker: store.locker(),
             key: token_key,
             token: admin_state.token.clone(),
             stop: stop.child_token(),

@@ -1,5 +1,7 @@
 //! Looking at accounts and ending sessions by hand.
 
+use std::sync::Arc;
+
 use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -161,6 +163,7 @@ impl KickOut {
         let Seen {
             version,
             mut record,
+            ..
         } = self.inner.directory.read(uid).await?;
         if record.ban.is_some() && self.inner.standing_ban(uid).await?.is_none() {
             // Its mark stays until somebody tidies up.
@@ -320,7 +323,7 @@ impl Inner {
 
     /// Ends the account's sessions that are wanted: takes them out of the directory, then tells them.
     pub(crate) async fn end_sessions(
-        &self,
+        self: &Arc<Self>,
         uid: &Uid,
         wanted: impl Fn(&SlotEntry) -> bool + Send + Sync,
         ending: Ending<'_>,
@@ -329,6 +332,7 @@ impl Inner {
             let Seen {
                 version,
                 mut record,
+                ..
             } = self.directory.read(uid).await?;
             let ended: Vec<_> = record
                 .slots
@@ -356,8 +360,6 @@ impl Inner {
                 record.ban = ending.ban.cloned();
             }
             for revocation in &revoked {
-                let (node, boot) = (&revocation.key.node, revocation.key.boot);
-                self.directory.leave_hint(node, boot, uid).await?;
                 record.evict(&revocation.key);
             }
             record.revocations.extend(revoked.iter().cloned());
@@ -383,11 +385,13 @@ impl Inner {
             let gone = self
                 .kick_all(uid, &revoked, self.timers.kick_budget, None)
                 .await;
-            if !gone.is_empty()
-                && let Err(error) = self.settle(uid, &gone).await
-            {
-                // They are gone all the same; their nodes say it again.
+            let settled = self.settle(uid, &gone).await;
+            if let Err(error) = &settled {
+                // They are gone all the same.
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
+            }
+            if settled.is_err() || gone.len() < revoked.len() {
+                self.go_on_telling(uid);
             }
             return Ok(revoked
                 .into_iter()

@@ -58,7 +58,15 @@ impl Run {
                 self.took_over("remote");
             }
         }
-        let mut record = self.settle(&live, &gone).await?;
+        let settled = self.settle(&live, &gone).await;
+        let pending = |record: &UserRecord| {
+            let mut pending = record.revocations.iter();
+            pending.any(|it| !here.contains(&it.key))
+        };
+        if !settled.as_ref().is_ok_and(|record| !pending(record)) {
+            inner.go_on_telling(uid);
+        }
+        let mut record = settled?;
         record.settle(|key| here.contains(key));
         self.settle_here(here);
         if inner.confirm == Confirm::Strict {
@@ -106,8 +114,7 @@ impl Run {
         settled.await
     }
 
-    /// No client waits until the directory says, too, that sessions of this node are gone. Should that fail, the next login, or
-    /// the sweeper, says it.
+    /// No client waits until the directory says, too, that sessions of this node are gone.
     fn settle_here(&self, gone: Vec<SessionKey>) {
         if gone.is_empty() {
             return;
@@ -116,6 +123,7 @@ impl Run {
         self.inner.spawn(async move {
             if let Err(error) = inner.settle(&uid, &gone).await {
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
+                inner.go_on_telling(&uid);
             }
         });
     }

@@ -1,7 +1,7 @@
-//! The session directory: account records and kick hints, every write conditional on the version that was read.
+//! The session directory: account records and what stands beside them, every write conditional on the version that was read.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -18,6 +18,7 @@ use crate::{
     drain::DrainMark,
     ident::{Boot, NodeId, SessionKey, Uid},
     record::UserRecord,
+    roster::Roster,
 };
 
 /// Accounts that are changed at a time: one that is held up costs the others little. Where none of so many can be changed the
@@ -28,6 +29,8 @@ const ROUNDS: u32 = 16;
 /// Between two looks at a write whose reply was lost: longer each time, up to the longest.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
+/// Where the roster is.
+const ROSTER: &str = "nodes";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
@@ -40,6 +43,8 @@ pub(crate) struct Directory {
 pub(crate) struct Seen {
     pub(crate) version: Option<Version>,
     pub(crate) record: UserRecord,
+    /// Time since it was written, where the store can tell.
+    pub(crate) age: Option<Duration>,
 }
 
 /// What became of a write.
@@ -52,16 +57,19 @@ pub(crate) enum Put {
     Overtaken,
 }
 
-/// A note for a node that one of its sessions of this account was revoked.
+/// A note that a node of the version before left for another: nobody reads it any more.
 #[derive(Clone, Debug)]
-pub(crate) struct Hint {
-    pub(crate) key: RecordKey,
-    pub(crate) uid: Uid,
-    pub(crate) boot: Boot,
+pub(crate) struct OldNote {
+    key: RecordKey,
     pub(crate) node: NodeId,
-    /// Time since it was written, where the store can tell.
-    pub(crate) age: Option<Duration>,
-    pub(crate) version: Version,
+    pub(crate) boot: Boot,
+    version: Version,
+}
+
+impl OldNote {
+    pub(crate) const fn key(&self) -> &RecordKey {
+        &self.key
+    }
 }
 
 impl Directory {
@@ -127,6 +135,7 @@ impl Directory {
             let Seen {
                 version,
                 mut record,
+                ..
             } = self.read(uid).await?;
             if !change(&mut record) {
                 return Ok((unknown.is_some(), record));
@@ -249,7 +258,7 @@ impl Directory {
 
     /// Says to other nodes that this one drains, or that it does not any more.
     pub(crate) async fn mark_drain(&self, node: &NodeId, mark: Option<&DrainMark>) -> Result<()> {
-        let key = RecordKey::new(format!("drain/{node}"))?;
+        let key = drain_key(node)?;
         if let Some(mark) = mark {
             return self.put_whatever_is_there(&key, mark).await;
         }
@@ -267,7 +276,7 @@ impl Directory {
 
     /// Removes the mark of an incarnation that is over.
     pub(crate) async fn drop_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
-        let key = RecordKey::new(format!("drain/{node}"))?;
+        let key = drain_key(node)?;
         if let Some(entry) = self.records.get(&key).await?
             && parsed::<DrainMark>(&key, &entry)?.boot == boot
         {
@@ -276,23 +285,18 @@ impl Directory {
         Ok(())
     }
 
-    /// Which nodes drain. A mark counts for the incarnation it names.
-    pub(crate) async fn drain_marks(&self) -> Result<HashMap<NodeId, DrainMark>> {
-        let mut marks = HashMap::new();
-        let mut after = None;
-        loop {
-            let page = self.records.scan("drain/", after.as_ref(), 256).await?;
-            let Some((last, _)) = page.last() else {
-                return Ok(marks);
-            };
-            after = Some(last.clone());
-            for (key, entry) in &page {
-                let node = key.as_str().strip_prefix("drain/").map(NodeId::new);
-                if let (Some(Ok(node)), Ok(mark)) = (node, parsed(key, entry)) {
-                    marks.insert(node, mark);
-                }
-            }
-        }
+    /// Which of these nodes drain. A mark counts for the incarnation it names.
+    pub(crate) async fn drain_marks(
+        &self,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<HashMap<NodeId, DrainMark>> {
+        let keys = nodes.iter().map(drain_key).collect::<Result<Vec<_>>>()?;
+        let found = self.records.get_many(&keys).await?;
+        let marks = nodes.iter().zip(keys.iter().zip(found));
+        let read = |(node, (key, entry)): (&NodeId, (&RecordKey, Option<Entry>))| {
+            Some((node.clone(), parsed(key, &entry?).ok()?))
+        };
+        Ok(marks.filter_map(read).collect())
     }
 
     async fn put_whatever_is_there(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
@@ -313,111 +317,77 @@ impl Directory {
         Err(restless(key))
     }
 
-    /// Leaves a note for a node. An existing note gets a new version, so that whoever is about to remove it does not.
-    pub(crate) async fn leave_hint(&self, node: &NodeId, boot: Boot, uid: &Uid) -> Result<()> {
-        let key = hint_key(node, boot, uid)?;
-        let mut expect = Expect::Absent;
-        for _ in 0..ROUNDS {
-            match self.records.put(&key, b"{}", expect).await {
-                Ok(Written::Stored(_)) => return Ok(()),
-                Ok(Written::Conflict) => {}
-                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
-                Err(error) => return Err(error),
-            }
-            expect = match self.records.get(&key).await? {
-                Some(entry) => Expect::Version(entry.version),
-                None => Expect::Absent,
-            };
-        }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("hint {key:?} changed {ROUNDS} times in between"),
-        ))
-    }
-
-    /// A page of the notes for one incarnation.
-    pub(crate) async fn hints(
-        &self,
-        node: &NodeId,
-        boot: Boot,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<Hint>> {
-        self.scan_hints(&format!("rev/{node}/{boot}/"), after, limit)
-            .await
-    }
-
-    /// A page of all notes.
-    pub(crate) async fn all_hints(
+    /// A page of the notes that nodes of the version before leave for each other: `rev/<node>/<boot>/<uid>`.
+    pub(crate) async fn old_notes(
         &self,
         after: Option<&RecordKey>,
         limit: u32,
-    ) -> Result<Vec<Hint>> {
-        self.scan_hints("rev/", after, limit).await
-    }
-
-    async fn scan_hints(
-        &self,
-        prefix: &str,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<Hint>> {
-        let page = self.records.scan(prefix, after, limit).await?;
-        Ok(page
-            .into_iter()
-            .filter_map(|(key, entry)| {
-                let mut parts = key.as_str().splitn(4, '/').skip(1);
-                let node = NodeId::new(parts.next()?).ok()?;
-                let boot = Boot::new(parts.next()?.parse().ok()?);
-                let uid = Uid::new(parts.next()?).ok()?;
-                Some(Hint {
-                    uid,
-                    boot,
-                    node,
-                    age: entry.age,
-                    version: entry.version,
-                    key,
-                })
+    ) -> Result<Vec<OldNote>> {
+        let page = self.records.scan("rev/", after, limit).await?;
+        let read = |(key, entry): (RecordKey, Entry)| {
+            let mut parts = key.as_str().splitn(4, '/').skip(1);
+            let node = NodeId::new(parts.next()?).ok()?;
+            let boot = Boot::new(parts.next()?.parse().ok()?);
+            Some(OldNote {
+                node,
+                boot,
+                version: entry.version,
+                key,
             })
-            .collect())
+        };
+        Ok(page.into_iter().filter_map(read).collect())
     }
 
     /// Removes a note unless it was written again since it was read.
-    pub(crate) async fn drop_hint(&self, hint: &Hint) -> Result<Deleted> {
-        self.records.delete(&hint.key, hint.version).await
+    pub(crate) async fn drop_old_note(&self, note: &OldNote) -> Result<Deleted> {
+        self.records.delete(&note.key, note.version).await
     }
 
-    /// Takes the revocations of sessions that are known to be gone out of the record, then the notes about them. Answers the
-    /// record as it is now.
-    ///
-    /// The notes are read first and removed last, each by the version read: a login that revokes another session of the same
-    /// incarnation in between writes its note anew, so it is not removed.
+    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the record as it is now.
     pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
-        let mut notes = BTreeMap::new();
-        for key in gone {
-            notes.insert(
-                (key.node.clone(), key.boot),
-                hint_key(&key.node, key.boot, uid)?,
-            );
-        }
-        let keys: Vec<_> = notes.values().cloned().collect();
-        let found = self.records.get_many(&keys).await?;
         let (_, record) = self
             .update(uid, |record| record.settle(|key| gone.contains(key)) > 0)
             .await?;
-        for (((node, boot), key), entry) in notes.into_iter().zip(found) {
-            let pending = record
-                .revocations
-                .iter()
-                .any(|it| it.key.node == node && it.key.boot == boot);
-            if let Some(entry) = entry
-                && !pending
-            {
-                // A note that stays behind costs its node one more look.
-                let _ = self.records.delete(&key, entry.version).await;
+        Ok(record)
+    }
+
+    /// The incarnations that are, or were and may have left something behind.
+    pub(crate) async fn roster(&self) -> Result<Roster> {
+        Ok(self.read_roster().await?.1)
+    }
+
+    /// Changes the roster; `change` says whether there is anything to do, and is asked again after each conflict.
+    pub(crate) async fn update_roster(
+        &self,
+        mut change: impl FnMut(&mut Roster) -> bool,
+    ) -> Result<()> {
+        let key = RecordKey::new(ROSTER)?;
+        for _ in 0..ROUNDS {
+            let (version, mut roster) = self.read_roster().await?;
+            if !change(&mut roster) {
+                return Ok(());
+            }
+            let value = serde_json::to_vec(&roster).map_err(|error| {
+                Error::new(ErrorKind::Internal, "the roster cannot be written").caused_by(error)
+            })?;
+            let expect = version.map_or(Expect::Absent, Expect::Version);
+            match self.records.put(&key, &value, expect).await {
+                Ok(Written::Stored(_)) => return Ok(()),
+                Ok(Written::Conflict) => {}
+                // Looked up by the next round.
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
+                Err(error) => return Err(error),
             }
         }
-        Ok(record)
+        Err(restless(&key))
+    }
+
+    async fn read_roster(&self) -> Result<(Option<Version>, Roster)> {
+        let key = RecordKey::new(ROSTER)?;
+        Ok(match self.records.get(&key).await? {
+            None => (None, Roster::default()),
+            Some(entry) => (Some(entry.version), parsed(&key, &entry)?),
+        })
     }
 }
 
@@ -426,10 +396,12 @@ fn seen(uid: &Uid, entry: Option<Entry>) -> Result<Seen> {
         None => Seen {
             version: None,
             record: UserRecord::default(),
+            age: None,
         },
         Some(entry) => Seen {
             version: Some(entry.version),
             record: UserRecord::parse(uid, &entry.value)?,
+            age: entry.age,
         },
     })
 }
@@ -457,8 +429,8 @@ fn restless(key: &RecordKey) -> Error {
     )
 }
 
-fn hint_key(node: &NodeId, boot: Boot, uid: &Uid) -> Result<RecordKey> {
-    RecordKey::new(format!("rev/{node}/{boot}/{uid}"))
+fn drain_key(node: &NodeId) -> Result<RecordKey> {
+    RecordKey::new(format!("drain/{node}"))
 }
 
 fn conflict() {

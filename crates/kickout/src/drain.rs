@@ -6,6 +6,7 @@ use std::{
 };
 
 use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -119,11 +120,15 @@ impl KickOut {
     /// Safe.
     pub async fn nodes(&self) -> Result<Vec<NodeInfo>> {
         let inner = &self.inner;
-        let marks = inner.directory.drain_marks().await?;
+        let names = inner.directory.roster().await?.names();
+        let marks = inner.directory.drain_marks(&names).await?;
+        let looking = names.into_iter().map(async |node| {
+            let lock = inner.locker.inspect(node.lock()?).await?;
+            Ok::<_, Error>((node, lock.held))
+        });
         let mut nodes = Vec::new();
-        for lock in inner.locker.list("node/").await? {
-            let name = lock.name.as_str().strip_prefix("node/").map(NodeId::new);
-            let (Some(Ok(node)), Some(holder)) = (name, lock.held) else {
+        for looked in join_all(looking).await {
+            let (node, Some(holder)) = looked? else {
                 continue;
             };
             let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
@@ -147,7 +152,6 @@ impl KickOut {
                 node,
             });
         }
-        nodes.sort_by(|a, b| a.node.cmp(&b.node));
         Ok(nodes)
     }
 }

@@ -1,15 +1,15 @@
 //! The flow's handle, its parts, its start and its end.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashSet},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, Locker, Result, Store, unix_time};
+use distlock_core::{Clock, Error, ErrorKind, LockInfo, Locker, Result, Store, unix_time};
 use futures_util::future::join_all;
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{
@@ -25,7 +25,7 @@ use crate::{
     drain::Drain,
     event::{Event, Events, Transition},
     gate::Gates,
-    ident::{Boot, NodeId},
+    ident::{Boot, NodeId, Uid},
     live::{Live, Phase},
     logout::Retries,
     node::Own,
@@ -34,7 +34,6 @@ use crate::{
     peers::{NoPeers, NodeAddress, Peers},
     policy::Policy,
     profiles::Profiles,
-    record::UserRecord,
     registry::Registry,
     wait::{jitter, within},
 };
@@ -88,6 +87,8 @@ pub(crate) struct Inner {
     pub(crate) caller: Caller,
     pub(crate) gates: Gates,
     pub(crate) registry: Registry,
+    /// Accounts of which an older session could not be told yet.
+    pub(crate) telling: Mutex<HashSet<Uid>>,
     pub(crate) events: Events,
     pub(crate) own: Own,
     pub(crate) retries: Retries,
@@ -149,6 +150,21 @@ impl KickOut {
     #[must_use]
     pub fn logins_under_way(&self) -> usize {
         self.inner.gates.len()
+    }
+
+    /// The locks of the accounts whose login is under way on this node, so many at most.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn locks_under_way(&self, most: usize) -> Result<Vec<LockInfo>> {
+        let uids = self.inner.gates.some(most);
+        let looking = uids
+            .iter()
+            .map(async |uid| self.inner.locker.inspect(uid.lock()?).await);
+        join_all(looking).await.into_iter().collect()
     }
 
     /// The transitions: for the first caller those since the start, for later ones those from now on.
@@ -266,6 +282,7 @@ impl Builder {
             caller: Caller::new(self.peers, Arc::clone(&clock)),
             gates: Gates::default(),
             registry: Registry::default(),
+            telling: Mutex::default(),
             events: Events::new(self.node.clone(), Arc::clone(&clock)),
             own: Own::new(),
             retries: Retries::default(),
@@ -363,19 +380,17 @@ impl Inner {
         self.nodes.standing(node, boot).await
     }
 
-    /// The dead incarnations among those a record names. What cannot be asked, or does not answer within `limit`, counts as
-    /// alive.
-    pub(crate) async fn dead_in(
+    /// The dead ones among these incarnations. What cannot be asked, or does not answer within `limit`, counts as alive.
+    pub(crate) async fn dead_among(
         &self,
-        record: &UserRecord,
+        incarnations: Vec<(NodeId, Boot)>,
         limit: Duration,
-    ) -> HashMap<(NodeId, Boot), bool> {
-        let asking = record.incarnations().into_iter().map(async |(node, boot)| {
+    ) -> BTreeSet<(NodeId, Boot)> {
+        let asking = incarnations.into_iter().map(async |(node, boot)| {
             let standing = within(&*self.clock, limit, self.standing(&node, boot)).await;
-            let dead = matches!(standing, Some(Ok(Standing::Dead)));
-            ((node, boot), dead)
+            matches!(standing, Some(Ok(Standing::Dead))).then_some((node, boot))
         });
-        join_all(asking).await.into_iter().collect()
+        join_all(asking).await.into_iter().flatten().collect()
     }
 
     pub(crate) fn wall_millis(&self) -> u64 {

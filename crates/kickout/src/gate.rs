@@ -127,6 +127,11 @@ impl Gates {
         waiting.await.unwrap_or(Err(Refused::Crowded))
     }
 
+    /// Accounts that have a login under way, so many at most.
+    pub(crate) fn some(&self, most: usize) -> Vec<Uid> {
+        self.lock().keys().take(most).cloned().collect()
+    }
+
     /// How many accounts have a login under way.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()

@@ -11,7 +11,7 @@ use crate::{
     event::Transition,
     gate::Pass,
     handout::Handout,
-    ident::{Generation, SessionId, SessionKey},
+    ident::{Generation, NodeId, SessionId, SessionKey},
     live::{Incarnation, Live},
     login::{Denied, Login, LoginOutcome, RUNS, Run, denied, overtaken},
     logout::Grant,
@@ -89,6 +89,7 @@ impl Run {
         let Seen {
             version,
             mut record,
+            ..
         } = inner.directory.read(uid).await?;
         let mut ended_ban = None;
         if let Some(mark) = record.ban.take() {
@@ -98,8 +99,9 @@ impl Run {
             ended_ban = Some(mark);
         }
         // The account's lock is held: a lease that is hard to ask about must not hold it much longer.
-        let dead = inner.dead_in(&record, inner.timers.peer_deadline).await;
-        let is_dead = |node: &_, boot| dead.get(&(Clone::clone(node), boot)) == Some(&true);
+        let limit = inner.timers.peer_deadline;
+        let dead = inner.dead_among(record.incarnations(), limit).await;
+        let is_dead = |node: &NodeId, boot| dead.contains(&(node.clone(), boot));
         if let Some(resume) = resume
             && !resume.is_current(&record)
         {
@@ -138,12 +140,6 @@ impl Run {
             },
             &decision.victims,
         );
-        // Before the write, so that a crash right after it cannot leave a revocation that its node never looks for.
-        for victim in removed.iter().filter(|it| !inner.is_here(&it.key)) {
-            let (node, boot) = (&victim.key.node, victim.key.boot);
-            inner.directory.leave_hint(node, boot, uid).await?;
-        }
-
         if self.gone.is_cancelled() {
             return Ok(Step::Answer(self.busy()));
         }

@@ -1,6 +1,9 @@
 //! Kicks: sending them to other nodes, and ending a session that one names.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use distlock_core::{Moment, Result, micros};
 use futures_util::future::join_all;
@@ -82,6 +85,53 @@ impl Inner {
                 .then(|| revocation.key.clone())
         });
         join_all(kicks).await.into_iter().flatten().collect()
+    }
+
+    /// Goes on telling the sessions of an account that could not be told, until they are gone or their nodes' leases are over.
+    pub(crate) fn go_on_telling(self: &Arc<Self>, uid: &Uid) {
+        if !self
+            .telling
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(uid.clone())
+        {
+            return;
+        }
+        let (inner, uid) = (Arc::clone(self), uid.clone());
+        self.spawn(async move {
+            let until = inner.clock.now() + inner.timers.node_lease * 2;
+            while inner.clock.now() < until {
+                let tick = inner.timers.tick();
+                tokio::select! {
+                    biased;
+                    () = inner.stop.cancelled() => break,
+                    () = inner.clock.sleep(tick / 2 + jitter(tick / 2)) => {}
+                }
+                match inner.tell_again(&uid).await {
+                    Ok(true) => break,
+                    Ok(false) => {}
+                    Err(error) => tracing::debug!(?uid, %error, "older sessions are told later"),
+                }
+            }
+            inner
+                .telling
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&uid);
+        });
+    }
+
+    /// Whether every older session is known to be gone now.
+    async fn tell_again(&self, uid: &Uid) -> Result<bool> {
+        let mut record = self.directory.read(uid).await?.record;
+        if !record.revocations.is_empty() {
+            let budget = self.timers.peer_deadline;
+            let gone = self.kick_all(uid, &record.revocations, budget, None).await;
+            if !gone.is_empty() {
+                record = self.settle(uid, &gone).await?;
+            }
+        }
+        Ok(record.revocations.is_empty())
     }
 
     async fn kick_there(

@@ -33,7 +33,7 @@
 //! - **`sess/<uid>`**: one record per account, changed only on top of the version that was read. It names the session (node,
 //!   boot, session id), the account's *generation*, and the older sessions that may not have heard yet. It survives logout,
 //!   because the generation must never fall.
-//! - **`rev/<node>/<boot>/<uid>`**: a note for a node that one of its sessions was revoked. It decides nothing; the record does.
+//! - **`nodes`**: the incarnations that there have been, until what dead ones left behind is cleared.
 //! - **`ban/<uid>`**: how long a ban lasts; that there is one is in the record. **`drain/<id>`**: a node that takes no login.
 //! - **`user/<uid>`**: the account's lock, held by a login around one read and one write, never across a call to another node.
 //!
@@ -42,7 +42,8 @@
 //! - Of any number of logins, exactly as many survive as the [`Policy`] allows, with [`Policy::single`] the one granted last;
 //!   every other client that was let in is told.
 //! - Logout, sweeping, refreshing, kicks and deliveries name (node, boot, session) and change nothing else, however late.
-//! - A kick that gets lost heals within a third of the node lease: the node looks for it.
+//! - A kick that gets lost heals: the node compares its sessions with the directory, each once per node lease, and up to 1024 of
+//!   them three times as often.
 //! - A dead node blocks nobody.
 //! - A message is delivered to exactly one current session, or its sender learns that it was not, or that it may not have been.
 //! - A write whose reply was lost is looked up. What stays unknown is reported as unknown, never as success.
@@ -93,6 +94,7 @@ mod pull;
 mod record;
 mod registry;
 mod resume;
+mod roster;
 mod route;
 mod session;
 mod sweep;

@@ -182,7 +182,9 @@ impl Inner {
             .update(uid, |record| {
                 there = record.remove(key).is_some();
                 found |= there;
-                there || grant == Grant::InFlight
+                // Whoever revoked it need not find out by itself that it is gone.
+                let settled = record.settle(|it| it == key) > 0;
+                there || settled || grant == Grant::InFlight
             })
             .await?;
         if grant == Grant::InFlight {

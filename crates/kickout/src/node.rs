@@ -117,6 +117,9 @@ impl Inner {
             boot,
             lease: guard.watch(),
         });
+        if let Err(error) = self.enlist(boot).await {
+            tracing::warn!(node = %self.node, %error, "the node is put on the roster later");
+        }
         self.events.emit(Transition::NodeUp, |event| {
             event.token = Some(boot.get());
         });

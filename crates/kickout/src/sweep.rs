@@ -1,36 +1,71 @@
-//! The sweeper: clears what dead incarnations left behind, and what the directory still says of this one's ended sessions, a
-//! bounded number of records at a time.
+//! The sweeper: clears what dead incarnations left behind, and what the directory still says of this one's ended sessions.
+//!
+//! It passes through the whole directory, a bounded number of records at a time, when there is a reason: this node has started,
+//! another one has died, or the store's history is another. Otherwise it goes on slowly, so that an idle node costs little.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
-use distlock_core::{RecordKey, Result};
+use distlock_core::{Epoch, Moment, RecordKey, Result};
 use futures_util::future::join_all;
 
 use crate::{
     ban::Ban,
-    directory::{AT_ONCE, Hint},
+    directory::{AT_ONCE, OldNote},
     event::Transition,
     flow::Inner,
-    ident::{SessionKey, Uid},
-    live::Phase,
+    ident::{Boot, NodeId, SessionKey, Uid},
+    live::{Incarnation, Phase},
     nodes::Standing,
     record::UserRecord,
     wait::jitter,
 };
 
-/// Records looked at per second.
+/// Records looked at per second in a pass that has a reason.
 const PACE: u64 = 500;
 const PAGE: u32 = 250;
+/// Node leases between two pages where there is no reason for a pass.
+const UNHURRIED: u32 = 5;
+
+/// How fast the present pass is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Haste {
+    /// A page at a time, with long pauses: for bans that have ended, and whatever nobody thought of.
+    #[default]
+    None,
+    /// At [`PACE`].
+    Some,
+    /// In one go: more logouts failed than could wait.
+    Most,
+}
 
 #[derive(Debug, Default)]
 struct Progress {
+    haste: Haste,
     record: Option<RecordKey>,
-    hint: Option<RecordKey>,
     pending: usize,
-    /// More logouts failed than could wait: this pass over the directory is made at once.
-    hurry: bool,
+    /// A record could not be swept in this pass.
+    missed: bool,
+    /// When the next unhurried page is due.
+    next_page: Option<Moment>,
+    /// Dead incarnations that were known when this pass began: after it, nothing is left of them.
+    dead: BTreeSet<(NodeId, Boot)>,
+    /// The store's history, as the node's own lease knows it.
+    epoch: Option<Epoch>,
     /// What the rounds before found of this incarnation without its session: most of it is about to be deleted by its logout.
     ended: HashSet<(Uid, SessionKey)>,
+}
+
+impl Progress {
+    /// Begins a pass.
+    fn begin(&mut self, haste: Haste) {
+        self.haste = self.haste.max(haste);
+        self.record = None;
+        self.pending = 0;
+        self.missed = false;
+    }
 }
 
 impl Inner {
@@ -45,24 +80,14 @@ impl Inner {
                 () = self.clock.sleep(pause) => {}
             }
             pause = self.timers.sweep;
-            if self.own.now().is_none() {
+            let Some(own) = self.own.now() else {
                 continue;
-            }
-            if self.retries.take_overflow() {
-                progress.record = None;
-                progress.hurry = true;
-            }
-            let millis = u64::try_from(self.timers.sweep.as_millis()).unwrap_or(u64::MAX);
-            let most = if progress.hurry {
-                u64::MAX
-            } else {
-                (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE))
             };
             let swept = tokio::select! {
                 biased;
                 // A pass over a large directory does not keep a node from stopping; what is cut off here is done by others.
                 () = self.stop.cancelled() => return,
-                swept = self.sweep_some(&mut progress, most) => swept,
+                swept = self.sweep_some(&own, &mut progress) => swept,
             };
             if let Err(error) = swept {
                 tracing::warn!(node = %self.node, %error, "sweeping goes on later");
@@ -71,8 +96,8 @@ impl Inner {
     }
 
     /// What fails for one record is tried again, the others have their turn all the same. Answers the first failure.
-    async fn sweep_some(&self, progress: &mut Progress, most: u64) -> Result<()> {
-        let mut outcome = Ok(());
+    async fn sweep_some(&self, own: &Incarnation, progress: &mut Progress) -> Result<()> {
+        let mut outcome = self.look_for_reasons(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
         for some in ended.chunks(AT_ONCE) {
             let all = join_all(some.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
@@ -84,6 +109,19 @@ impl Inner {
                 outcome = outcome.and(swept);
             }
         }
+        let millis = u64::try_from(self.timers.sweep.as_millis()).unwrap_or(u64::MAX);
+        let most = match progress.haste {
+            Haste::None => {
+                let now = self.clock.now();
+                if progress.next_page.is_some_and(|next| now < next) {
+                    return outcome;
+                }
+                progress.next_page = Some(now + self.timers.node_lease * UNHURRIED);
+                u64::from(PAGE)
+            }
+            Haste::Some => (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE)),
+            Haste::Most => u64::MAX,
+        };
         let mut looked_at = 0;
         while looked_at < most {
             let page = match self.directory.page(progress.record.as_ref(), PAGE).await {
@@ -91,14 +129,7 @@ impl Inner {
                 Err(error) => return outcome.and(Err(error)),
             };
             progress.record = page.last().map(|(key, ..)| key.clone());
-            if page.is_empty() {
-                metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
-                progress.pending = 0;
-                progress.hurry = false;
-                let swept = later_or_never("drain/", self.sweep_drain_marks().await);
-                outcome = outcome.and(swept);
-                break;
-            }
+            let is_last = page.len() < PAGE as usize;
             looked_at += page.len() as u64;
             let mut records = Vec::with_capacity(page.len());
             for (key, uid, seen) in page {
@@ -118,27 +149,58 @@ impl Inner {
             for some in records.chunks(AT_ONCE) {
                 let all = some.iter().map(|(uid, it)| self.sweep_record(uid, it));
                 for ((uid, _), swept) in some.iter().zip(join_all(all).await) {
-                    outcome = outcome.and(later_or_never(uid.as_str(), swept));
+                    let swept = later_or_never(uid.as_str(), swept);
+                    progress.missed |= swept.is_err();
+                    outcome = outcome.and(swept);
                 }
             }
-        }
-        let hints = match self.directory.all_hints(progress.hint.as_ref(), PAGE).await {
-            Ok(hints) => hints,
-            Err(error) => return outcome.and(Err(error)),
-        };
-        progress.hint = hints.last().map(|hint| hint.key.clone());
-        for some in hints.chunks(AT_ONCE) {
-            let all = join_all(some.iter().map(|hint| self.sweep_hint(hint))).await;
-            for (hint, swept) in some.iter().zip(all) {
-                outcome = outcome.and(later_or_never(hint.key.as_str(), swept));
+            if is_last {
+                return outcome.and(self.pass_is_over(progress).await);
             }
         }
         outcome
     }
 
-    /// Once per pass: there are only as many as nodes that were drained.
-    async fn sweep_drain_marks(&self) -> Result<()> {
-        for (node, mark) in self.directory.drain_marks().await? {
+    /// Whether there is a reason for a pass that this one does not know of.
+    async fn look_for_reasons(&self, own: &Incarnation, progress: &mut Progress) -> Result<()> {
+        if self.retries.take_overflow() {
+            progress.begin(Haste::Most);
+        }
+        // When this node has started, and after a failover, which may have brought back sessions that had ended.
+        let epoch = Some(own.lease.fence().epoch);
+        if progress.epoch != epoch {
+            progress.epoch = epoch;
+            progress.begin(Haste::Some);
+        }
+        let dead = self.dead_on_the_roster().await?;
+        if !dead.is_subset(&progress.dead) {
+            progress.dead = dead;
+            progress.begin(Haste::Some);
+        }
+        Ok(())
+    }
+
+    /// Everything was looked at.
+    async fn pass_is_over(&self, progress: &mut Progress) -> Result<()> {
+        metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
+        let hurried = std::mem::take(&mut progress.haste) > Haste::None;
+        let mut outcome = Ok(());
+        if hurried {
+            let names = progress.dead.iter().map(|(node, _)| node.clone()).collect();
+            outcome = later_or_never("drain/", self.sweep_drain_marks(&names).await);
+            outcome = outcome.and(self.sweep_old_notes().await);
+        }
+        if progress.missed || outcome.is_err() {
+            progress.begin(Haste::Some);
+            return outcome;
+        }
+        progress.begin(Haste::None);
+        let dead = std::mem::take(&mut progress.dead);
+        later_or_never("nodes", self.strike(&dead).await)
+    }
+
+    async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
+        for (node, mark) in self.directory.drain_marks(names).await? {
             if self.standing(&node, mark.boot).await? == Standing::Dead {
                 self.directory.drop_drain_mark(&node, mark.boot).await?;
             }
@@ -146,9 +208,28 @@ impl Inner {
         Ok(())
     }
 
-    async fn sweep_hint(&self, hint: &Hint) -> Result<()> {
-        if self.standing(&hint.node, hint.boot).await? == Standing::Dead {
-            self.directory.drop_hint(hint).await?;
+    /// Notes that nodes of the version before left for nodes that are dead.
+    async fn sweep_old_notes(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut after = None;
+        loop {
+            let notes = self.directory.old_notes(after.as_ref(), PAGE).await?;
+            let Some(last) = notes.last() else {
+                return outcome;
+            };
+            after = Some(last.key().clone());
+            for some in notes.chunks(AT_ONCE) {
+                let all = join_all(some.iter().map(|note| self.sweep_old_note(note))).await;
+                for (note, swept) in some.iter().zip(all) {
+                    outcome = outcome.and(later_or_never(note.key().as_str(), swept));
+                }
+            }
+        }
+    }
+
+    async fn sweep_old_note(&self, note: &OldNote) -> Result<()> {
+        if self.standing(&note.node, note.boot).await? == Standing::Dead {
+            self.directory.drop_old_note(note).await?;
         }
         Ok(())
     }
@@ -211,8 +292,9 @@ impl Inner {
         if let Some(mark) = &record.ban {
             self.sweep_ban(uid, mark).await?;
         }
-        let dead = self.dead_in(record, self.timers.lock_ttl).await;
-        if !dead.values().any(|dead| *dead) {
+        let limit = self.timers.lock_ttl;
+        let dead = self.dead_among(record.incarnations(), limit).await;
+        if dead.is_empty() {
             return Ok(());
         }
         // A dead incarnation stays dead, so what was asked about one version of the record holds for the next.
@@ -221,7 +303,7 @@ impl Inner {
             .directory
             .update(uid, |record| {
                 let (found, settled) =
-                    record.sweep(|node, boot| dead.get(&(node.clone(), boot)) == Some(&true));
+                    record.sweep(|node, boot| dead.contains(&(node.clone(), boot)));
                 let any = !found.is_empty() || settled > 0;
                 if any {
                     ghosts = found;

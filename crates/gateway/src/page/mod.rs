@@ -22,7 +22,6 @@ use axum::{
     },
     routing::{get, post},
 };
-use distlock_core::Locker;
 use distlock_kickout::{KickOut, Uid};
 use futures_util::stream;
 use serde::Deserialize;
@@ -50,7 +49,6 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 #[derive(Clone)]
 pub(crate) struct Page {
     pub(crate) kick: KickOut,
-    pub(crate) locker: Locker,
     pub(crate) key: TokenKey,
     /// Asked for when it is set.
     pub(crate) token: Option<Arc<Secret>>,

@@ -123,7 +123,7 @@ fn locks(snapshot: &Snapshot, html: &mut String) {
     match &snapshot.locks {
         Err(error) => trouble(html, error),
         Ok(locks) if locks.is_empty() => {
-            html.push_str("<p>No login holds its account's lock at this moment: it is held for one read and one write.</p>");
+            html.push_str("<p>No login of this node holds its account's lock at this moment: it is held for one read and one write.</p>");
         }
         Ok(locks) => {
             html.push_str(r#"<table><thead><tr><th>lock</th><th>held by</th><th class="n">for at most</th><th class="n">waiting</th></tr></thead><tbody>"#);
@@ -140,8 +140,8 @@ fn locks(snapshot: &Snapshot, html: &mut String) {
                 );
             }
             html.push_str("</tbody></table>");
-            if locks.len() >= MOST as usize {
-                let _ = write!(html, "<p>The first {MOST}.</p>");
+            if locks.len() >= MOST {
+                let _ = write!(html, "<p>These {MOST}, and perhaps more.</p>");
             }
         }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Page;
 
 /// Locks and nodes that are listed; more are only counted on a page that says so.
-pub(super) const MOST: u32 = 100;
+pub(super) const MOST: usize = 100;
 
 pub(super) struct Snapshot {
     pub(super) node: NodeId,
@@ -18,7 +18,7 @@ pub(super) struct Snapshot {
     pub(super) under_way: usize,
     /// Other nodes and this one; or why the store did not tell.
     pub(super) nodes: Result<Vec<NodeInfo>>,
-    /// The accounts' locks that are held or waited for.
+    /// The locks of accounts whose login is under way here, that are held or waited for.
     pub(super) locks: Result<Vec<LockInfo>>,
 }
 
@@ -31,10 +31,7 @@ pub(super) struct FrontOf {
 
 impl Snapshot {
     pub(super) async fn take(page: &Page) -> Self {
-        let (nodes, locks) = tokio::join!(
-            page.kick.nodes(),
-            page.locker.list_page("user/", None, MOST),
-        );
+        let (nodes, locks) = tokio::join!(page.kick.nodes(), page.kick.locks_under_way(MOST),);
         Self {
             node: page.kick.node().clone(),
             boot: page.kick.boot(),

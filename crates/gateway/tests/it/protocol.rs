@@ -45,7 +45,8 @@ async fn nobody_gets_in_without_a_good_token() {
         let close = client.close_frame().await;
         assert_eq!(close, Some((4505, "the token was refused".into())));
     }
-    let page = net.memory.records().scan("", None, 10).await.unwrap();
+    let mut page = net.memory.records().scan("", None, 10).await.unwrap();
+    page.retain(|(key, _)| key.as_str() != "nodes");
     assert!(page.is_empty(), "nothing was written: {page:?}");
 }
 

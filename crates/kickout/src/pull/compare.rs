@@ -1,4 +1,4 @@
-//! The comparison: a node finds what became of its sessions without anybody telling it.
+//! The comparison itself: what the directory names elsewhere is superseded, what it forgot is written again.
 
 use std::sync::Arc;
 
@@ -74,7 +74,12 @@ impl Inner {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
-            self.apply(&live.uid, revocation);
+            if self.apply(&live.uid, revocation)
+                && let Some(age) = seen.age
+            {
+                metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
+                    .record(age.as_secs_f64());
+            }
             owed.push(Owed::Settle(live.uid.clone(), vec![live.key.clone()]));
             return Ok(());
         }

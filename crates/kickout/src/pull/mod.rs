@@ -1,16 +1,15 @@
-//! The pull path: a node looks for kicks that never reached it, so that a lost call heals by itself.
+//! The pull path: a node compares its sessions with the directory, so that a kick that never reached it heals by itself.
 
 mod compare;
 mod owed;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, mem, sync::Arc};
+use std::{mem, sync::Arc};
 
-use distlock_core::{Epoch, Error, Moment, RecordKey, Result, Version};
+use distlock_core::{Epoch, Error, Result};
 
 use crate::{
-    directory::Hint,
     flow::Inner,
     ident::{SessionId, Uid},
     live::Incarnation,
@@ -18,19 +17,12 @@ use crate::{
 
 use owed::Owed;
 
-const HINT_PAGE: u32 = 256;
-
-/// Notes without a revocation, and since when: the login that wrote one may be about to write the record. A note that was
-/// written again is another one.
-type Idle = HashMap<(RecordKey, Version), Moment>;
-
 /// What the rounds remember.
 #[derive(Debug, Default)]
 struct Memory {
     /// Where the comparison goes on.
     cursor: Option<SessionId>,
-    idle: Idle,
-    /// What this round found to write.
+    /// What this round found to write, and what those before could not.
     owed: Vec<Owed>,
     /// The last round failed, or the store's history is another: it was away, and may have forgotten something.
     store_was_away: bool,
@@ -74,84 +66,10 @@ impl Inner {
             memory.epoch = Some(epoch);
             memory.store_was_away = true;
         }
-        let read = self.read_hints(own, memory).await;
         let compared = self.compare_sessions(memory).await;
-        let written = self.write_owed(mem::take(&mut memory.owed)).await;
-        read.and(compared).and(written)
-    }
-
-    async fn read_hints(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
-        let mut idle = Idle::new();
-        let mut after = None;
-        let mut read = Ok(());
-        loop {
-            let page = self
-                .directory
-                .hints(&self.node, own.boot, after.as_ref(), HINT_PAGE)
-                .await;
-            let page = match page {
-                Ok(page) => page,
-                Err(error) => {
-                    memory.idle.extend(idle);
-                    return Err(error);
-                }
-            };
-            let Some(last) = page.last() else {
-                break;
-            };
-            after = Some(last.key.clone());
-            for hint in page {
-                let this = (hint.key.clone(), hint.version);
-                let before = memory.idle.get(&this).copied();
-                let since = match self.act_on(&hint, before, &mut memory.owed).await {
-                    Ok(since) => since,
-                    Err(error) => {
-                        read = read.and(later(&hint.uid, error));
-                        before
-                    }
-                };
-                idle.extend(since.map(|since| (this, since)));
-            }
-        }
-        memory.idle = idle;
-        read
-    }
-
-    /// Answers since when the note has been idle, if it is and stays.
-    async fn act_on(
-        &self,
-        hint: &Hint,
-        idle: Option<Moment>,
-        owed: &mut Vec<Owed>,
-    ) -> Result<Option<Moment>> {
-        // The note alone decides nothing: the record does.
-        let record = match self.directory.read(&hint.uid).await {
-            Ok(seen) => seen.record,
-            Err(error) if error.is_retryable() => return Err(error),
-            Err(error) => {
-                tracing::error!(uid = ?hint.uid, %error, "a kick cannot be looked up");
-                return Ok(None);
-            }
-        };
-        let (gone, ended) = self.apply_all(&hint.uid, &record);
-        if let Some(age) = hint.age {
-            for _ in 0..ended {
-                metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
-                    .record(age.as_secs_f64());
-            }
-        }
-        if !gone.is_empty() {
-            owed.push(Owed::Settle(hint.uid.clone(), gone));
-            return Ok(None);
-        }
-        // Written before its record, so a record without a revocation may only be a moment away. A login that takes longer
-        // than this has lost its lock.
-        let now = self.clock.now();
-        let since = idle.unwrap_or(now);
-        if now.since(since) > self.timers.lock_ttl * 2 {
-            owed.push(Owed::DropHint(hint.clone()));
-        }
-        Ok(Some(since))
+        let written;
+        (memory.owed, written) = self.write_owed(mem::take(&mut memory.owed)).await;
+        compared.and(written)
     }
 }
 

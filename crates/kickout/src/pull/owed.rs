@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::later;
 use crate::{
-    directory::{AT_ONCE, Hint},
+    directory::AT_ONCE,
     event::Transition,
     flow::Inner,
     ident::{SessionKey, Uid},
@@ -22,8 +22,6 @@ use crate::{
 pub(super) enum Owed {
     /// Sessions that were told are taken out of their account's record.
     Settle(Uid, Vec<SessionKey>),
-    /// A note about nobody goes.
-    DropHint(Hint),
     /// A session that the store forgot is written again. With it, the ban of the record that is known to have ended, if there
     /// is one.
     Register(Arc<Live>, Option<Uuid>),
@@ -33,7 +31,6 @@ impl Owed {
     fn uid(&self) -> &Uid {
         match self {
             Self::Settle(uid, _) => uid,
-            Self::DropHint(hint) => &hint.uid,
             Self::Register(live, _) => &live.uid,
         }
     }
@@ -41,27 +38,41 @@ impl Owed {
 
 impl Inner {
     /// Writes what is owed, and goes on past what fails. For no longer than until the next round is due: there may be somebody
-    /// to be told.
+    /// to be told. Answers what could not be written, unless the next comparison finds it again by itself.
     ///
     /// # Errors
     /// That of the store when none of many could be written: then it takes no write, and the rest is not tried. An error as well
     /// when there was no time for the rest.
-    pub(super) async fn write_owed(&self, mut owed: Vec<Owed>) -> Result<()> {
+    pub(super) async fn write_owed(&self, mut owed: Vec<Owed>) -> (Vec<Owed>, Result<()>) {
         // Rows that somebody keeps locked are not the first ones every time.
         fastrand::shuffle(&mut owed);
+        let mut left = Vec::new();
+        let outcome = self.write_some(&mut owed, &mut left).await;
+        left.append(&mut owed);
+        // Of a session that was told nothing is left to be compared.
+        left.retain(|it| matches!(it, Owed::Settle(..)));
+        (left, outcome)
+    }
+
+    async fn write_some(&self, owed: &mut Vec<Owed>, left: &mut Vec<Owed>) -> Result<()> {
         let until = self.clock.now() + self.timers.tick();
-        for some in owed.chunks(AT_ONCE) {
+        while !owed.is_empty() {
             if self.clock.now() >= until {
                 let says = "writing takes so long that the rest waits for the next round";
                 return Err(Error::new(ErrorKind::Unavailable, says));
             }
+            let some: Vec<_> = owed.drain(..owed.len().min(AT_ONCE)).collect();
             let writing = some.iter().map(async |owed| {
                 let written = self.write(owed).await;
                 written.or_else(|error| later(owed.uid(), error))
             });
             let written = join_all(writing).await;
-            if written.len() == AT_ONCE && written.iter().all(Result::is_err) {
-                return written.into_iter().collect();
+            let none = written.len() == AT_ONCE && written.iter().all(Result::is_err);
+            let first = written.iter().find_map(|it| it.as_ref().err().cloned());
+            let missed = some.into_iter().zip(written);
+            left.extend(missed.filter_map(|(it, written)| written.is_err().then_some(it)));
+            if none && let Some(error) = first {
+                return Err(error);
             }
         }
         Ok(())
@@ -71,9 +82,6 @@ impl Inner {
         match owed {
             Owed::Settle(uid, gone) => {
                 self.settle(uid, gone).await?;
-            }
-            Owed::DropHint(hint) => {
-                self.directory.drop_hint(hint).await?;
             }
             Owed::Register(live, ended) => self.register_again(live, *ended).await?,
         }

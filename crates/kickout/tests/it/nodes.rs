@@ -26,7 +26,6 @@ async fn a_dead_node_does_not_block_a_login() {
     assert!(pc.check().is_ok());
     eventually("the dead node's revocation to be settled", || async {
         cluster.record(&anna).await.unwrap().revocations.is_empty()
-            && cluster.keys("rev/").await.is_empty()
     })
     .await;
     let record = cluster.record(&anna).await.unwrap();
@@ -169,13 +168,14 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     assert!(matches!(written, Ok(Written::Stored(_))));
     let error = n1.kick.route(&uid("anna")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    // Nor does it keep notes for nodes that are known to be dead from being swept.
+    // Nor does it keep what nodes of the version before left for dead ones from being swept by a node that starts.
     let note = |node, boot| RecordKey::new(format!("rev/{node}/{boot}/anna")).unwrap();
     let (its, of_the_dead) = (note("n9", lease.token().get()), note("nz", 1));
     for key in [&its, &of_the_dead] {
         let written = records.put(key, b"{}", Expect::Absent).await;
         assert!(matches!(written, Ok(Written::Stored(_))));
     }
+    let _n2 = cluster.node("n2").await;
     eventually("the note behind it to be swept", || async {
         records.get(&of_the_dead).await.unwrap().is_none()
     })
