@@ -1,9 +1,13 @@
-//! A store that fails over and forgets what it had acknowledged.
+//! A store that forgets what it had acknowledged: it fails over, or it restarts empty.
 
 use std::time::Duration;
 
+use distlock_checker::What;
 use distlock_checker::{Fact, Report};
-use distlock_harness::{Signal, eventually, servers::redis::RedisSentinels};
+use distlock_harness::{
+    Signal, eventually,
+    servers::{postgres::PostgresServer, redis::RedisSentinels, redis::RedisServer},
+};
 use distlock_kickout::Code;
 
 use crate::{
@@ -71,4 +75,63 @@ async fn redis_forgets() {
     let servers = tokio::task::block_in_place(RedisSentinels::start).unwrap();
     let world = World::new("redis-forgets", &servers.url());
     Box::pin(forgotten_writes(world, servers)).await;
+}
+
+/// A store that knows nothing any more. Whoever was in is told before anybody else is let in to its account: on the node where
+/// it was, and on one that has no sessions and so nothing to miss.
+async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result<()>) -> Report {
+    world.rules.node_lease = Duration::from_secs(4);
+    world.rules.strict = true;
+    world.set("confirm", "strict");
+    start(&mut world, &["n1", "n2"]).await;
+    let (anna, bob) = (world.uid("anna"), world.uid("bob"));
+    let mut clients = vec![
+        world.log_in(&anna, "phone", "n1").await,
+        world.log_in(&bob, "phone", "n1").await,
+    ];
+    let from_us = now_us();
+    tokio::task::block_in_place(forget).unwrap();
+    world.fact(Fact::Forgotten {
+        from_us: 0,
+        to_us: now_us(),
+    });
+    let here = world.keeps_trying(&bob, "pc", "n1");
+    let elsewhere = world.keeps_trying(&anna, "pc", "n2");
+    let (here, elsewhere) = tokio::join!(here, elsewhere);
+    world.rules.store_away = Duration::from_micros(now_us() - from_us);
+    {
+        let seen = world.shared.seen.lock().unwrap();
+        for (old, new) in [(&clients[0], &elsewhere), (&clients[1], &here)] {
+            let first = |client: u64, what: fn(&What) -> bool| {
+                let mut seen = seen.iter().filter(|it| it.client == client);
+                seen.find(|it| what(&it.what)).map(|it| it.at_us)
+            };
+            let told = first(old.stamp.client, |what| matches!(what, What::Told { .. }));
+            let is_in = first(new.stamp.client, |what| {
+                matches!(what, What::LoginOk { .. })
+            });
+            assert!(
+                told.is_some() && told < is_in,
+                "both were in: {told:?} {is_in:?}"
+            );
+        }
+    }
+    clients.extend([here, elsewhere]);
+    world.verdict(clients, &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_restarts_empty() {
+    let mut server = tokio::task::block_in_place(RedisServer::start).unwrap();
+    let world = World::new("redis-empty", &server.url());
+    Box::pin(forgotten_all(world, || server.restart_empty())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_is_emptied() {
+    let server = tokio::task::block_in_place(PostgresServer::start).unwrap();
+    let world = World::new("postgres-empty", &server.url());
+    let tables = "TRUNCATE distributed_lock, distributed_record";
+    let empty = || server.sql(tables).map(drop);
+    Box::pin(forgotten_all(world, empty)).await;
 }

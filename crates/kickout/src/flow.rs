@@ -25,6 +25,7 @@ use crate::{
     drain::Drain,
     event::{Event, Events, Transition},
     gate::Gates,
+    history::History,
     ident::{Boot, NodeId, Uid},
     live::{Live, Phase},
     logout::Retries,
@@ -89,6 +90,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     /// Accounts of which an older session could not be told yet.
     pub(crate) telling: Mutex<HashSet<Uid>>,
+    pub(crate) history: History,
     pub(crate) events: Events,
     pub(crate) own: Own,
     pub(crate) retries: Retries,
@@ -283,6 +285,7 @@ impl Builder {
             gates: Gates::default(),
             registry: Registry::default(),
             telling: Mutex::default(),
+            history: History::default(),
             events: Events::new(self.node.clone(), Arc::clone(&clock)),
             own: Own::new(),
             retries: Retries::default(),

@@ -1,6 +1,6 @@
 //! The part of a login that holds the account's lock: one read, one decision, one write.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::{Guard, Moment, Result};
 use tokio::sync::mpsc;
@@ -12,15 +12,19 @@ use crate::{
     gate::Pass,
     handout::Handout,
     ident::{Generation, NodeId, SessionId, SessionKey},
-    live::{Incarnation, Live},
+    live::{Incarnation, Live, Phase},
     login::{Denied, Login, LoginOutcome, RUNS, Run, denied, overtaken},
     logout::Grant,
+    nodes::Standing,
     offline::Code,
     policy::Idle,
     record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
     resume::ResumeToken,
-    wait::patiently,
+    wait::{jitter, patiently},
 };
+
+/// Over how long those come back who were turned away together.
+const SPREAD: Duration = Duration::from_secs(1);
 
 /// What one run under the lock came to.
 pub(crate) enum Step {
@@ -91,6 +95,16 @@ impl Run {
             mut record,
             ..
         } = inner.directory.read(uid).await?;
+        if let Some(left) = self.forgotten_for(own, version.is_none()).await? {
+            let retry_after = left + jitter(SPREAD);
+            return Ok(Step::Answer(LoginOutcome::Busy { retry_after }));
+        }
+        // A store that has forgotten some of its records has forgotten sessions, too; those of this node are known.
+        for live in inner.registry.of(uid) {
+            if live.phase() == Phase::Active && live.is_missing_in(&record) {
+                record.restore(&live.slot, live.entry());
+            }
+        }
         let mut ended_ban = None;
         if let Some(mark) = record.ban.take() {
             if let Some(ban) = inner.standing_ban(uid).await? {
@@ -221,6 +235,19 @@ impl Run {
 }
 
 impl Run {
+    /// For how long no login may go by the directory, because sessions may be missing from it. An account without a record is new,
+    /// or it was forgotten: then so was this node's own lease.
+    async fn forgotten_for(&self, own: &Incarnation, is_new: bool) -> Result<Option<Duration>> {
+        let inner = &self.inner;
+        if is_new && inner.silent_for().is_none() {
+            let standing = inner.nodes.ask(&inner.node, own.boot).await?;
+            if standing == Standing::Dead {
+                inner.forgotten("the store knows nothing of this node's lease");
+            }
+        }
+        Ok(inner.silent_for())
+    }
+
     fn write_given_up(&self, guard: &Guard, why: &str) {
         let events = &self.inner.events;
         events.emit(Transition::WriteGivenUp, |event| {

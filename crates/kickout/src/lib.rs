@@ -78,6 +78,7 @@ mod flow;
 mod gate;
 mod grant;
 mod handout;
+mod history;
 mod ident;
 mod idle;
 mod kick;

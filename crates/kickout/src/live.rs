@@ -165,6 +165,22 @@ impl Live {
         Some(Offline::new(Code::Superseded).by(by, Some(record.r#gen)))
     }
 
+    /// Whether its account's record neither names it nor says that it is over.
+    pub(crate) fn is_missing_in(&self, record: &UserRecord) -> bool {
+        record.slot_of(&self.key).is_none() && self.is_over_in(record).is_none()
+    }
+
+    /// As its account's record names it.
+    pub(crate) fn entry(&self) -> SlotEntry {
+        SlotEntry {
+            key: self.key.clone(),
+            r#gen: self.generation(),
+            device: self.device.clone(),
+            class: self.class.clone(),
+            since: self.since,
+        }
+    }
+
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name it. Answers whether this call did it.
     pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
         let mut state = self.state();

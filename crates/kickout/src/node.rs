@@ -111,6 +111,7 @@ impl Inner {
             taken = taking => taken?,
             never = say_why => never,
         };
+        self.met(guard.fence().epoch);
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
         self.own.become_one(Incarnation {

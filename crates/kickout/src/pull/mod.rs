@@ -7,7 +7,7 @@ mod tests;
 
 use std::{mem, sync::Arc};
 
-use distlock_core::{Epoch, Error, Result};
+use distlock_core::{Error, Result};
 
 use crate::{
     flow::Inner,
@@ -26,8 +26,6 @@ struct Memory {
     owed: Vec<Owed>,
     /// The last round failed, or the store's history is another: it was away, and may have forgotten something.
     store_was_away: bool,
-    /// The store's history, as the node's own lease knows it.
-    epoch: Option<Epoch>,
 }
 
 impl Inner {
@@ -60,12 +58,8 @@ impl Inner {
     /// Whatever fails for one account is tried again in a later round and keeps no other account from its turn in this one. A
     /// write that fails is no failure of the round, because somebody may keep its row locked; a read that fails is the store's.
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
-        let epoch = own.lease.fence().epoch;
-        if memory.epoch.as_ref() != Some(&epoch) {
-            // A failover may be over before any request has failed.
-            memory.epoch = Some(epoch);
-            memory.store_was_away = true;
-        }
+        // A failover may be over before any request has failed.
+        memory.store_was_away |= self.met(own.lease.fence().epoch);
         let compared = self.compare_sessions(memory).await;
         let written;
         (memory.owed, written) = self.write_owed(mem::take(&mut memory.owed)).await;

@@ -14,7 +14,6 @@ use crate::{
     flow::Inner,
     ident::{SessionKey, Uid},
     live::{Live, Phase},
-    record::SlotEntry,
 };
 
 /// A write. Whoever does not get through is found again in a later round.
@@ -101,16 +100,7 @@ impl Inner {
                 {
                     return false;
                 }
-                record.restore(
-                    &live.slot,
-                    SlotEntry {
-                        key: live.key.clone(),
-                        r#gen: live.generation(),
-                        device: live.device.clone(),
-                        class: live.class.clone(),
-                        since: live.since,
-                    },
-                );
+                record.restore(&live.slot, live.entry());
                 true
             })
             .await?;

@@ -211,7 +211,11 @@ async fn an_unreachable_node_is_reported_and_a_dead_one_is_nobody() {
     );
     n1.crash();
     eventually("the dead node to be nobody", || async {
-        n2.kick.deliver(&anna, message("m2")).await.unwrap() == []
+        n2.kick
+            .deliver(&anna, message("m2"))
+            .await
+            .unwrap()
+            .is_empty()
     })
     .await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, Expect, RecordKey};
+use distlock_core::{ErrorKind, Expect, RecordKey, Store};
 use distlock_kickout::{
     Builder, Code, Confirm, LoggedOut, LoginOutcome, Phase, Session, Transition, UserRecord,
 };
@@ -424,4 +424,53 @@ async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
         cluster.record(&uid("bob")).await.unwrap().slots.is_empty()
     })
     .await;
+}
+
+/// Or both would be in until the node compares its sessions with the directory, and the newcomer would have been told that
+/// nobody else is.
+#[tokio::test]
+async fn a_session_of_this_node_that_the_store_forgot_is_not_overlooked() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    // Nobody compares anything meanwhile.
+    timers.node_lease = Duration::from_secs(600);
+    let n1 = cluster
+        .node_with("n1", |builder| {
+            builder.timers(timers.clone()).confirm(Confirm::Strict)
+        })
+        .await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    let records = cluster.memory.records();
+    let key = RecordKey::new("sess/anna").unwrap();
+    let entry = records.get(&key).await.unwrap().unwrap();
+    records.delete(&key, entry.version).await.unwrap();
+    let pc = n1.admit(&anna, "pc").await;
+    assert_eq!(phone.phase(), Phase::Superseded);
+    assert!(pc.old_confirmed());
+    assert!(pc.generation() > phone.generation());
+    assert_eq!(told(&phone).await.by_device.unwrap().as_str(), "pc");
+}
+
+/// The node's own lease is gone with the records, and nobody knows yet who else was in.
+#[tokio::test]
+async fn nobody_gets_in_while_the_store_knows_nothing_of_the_nodes() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    timers.node_lease = Duration::from_secs(600);
+    let n1 = cluster
+        .node_with("n1", |builder| builder.timers(timers.clone()))
+        .await;
+    let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
+    let lease = locker.inspect("node/n1").await.unwrap().held.unwrap();
+    locker
+        .force_release("node/n1", lease.token.unwrap())
+        .await
+        .unwrap();
+    match n1.login(&uid("anna"), "phone").await {
+        LoginOutcome::Busy { retry_after } => {
+            assert!(retry_after > Duration::from_secs(500), "{retry_after:?}");
+        }
+        other => panic!("{other}"),
+    }
 }
