@@ -16,9 +16,9 @@ use axum::{
     routing::{get, post},
 };
 use distlock_core::{Error, ErrorKind, Locker};
-use distlock_kickout::{KickOut, NodeId, NodeState};
+use distlock_kickout::KickOut;
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -28,6 +28,7 @@ pub(crate) use audit::Audit;
 use crate::{
     config::Secret,
     front::line::{LineHandle, LineListener},
+    health::health,
     page::{self, Page},
 };
 
@@ -55,6 +56,7 @@ pub(crate) async fn serve_admin(
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/users/{uid}", get(sessions::user))
+        .route("/v1/sessions", get(sessions::online))
         .route("/v1/kick", post(sessions::kick))
         .route("/v1/ban", post(sessions::ban).delete(sessions::unban))
         .route("/v1/revocations", get(sessions::revocations))
@@ -65,7 +67,10 @@ pub(crate) async fn serve_admin(
         .route_layer(middleware::from_fn_with_state(orders.clone(), to_its_end))
         .route_layer(middleware::from_fn_with_state(admin.clone(), authorise));
     let routes = Router::new()
-        .route("/healthz", get(health))
+        .route(
+            "/healthz",
+            get(async |State(admin): State<Admin>| health(&admin.kick)),
+        )
         .merge(guarded)
         .with_state(admin)
         .merge(page::routes(page))
@@ -124,34 +129,6 @@ pub(crate) fn let_in(request: &Request) {
 
 pub(crate) fn refused(code: StatusCode, why: &str) -> Failed {
     Failed::Http(code, why.to_owned())
-}
-
-#[derive(Serialize)]
-struct Health<'a> {
-    status: &'a str,
-    node: &'a NodeId,
-    boot: Option<u64>,
-    sessions: usize,
-    lease_remaining_ms: u128,
-}
-
-async fn health(State(admin): State<Admin>) -> Response {
-    let boot = admin.kick.boot().map(distlock_kickout::Boot::get);
-    let (code, status) = match (boot, admin.kick.state()) {
-        (Some(_), NodeState::Up) => (StatusCode::OK, "up"),
-        // Whoever spreads the load must send nobody here any more.
-        (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "fenced"),
-    };
-    let health = Health {
-        status,
-        node: admin.kick.node(),
-        boot,
-        sessions: admin.kick.sessions(),
-        lease_remaining_ms: admin.kick.lease_remaining().as_millis(),
-    };
-    // Nobody shows a token here, and the connections of strangers end without a word.
-    (code, [(header::CONNECTION, "close")], Json(health)).into_response()
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {
@@ -243,6 +220,7 @@ mod tests {
     use std::time::Duration;
 
     use distlock_core::{ManualClock, Store, SystemClock};
+    use distlock_kickout::NodeId;
     use distlock_memory::Memory;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},

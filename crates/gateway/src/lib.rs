@@ -48,6 +48,7 @@
 mod admin;
 mod config;
 mod front;
+mod health;
 mod inbox;
 mod metering;
 mod node;

@@ -4,6 +4,12 @@ use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
+/// Upper ends of the histograms' buckets, in seconds: from a round trip on one host to a node lease.
+const SECONDS: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+const MESSAGES: &str = "distlock_messages_total";
+
 static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
 /// Installs the process's metrics recorder, once; later calls do nothing.
@@ -17,7 +23,10 @@ pub fn install_metrics() {
 pub(crate) fn handle() -> PrometheusHandle {
     HANDLE
         .get_or_init(|| {
-            let recorder = PrometheusBuilder::new().build_recorder();
+            let recorder = match PrometheusBuilder::new().set_buckets(&SECONDS) {
+                Ok(builder) => builder.build_recorder(),
+                Err(_) => unreachable!("there are buckets"),
+            };
             let handle = recorder.handle();
             if metrics::set_global_recorder(recorder).is_err() {
                 tracing::warn!("another metrics recorder is installed: /metrics stays empty");
@@ -25,4 +34,37 @@ pub(crate) fn handle() -> PrometheusHandle {
             handle
         })
         .clone()
+}
+
+/// Shows what the gateway counts beside the flow, from the start.
+pub(crate) fn show() {
+    for (name, help) in [
+        (
+            "distlock_forced_close_total",
+            "Connections that were reset after the grace",
+        ),
+        (
+            "distlock_connections_refused_total",
+            "Connections for which there was no place",
+        ),
+    ] {
+        metrics::describe_counter!(name, help);
+        metrics::counter!(name).increment(0);
+    }
+    metrics::describe_counter!(MESSAGES, "Messages of clients by what became of them");
+    for outcome in ["delivered", "written", "stored", "failed"] {
+        metrics::counter!(MESSAGES, "outcome" => outcome).increment(0);
+    }
+    metrics::describe_histogram!(
+        "distlock_profile_seconds",
+        metrics::Unit::Seconds,
+        "Answers about profiles"
+    );
+    metrics::describe_gauge!("distlock_build_info", "1, with the version of this node");
+    metrics::gauge!("distlock_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+/// A client's message has come to its end.
+pub(crate) fn message(outcome: &'static str) {
+    metrics::counter!(MESSAGES, "outcome" => outcome).increment(1);
 }

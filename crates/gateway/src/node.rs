@@ -121,8 +121,7 @@ impl Builder {
         config.validate()?;
         let key = config.key()?;
         let metrics = metering::handle();
-        metrics::counter!("distlock_forced_close_total").increment(0);
-        metrics::counter!("distlock_connections_refused_total").increment(0);
+        metering::show();
         let front = bind("listen", &config.listen).await?;
         let tcp = match &config.tcp_listen {
             Some(address) => Some(bind("tcp_listen", address).await?),

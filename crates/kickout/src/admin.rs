@@ -261,6 +261,47 @@ impl KickOut {
         Ok(accounts.into_iter().flat_map(found).collect())
     }
 
+    /// Who is logged in, on all nodes, in the order of accounts: at least `most` sessions where there are so many, and then from
+    /// where to go on. Sessions of dead nodes do not count.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn online(
+        &self,
+        after: Option<&Uid>,
+        most: usize,
+    ) -> Result<(Vec<Found>, Option<Uid>)> {
+        let inner = &self.inner;
+        let mut online = Vec::new();
+        let mut at = after.map(Uid::record).transpose()?;
+        loop {
+            let page = inner.directory.page(at.as_ref(), PAGE).await?;
+            let is_last = page.len() < PAGE as usize;
+            for (key, uid, seen) in page {
+                at = Some(key);
+                let (Some(uid), Ok(seen)) = (uid, seen) else {
+                    continue;
+                };
+                for entry in seen.record.slots.into_values() {
+                    let key = &entry.key;
+                    if inner.standing(&key.node, key.boot).await? != Standing::Dead {
+                        let uid = uid.clone();
+                        online.push(Found { uid, entry });
+                    }
+                }
+                if online.len() >= most {
+                    return Ok((online, Some(uid)));
+                }
+            }
+            if is_last {
+                return Ok((online, None));
+            }
+        }
+    }
+
     /// The revocations that are not known to be final, `most` of them at most. Looks through the whole directory.
     ///
     /// # Errors

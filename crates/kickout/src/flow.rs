@@ -29,6 +29,7 @@ use crate::{
     ident::{Boot, NodeId, Uid},
     live::{Live, Phase},
     logout::Retries,
+    meters,
     node::Own,
     nodes::{Nodes, Standing},
     offline::{Code, Offline, Retry},
@@ -318,7 +319,7 @@ impl Builder {
                 error
             }
         })?;
-        show_counters();
+        meters::show();
         let stop = Arc::new(inner.stop.clone().drop_guard());
         inner.spawn(Arc::clone(&inner).keep_lease(lease));
         inner.spawn(Arc::clone(&inner).pull());
@@ -409,22 +410,5 @@ impl Event {
         self.r#gen = Some(live.generation());
         self.device = Some(live.device.clone());
         self.class = Some(live.class.clone());
-    }
-}
-
-/// Makes the counters visible before anything happens: one that must stay 0 is worth seeing at 0.
-fn show_counters() {
-    for name in [
-        "distlock_cas_conflict_total",
-        "distlock_drained_total",
-        "distlock_duplicates_detected_total",
-        "distlock_ghosts_swept_total",
-        "distlock_lock_lost_total",
-        "distlock_self_fence_total",
-        "distlock_stale_delete_refused_total",
-        "distlock_stale_delivery_refused_total",
-        "distlock_stale_kick_refused_total",
-    ] {
-        metrics::counter!(name).increment(0);
     }
 }

@@ -58,7 +58,7 @@
 //!
 //! # Metrics
 //!
-//! `distlock_login_total{result}`, `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_drained_total`,
+//! `distlock_sessions`, `distlock_session_ends_total{code}`, `distlock_login_total{result}`, `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_drained_total`,
 //! `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_lock_wait_seconds`,
 //! `distlock_lock_hold_seconds`, `distlock_lock_lost_total`, `distlock_cas_conflict_total`,
 //! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`, `distlock_stale_delivery_refused_total`,
@@ -85,6 +85,7 @@ mod kick;
 mod live;
 mod login;
 mod logout;
+mod meters;
 mod node;
 mod nodes;
 mod offline;

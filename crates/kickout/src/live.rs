@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use crate::{
     handout::Handout,
     ident::{Boot, Class, Device, Generation, SessionKey, Uid},
+    meters,
     offline::{Code, Offline},
     record::{Slot, SlotEntry, UserRecord},
 };
@@ -69,6 +70,8 @@ struct State {
     r#gen: Generation,
     /// Whether the directory may still name this session, so that closing it must look.
     listed: bool,
+    /// Whether it was active once.
+    admitted: bool,
 }
 
 impl Live {
@@ -95,6 +98,7 @@ impl Live {
                 phase: Phase::Pending,
                 r#gen: Generation::default(),
                 listed: false,
+                admitted: false,
             }),
             notice: watch::Sender::new(None),
             queue,
@@ -122,6 +126,8 @@ impl Live {
         let mut state = self.state();
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
             state.phase = Phase::Active;
+            state.admitted = true;
+            meters::session_began();
             return Ok(());
         }
         drop(state);
@@ -205,7 +211,11 @@ impl Live {
     }
 
     pub(crate) fn closed(&self) {
-        self.state().phase = Phase::Closed;
+        let mut state = self.state();
+        if state.admitted && state.phase < Phase::Closed {
+            meters::session_ended(self.notice.borrow().as_ref().map(|notice| notice.code));
+        }
+        state.phase = Phase::Closed;
     }
 
     pub(crate) async fn superseded(&self) -> Offline {

@@ -19,6 +19,7 @@ use crate::{
     gate::{Claim, Refused},
     grant::Step,
     ident::{Class, Device, Generation, Uid},
+    meters,
     offline::Code,
     profiles::Allowed,
     resume::ResumeToken,
@@ -214,7 +215,7 @@ impl Run {
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => "unknown",
             Err(_) => "error",
         };
-        metrics::counter!("distlock_login_total", "result" => result).increment(1);
+        meters::login(result);
         let transition = match &outcome {
             Ok(LoginOutcome::Admitted(_)) => return outcome,
             Ok(LoginOutcome::Denied(_)) => Transition::Denied,
@@ -247,7 +248,7 @@ impl Run {
         let _place = match inner.admissions.enter(uid) {
             Ok(place) => place,
             Err(Throttled { scope, retry_after }) => {
-                metrics::counter!("distlock_login_throttled_total", "scope" => scope).increment(1);
+                meters::throttled(scope);
                 return Ok(LoginOutcome::Busy { retry_after });
             }
         };

@@ -47,6 +47,18 @@ pub enum Retry {
 }
 
 impl Code {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Superseded,
+        Self::Replaced,
+        Self::AdminKick,
+        Self::Denied,
+        Self::Banned,
+        Self::Draining,
+        Self::HeartbeatLost,
+        Self::NodeFenced,
+        Self::Busy,
+    ];
+
     /// The number.
     #[must_use]
     pub const fn number(self) -> u8 {

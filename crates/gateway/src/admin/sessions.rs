@@ -181,6 +181,31 @@ pub(super) async fn revocations(
     Ok(Json(Revocations { revocations }))
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Page {
+    after: Option<Uid>,
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Online {
+    sessions: Vec<Found>,
+    /// What `after` has to be for the next page; not there on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<Uid>,
+}
+
+/// Who is logged in, on all nodes, account by account.
+pub(super) async fn online(
+    State(admin): State<Admin>,
+    Asked(page): Asked<Page>,
+) -> Result<Json<Online>, Failed> {
+    let most = page.limit.unwrap_or(SHOWN).clamp(1, 10_000);
+    let (sessions, next) = admin.kick.online(page.after.as_ref(), most).await?;
+    Ok(Json(Online { sessions, next }))
+}
+
 /// What became of sessions, each counted once.
 fn counted(kicked: &[Kicked]) -> String {
     let failed = kicked.iter().filter(|it| it.error.is_some()).count();

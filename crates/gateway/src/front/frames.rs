@@ -179,6 +179,17 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Written => "written",
+            Self::Stored => "stored",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// What became of a message for one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DeviceOutcome {

@@ -13,6 +13,7 @@ use super::{
     machine::within,
     outbox::{Replies, Reply},
 };
+use crate::metering;
 
 /// More than a `message` frame holds beside the body, with a sender and an id of which every character must be escaped.
 const ENVELOPE: usize = 2048;
@@ -90,6 +91,7 @@ pub(super) async fn send(
                 tracing::warn!(to = %frame.to, %error, "a message could not be delivered");
                 Fate::nobody(Outcome::Failed)
             });
+        metering::message(fate.outcome.name());
         sent_frame(&message.id, fate.outcome, &fate.devices, version)
     };
     // A closed outbox is noticed by the conversation.

@@ -24,6 +24,7 @@ use super::{
     line::{LineHandle, LineListener},
     machine,
 };
+use crate::health::health;
 
 /// What is read at a time. Frames are short, and the library fills a buffer of this size with zeroes before every read and
 /// keeps it for as long as the connection lasts: its own default, 128 KiB, is most of what an idle session weighs.
@@ -42,6 +43,10 @@ pub(crate) async fn serve_websocket(
 ) -> io::Result<()> {
     let routes = Router::new()
         .route("/ws", get(upgrade))
+        .route(
+            "/healthz",
+            get(async |State(front): State<Front>| health(&front.kick)),
+        )
         .with_state(front)
         .into_make_service_with_connect_info::<LineHandle>();
     axum::serve(listener, routes)

@@ -13,6 +13,55 @@ fn parsed(body: &str) -> Value {
 }
 
 #[tokio::test]
+async fn shows_page_by_page_who_is_logged_in() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let mut clients = Vec::new();
+    for number in 0..7 {
+        let node = if number % 2 == 0 { &n1 } else { &n2 };
+        clients.push(node.login(&format!("u{number}"), "phone").await.0);
+    }
+    clients.pop().unwrap().leave().await;
+    let mut online = Vec::new();
+    let mut after = String::new();
+    for round in 1.. {
+        let (status, body) = n1
+            .admin(&format!("GET /v1/sessions?limit=2{after}"), "")
+            .await;
+        assert_eq!(status, 200, "{body}");
+        let page = parsed(&body);
+        let sessions = page["sessions"].as_array().unwrap();
+        assert!(sessions.len() <= 2 && round < 9, "{body}");
+        online.extend(sessions.iter().map(|it| {
+            assert_eq!(it["device"], "phone");
+            it["uid"].as_str().unwrap().to_owned()
+        }));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(online, ["u0", "u1", "u2", "u3", "u4", "u5"]);
+    let (status, body) = n1.admin("GET /v1/sessions?limit=many", "").await;
+    assert_eq!(status, 400, "{body}");
+}
+
+#[tokio::test]
+async fn says_on_the_clients_port_whether_they_may_come() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let ask = "GET /healthz HTTP/1.1\r\nhost: n1\r\nconnection: close\r\n\r\n";
+    let (status, body) = http(n1.listen, ask).await;
+    assert_eq!((status, &parsed(&body)["status"]), (200, &json!("up")));
+    n1.kick.drain(100).await.unwrap();
+    let (status, body) = http(n1.listen, ask).await;
+    assert_eq!(
+        (status, &parsed(&body)["status"]),
+        (503, &json!("draining"))
+    );
+}
+
+#[tokio::test]
 async fn shows_health_metrics_and_accounts_and_ends_sessions() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
@@ -55,7 +104,13 @@ async fn shows_health_metrics_and_accounts_and_ends_sessions() {
     assert_eq!(status, 200);
     for metric in [
         "distlock_login_total{result=\"admitted\"}",
-        "distlock_lock_wait_seconds",
+        "distlock_lock_wait_seconds_bucket{",
+        "# HELP distlock_sessions ",
+        "# TYPE distlock_lock_wait_seconds histogram",
+        "distlock_session_ends_total{code=\"3\"}",
+        "distlock_session_ends_total{code=\"9\"} 0",
+        "distlock_messages_total{outcome=\"stored\"} 0",
+        "distlock_build_info{version=",
     ] {
         assert!(body.contains(metric), "{metric} is not in {body}");
     }

@@ -1,0 +1,146 @@
+//! What the flow counts and measures: every name with its help, and every counter at 0 from the start. A counter that appears
+//! with its first event is missed by whoever watches how it grows.
+
+use crate::offline::Code;
+
+const COUNTERS: [(&str, &str); 9] = [
+    (
+        "distlock_cas_conflict_total",
+        "Writes that found their record changed, and were made again",
+    ),
+    (
+        "distlock_drained_total",
+        "Sessions that a draining node sent elsewhere",
+    ),
+    (
+        "distlock_duplicates_detected_total",
+        "Two active sessions in one slot: must stay 0",
+    ),
+    (
+        "distlock_ghosts_swept_total",
+        "Slots of dead nodes that were cleared",
+    ),
+    (
+        "distlock_lock_lost_total",
+        "Logins that lost the account's lock",
+    ),
+    (
+        "distlock_self_fence_total",
+        "Times that the node lost its lease and ended its sessions",
+    ),
+    (
+        "distlock_stale_delete_refused_total",
+        "Late logouts that changed nothing",
+    ),
+    (
+        "distlock_stale_delivery_refused_total",
+        "Messages for sessions that were not current any more",
+    ),
+    (
+        "distlock_stale_kick_refused_total",
+        "Late kicks that changed nothing",
+    ),
+];
+
+const LOGIN: &str = "distlock_login_total";
+const LOGIN_RESULTS: [&str; 6] = [
+    "admitted",
+    "busy",
+    "denied",
+    "superseded",
+    "unknown",
+    "error",
+];
+const THROTTLED: &str = "distlock_login_throttled_total";
+const ENDS: &str = "distlock_session_ends_total";
+const SESSIONS: &str = "distlock_sessions";
+
+const HISTOGRAMS: [(&str, &str); 3] = [
+    (
+        "distlock_takeover_seconds",
+        "From a login to the older session told",
+    ),
+    (
+        "distlock_lock_wait_seconds",
+        "Logins' waits for the account's lock",
+    ),
+    (
+        "distlock_lock_hold_seconds",
+        "How long logins keep the account's lock",
+    ),
+];
+
+const GAUGES: [(&str, &str); 3] = [
+    (SESSIONS, "Sessions on this node"),
+    (
+        "distlock_revocations_pending",
+        "Sessions that must go and are not known to be gone",
+    ),
+    (
+        "distlock_lease_remaining_seconds",
+        "What is left of the node's lease",
+    ),
+];
+
+/// Shows every name from now on.
+pub(crate) fn show() {
+    for (name, help) in COUNTERS {
+        metrics::describe_counter!(name, help);
+        metrics::counter!(name).increment(0);
+    }
+    for (name, help) in HISTOGRAMS {
+        metrics::describe_histogram!(name, metrics::Unit::Seconds, help);
+    }
+    for (name, help) in GAUGES {
+        metrics::describe_gauge!(name, help);
+        metrics::gauge!(name).increment(0.0);
+    }
+    metrics::describe_counter!(LOGIN, "Logins by their outcome");
+    for result in LOGIN_RESULTS {
+        metrics::counter!(LOGIN, "result" => result).increment(0);
+    }
+    metrics::describe_counter!(THROTTLED, "Logins that storm control turned away");
+    for scope in ["account", "node"] {
+        metrics::counter!(THROTTLED, "scope" => scope).increment(0);
+    }
+    metrics::describe_counter!(
+        ENDS,
+        "Sessions that ended, by the code that their clients were told; none for those that left"
+    );
+    metrics::counter!(ENDS, "code" => "none").increment(0);
+    for code in Code::ALL {
+        metrics::counter!(ENDS, "code" => number(code)).increment(0);
+    }
+}
+
+pub(crate) fn login(result: &'static str) {
+    metrics::counter!(LOGIN, "result" => result).increment(1);
+}
+
+pub(crate) fn throttled(scope: &'static str) {
+    metrics::counter!(THROTTLED, "scope" => scope).increment(1);
+}
+
+pub(crate) fn session_began() {
+    metrics::gauge!(SESSIONS).increment(1.0);
+}
+
+/// With the code that its client was told, if any.
+pub(crate) fn session_ended(code: Option<Code>) {
+    metrics::gauge!(SESSIONS).decrement(1.0);
+    metrics::counter!(ENDS, "code" => code.map_or("none", number)).increment(1);
+}
+
+const fn number(code: Code) -> &'static str {
+    match code.number() {
+        1 => "1",
+        2 => "2",
+        3 => "3",
+        4 => "4",
+        5 => "5",
+        6 => "6",
+        7 => "7",
+        8 => "8",
+        _ => "9",
+    }
+}
