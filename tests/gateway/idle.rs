@@ -50,10 +50,13 @@ async fn is_soon_idle(counter: impl Fn() -> u64) {
         let grown = counter() - before;
         counted.push(grown);
         if grown <= most {
-            println!(
-                "{} nodes, requests in each {WINDOW:?}: {counted:?}",
-                NODES.len()
-            );
+            #[expect(clippy::print_stderr, reason = "a figure for whoever asks for it")]
+            {
+                eprintln!(
+                    "{} nodes, requests in each {WINDOW:?}: {counted:?}",
+                    NODES.len()
+                );
+            }
             return;
         }
     }

@@ -4,7 +4,8 @@ use std::{io::Read as _, time::Duration};
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, parser::ValueSource};
 use distlock::{Error, config::Config};
-use distlock_gateway::{Event, GatewayConfig, Uid, mint};
+use distlock_gateway::{Event, GatewayConfig, Uid, mint, mint_for_class};
+use distlock_kickout::Class;
 use serde_json::json;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -104,6 +105,10 @@ struct Token {
         allow_hyphen_values = true,
     )]
     ttl: Duration,
+
+    /// Class of the device, whatever its client says (the client's word unless given)
+    #[arg(long)]
+    class: Option<String>,
 }
 
 const TOKEN_EXAMPLES: &str = "\
@@ -215,7 +220,11 @@ impl Token {
     fn execute(self, context: &Context) -> Outcome {
         let settings = settings(context)?;
         let key = settings.config.key().map_err(|it| settings.blame(it))?;
-        let token = mint(&key, &Uid::new(&self.uid)?, self.ttl)?;
+        let uid = Uid::new(&self.uid)?;
+        let token = match &self.class {
+            Some(class) => mint_for_class(&key, &uid, &Class::new(class)?, self.ttl)?,
+            None => mint(&key, &uid, self.ttl)?,
+        };
         if context.json() {
             output::json(
                 &json!({"uid": self.uid, "token": token, "expires_in_ms": millis(self.ttl)}),

@@ -62,4 +62,4 @@ pub use distlock_kickout::{Event, Uid};
 pub use inbox::{OfflineStore, RecordsInbox};
 pub use metering::install_metrics;
 pub use node::{Builder, Gateway, Ready, run};
-pub use token::{Claims, TokenKey, mint};
+pub use token::{Claims, TokenKey, mint, mint_for_class};

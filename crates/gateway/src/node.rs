@@ -175,6 +175,7 @@ impl Builder {
         let shared = Front {
             kick: kick.clone(),
             key: key.clone(),
+            classes: config.named_classes()?.map(Arc::from),
             clock: Arc::clone(&clock),
             inbox: offline,
             heartbeat: config.heartbeat,

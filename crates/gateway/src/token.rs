@@ -6,7 +6,7 @@ use std::{
 };
 
 use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
-use distlock_kickout::Uid;
+use distlock_kickout::{Class, Uid};
 use hmac::{Hmac, KeyInit, Mac};
 use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey, EncodingKey, Header, Validation,
@@ -57,6 +57,9 @@ pub struct Claims {
     pub nbf: Option<u64>,
     /// A unique id.
     pub jti: String,
+    /// The class of the device, where whoever signs the token decides it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
 }
 
 /// Mints a login token for an account, valid from now for `ttl`.
@@ -64,7 +67,15 @@ pub struct Claims {
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] for a TTL of less than a second or more than 24 hours.
 pub fn mint(key: &TokenKey, uid: &Uid, ttl: Duration) -> Result<String> {
-    key.mint_for(CLIENTS, uid.as_str(), ttl, SystemClock.wall())
+    key.mint_for(CLIENTS, uid.as_str(), None, ttl, SystemClock.wall())
+}
+
+/// As [`mint`], for a device of this class, whatever its client says.
+///
+/// # Errors
+/// As [`mint`].
+pub fn mint_for_class(key: &TokenKey, uid: &Uid, class: &Class, ttl: Duration) -> Result<String> {
+    key.mint_for(CLIENTS, uid.as_str(), Some(class), ttl, SystemClock.wall())
 }
 
 impl TokenKey {
@@ -98,6 +109,14 @@ impl TokenKey {
     /// # Errors
     /// [`ErrorKind::AccessDenied`]; the message says which check failed and never repeats the token.
     pub fn verify(&self, token: &str) -> Result<Uid> {
+        self.verify_login(token).map(|(uid, _)| uid)
+    }
+
+    /// As [`verify`](Self::verify), with the class of the device where the token names it.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn verify_login(&self, token: &str) -> Result<(Uid, Option<Class>)> {
         let claims = self.claims(token, CLIENTS)?;
         if claims.iat > seconds(SystemClock.wall()) + LEEWAY_SECONDS {
             return Err(refused("it was issued in the future"));
@@ -105,11 +124,17 @@ impl TokenKey {
         if claims.exp.saturating_sub(claims.iat) > MAX_LIFETIME.as_secs() {
             return Err(refused("it is valid for more than 24 hours"));
         }
-        Uid::new(claims.sub).map_err(|_| refused("its subject is not a valid account name"))
+        let uid =
+            Uid::new(claims.sub).map_err(|_| refused("its subject is not a valid account name"))?;
+        let class = claims.class.map(Class::new).transpose();
+        Ok((
+            uid,
+            class.map_err(|_| refused("its class is not a valid one"))?,
+        ))
     }
 
     pub(crate) fn mint_for_peers(&self, node: &str, now: SystemTime) -> Result<String> {
-        self.mint_for(PEERS, node, Duration::from_secs(60), now)
+        self.mint_for(PEERS, node, None, Duration::from_secs(60), now)
     }
 
     /// Checks that a call is of a node with a key that is accepted here. The clocks of nodes may be days apart: what a call names is
@@ -126,6 +151,7 @@ impl TokenKey {
         &self,
         audience: &str,
         subject: &str,
+        class: Option<&Class>,
         ttl: Duration,
         now: SystemTime,
     ) -> Result<String> {
@@ -144,6 +170,7 @@ impl TokenKey {
             exp: now + ttl.as_secs(),
             nbf: Some(now),
             jti: Uuid::new_v4().to_string(),
+            class: class.map(Class::to_string),
         })
     }
 

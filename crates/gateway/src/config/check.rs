@@ -57,6 +57,7 @@ impl GatewayConfig {
             ));
         }
         self.key()?;
+        self.named_classes()?;
         if let Some(url) = &self.profile_url {
             profiles::address(url.expose())?;
         }

@@ -29,6 +29,10 @@ impl GatewayConfig {
             "a login beyond the policy: evict_oldest, evict_idle or deny",
         ),
         (
+            "classes",
+            "classes that clients may name under a policy that counts by class, separated by commas",
+        ),
+        (
             "confirm",
             "login answer while an older session is unreachable: available or strict",
         ),
@@ -95,6 +99,7 @@ impl GatewayConfig {
                 })?;
             }
             "on_exceed" => self.on_exceed = choice(key, value)?,
+            "classes" => self.classes = text(),
             "confirm" => self.confirm = choice(key, value)?,
             "route" => self.route = choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
@@ -133,6 +138,7 @@ impl GatewayConfig {
             "admin_listen" => Some(config.admin_listen),
             "policy" => Some(config.policy.to_string()),
             "on_exceed" => Some("evict_oldest".into()),
+            "classes" => Some(config.classes),
             "confirm" => Some(word(config.confirm)),
             "route" => Some(word(config.route)),
             _ => None,

@@ -7,7 +7,7 @@ mod secret;
 use std::time::Duration;
 
 use distlock_core::{Result, parse_duration};
-use distlock_kickout::{Admission, Confirm, OnExceed, PolicyName, RouteMode, Timers};
+use distlock_kickout::{Admission, Class, Confirm, OnExceed, PolicyName, RouteMode, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::token::TokenKey;
@@ -41,6 +41,9 @@ pub struct GatewayConfig {
     pub policy: PolicyName,
     /// What happens to a login beyond that.
     pub on_exceed: OnExceed,
+    /// The classes of devices that clients may name under a policy that counts by class, separated by commas. One whose token
+    /// names its class has that class, whichever it is.
+    pub classes: String,
     /// When a login is answered while an older session could not be told yet.
     pub confirm: Confirm,
     /// How a message finds its session.
@@ -107,6 +110,7 @@ impl Default for GatewayConfig {
             admin_token: None,
             policy: PolicyName::Single,
             on_exceed: OnExceed::EvictOldest,
+            classes: "phone,tablet,pc,web,tv,watch".into(),
             confirm: Confirm::Available,
             route: RouteMode::Fenced,
             token_key: None,
@@ -156,6 +160,29 @@ impl GatewayConfig {
             ));
         }
         key.also(also.expose().as_bytes())
+    }
+
+    /// The classes that clients may name; `None` = any, because the policy does not count by class.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a text that is no class.
+    pub(crate) fn named_classes(&self) -> Result<Option<Vec<Class>>> {
+        let classes = self.classes.split(',').map(str::trim);
+        let classes = classes.filter(|class| !class.is_empty()).map(|class| {
+            Class::new(class).map_err(|error| {
+                invalid(
+                    "classes",
+                    &format!("has one that is none: {}", error.message()),
+                )
+            })
+        });
+        let mut classes = classes.collect::<Result<Vec<_>>>()?;
+        classes.push(Class::none());
+        let by_class = matches!(
+            self.policy,
+            PolicyName::OnePerClass | PolicyName::NPerClass(_)
+        );
+        Ok(by_class.then_some(classes))
     }
 
     pub(crate) fn timers(&self) -> Timers {

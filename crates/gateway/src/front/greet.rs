@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use distlock_core::ErrorKind;
-use distlock_kickout::{Code, Device, Generation, Login, LoginOutcome, Session, Uid};
+use distlock_kickout::{Class, Code, Device, Generation, Login, LoginOutcome, Session, Uid};
 
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
@@ -32,11 +32,15 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
     writer: &mut W,
     early: &mut VecDeque<Incoming>,
 ) -> Result<(Session, u64), Option<Farewell>> {
-    let login = first_login(front, reader, writer).await?;
-    let uid = front.key.verify(&login.token).map_err(|error| {
+    let mut login = first_login(front, reader, writer).await?;
+    let (uid, class) = front.key.verify_login(&login.token).map_err(|error| {
         tracing::info!(%error, "a login was refused");
         refused(error.message())
     })?;
+    match class {
+        Some(class) => login.class = class,
+        None => check_class(front, &login.class)?,
+    }
     let version = login
         .version()
         .map_err(|why| failed(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
@@ -51,6 +55,19 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
             let known = true;
             farewell.map(|farewell| Farewell { known, ..farewell })
         })
+}
+
+/// Under a policy that counts by class, who could think up classes would have as many sessions as it likes.
+fn check_class(front: &Front, class: &Class) -> Result<(), Option<Farewell>> {
+    let Some(classes) = &front.classes else {
+        return Ok(());
+    };
+    if classes.contains(class) {
+        return Ok(());
+    }
+    let known: Vec<_> = classes.iter().map(|class| format!("\"{class}\"")).collect();
+    let why = format!("class is \"{class}\": {} are allowed", known.join(", "));
+    Err(failed(ErrorCode::BadValue, &why, POLICY_VIOLATION))
 }
 
 async fn first_login<R: FrameReader, W: FrameWriter>(

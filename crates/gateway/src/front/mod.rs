@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::Clock;
-use distlock_kickout::KickOut;
+use distlock_kickout::{Class, KickOut};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{inbox::OfflineStore, token::TokenKey};
@@ -29,6 +29,8 @@ pub(crate) use ws::serve_websocket;
 pub(crate) struct Front {
     pub(crate) kick: KickOut,
     pub(crate) key: TokenKey,
+    /// The classes that a client may name; `None` = any.
+    pub(crate) classes: Option<Arc<[Class]>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inbox: Arc<dyn OfflineStore>,
     pub(crate) heartbeat: Duration,

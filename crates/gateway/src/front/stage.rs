@@ -55,6 +55,7 @@ pub(super) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
     Front {
         kick: kick.clone(),
         key: TokenKey::new(&[7; 32]).unwrap(),
+        classes: None,
         clock: Arc::new(SystemClock),
         inbox,
         heartbeat: LONG,

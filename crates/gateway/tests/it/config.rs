@@ -52,6 +52,7 @@ fn every_key_can_be_set_from_text() {
         let value = match *key {
             "policy" => "n_per_class(3)",
             "on_exceed" => "deny",
+            "classes" => "phone, car",
             "confirm" => "available",
             "route" => "fenced",
             _ if key.starts_with("max_")

@@ -3,6 +3,7 @@
 use std::{io, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use distlock_gateway::{TokenKey, mint, mint_for_class};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -10,7 +11,7 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{Net, eventually, lingering, login, soon, token, token_of};
+use crate::net::{KEY, Net, eventually, lingering, login, soon, token, token_of};
 
 #[tokio::test]
 async fn nobody_gets_in_without_a_good_token() {
@@ -297,4 +298,92 @@ async fn what_is_sent_behind_a_login_waits_for_its_outcome() {
     }
     client.send(&json!({"type": "logout"})).await;
     eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
+}
+
+/// Or a client would have as many sessions as it can think up classes.
+#[tokio::test]
+async fn classes_come_from_the_token_or_from_a_list() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.set("policy", "one_per_class").unwrap();
+            config.set("classes", "phone,car").unwrap();
+        })
+        .await;
+    let key = TokenKey::new(KEY.as_bytes()).unwrap();
+    let anna = distlock_gateway::Uid::new("anna").unwrap();
+    let minute = Duration::from_secs(60);
+    let plain = mint(&key, &anna, minute).unwrap();
+    let boat = distlock_kickout::Class::new("boat").unwrap();
+    let classed = mint_for_class(&key, &anna, &boat, minute).unwrap();
+    let mut clients = Vec::new();
+    for (token, class, slot) in [
+        (&plain, "phone", Some("class:phone")),
+        (&plain, "car", Some("class:car")),
+        (&plain, "", Some("class:")),
+        (&plain, "boat", None),
+        (&plain, "Phone", None),
+        (&classed, "phone", Some("class:boat")),
+    ] {
+        let mut client = n1.connect().await;
+        let login = json!({"type": "login", "token": token, "device": format!("d{}", clients.len()), "class": class});
+        client.send(&login).await;
+        let said = client.frame().await;
+        let Some(slot) = slot else {
+            assert_eq!(said["code"], "bad_value", "{said}");
+            let why = said["reason"].as_str().unwrap();
+            assert!(why.contains(class) && why.contains("\"car\""), "{why}");
+            continue;
+        };
+        assert_eq!(said["type"], "login_ok", "{class}: {said}");
+        let (_, body) = n1.admin("GET /v1/users/anna", "").await;
+        assert!(body.contains(&format!("\"{slot}\"")), "{body}");
+        clients.push(client);
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_known_is_refused_by_name() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    for (more, says) in [
+        (json!({"v": 3}), "v is 3; this node speaks versions 1 to 2"),
+        (json!({"v": 0}), "v is 0"),
+        (json!({"v": 1, "acks": true}), "acks"),
+    ] {
+        let mut frame = login("anna", "phone");
+        frame
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let mut client = n1.connect().await;
+        client.send(&frame).await;
+        let said = client.frame().await;
+        assert_eq!(
+            (&said["type"], &said["code"]),
+            (&json!("error"), &json!("bad_value"))
+        );
+        assert!(said["reason"].as_str().unwrap().contains(says), "{said}");
+    }
+    for (more, told) in [
+        (json!({}), json!(null)),
+        (json!({"v": 1}), json!(null)),
+        (json!({"v": 2}), json!(2)),
+        (json!({"acks": true}), json!(2)),
+    ] {
+        let mut frame = login("anna", "phone");
+        frame
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let mut client = n1.connect().await;
+        client.send(&frame).await;
+        let said = client.frame().await;
+        assert_eq!(
+            (&said["type"], &said["v"]),
+            (&json!("login_ok"), &told),
+            "{more}"
+        );
+        client.leave().await;
+    }
 }
