@@ -3,6 +3,7 @@
 mod audit;
 pub(crate) mod host;
 mod nodes;
+mod send;
 mod sessions;
 
 use std::{io, sync::Arc};
@@ -24,6 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use audit::Actor;
 pub(crate) use audit::Audit;
+pub(crate) use send::Sender;
 
 use crate::{
     config::Secret,
@@ -48,6 +50,7 @@ pub(crate) struct Admin {
 /// Serves administrators until `stop`.
 pub(crate) async fn serve_admin(
     admin: Admin,
+    sender: Sender,
     page: Page,
     listener: LineListener,
     stop: CancellationToken,
@@ -73,6 +76,7 @@ pub(crate) async fn serve_admin(
         )
         .merge(guarded)
         .with_state(admin)
+        .merge(send::routes(sender))
         .merge(page::routes(page))
         .fallback(|| async { refused(StatusCode::NOT_FOUND, "there is nothing here") })
         .method_not_allowed_fallback(|| async {
@@ -229,7 +233,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::{front::line::Places, metering, token::TokenKey};
+    use crate::{
+        front::{line::Places, stage},
+        inbox::RecordsInbox,
+        metering,
+        token::TokenKey,
+    };
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -255,6 +264,10 @@ mod tests {
         let kick = kick.start().await.unwrap();
         let token = Some(Arc::new(Secret::new("open sesame")));
         let stop = CancellationToken::new();
+        let sender = Sender {
+            front: stage::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+            token: None,
+        };
         let page = Page {
             kick: kick.clone(),
             key: TokenKey::new(&[7; 32]).unwrap(),
@@ -273,7 +286,7 @@ mod tests {
         let (clock, limit) = (ManualClock::new(), Duration::from_secs(10));
         let shared = Arc::new(clock.clone());
         let listener = LineListener::new(listener, Places::new(9, 1), shared, limit);
-        tokio::spawn(serve_admin(admin, page, listener, stop.clone()));
+        tokio::spawn(serve_admin(admin, sender, page, listener, stop.clone()));
 
         let mut friend = TcpStream::connect(address).await.unwrap();
         let answer = asks(&mut friend, "/v1/nodes", "open sesame").await;

@@ -1,13 +1,14 @@
 //! Messages for accounts that are not logged in.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written};
 use distlock_kickout::{Message, Uid};
 use serde::{Deserialize, Serialize};
 
-/// Messages kept per account; the oldest goes when a further one comes.
+/// Messages kept per account. When a further one comes, the oldest goes of the sender who has most: nobody's messages can drive
+/// out those of everybody else.
 const MAX_MESSAGES: usize = 100;
 /// Their bodies together, so that an account's record stays well under the store's limit.
 const MAX_BYTES: usize = 128 * 1024;
@@ -84,6 +85,19 @@ const fn is_zero(number: &usize) -> bool {
 }
 
 impl Inbox {
+    /// Takes out one message.
+    fn make_room(&mut self) {
+        let mut each: HashMap<&Uid, usize> = HashMap::new();
+        for message in &self.messages {
+            *each.entry(&message.from).or_default() += 1;
+        }
+        let most = each.values().copied().max();
+        let oldest = |message: &Message| each.get(&message.from).copied() == most;
+        if let Some(at) = self.messages.iter().position(oldest) {
+            self.remove(at);
+        }
+    }
+
     fn remove(&mut self, at: usize) {
         self.messages.remove(at);
         if at < self.claimed {
@@ -157,12 +171,14 @@ impl OfflineStore for RecordsInbox {
                 return Step::Answer(());
             }
             inbox.messages.push(message.clone());
+            while inbox.messages.len() > MAX_MESSAGES {
+                inbox.make_room();
+            }
             let (mut bytes, mut stored) = (0, 0);
             let fit = inbox
                 .messages
                 .iter()
                 .rev()
-                .take(MAX_MESSAGES)
                 .take_while(|message| {
                     bytes += message.body.len() + message.id.len();
                     stored += serde_json::to_vec(message).map_or(MAX_STORED, |it| it.len());
@@ -327,6 +343,28 @@ mod tests {
         inbox.keep(&anna, &two).await.unwrap();
         loses(Between::Keeps(message("four")));
         assert!(inbox.withdraw(&anna, &two).await.unwrap(), "it was taken");
+    }
+
+    #[tokio::test]
+    async fn a_sender_of_many_drives_nobody_else_out() {
+        let inbox = RecordsInbox::new(Memory::default().records());
+        let anna = Uid::new("anna").unwrap();
+        let of = |from: &str, number: usize| Message {
+            id: format!("{from}{number}"),
+            ..Message::new(Uid::new(from).unwrap(), "hello")
+        };
+        let friends = [of("bob", 1), of("carl", 1), of("bob", 2)];
+        inbox.keep(&anna, &friends[0]).await.unwrap();
+        inbox.keep(&anna, &friends[1]).await.unwrap();
+        for number in 0..MAX_MESSAGES * 2 {
+            inbox.keep(&anna, &of("spammer", number)).await.unwrap();
+        }
+        inbox.keep(&anna, &friends[2]).await.unwrap();
+        let kept = inbox.claim(&anna).await.unwrap();
+        assert_eq!(kept.len(), MAX_MESSAGES);
+        assert!(friends.iter().all(|message| kept.contains(message)));
+        let last = of("spammer", MAX_MESSAGES * 2 - 1);
+        assert!(kept.contains(&last), "its own oldest went");
     }
 
     #[tokio::test]

@@ -9,10 +9,10 @@ use tokio::{net::TcpListener, sync::broadcast, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    admin::{Admin, Audit, serve_admin},
+    admin::{Admin, Audit, Sender, serve_admin},
     config::{GatewayConfig, invalid},
     front::{
-        Front,
+        Front, Limits,
         line::{LineListener, Places},
         serve_tcp, serve_websocket,
     },
@@ -178,6 +178,7 @@ impl Builder {
             classes: config.named_classes()?.map(Arc::from),
             clock: Arc::clone(&clock),
             inbox: offline,
+            limits: Arc::new(Limits::of(&config, &clock)),
             heartbeat: config.heartbeat,
             grace: config.grace,
             login_timeout: config.login_timeout,
@@ -224,13 +225,23 @@ impl Builder {
             metrics: metrics.clone(),
             token: config.admin_token.map(Arc::new),
         };
+        let sender = Sender {
+            front: shared.clone(),
+            token: config.send_token.map(Arc::new),
+        };
         let page = Page {
             kick: kick.clone(),
             key: token_key,
             token: admin_state.token.clone(),
             stop: stop.child_token(),
         };
-        let serving = serve_admin(admin_state, page, peer_lines(admin.0), stop.child_token());
+        let serving = serve_admin(
+            admin_state,
+            sender,
+            page,
+            peer_lines(admin.0),
+            stop.child_token(),
+        );
         servers.spawn(async move { serving.await.map_err(|error| broke("admin_listen", error)) });
         let serving = serve_websocket(shared.clone(), lines(front.0), stop.child_token());
         servers.spawn(async move { serving.await.map_err(|error| broke("listen", error)) });

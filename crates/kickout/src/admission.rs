@@ -2,22 +2,20 @@
 //! Nothing here asks the store.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use distlock_core::{Clock, Moment};
+use distlock_core::Clock;
 
-use crate::{ident::Uid, wait::jitter};
-
-/// Accounts that are kept count of. Beyond it those that have been quiet are forgotten, which costs nothing.
-const ACCOUNTS: usize = 65_536;
-/// Shortest advice to come back.
-const LEAST: Duration = Duration::from_millis(200);
+use crate::{
+    ident::Uid,
+    rates::{LEAST, Rates},
+    wait::jitter,
+};
 
 /// Bounds on logins, per node. Two devices that throw each other out again and again are slowed down by the account's bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +64,9 @@ impl Default for Admission {
 
 #[derive(Debug)]
 pub(crate) struct Admissions {
-    bounds: Admission,
-    clock: Arc<dyn Clock>,
+    most: usize,
     under_way: Arc<AtomicUsize>,
-    buckets: Mutex<HashMap<Uid, Bucket>>,
-}
-
-#[derive(Debug)]
-struct Bucket {
-    left: f64,
-    at: Moment,
+    accounts: Rates<Uid>,
 }
 
 /// A login that is being worked on.
@@ -92,63 +83,27 @@ pub(crate) struct Throttled {
 impl Admissions {
     pub(crate) fn new(bounds: Admission, clock: Arc<dyn Clock>) -> Self {
         Self {
-            bounds,
-            clock,
+            most: bounds.under_way,
             under_way: Arc::default(),
-            buckets: Mutex::default(),
+            accounts: Rates::new(bounds.per_second, bounds.burst, clock),
         }
     }
 
     pub(crate) fn enter(&self, uid: &Uid) -> Result<Place, Throttled> {
         let before = self.under_way.fetch_add(1, Ordering::AcqRel);
         let place = Place(Arc::clone(&self.under_way));
-        if self.bounds.under_way > 0 && before >= self.bounds.under_way {
+        if self.most > 0 && before >= self.most {
             return Err(Throttled {
                 scope: "node",
                 retry_after: LEAST + jitter(Duration::from_secs(2)),
             });
         }
-        self.take(uid)?;
-        Ok(place)
-    }
-
-    fn take(&self, uid: &Uid) -> Result<(), Throttled> {
-        if self.bounds.per_second == 0 {
-            return Ok(());
-        }
-        let (rate, burst) = (
-            f64::from(self.bounds.per_second),
-            f64::from(self.bounds.burst.max(1)),
-        );
-        let now = self.clock.now();
-        let refilled = |bucket: &Bucket| {
-            let gained = now.since(bucket.at).as_secs_f64() * rate;
-            (bucket.left + gained).min(burst)
-        };
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= ACCOUNTS && !buckets.contains_key(uid) {
-            buckets.retain(|_, bucket| refilled(bucket) < burst);
-            if buckets.len() >= ACCOUNTS {
-                // More accounts than that are busy at once: the node's own bound is what protects it.
-                return Ok(());
-            }
-        }
-        let bucket = buckets.entry(uid.clone()).or_insert(Bucket {
-            left: burst,
-            at: now,
-        });
-        bucket.left = refilled(bucket);
-        bucket.at = now;
-        if bucket.left >= 1.0 {
-            bucket.left -= 1.0;
-            return Ok(());
-        }
-        let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(LEAST);
-        Err(Throttled {
+        let throttled = |retry_after| Throttled {
             scope: "account",
-            // Those who were turned away together do not come back together.
-            retry_after: wait + jitter(wait),
-        })
+            retry_after,
+        };
+        self.accounts.take(uid).map_err(throttled)?;
+        Ok(place)
     }
 }
 

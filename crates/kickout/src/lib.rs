@@ -93,6 +93,7 @@ mod peers;
 mod policy;
 mod profiles;
 mod pull;
+mod rates;
 mod record;
 mod registry;
 mod resume;
@@ -122,6 +123,7 @@ pub use peers::{
 };
 pub use policy::{OnExceed, Policy, PolicyName};
 pub use profiles::{Allowed, Profiles};
+pub use rates::Rates;
 pub use record::{Past, Revocation, Slot, SlotEntry, UserRecord};
 pub use route::{Delivery, Location, Receipt};
 pub use session::Session;

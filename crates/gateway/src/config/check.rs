@@ -11,6 +11,22 @@ use crate::profiles;
 /// What every error about a key begins with, directly before the key.
 const PREFIX: &str = "gateway.";
 
+/// A token as requests carry it.
+fn bearer<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
+    let Some(token) = token.map(Secret::expose) else {
+        return Ok(None);
+    };
+    let is_plain = token.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    // As a file's last line end may stand in a variable: a server cuts off what surrounds a header.
+    if is_plain && token.trim() == token {
+        return Ok(Some(token));
+    }
+    Err(invalid(
+        key,
+        "cannot be sent in a header: one line of visible ASCII characters is needed, with nothing around it",
+    ))
+}
+
 impl GatewayConfig {
     /// Checks every key against its limits.
     ///
@@ -64,13 +80,16 @@ impl GatewayConfig {
         if let Some(token) = &self.profile_token {
             profiles::bearer(token.expose())?;
         }
-        if let Some(token) = self.admin_bearer()?
-            && token.len() < 16
-        {
-            return Err(invalid(
-                "admin_token",
-                &format!("is {} bytes long: at least 16 are needed", token.len()),
-            ));
+        for (key, token) in [
+            ("admin_token", &self.admin_token),
+            ("send_token", &self.send_token),
+        ] {
+            if let Some(token) = bearer(key, token.as_ref())?
+                && token.len() < 16
+            {
+                let problem = format!("is {} bytes long: at least 16 are needed", token.len());
+                return Err(invalid(key, &problem));
+            }
         }
         let ms = Duration::from_millis;
         let hour = Duration::from_secs(3600);
@@ -99,6 +118,10 @@ impl GatewayConfig {
             ("login_rate", self.login_rate, 0, 100_000),
             ("login_burst", self.login_burst, 1, 1_000_000),
             ("max_logins", self.max_logins, 1, 1_000_000),
+            ("send_rate", self.send_rate, 0, 1_000_000),
+            ("send_burst", self.send_burst, 1, 1_000_000),
+            ("pair_rate", self.pair_rate, 0, 1_000_000),
+            ("pair_burst", self.pair_burst, 1, 1_000_000),
         ] {
             if value < least || value > most {
                 return Err(invalid(
@@ -115,18 +138,7 @@ impl GatewayConfig {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] when no request could: it would be nobody's.
     pub fn admin_bearer(&self) -> Result<Option<&str>> {
-        let Some(token) = self.admin_token.as_ref().map(Secret::expose) else {
-            return Ok(None);
-        };
-        let is_plain = token.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-        // As a file's last line end may stand in a variable: a server cuts off what surrounds a header.
-        if is_plain && token.trim() == token {
-            return Ok(Some(token));
-        }
-        Err(invalid(
-            "admin_token",
-            "cannot be sent in a header: one line of visible ASCII characters is needed, with nothing around it",
-        ))
+        bearer("admin_token", self.admin_token.as_ref())
     }
 
     /// Without a token, administrators are served on loopback alone.

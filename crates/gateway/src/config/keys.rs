@@ -21,6 +21,10 @@ impl GatewayConfig {
         ("admin_listen", "address of the admin HTTP"),
         ("admin_token", "bearer token of the admin HTTP"),
         (
+            "send_token",
+            "bearer token of servers that send messages (nobody may unless set)",
+        ),
+        (
             "policy",
             "sessions per account: single, phone+pc, one_per_class, n_per_class(N), n_total(N) or unlimited",
         ),
@@ -72,6 +76,22 @@ impl GatewayConfig {
         ),
         ("max_logins", "most logins under way at one time"),
         (
+            "send_rate",
+            "messages of one account per second and node, in the long run; 0 = no bound",
+        ),
+        (
+            "send_burst",
+            "messages of one account and node at once, after a quiet time",
+        ),
+        (
+            "pair_rate",
+            "messages of one account to another per second and node; 0 = no bound",
+        ),
+        (
+            "pair_burst",
+            "messages of one account to another and node at once, after a quiet time",
+        ),
+        (
             "profile_url",
             "web service that is asked about each login (none unless set)",
         ),
@@ -93,6 +113,7 @@ impl GatewayConfig {
             "peer_advertise" => self.peer_advertise = Some(text()),
             "admin_listen" => self.admin_listen = text(),
             "admin_token" => self.admin_token = Some(Secret::new(value)),
+            "send_token" => self.send_token = Some(Secret::new(value)),
             "policy" => {
                 self.policy = value.parse().map_err(|error: Error| {
                     invalid(key, &format!("is not valid: {}", error.message()))
@@ -153,6 +174,10 @@ impl GatewayConfig {
             "login_rate" => &mut self.login_rate,
             "login_burst" => &mut self.login_burst,
             "max_logins" => &mut self.max_logins,
+            "send_rate" => &mut self.send_rate,
+            "send_burst" => &mut self.send_burst,
+            "pair_rate" => &mut self.pair_rate,
+            "pair_burst" => &mut self.pair_burst,
             _ => return None,
         })
     }

@@ -37,6 +37,8 @@ pub struct GatewayConfig {
     pub admin_listen: String,
     /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address.
     pub admin_token: Option<Secret>,
+    /// The bearer token of servers that send messages by `POST /v1/send`, which nobody may unless it is set.
+    pub send_token: Option<Secret>,
     /// How many sessions an account may have.
     pub policy: PolicyName,
     /// What happens to a login beyond that.
@@ -88,6 +90,14 @@ pub struct GatewayConfig {
     pub login_burst: usize,
     /// Most logins under way on this node at one time.
     pub max_logins: usize,
+    /// Messages of one account per second on this node, in the long run; 0 = no bound.
+    pub send_rate: usize,
+    /// Messages of one account on this node at once, after a quiet time.
+    pub send_burst: usize,
+    /// Messages of one account to another one per second on this node, in the long run; 0 = no bound.
+    pub pair_rate: usize,
+    /// Messages of one account to another one on this node at once, after a quiet time.
+    pub pair_burst: usize,
     /// The web service that is asked about each login before it may go on; none unless set. Not shown, since it may hold a key.
     pub profile_url: Option<Secret>,
     /// The bearer token that it is asked with.
@@ -108,6 +118,7 @@ impl Default for GatewayConfig {
             peer_advertise: None,
             admin_listen: "127.0.0.1:7432".into(),
             admin_token: None,
+            send_token: None,
             policy: PolicyName::Single,
             on_exceed: OnExceed::EvictOldest,
             classes: "phone,tablet,pc,web,tv,watch".into(),
@@ -129,6 +140,10 @@ impl Default for GatewayConfig {
             login_rate: 20,
             login_burst: 200,
             max_logins: 4096,
+            send_rate: 50,
+            send_burst: 500,
+            pair_rate: 20,
+            pair_burst: 200,
             profile_url: None,
             profile_token: None,
             profile_timeout: Duration::from_secs(2),

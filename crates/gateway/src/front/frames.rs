@@ -163,6 +163,9 @@ pub(crate) enum Outbound<'a> {
         /// Of the `send` that it answers.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<&'a str>,
+        /// When to try again.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
     },
 }
 
@@ -248,6 +251,8 @@ pub(crate) enum ErrorCode {
     Superseded,
     /// The store cannot be reached.
     Unavailable,
+    /// Too many messages.
+    Throttled,
 }
 
 /// Why a frame was not understood.

@@ -257,7 +257,13 @@ fn farewell(frame: Frame, code: u16, reason: &'static str) -> Option<Farewell> {
 
 fn failed(code: ErrorCode, reason: &str, close: u16) -> Option<Farewell> {
     let id = None;
-    let frame = Outbound::Error { code, reason, id }.to_frame();
+    let frame = Outbound::Error {
+        code,
+        reason,
+        id,
+        retry_after_ms: None,
+    }
+    .to_frame();
     farewell(frame, close, "protocol error")
 }
 

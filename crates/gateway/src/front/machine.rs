@@ -226,7 +226,15 @@ impl<R: FrameReader> Conversation<R> {
             }))
         };
         let error = |code, reason: &str, id: Option<&str>| {
-            reply(Outbound::Error { code, reason, id }.to_frame())
+            reply(
+                Outbound::Error {
+                    code,
+                    reason,
+                    id,
+                    retry_after_ms: None,
+                }
+                .to_frame(),
+            )
         };
         let (text, id) = match incoming {
             Incoming::Frame(text, id) => (text, id),
@@ -272,6 +280,7 @@ impl<R: FrameReader> Conversation<R> {
                     code: *code,
                     reason,
                     id: None,
+                    retry_after_ms: None,
                 };
                 outbox.urgent(Urgent::Last(frame.to_frame()));
                 (close_code(*code), *reason)
@@ -303,6 +312,7 @@ impl<R: FrameReader> Conversation<R> {
                         code: ErrorCode::Superseded,
                         reason: "the session is over",
                         id: sent.as_deref(),
+                        retry_after_ms: None,
                     };
                     outbox.urgent(Urgent::Frame(frame.to_frame()));
                 }

@@ -2,12 +2,13 @@
 
 pub(crate) mod frames;
 mod greet;
+mod limits;
 pub(crate) mod line;
 mod machine;
 mod outbox;
-mod send;
+pub(crate) mod send;
 #[cfg(test)]
-mod stage;
+pub(crate) mod stage;
 mod tcp;
 mod ws;
 
@@ -21,6 +22,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{inbox::OfflineStore, token::TokenKey};
 use frames::ErrorCode;
 
+pub(crate) use frames::{DeviceOutcome, Outcome};
+pub(crate) use limits::Limits;
 pub(crate) use tcp::serve_tcp;
 pub(crate) use ws::serve_websocket;
 
@@ -33,6 +36,7 @@ pub(crate) struct Front {
     pub(crate) classes: Option<Arc<[Class]>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inbox: Arc<dyn OfflineStore>,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) heartbeat: Duration,
     pub(crate) grace: Duration,
     pub(crate) login_timeout: Duration,

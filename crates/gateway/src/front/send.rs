@@ -26,9 +26,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 const TOGETHER: Duration = Duration::from_millis(500);
 
 /// What became of a message, and for each device.
-struct Fate {
-    outcome: Outcome,
-    devices: Vec<DeviceOutcome>,
+pub(crate) struct Fate {
+    pub(crate) outcome: Outcome,
+    pub(crate) devices: Vec<DeviceOutcome>,
 }
 
 impl Fate {
@@ -78,12 +78,17 @@ pub(super) async fn send(
     };
     let reply = if session.check().is_err() {
         refuse(&message.id, ErrorCode::Superseded, "the session is over")
-    } else if message.id.len() > MAX_ID {
-        let reason = "the id is longer than 128 bytes";
-        refuse(&message.id, ErrorCode::BadValue, reason)
-    } else if is_too_long(&message, front.max_frame) {
-        let reason = "the body is too long to be delivered";
-        refuse(&message.id, ErrorCode::TooLong, reason)
+    } else if let Err((code, reason)) = check(&message, front.max_frame) {
+        refuse(&message.id, code, reason)
+    } else if let Err(retry_after) = front.limits.take(session.uid(), &frame.to) {
+        let retry_after_ms = u64::try_from(retry_after.as_millis()).ok();
+        Outbound::Error {
+            code: ErrorCode::Throttled,
+            reason: "too many messages",
+            id: Some(&message.id),
+            retry_after_ms,
+        }
+        .to_frame()
     } else {
         let fate = deliver(&front, &frame.to, &message)
             .await
@@ -91,11 +96,24 @@ pub(super) async fn send(
                 tracing::warn!(to = %frame.to, %error, "a message could not be delivered");
                 Fate::nobody(Outcome::Failed)
             });
-        metering::message(fate.outcome.name());
         sent_frame(&message.id, fate.outcome, &fate.devices, version)
     };
     // A closed outbox is noticed by the conversation.
     let _ = replies.send(reply.into()).await;
+}
+
+/// Whether a message may be sent as it is; or what is wrong with it.
+pub(crate) fn check(
+    message: &Message,
+    max_frame: usize,
+) -> std::result::Result<(), (ErrorCode, &'static str)> {
+    if message.id.len() > MAX_ID {
+        Err((ErrorCode::BadValue, "the id is longer than 128 bytes"))
+    } else if is_too_long(message, max_frame) {
+        Err((ErrorCode::TooLong, "the body is too long to be delivered"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether its receiver could not be sent it: measured as it will be written, where it could matter.
@@ -106,10 +124,26 @@ fn is_too_long(message: &Message, max_frame: usize) -> bool {
 
 fn refuse(id: &str, code: ErrorCode, reason: &str) -> Frame {
     let id = Some(id);
-    Outbound::Error { code, reason, id }.to_frame()
+    Outbound::Error {
+        code,
+        reason,
+        id,
+        retry_after_ms: None,
+    }
+    .to_frame()
 }
 
-async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Fate> {
+/// Delivers a message, or keeps it.
+///
+/// Cancel safety: what was taken in hand goes on; its outcome is not known then.
+pub(crate) async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Fate> {
+    let fate = deliver_or_keep(front, to, message).await;
+    let outcome = fate.as_ref().map_or(Outcome::Failed, |fate| fate.outcome);
+    metering::message(outcome.name());
+    fate
+}
+
+async fn deliver_or_keep(front: &Front, to: &Uid, message: &Message) -> Result<Fate> {
     let receipts = front.kick.deliver(to, message.clone()).await?;
     if !receipts.is_empty() && !receipts.iter().any(|it| it.delivery.is_to_be_kept()) {
         return Ok(Fate::of(&receipts, Outcome::Failed));

@@ -3,14 +3,14 @@
 use std::{io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Store, SystemClock};
+use distlock_core::{Clock, Store, SystemClock};
 use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Session, Uid};
 use distlock_memory::Memory;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{FrameWriter, Front, frames::Frame};
-use crate::{inbox::OfflineStore, token::TokenKey};
+use super::{FrameWriter, Front, Limits, frames::Frame};
+use crate::{config::GatewayConfig, inbox::OfflineStore, token::TokenKey};
 
 /// Far beyond anything a healthy run needs.
 pub(super) const LONG: Duration = Duration::from_secs(30);
@@ -51,13 +51,15 @@ pub(super) async fn kick(memory: &Memory) -> KickOut {
     kick.start().await.unwrap()
 }
 
-pub(super) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
+pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     Front {
         kick: kick.clone(),
         key: TokenKey::new(&[7; 32]).unwrap(),
         classes: None,
-        clock: Arc::new(SystemClock),
+        clock: Arc::clone(&clock),
         inbox,
+        limits: Arc::new(Limits::of(&GatewayConfig::default(), &clock)),
         heartbeat: LONG,
         grace: LONG,
         login_timeout: LONG,

@@ -56,13 +56,15 @@ fn every_key_can_be_set_from_text() {
             "confirm" => "available",
             "route" => "fenced",
             _ if key.starts_with("max_")
+                || key.starts_with("send_") && *key != "send_token"
+                || key.starts_with("pair_")
                 || key.starts_with("login_") && *key != "login_timeout" =>
             {
                 "1024"
             }
             "node" => "n1",
             _ if key.ends_with("listen") || *key == "peer_advertise" => "127.0.0.1:0",
-            "token_key" | "token_key_also" | "admin_token" | "profile_token" => {
+            "token_key" | "token_key_also" | "admin_token" | "send_token" | "profile_token" => {
                 "a key of at least thirty-two bytes"
             }
             "profile_url" => "http://127.0.0.1:8080/may-log-in?of=us",

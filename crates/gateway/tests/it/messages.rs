@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use distlock_gateway::Uid;
 
-use crate::net::{Client, Net, Node, eventually};
+use crate::net::{Client, Net, Node, eventually, http};
 
 async fn send(client: &mut Client, to: &str, body: Value, id: &str) -> Value {
     client
@@ -113,4 +113,90 @@ async fn nothing_is_kept_for_an_account_that_never_logged_in() {
     }
     let inboxes = net.memory.records().scan("inbox/", None, 9).await.unwrap();
     assert!(inboxes.is_empty(), "{inboxes:?}");
+}
+
+#[tokio::test]
+async fn who_sends_too_much_is_slowed_down_and_told_when_to_go_on() {
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.set("send_rate", "1").unwrap();
+            config.set("send_burst", "5").unwrap();
+            config.set("pair_rate", "1").unwrap();
+            config.set("pair_burst", "3").unwrap();
+        })
+        .await;
+    make_known(&n1, "anna").await;
+    make_known(&n1, "bob").await;
+    let (mut otto, _) = n1.login("otto", "pc").await;
+    let mut throttled = Vec::new();
+    for (number, to) in ["anna", "anna", "anna", "anna", "bob", "bob", "bob"]
+        .into_iter()
+        .enumerate()
+    {
+        let id = format!("m{number}");
+        otto.send(&json!({"type": "send", "to": to, "body": 1, "id": id}))
+            .await;
+        let said = otto.frame().await;
+        assert_eq!(said["id"], *id);
+        if said["type"] == "error" {
+            assert_eq!(said["code"], "throttled");
+            assert!(said["retry_after_ms"].as_u64().unwrap() >= 200, "{said}");
+            throttled.push(number);
+        } else {
+            assert_eq!(said["outcome"], "stored");
+        }
+    }
+    // The fourth to one account; and the sixth and seventh, of which the pair's fourth was one.
+    assert_eq!(throttled, [3, 5, 6]);
+}
+
+/// A server of the embedder's own, which has no session.
+#[tokio::test]
+async fn a_server_sends_by_a_right_of_its_own() {
+    let net = Net::new();
+    let token = "only for sending messages";
+    let (n1, n2) = (
+        net.node_with("n1", |config| config.set("send_token", token).unwrap())
+            .await,
+        net.node("n2").await,
+    );
+    let (mut anna, _) = n2.login("anna", "phone").await;
+    let post = async |node: &Node, token: &str, body: Value| {
+        let body = body.to_string();
+        let request = format!(
+            "POST /v1/send HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             authorization: Bearer {token}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (status, answer) = http(node.admin, &request).await;
+        (status, serde_json::from_str::<Value>(&answer).unwrap())
+    };
+    let hello = json!({"from": "shop", "to": "anna", "body": {"order": 7}, "id": "o7"});
+    let (status, answer) = post(&n1, token, hello.clone()).await;
+    assert_eq!(status, 200, "{answer}");
+    let devices = json!([{"device": "phone", "class": "", "outcome": "written"}]);
+    assert_eq!(
+        answer,
+        json!({"id": "o7", "outcome": "written", "devices": devices})
+    );
+    let message = anna.frame().await;
+    assert_eq!(
+        (&message["from"], &message["body"]),
+        (&json!("shop"), &json!({"order": 7}))
+    );
+    anna.leave().await;
+    let uid = Uid::new("anna").unwrap();
+    eventually("the logout", || async {
+        n1.kick.route(&uid).await.unwrap().is_none()
+    })
+    .await;
+    let (_, answer) = post(&n1, token, json!({"from": "shop", "to": "anna", "body": 8})).await;
+    assert_eq!(answer["outcome"], "stored");
+    let (status, answer) = post(&n1, "something else", hello.clone()).await;
+    assert_eq!(status, 401, "{answer}");
+    let (status, answer) = post(&n2, token, hello).await;
+    assert_eq!(status, 403, "nobody may on this node: {answer}");
+    let (status, answer) = post(&n1, token, json!({"to": "anna", "body": 8})).await;
+    assert_eq!(status, 422, "{answer}");
 }

@@ -1,0 +1,33 @@
+//! How often clients may send.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::Clock;
+use distlock_kickout::{Rates, Uid};
+
+use crate::config::GatewayConfig;
+
+#[derive(Debug)]
+pub(crate) struct Limits {
+    /// By who sends.
+    senders: Rates<Uid>,
+    /// By who sends to whom.
+    pairs: Rates<(Uid, Uid)>,
+}
+
+impl Limits {
+    pub(crate) fn of(config: &GatewayConfig, clock: &Arc<dyn Clock>) -> Self {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let (rate, burst) = (number(config.send_rate), number(config.send_burst));
+        let senders = Rates::new(rate, burst, Arc::clone(clock));
+        let (rate, burst) = (number(config.pair_rate), number(config.pair_burst));
+        let pairs = Rates::new(rate, burst, Arc::clone(clock));
+        Self { senders, pairs }
+    }
+
+    /// Takes a message of one account to another. Or when to try again: who floods one account, or many, is slowed down.
+    pub(super) fn take(&self, from: &Uid, to: &Uid) -> Result<(), Duration> {
+        self.senders.take(from)?;
+        self.pairs.take(&(from.clone(), to.clone()))
+    }
+}
