@@ -7,6 +7,7 @@
 //! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
+//! | `steps.rs` | each step of a takeover fails once |
 //! | `idle.rs` | what nodes cost while nothing happens |
 //! | `messages.rs` | acknowledged messages, and accounts with several devices |
 //! | `machine.rs` | how late a busy machine is, on top of the documented slack |
@@ -36,6 +37,7 @@ mod scenarios;
 mod servers;
 mod settle;
 mod sqlite;
+mod steps;
 mod variants;
 mod wire;
 mod world;

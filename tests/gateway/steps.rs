@@ -1,0 +1,312 @@
+//! Nothing of a takeover rests on a single try: each step between the grant of a login and its answer is cut off, loses its
+//! answer, or comes late, once. The newcomer is in all the same, it alone, and the older session was told.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, Expect,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
+    ReleaseOutcome, Renewal, Renewed, Result, Store, Written,
+};
+use distlock_conformance::RecordsLayer;
+use distlock_harness::eventually_async;
+use distlock_kickout::{
+    Class, Code, DeliverRequest, DeliverResult, Device, KickOut, KickRequest, KickResult, Login,
+    LoginOutcome, NodeAddress, PeerError, Peers, Session, Uid,
+};
+
+use crate::world::{SOON, World, pause};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The write that grants.
+    Write,
+    /// The release of the account's lock.
+    Release,
+    /// The call that tells the older session's node.
+    Kick,
+    /// The write that says that the older session is gone.
+    Confirmation,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It never arrives.
+    Cut,
+    /// It is done, and the answer is lost.
+    Reset,
+    /// It takes a while.
+    Delayed,
+}
+
+const STEPS: [Step; 4] = [Step::Write, Step::Release, Step::Kick, Step::Confirmation];
+const FAULTS: [Fault; 3] = [Fault::Cut, Fault::Reset, Fault::Delayed];
+const DELAY: Duration = Duration::from_millis(150);
+
+/// The fault that is to happen next, and how often the account's record was written since it was set.
+#[derive(Debug, Default)]
+struct Once(Mutex<(Option<(Step, Fault)>, u32)>);
+
+impl Once {
+    fn arm(&self, step: Step, fault: Fault) {
+        *self.0.lock().unwrap() = (Some((step, fault)), 0);
+    }
+
+    fn has_happened(&self) -> bool {
+        self.0.lock().unwrap().0.is_none()
+    }
+
+    fn take(&self, step: Step) -> Option<Fault> {
+        let next = &mut self.0.lock().unwrap().0;
+        next.take_if(|(at, _)| *at == step).map(|(_, fault)| fault)
+    }
+
+    /// The first write of a takeover grants, the next one confirms.
+    fn write(&self) -> Step {
+        let writes = &mut self.0.lock().unwrap().1;
+        *writes += 1;
+        if *writes == 1 {
+            Step::Write
+        } else {
+            Step::Confirmation
+        }
+    }
+
+    async fn passes<T, E>(
+        &self,
+        step: Step,
+        cut: E,
+        reset: E,
+        operation: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
+        match self.take(step) {
+            None => operation.await,
+            Some(Fault::Cut) => Err(cut),
+            Some(Fault::Reset) => {
+                operation.await?;
+                Err(reset)
+            }
+            Some(Fault::Delayed) => {
+                pause(DELAY).await;
+                operation.await
+            }
+        }
+    }
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::Unavailable, "the connection was refused")
+}
+
+fn reset() -> Error {
+    Error::new(ErrorKind::OutcomeUnknown, "the connection was reset")
+}
+
+/// The newcomer's node's view of the store.
+#[derive(Clone, Debug)]
+struct Link {
+    lock: Arc<dyn DistLock>,
+    records: Arc<dyn Records>,
+    once: Arc<Once>,
+}
+
+#[async_trait]
+impl RecordsLayer for Link {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        let put = self.records.put(key, value, expect);
+        if !key.as_str().starts_with("sess/") {
+            return put.await;
+        }
+        let step = self.once.write();
+        self.once.passes(step, cut(), reset(), put).await
+    }
+}
+
+#[async_trait]
+impl DistLock for Link {
+    fn capabilities(&self) -> &Capabilities {
+        self.lock.capabilities()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(Self {
+            lock: self.lock.reopen().await?,
+            ..self.clone()
+        }))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        self.lock.try_acquire(request).await
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        self.lock.contend(request).await
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        self.lock.renew(lease, renewal).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let release = self.lock.release(lease);
+        self.once
+            .passes(Step::Release, cut(), reset(), release)
+            .await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        self.lock.hand_over(lease, next).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.lock.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.lock.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.lock.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.lock.health().await
+    }
+
+    async fn close(&self) {
+        self.lock.close().await;
+    }
+}
+
+/// The wires between the nodes.
+#[derive(Debug)]
+struct Wire {
+    nodes: Arc<Mutex<HashMap<String, KickOut>>>,
+    once: Arc<Once>,
+}
+
+impl Wire {
+    fn node(&self, to: &NodeAddress) -> KickOut {
+        self.nodes.lock().unwrap()[to.node.as_str()].clone()
+    }
+}
+
+#[async_trait]
+impl Peers for Wire {
+    async fn kick(
+        &self,
+        to: &NodeAddress,
+        request: KickRequest,
+    ) -> std::result::Result<KickResult, PeerError> {
+        let kick = async { self.node(to).handle_kick(&request) };
+        let cut = PeerError::not_sent("the connection was refused");
+        let reset = PeerError::unknown("the connection was reset");
+        self.once.passes(Step::Kick, cut, reset, kick).await
+    }
+
+    async fn deliver(
+        &self,
+        to: &NodeAddress,
+        request: DeliverRequest,
+    ) -> std::result::Result<DeliverResult, PeerError> {
+        Ok(self.node(to).handle_deliver(request).await)
+    }
+}
+
+pub(crate) async fn each_step_once(mut world: World) {
+    let once = Arc::new(Once::default());
+    let nodes = Arc::new(Mutex::new(HashMap::new()));
+    let mut stores = Vec::new();
+    let mut started = Vec::new();
+    for name in ["n1", "n2"] {
+        let opened = world.open().await;
+        let link = Link {
+            lock: opened.lock(),
+            records: opened.records(),
+            once: Arc::clone(&once),
+        };
+        // The older session's node has no faults.
+        let store = if name == "n1" {
+            opened.clone()
+        } else {
+            Store::new(Arc::new(link.clone()), link.into_records())
+        };
+        let wire = Wire {
+            nodes: Arc::clone(&nodes),
+            once: Arc::clone(&once),
+        };
+        let node = world.node_id(name);
+        let builder = KickOut::builder(store, node.clone()).peers(Arc::new(wire));
+        let kick = builder.start().await.unwrap();
+        nodes.lock().unwrap().insert(node.to_string(), kick.clone());
+        started.push(kick);
+        stores.push(opened);
+    }
+    for step in STEPS {
+        for fault in FAULTS {
+            let uid = world.uid(&format!("{step:?}-{fault:?}").to_lowercase());
+            let cell = takes_over(&started, &uid, &once, step, fault);
+            let within = tokio::time::timeout(SOON, cell).await;
+            within.unwrap_or_else(|_| panic!("{step:?} {fault:?} does not end"));
+        }
+    }
+    for kick in started {
+        kick.shutdown().await;
+    }
+    for store in stores {
+        store.close().await;
+    }
+}
+
+/// One cell: an account that is in on the first node logs in on the second one, and the fault happens on the way.
+async fn takes_over(nodes: &[KickOut], uid: &Uid, once: &Once, step: Step, fault: Fault) {
+    let cell = format!("{step:?} {fault:?}");
+    let old = log_in(&nodes[0], uid, "old").await;
+    once.arm(step, fault);
+    let new = log_in(&nodes[1], uid, "new").await;
+    eventually_async(&format!("{cell} to happen"), SOON, || async {
+        once.has_happened().then_some(())
+    })
+    .await
+    .unwrap();
+    let notice = old.superseded().await;
+    assert_eq!(notice.code, Code::Superseded, "{cell}");
+    assert_eq!(notice.by_device.as_ref(), Some(new.device()), "{cell}");
+    old.logout().await;
+    // Whatever is tried again afterwards.
+    eventually_async(&format!("{cell} to settle"), SOON, || async {
+        let record = nodes[1].view(uid).await.unwrap().record.unwrap();
+        record.revocations.is_empty().then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(new.is_active(), "{cell}: nobody is in");
+    for node in nodes {
+        let there = node.route(uid).await.unwrap();
+        assert_eq!(there.map(|it| it.key).as_ref(), Some(new.key()), "{cell}");
+    }
+    new.logout().await;
+}
+
+async fn log_in(node: &KickOut, uid: &Uid, device: &str) -> Session {
+    let login = Login::new(uid.clone(), Device::new(device).unwrap(), Class::none());
+    match node.login(login).await.unwrap() {
+        LoginOutcome::Admitted(session) => session,
+        other => panic!("{device} of {uid} is not let in: {other}"),
+    }
+}
