@@ -335,11 +335,12 @@ impl Nodes {
                 .as_u64()
                 .map_or_else(|| "?".to_owned(), |left| left.to_string());
             output::line(format_args!(
-                "{} {} boot {} at {}, lease for {left} ms more unless it is renewed",
+                "{} {} boot {} at {}, policy {}, lease for {left} ms more unless it is renewed",
                 text(&node["node"]),
                 text(&node["state"]),
                 node["boot"],
                 text(&node["addr"]),
+                node["policy"].as_str().unwrap_or("?"),
             ))?;
         }
         Ok(code::OK)

@@ -6,7 +6,6 @@ use std::{
 };
 
 use distlock_core::{Error, ErrorKind, Result};
-use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +14,7 @@ use crate::{
     flow::{Inner, KickOut},
     ident::{Boot, NodeId},
     live::Phase,
-    nodes::{NodeMeta, NodeState},
+    nodes::NodeState,
     offline::{Code, Offline},
 };
 
@@ -47,6 +46,9 @@ pub struct NodeInfo {
     pub front: Option<String>,
     /// Whether it takes logins.
     pub state: NodeState,
+    /// Its policy, if it said so. Nodes of one store need the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
     /// How long its lease lasts unless it is renewed, in milliseconds, where the store can tell.
     pub lease_remaining_ms: Option<u64>,
 }
@@ -119,40 +121,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn nodes(&self) -> Result<Vec<NodeInfo>> {
-        let inner = &self.inner;
-        let names = inner.directory.roster().await?.names();
-        let marks = inner.directory.drain_marks(&names).await?;
-        let looking = names.into_iter().map(async |node| {
-            let lock = inner.locker.inspect(node.lock()?).await?;
-            Ok::<_, Error>((node, lock.held))
-        });
-        let mut nodes = Vec::new();
-        for looked in join_all(looking).await {
-            let (node, Some(holder)) = looked? else {
-                continue;
-            };
-            let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
-            let (Some(token), Some(Ok(meta))) = (holder.token, meta) else {
-                continue;
-            };
-            let boot = Boot::new(token.get());
-            let draining = marks.get(&node).is_some_and(|mark| mark.boot == boot);
-            nodes.push(NodeInfo {
-                boot,
-                addr: meta.addr,
-                front: meta.front,
-                state: if draining {
-                    NodeState::Draining
-                } else {
-                    meta.state
-                },
-                lease_remaining_ms: holder
-                    .expires_in
-                    .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
-                node,
-            });
-        }
-        Ok(nodes)
+        self.inner.nodes_there().await
     }
 }
 

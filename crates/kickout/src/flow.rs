@@ -322,6 +322,7 @@ impl Builder {
         meters::show();
         let stop = Arc::new(inner.stop.clone().drop_guard());
         inner.spawn(Arc::clone(&inner).keep_lease(lease));
+        inner.spawn(Arc::clone(&inner).compare_policies());
         inner.spawn(Arc::clone(&inner).pull());
         inner.spawn(Arc::clone(&inner).sweep());
         inner.spawn(Arc::clone(&inner).retry_logouts());

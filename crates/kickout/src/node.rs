@@ -78,6 +78,7 @@ impl Inner {
             addr: self.advertise.clone(),
             state: NodeState::Up,
             front: self.front.clone(),
+            policy: Some(self.policy.to_string()),
         };
         let meta = serde_json::to_string(&meta).map_err(|error| {
             distlock_core::Error::new(

@@ -28,6 +28,9 @@ pub(crate) struct NodeMeta {
     /// Where its clients connect, for people who look at the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) front: Option<String>,
+    /// Its policy, so that others notice when theirs is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<String>,
 }
 
 /// Whether a node takes logins.

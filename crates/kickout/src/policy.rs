@@ -293,6 +293,17 @@ impl FromStr for PolicyName {
     }
 }
 
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on_exceed = match self.on_exceed {
+            OnExceed::EvictOldest => "evict_oldest",
+            OnExceed::EvictIdle => "evict_idle",
+            OnExceed::Deny => "deny",
+        };
+        write!(f, "{}, {on_exceed}", self.name)
+    }
+}
+
 impl fmt::Display for PolicyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

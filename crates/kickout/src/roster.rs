@@ -1,14 +1,20 @@
 //! The roster: which incarnations of nodes there have been, so that a dead one is noticed, and the nodes are listed, without a
 //! look through the whole store. One record, written when a node starts and when what a dead one left behind was cleared.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use distlock_core::Result;
+use distlock_core::{Error, Result};
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    drain::NodeInfo,
     flow::Inner,
     ident::{Boot, NodeId},
+    nodes::{NodeMeta, NodeState},
 };
 
 /// The incarnations that are, or were and may have left something behind.
@@ -74,6 +80,64 @@ impl Inner {
             self.enlist(own).await?;
         }
         Ok(self.dead_among(there, self.timers.lock_ttl).await)
+    }
+
+    /// The nodes that hold their lease, by name.
+    pub(crate) async fn nodes_there(&self) -> Result<Vec<NodeInfo>> {
+        let names = self.directory.roster().await?.names();
+        let marks = self.directory.drain_marks(&names).await?;
+        let looking = names.into_iter().map(async |node| {
+            let lock = self.locker.inspect(node.lock()?).await?;
+            Ok::<_, Error>((node, lock.held))
+        });
+        let mut nodes = Vec::new();
+        for looked in join_all(looking).await {
+            let (node, Some(holder)) = looked? else {
+                continue;
+            };
+            let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
+            let (Some(token), Some(Ok(meta))) = (holder.token, meta) else {
+                continue;
+            };
+            let boot = Boot::new(token.get());
+            let draining = marks.get(&node).is_some_and(|mark| mark.boot == boot);
+            nodes.push(NodeInfo {
+                boot,
+                addr: meta.addr,
+                front: meta.front,
+                policy: meta.policy,
+                state: if draining {
+                    NodeState::Draining
+                } else {
+                    meta.state
+                },
+                lease_remaining_ms: holder
+                    .expires_in
+                    .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+                node,
+            });
+        }
+        Ok(nodes)
+    }
+
+    /// Names the nodes whose policy is another one: two nodes would decide differently about the same account.
+    pub(crate) async fn compare_policies(self: Arc<Self>) {
+        let others = match self.nodes_there().await {
+            Ok(others) => others,
+            Err(error) => {
+                tracing::warn!(node = %self.node, %error, "other nodes' policies cannot be looked at");
+                return;
+            }
+        };
+        let own = self.policy.to_string();
+        for other in others {
+            if let Some(policy) = other.policy.filter(|policy| *policy != own) {
+                tracing::error!(
+                    node = %self.node, policy = own, other = %other.node, others_policy = policy,
+                    "nodes of one store have different policies"
+                );
+            }
+        }
     }
 
     /// Takes incarnations off the roster: nothing of them is left.

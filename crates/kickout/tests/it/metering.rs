@@ -11,8 +11,8 @@ use std::{
 
 use distlock_core::{Expect, RecordKey};
 use distlock_kickout::{
-    Boot, Code, DeliverRequest, DeliverResult, KickRequest, KickResult, Message, Session,
-    SessionKey,
+    Boot, Code, DeliverRequest, DeliverResult, KickRequest, KickResult, Message, OnExceed, Policy,
+    Session, SessionKey,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
@@ -170,4 +170,41 @@ async fn an_account_cannot_write_the_log() {
     for line in lines() {
         assert!(!line.contains('\u{202e}'), "{line:?}");
     }
+}
+
+/// Two nodes that count sessions differently would throw each other's out.
+#[tokio::test]
+async fn policies_that_differ_between_nodes_are_named() {
+    let logged = Logged::default();
+    let _watched = subscriber::set_default(logged.clone());
+    let cluster = Cluster::new();
+    let _n1 = cluster.node("n1").await;
+    let _same = cluster.node("same").await;
+    let differs = || {
+        let lines = logged.0.lock().unwrap();
+        let about = |line: &&String| line.contains("different policies");
+        lines.iter().filter(about).cloned().collect::<Vec<_>>()
+    };
+    let policy = Policy::single().on_exceed(OnExceed::Deny);
+    let n2 = cluster
+        .node_with("n2", |builder| builder.policy(policy))
+        .await;
+    for other in ["n1", "same"] {
+        let words = ["n2", "single, deny", other, "single, evict_oldest"];
+        let named = |line: &String| words.iter().all(|word| line.contains(word));
+        eventually("the others to be named", || async {
+            differs().iter().any(named)
+        })
+        .await;
+    }
+    let nodes = n2.kick.nodes().await.unwrap();
+    let policies: Vec<_> = nodes.iter().filter_map(|it| it.policy.as_deref()).collect();
+    assert_eq!(
+        policies,
+        [
+            "single, evict_oldest",
+            "single, deny",
+            "single, evict_oldest"
+        ]
+    );
 }
