@@ -1,10 +1,15 @@
 //! Messages between accounts.
 
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use distlock_core::{ErrorKind, Store};
+use distlock_gateway::{Gateway, OfflineStore, Uid};
+use distlock_kickout::{Allowed, Code, Denied, Login, Message, Profiles};
+use distlock_memory::Memory;
 use serde_json::{Value, json};
 
-use distlock_gateway::Uid;
-
-use crate::net::{Client, Net, Node, eventually, http};
+use crate::net::{Client, Net, Node, config, eventually, http, login};
 
 async fn send(client: &mut Client, to: &str, body: Value, id: &str) -> Value {
     client
@@ -199,4 +204,73 @@ async fn a_server_sends_by_a_right_of_its_own() {
     assert_eq!(status, 403, "nobody may on this node: {answer}");
     let (status, answer) = post(&n1, token, json!({"to": "anna", "body": 8})).await;
     assert_eq!(status, 422, "{answer}");
+}
+
+/// Keeps nothing, and writes down what it was asked to keep.
+#[derive(Debug, Default)]
+struct Elsewhere(Mutex<Vec<String>>);
+
+#[async_trait]
+impl OfflineStore for Elsewhere {
+    async fn keep(&self, uid: &Uid, message: &Message) -> distlock_core::Result<()> {
+        let mut kept = self.0.lock().unwrap();
+        kept.push(format!("{} for {uid}", message.id));
+        Ok(())
+    }
+
+    async fn claim(&self, _: &Uid) -> distlock_core::Result<Vec<Message>> {
+        Ok(Vec::new())
+    }
+
+    async fn forget(&self, _: &Uid, _: &[Message]) -> distlock_core::Result<()> {
+        Ok(())
+    }
+
+    async fn withdraw(&self, _: &Uid, _: &Message) -> distlock_core::Result<bool> {
+        Ok(false)
+    }
+}
+
+#[derive(Debug)]
+struct OnlyPhones;
+
+#[async_trait]
+impl Profiles for OnlyPhones {
+    async fn load(&self, login: &Login) -> distlock_core::Result<Allowed> {
+        Ok(if login.device.as_str() == "phone" {
+            Allowed::Yes
+        } else {
+            Allowed::No(Denied::new(Code::Denied))
+        })
+    }
+}
+
+#[tokio::test]
+async fn whoever_embeds_a_node_brings_a_message_store_and_profiles() {
+    let memory = Memory::default();
+    let kept = Arc::new(Elsewhere::default());
+    let builder = || {
+        let store = Store::new(memory.lock(), memory.records());
+        Gateway::builder(config("n1"), store)
+            .offline_store(Arc::clone(&kept) as Arc<dyn OfflineStore>)
+            .profiles(Arc::new(OnlyPhones))
+    };
+    let n1 = Node::run(builder().start().await.unwrap());
+    make_known(&n1, "anna").await;
+    let (mut otto, _) = n1.login("otto", "phone").await;
+    assert_eq!(send(&mut otto, "anna", json!("one"), "m1").await, "stored");
+    assert_eq!(*kept.0.lock().unwrap(), ["m1 for anna"]);
+    let mut pc = n1.connect().await;
+    pc.send(&login("anna", "pc")).await;
+    assert_eq!(pc.frame().await["code"], json!(4));
+
+    let mut asks_twice = config("n2");
+    asks_twice
+        .set("profile_url", "http://127.0.0.1:1/")
+        .unwrap();
+    let store = Store::new(memory.lock(), memory.records());
+    let builder = Gateway::builder(asks_twice, store).profiles(Arc::new(OnlyPhones));
+    let error = builder.start().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("profile_url"), "{error}");
 }

@@ -76,7 +76,13 @@ impl Net {
     ) -> Node {
         let mut config = config(name);
         change(&mut config);
-        let gateway = Gateway::start(config, store).await.unwrap();
+        Node::run(Gateway::start(config, store).await.unwrap())
+    }
+}
+
+impl Node {
+    /// Serves until the test ends.
+    pub(crate) fn run(gateway: Gateway) -> Self {
         let ready = gateway.ready().clone();
         let kick = gateway.kick_out().clone();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -84,7 +90,7 @@ impl Net {
             // A test that ends drops the sender, which is as good.
             let _ = stopped.await;
         }));
-        Node {
+        Self {
             listen: ready.listen,
             tcp_listen: ready.tcp_listen,
             admin: ready.admin_listen,
