@@ -77,8 +77,8 @@ async fn redis_forgets() {
     Box::pin(forgotten_writes(world, servers)).await;
 }
 
-/// A store that knows nothing any more. Whoever was in is told before anybody else is let in to its account: on the node where
-/// it was, and on one that has no sessions and so nothing to miss.
+/// A store that knows nothing any more. Whoever was in is told before anybody else is let in to its
+/// account: on the node where it was, and on one that has no sessions and so nothing to miss.
 async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result<()>) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.strict = true;

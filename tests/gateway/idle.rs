@@ -40,7 +40,8 @@ async fn idle_nodes(url: &str) -> (World, Vec<Client>) {
     (world, clients)
 }
 
-/// Waits until the counter grows by so little within a window that the nodes keep to what is documented.
+/// Waits until the counter grows by so little within a window that the nodes keep to what is
+/// documented.
 async fn is_soon_idle(counter: impl Fn() -> u64) {
     let most = A_NODE_A_SECOND * NODES.len() as u64 * WINDOW.as_secs();
     let mut counted = Vec::new();

@@ -12,8 +12,8 @@ use crate::{
     world::{SOON, World},
 };
 
-/// A client that reads and does not acknowledge has nothing for certain: what it was sent is kept, comes again after a resume,
-/// and no more once it was acknowledged.
+/// A client that reads and does not acknowledge has nothing for certain: what it was sent is kept,
+/// comes again after a resume, and no more once it was acknowledged.
 pub(crate) async fn acknowledged(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
@@ -56,7 +56,8 @@ pub(crate) async fn acknowledged(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I18]).await
 }
 
-/// Three devices of an account on two nodes: a message is for all of them, unless it names one or a class.
+/// Three devices of an account on two nodes: a message is for all of them, unless it names one or a
+/// class.
 pub(crate) async fn several_devices(mut world: World) -> Report {
     world.set("policy", "n_total(3)");
     world.rules.limit = 3;
@@ -136,7 +137,8 @@ impl World {
         self.heard(id, outcome, devices).await;
     }
 
-    /// Waits until the sender hears what became of a message, and holds it against what is expected.
+    /// Waits until the sender hears what became of a message, and holds it against what is
+    /// expected.
     async fn heard(&self, id: &str, outcome: &str, devices: &[(&str, &str)]) {
         let wanted = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {

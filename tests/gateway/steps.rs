@@ -1,5 +1,6 @@
-//! Nothing of a takeover rests on a single try: each step between the grant of a login and its answer is cut off, loses its
-//! answer, or comes late, once. The newcomer is in all the same, it alone, and the older session was told.
+//! Nothing of a takeover rests on a single try: each step between the grant of a login and its
+//! answer is cut off, loses its answer, or comes late, once. The newcomer is in all the same, it
+//! alone, and the older session was told.
 
 use std::{
     collections::HashMap,
@@ -48,7 +49,8 @@ const STEPS: [Step; 4] = [Step::Write, Step::Release, Step::Kick, Step::Confirma
 const FAULTS: [Fault; 3] = [Fault::Cut, Fault::Reset, Fault::Delayed];
 const DELAY: Duration = Duration::from_millis(150);
 
-/// The fault that is to happen next, and how often the account's record was written since it was set.
+/// The fault that is to happen next, and how often the account's record was written since it was
+/// set.
 #[derive(Debug, Default)]
 struct Once(Mutex<(Option<(Step, Fault)>, u32)>);
 
@@ -273,7 +275,8 @@ pub(crate) async fn each_step_once(mut world: World) {
     }
 }
 
-/// One cell: an account that is in on the first node logs in on the second one, and the fault happens on the way.
+/// One cell: an account that is in on the first node logs in on the second one, and the fault
+/// happens on the way.
 async fn takes_over(nodes: &[KickOut], uid: &Uid, once: &Once, step: Step, fault: Fault) {
     let cell = format!("{step:?} {fault:?}");
     let old = log_in(&nodes[0], uid, "old").await;

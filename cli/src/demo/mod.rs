@@ -15,6 +15,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use distlock::{LockName, Store, Target};
 use distlock_gateway::{TokenKey, Uid};
+use distlock_kickout::{NodeId, forget_node};
 use uuid::Uuid;
 
 use crate::{
@@ -121,7 +122,7 @@ async fn relay(mut lines: Lines, timeline: Arc<Timeline>) {
 /// Removes what the demo's accounts and its killed node left in a store of the user's.
 async fn tidy(store: &Store, uid: &str, node: &str) -> Result<()> {
     let records = store.records();
-    for prefix in ["sess/", "rev/", "inbox/"] {
+    for prefix in ["sess/", "inbox/"] {
         let found = records.scan(prefix, None, 1000).await?;
         for (key, entry) in found {
             if key.as_str().contains(uid) {
@@ -129,6 +130,7 @@ async fn tidy(store: &Store, uid: &str, node: &str) -> Result<()> {
             }
         }
     }
+    forget_node(store, &NodeId::new(node)?).await?;
     // What the killed node still holds would expire soon. Named as the kick-out flow does.
     let (locker, name) = (store.locker(), LockName::new(format!("node/{node}"))?);
     if let Some(token) = locker

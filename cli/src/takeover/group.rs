@@ -128,7 +128,7 @@ impl Group {
         for number in 1..=nodes {
             let name = format!("{}-{name}{number}", ground.run);
             // The accounts of a measurement log in far more often than anybody's.
-            let mut all = vec![("login_rate", "0")];
+            let mut all = vec![("login_rate", "0"), ("send_rate", "0"), ("pair_rate", "0")];
             all.extend_from_slice(settings);
             let node = if processes {
                 group.process(ground, &name, &all).await

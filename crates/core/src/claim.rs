@@ -359,9 +359,9 @@ impl Claim {
         now
     }
 
-    /// Waits, from `now` on, for the operation on its way. Where it `lines_up`, the next task of this process may
-    /// line up behind as soon as this one was sent, which the first look at it does on an open
-    /// connection: the store takes both in together.
+    /// Waits, from `now` on, for the operation on its way. Where it `lines_up`, the next task of
+    /// this process may line up behind as soon as this one was sent, which the first look at it
+    /// does on an open connection: the store takes both in together.
     async fn land(
         &mut self,
         now: Moment,

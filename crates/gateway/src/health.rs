@@ -1,4 +1,5 @@
-//! Whether clients may be sent to this node: `GET /healthz`, on the clients' port and on that of administrators.
+//! Whether clients may be sent to this node: `GET /healthz`, on the clients' port and on that of
+//! administrators.
 
 use axum::{
     Json,

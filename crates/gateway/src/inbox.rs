@@ -7,8 +7,8 @@ use distlock_core::{Error, ErrorKind, Expect, RecordKey, Records, Result, Versio
 use distlock_kickout::{Message, Uid};
 use serde::{Deserialize, Serialize};
 
-/// Messages kept per account. When a further one comes, the oldest goes of the sender who has most: nobody's messages can drive
-/// out those of everybody else.
+/// Messages kept per account. When a further one comes, the oldest goes of the sender who has most:
+/// nobody's messages can drive out those of everybody else.
 const MAX_MESSAGES: usize = 100;
 /// Their bodies together, so that an account's record stays well under the store's limit.
 const MAX_BYTES: usize = 128 * 1024;

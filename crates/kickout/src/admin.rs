@@ -261,8 +261,8 @@ impl KickOut {
         Ok(accounts.into_iter().flat_map(found).collect())
     }
 
-    /// Who is logged in, on all nodes, in the order of accounts: at least `most` sessions where there are so many, and then from
-    /// where to go on. Sessions of dead nodes do not count.
+    /// Who is logged in, on all nodes, in the order of accounts: at least `most` sessions where
+    /// there are so many, and then from where to go on. Sessions of dead nodes do not count.
     ///
     /// # Errors
     /// Failures of the store.

@@ -1,4 +1,5 @@
-//! The session directory: account records and what stands beside them, every write conditional on the version that was read.
+//! The session directory: account records and what stands beside them, every write conditional on
+//! the version that was read.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -317,7 +318,8 @@ impl Directory {
         Err(restless(key))
     }
 
-    /// A page of the notes that nodes of the version before leave for each other: `rev/<node>/<boot>/<uid>`.
+    /// A page of the notes that nodes of the version before leave for each other:
+    /// `rev/<node>/<boot>/<uid>`.
     pub(crate) async fn old_notes(
         &self,
         after: Option<&RecordKey>,
@@ -343,7 +345,8 @@ impl Directory {
         self.records.delete(&note.key, note.version).await
     }
 
-    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the record as it is now.
+    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the
+    /// record as it is now.
     pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
         let (_, record) = self
             .update(uid, |record| record.settle(|key| gone.contains(key)) > 0)
@@ -356,7 +359,8 @@ impl Directory {
         Ok(self.read_roster().await?.1)
     }
 
-    /// Changes the roster; `change` says whether there is anything to do, and is asked again after each conflict.
+    /// Changes the roster; `change` says whether there is anything to do, and is asked again after
+    /// each conflict.
     pub(crate) async fn update_roster(
         &self,
         mut change: impl FnMut(&mut Roster) -> bool,
@@ -367,13 +371,20 @@ impl Directory {
             if !change(&mut roster) {
                 return Ok(());
             }
-            let value = serde_json::to_vec(&roster).map_err(|error| {
-                Error::new(ErrorKind::Internal, "the roster cannot be written").caused_by(error)
-            })?;
             let expect = version.map_or(Expect::Absent, Expect::Version);
-            match self.records.put(&key, &value, expect).await {
-                Ok(Written::Stored(_)) => return Ok(()),
-                Ok(Written::Conflict) => {}
+            let written = if let (true, Some(version)) = (roster.is_empty(), version) {
+                let deleted = self.records.delete(&key, version).await;
+                deleted.map(|deleted| deleted == Deleted::Done)
+            } else {
+                let value = serde_json::to_vec(&roster).map_err(|error| {
+                    Error::new(ErrorKind::Internal, "the roster cannot be written").caused_by(error)
+                })?;
+                let written = self.records.put(&key, &value, expect).await;
+                written.map(|written| matches!(written, Written::Stored(_)))
+            };
+            match written {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
                 // Looked up by the next round.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
                 Err(error) => return Err(error),
@@ -386,7 +397,10 @@ impl Directory {
         let key = RecordKey::new(ROSTER)?;
         Ok(match self.records.get(&key).await? {
             None => (None, Roster::default()),
-            Some(entry) => (Some(entry.version), parsed(&key, &entry)?),
+            Some(entry) => {
+                let roster: Roster = parsed(&key, &entry)?;
+                (Some(entry.version), roster.known()?)
+            }
         })
     }
 }

@@ -126,6 +126,10 @@ impl KickOut {
 }
 
 impl Drain {
+    pub(crate) fn is_on(&self) -> bool {
+        self.lock().is_some()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<CancellationToken>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,8 +163,9 @@ impl Inner {
 
     /// A new incarnation of a draining node goes on draining.
     pub(crate) async fn drain_again(&self) {
-        let is_on = self.drain.lock().is_some();
-        if is_on && let Err(error) = self.publish_drain(NodeState::Draining).await {
+        if self.drain.is_on()
+            && let Err(error) = self.publish_drain(NodeState::Draining).await
+        {
             tracing::warn!(node = %self.node, %error, "other nodes do not see that this one drains");
         }
     }

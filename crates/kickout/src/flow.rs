@@ -201,6 +201,10 @@ impl KickOut {
         inner.stop.cancel();
         inner.tasks.close();
         inner.tasks.wait().await;
+        // What a logout still owes is found by whoever notices that this incarnation is dead.
+        if !inner.retries.any() {
+            inner.leave_the_roster().await;
+        }
     }
 }
 
@@ -322,7 +326,6 @@ impl Builder {
         meters::show();
         let stop = Arc::new(inner.stop.clone().drop_guard());
         inner.spawn(Arc::clone(&inner).keep_lease(lease));
-        inner.spawn(Arc::clone(&inner).compare_policies());
         inner.spawn(Arc::clone(&inner).pull());
         inner.spawn(Arc::clone(&inner).sweep());
         inner.spawn(Arc::clone(&inner).retry_logouts());
@@ -385,7 +388,8 @@ impl Inner {
         self.nodes.standing(node, boot).await
     }
 
-    /// The dead ones among these incarnations. What cannot be asked, or does not answer within `limit`, counts as alive.
+    /// The dead ones among these incarnations. What cannot be asked, or does not answer within
+    /// `limit`, counts as alive.
     pub(crate) async fn dead_among(
         &self,
         incarnations: Vec<(NodeId, Boot)>,

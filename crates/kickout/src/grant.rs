@@ -99,7 +99,8 @@ impl Run {
             let retry_after = left + jitter(SPREAD);
             return Ok(Step::Answer(LoginOutcome::Busy { retry_after }));
         }
-        // A store that has forgotten some of its records has forgotten sessions, too; those of this node are known.
+        // A store that has forgotten some of its records has forgotten sessions, too; those of this
+        // node are known.
         for live in inner.registry.of(uid) {
             if live.phase() == Phase::Active && live.is_missing_in(&record) {
                 record.restore(&live.slot, live.entry());
@@ -235,8 +236,8 @@ impl Run {
 }
 
 impl Run {
-    /// For how long no login may go by the directory, because sessions may be missing from it. An account without a record is new,
-    /// or it was forgotten: then so was this node's own lease.
+    /// For how long no login may go by the directory, because sessions may be missing from it. An
+    /// account without a record is new, or it was forgotten: then so was this node's own lease.
     async fn forgotten_for(&self, own: &Incarnation, is_new: bool) -> Result<Option<Duration>> {
         let inner = &self.inner;
         if is_new && inner.silent_for().is_none() {

@@ -35,9 +35,9 @@ pub(crate) struct Pickup {
 
 /// A message that the session must write to its client now.
 ///
-/// Call [`delivered`](Self::delivered) when its client acknowledged it, or after it was written to a client that does not
-/// acknowledge; [`refused`](Self::refused) when nothing of it was written. Dropping it says "perhaps": its sender is told that
-/// the outcome is unknown.
+/// Call [`delivered`](Self::delivered) when its client acknowledged it, or after it was written to
+/// a client that does not acknowledge; [`refused`](Self::refused) when nothing of it was written.
+/// Dropping it says "perhaps": its sender is told that the outcome is unknown.
 #[must_use = "its sender waits for the outcome"]
 pub struct Outgoing {
     message: Message,
@@ -118,8 +118,8 @@ impl Outgoing {
         &self.message
     }
 
-    /// It has arrived, as far as this client can tell. Gives the message back when its sender had stopped waiting: then it may
-    /// have been kept for the account.
+    /// It has arrived, as far as this client can tell. Gives the message back when its sender had
+    /// stopped waiting: then it may have been kept for the account.
     #[expect(
         clippy::must_use_candidate,
         reason = "only a late acknowledgement is of interest"

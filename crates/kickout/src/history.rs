@@ -1,6 +1,6 @@
-//! The store's history, as this node knows it. A store that restarts empty, or fails over to a replica that lagged behind, has
-//! forgotten sessions that are alive. Until every node has noticed it and has written its sessions again, nobody is let in on
-//! the word of such a directory.
+//! The store's history, as this node knows it. A store that restarts empty, or fails over to a
+//! replica that lagged behind, has forgotten sessions that are alive. Until every node has noticed
+//! it and has written its sessions again, nobody is let in on the word of such a directory.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -28,7 +28,8 @@ impl History {
 }
 
 impl Inner {
-    /// The node's lease says this of the store's history. Answers whether it is another one than before.
+    /// The node's lease says this of the store's history. Answers whether it is another one than
+    /// before.
     pub(crate) fn met(&self, epoch: Epoch) -> bool {
         let mut state = self.history.state();
         let other = state.epoch.as_ref() != Some(&epoch);
@@ -40,8 +41,8 @@ impl Inner {
         other
     }
 
-    /// The store may have forgotten sessions. Within a node lease every node has met it, and has written its sessions again, or
-    /// has ended them.
+    /// The store may have forgotten sessions. Within a node lease every node has met it, and has
+    /// written its sessions again, or has ended them.
     pub(crate) fn forgotten(&self, why: &'static str) {
         let until = self.clock.now() + self.timers.node_lease;
         self.history.state().silent = Some(until);

@@ -87,7 +87,8 @@ impl Inner {
         join_all(kicks).await.into_iter().flatten().collect()
     }
 
-    /// Goes on telling the sessions of an account that could not be told, until they are gone or their nodes' leases are over.
+    /// Goes on telling the sessions of an account that could not be told, until they are gone or
+    /// their nodes' leases are over.
     pub(crate) fn go_on_telling(self: &Arc<Self>, uid: &Uid) {
         if !self
             .telling

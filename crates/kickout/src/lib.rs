@@ -58,12 +58,14 @@
 //!
 //! # Metrics
 //!
-//! `distlock_sessions`, `distlock_session_ends_total{code}`, `distlock_login_total{result}`, `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_drained_total`,
+//! `distlock_sessions`, `distlock_session_ends_total{code}`, `distlock_login_total{result}`,
+//! `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_drained_total`,
 //! `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_lock_wait_seconds`,
 //! `distlock_lock_hold_seconds`, `distlock_lock_lost_total`, `distlock_cas_conflict_total`,
-//! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`, `distlock_stale_delivery_refused_total`,
-//! `distlock_revocations_pending`, `distlock_ghosts_swept_total`, `distlock_duplicates_detected_total` (must stay 0), `distlock_self_fence_total`,
-//! `distlock_lease_remaining_seconds`. None is labelled by account.
+//! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`,
+//! `distlock_stale_delivery_refused_total`, `distlock_revocations_pending`,
+//! `distlock_ghosts_swept_total`, `distlock_duplicates_detected_total` (must stay 0),
+//! `distlock_self_fence_total`, `distlock_lease_remaining_seconds`. None is labelled by account.
 
 mod admin;
 mod admission;
@@ -125,5 +127,6 @@ pub use policy::{OnExceed, Policy, PolicyName};
 pub use profiles::{Allowed, Profiles};
 pub use rates::Rates;
 pub use record::{Past, Revocation, Slot, SlotEntry, UserRecord};
+pub use roster::forget_node;
 pub use route::{Delivery, Location, Receipt};
 pub use session::Session;

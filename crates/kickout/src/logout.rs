@@ -80,6 +80,11 @@ impl Retries {
         waiting.pop_front()
     }
 
+    pub(crate) fn any(&self) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
+    }
+
     /// Whether there were more than may wait since this was asked last.
     pub(crate) fn take_overflow(&self) -> bool {
         self.overflowed.swap(false, Ordering::AcqRel)

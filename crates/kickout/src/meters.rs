@@ -1,5 +1,5 @@
-//! What the flow counts and measures: every name with its help, and every counter at 0 from the start. A counter that appears
-//! with its first event is missed by whoever watches how it grows.
+//! What the flow counts and measures: every name with its help, and every counter at 0 from the
+//! start. A counter that appears with its first event is missed by whoever watches how it grows.
 
 use crate::offline::Code;
 

@@ -145,7 +145,8 @@ pub struct DeliverRequest {
     pub within: Duration,
 }
 
-/// A message to an account: to all its sessions, unless it names a device or a class. The flow does not look into its text.
+/// A message to an account: to all its sessions, unless it names a device or a class. The flow does
+/// not look into its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Who sent it.

@@ -1,4 +1,5 @@
-//! Bounds on how often: a token bucket for each key, in memory, so that nothing is asked of the store.
+//! Bounds on how often: a token bucket for each key, in memory, so that nothing is asked of the
+//! store.
 
 use std::{
     collections::HashMap,
@@ -12,7 +13,8 @@ use distlock_core::{Clock, Moment};
 
 use crate::wait::jitter;
 
-/// Keys that are kept count of. Beyond it those that have been quiet are forgotten, which costs nothing.
+/// Keys that are kept count of. Beyond it those that have been quiet are forgotten, which costs
+/// nothing.
 const KEYS: usize = 65_536;
 /// Shortest advice to come back.
 pub(crate) const LEAST: Duration = Duration::from_millis(200);

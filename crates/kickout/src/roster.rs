@@ -1,16 +1,15 @@
-//! The roster: which incarnations of nodes there have been, so that a dead one is noticed, and the nodes are listed, without a
-//! look through the whole store. One record, written when a node starts and when what a dead one left behind was cleared.
+//! The roster: which incarnations of nodes there have been, so that a dead one is noticed, and the
+//! nodes are listed, without a look through the whole store. One record, written when a node starts
+//! and when what a dead one left behind was cleared.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use distlock_core::{Error, Result};
+use distlock_core::{Error, ErrorKind, Result, Store};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    directory::Directory,
     drain::NodeInfo,
     flow::Inner,
     ident::{Boot, NodeId},
@@ -18,12 +17,38 @@ use crate::{
 };
 
 /// The incarnations that are, or were and may have left something behind.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Roster {
+    /// Format of the record.
+    v: u8,
     nodes: BTreeMap<NodeId, BTreeSet<Boot>>,
 }
 
+/// Format of the roster; a reader refuses another one.
+const FORMAT: u8 = 1;
+
+impl Default for Roster {
+    fn default() -> Self {
+        Self {
+            v: FORMAT,
+            nodes: BTreeMap::new(),
+        }
+    }
+}
+
 impl Roster {
+    /// Refuses, by name, a format that this version does not know.
+    pub(crate) fn known(self) -> Result<Self> {
+        if self.v == FORMAT {
+            return Ok(self);
+        }
+        let says = format!(
+            "the roster of nodes has format {}, this version knows {FORMAT}",
+            self.v
+        );
+        Err(Error::new(ErrorKind::Corrupt, says))
+    }
+
     /// Whether it was not there.
     fn add(&mut self, node: &NodeId, boot: Boot) -> bool {
         self.nodes.entry(node.clone()).or_default().insert(boot)
@@ -41,21 +66,56 @@ impl Roster {
         was
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Their names.
     pub(crate) fn names(self) -> BTreeSet<NodeId> {
         self.nodes.into_keys().collect()
     }
 }
 
+/// Takes a node off the roster that is gone for good, and left nothing behind: a node that shuts down does it itself.
+///
+/// # Errors
+/// Failures of the store.
+///
+/// # Cancel safety
+/// Dropping it leaves the outcome unknown; repeating it is safe.
+pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
+    let directory = Directory::new(store.records(), store.clock());
+    let forgetting = directory.update_roster(|roster| roster.nodes.remove(node).is_some());
+    forgetting.await
+}
+
 impl Inner {
-    /// Puts this incarnation on the roster, and with it the nodes that hold a lease: those of the version before do not do it
-    /// themselves.
+    /// This node has shut down, and nothing of it is left.
+    pub(crate) async fn leave_the_roster(&self) {
+        let own = self.own.newest();
+        let left = async {
+            if self.drain.is_on() {
+                self.directory.drop_drain_mark(&self.node, own).await?;
+            }
+            self.strike(&BTreeSet::from([(self.node.clone(), own)]))
+                .await
+        };
+        if let Err(error) = left.await {
+            tracing::debug!(node = %self.node, %error, "the node is taken off the roster later");
+        }
+    }
+
+    /// Puts this incarnation on the roster, and with it the nodes that hold a lease: those of the
+    /// version before do not do it themselves.
     pub(crate) async fn enlist(&self, own: Boot) -> Result<()> {
         let mut there = vec![(self.node.clone(), own)];
         for lock in self.locker.list("node/").await? {
             let name = lock.name.as_str().strip_prefix("node/").map(NodeId::new);
-            let token = lock.held.and_then(|holder| holder.token);
-            if let (Some(Ok(node)), Some(token)) = (name, token) {
+            let Some(holder) = lock.held else {
+                continue;
+            };
+            if let (Some(Ok(node)), Some(token)) = (name, holder.token) {
+                self.compare_policy(&node, holder.meta.as_deref());
                 there.push((node, Boot::new(token.get())));
             }
         }
@@ -66,7 +126,8 @@ impl Inner {
         enlisting.await
     }
 
-    /// Those of the roster whose lease has ended. Puts this incarnation there if the store forgot it.
+    /// Those of the roster whose lease has ended. Puts this incarnation there if the store forgot
+    /// it.
     pub(crate) async fn dead_on_the_roster(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
         let roster = self.directory.roster().await?;
         let there: Vec<_> = roster
@@ -120,23 +181,18 @@ impl Inner {
         Ok(nodes)
     }
 
-    /// Names the nodes whose policy is another one: two nodes would decide differently about the same account.
-    pub(crate) async fn compare_policies(self: Arc<Self>) {
-        let others = match self.nodes_there().await {
-            Ok(others) => others,
-            Err(error) => {
-                tracing::warn!(node = %self.node, %error, "other nodes' policies cannot be looked at");
-                return;
-            }
-        };
+    /// Names a node whose policy is another one: the two would decide differently about the same
+    /// account.
+    fn compare_policy(&self, other: &NodeId, meta: Option<&str>) {
+        let meta = meta.and_then(|meta| serde_json::from_str::<NodeMeta>(meta).ok());
         let own = self.policy.to_string();
-        for other in others {
-            if let Some(policy) = other.policy.filter(|policy| *policy != own) {
-                tracing::error!(
-                    node = %self.node, policy = own, other = %other.node, others_policy = policy,
-                    "nodes of one store have different policies"
-                );
-            }
+        if let Some(policy) = meta.and_then(|meta| meta.policy)
+            && policy != own
+        {
+            tracing::error!(
+                node = %self.node, policy = own, %other, others_policy = policy,
+                "nodes of one store have different policies"
+            );
         }
     }
 

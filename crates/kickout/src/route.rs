@@ -56,11 +56,14 @@ pub struct Receipt {
 pub enum Delivery {
     /// Its client acknowledged it.
     Delivered,
-    /// It was written to the connection of a client that does not acknowledge. Whether it arrived is not known.
+    /// It was written to the connection of a client that does not acknowledge. Whether it arrived
+    /// is not known.
     Written,
-    /// Its client acknowledges, and did not acknowledge it in time: keep it for the device, because it may not have arrived.
+    /// Its client acknowledges, and did not acknowledge it in time: keep it for the device, because
+    /// it may not have arrived.
     Unacknowledged,
-    /// It was certainly not delivered: the session's node cannot be reached, or its connection is busy or gone.
+    /// It was certainly not delivered: the session's node cannot be reached, or its connection is
+    /// busy or gone.
     Missed,
     /// Whether it was delivered is not known, or its receiver cannot keep up.
     Failed(String),
@@ -97,8 +100,8 @@ impl fmt::Display for Receipt {
 }
 
 impl KickOut {
-    /// Where the account's newest session lives, by a linearizable read; `None` when nobody is logged in. Sessions of dead
-    /// nodes do not count.
+    /// Where the account's newest session lives, by a linearizable read; `None` when nobody is
+    /// logged in. Sessions of dead nodes do not count.
     ///
     /// # Errors
     /// Failures of the store.
@@ -110,7 +113,8 @@ impl KickOut {
         Ok(current.into_iter().next().map(|(_, location)| location))
     }
 
-    /// Where the sessions live that a message addresses, the newest first, as [`route`](Self::route) does.
+    /// Where the sessions live that a message addresses, the newest first, as
+    /// [`route`](Self::route) does.
     ///
     /// # Errors
     /// Failures of the store.
@@ -122,8 +126,8 @@ impl KickOut {
         Ok(current.into_iter().map(|(_, location)| location).collect())
     }
 
-    /// Delivers a message to every current session that it addresses, wherever those live, at the same time. Answers what
-    /// became of it at each; nothing when no such session is there.
+    /// Delivers a message to every current session that it addresses, wherever those live, at the
+    /// same time. Answers what became of it at each; nothing when no such session is there.
     ///
     /// # Errors
     /// Failures of the store before anything was delivered; [`ErrorKind::Timeout`](distlock_core::ErrorKind::Timeout) when the locked mode did not get the lock.
@@ -159,7 +163,8 @@ impl KickOut {
         Ok(receipts)
     }
 
-    /// Puts on record that a message was kept until its account logs in, or the device that it is for.
+    /// Puts on record that a message was kept until its account logs in, or the device that it is
+    /// for.
     pub fn stored(&self, uid: &Uid, message: &Message) {
         self.inner.events.emit(Transition::Stored, |event| {
             event.uid = Some(uid.clone());
@@ -243,7 +248,8 @@ impl Inner {
                 Err(error) => return Err(error),
             };
             current.retain(|(_, it)| told.iter().all(|told| told.location.key != it.key));
-            // One that went away keeps its claim to the message, unless another session has come to its slot.
+            // One that went away keeps its claim to the message, unless another session has come to
+            // its slot.
             missed.retain(|(slot, it)| {
                 current
                     .iter()
@@ -336,8 +342,10 @@ impl Inner {
             // A client that reads too slowly is current all the same.
             DeliverResult::NotCurrent if live.check().is_err() => not_current(),
             DeliverResult::Delivered if !live.acks => DeliverResult::Written,
-            // What comes twice does no harm to a client that acknowledges: it keeps count.
-            DeliverResult::Unknown if live.acks => DeliverResult::Unacknowledged,
+            // It is kept for a client that acknowledges, which knows what comes twice.
+            DeliverResult::NotCurrent | DeliverResult::Unknown if live.acks => {
+                DeliverResult::Unacknowledged
+            }
             outcome => outcome,
         }
     }

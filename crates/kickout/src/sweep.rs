@@ -1,7 +1,9 @@
-//! The sweeper: clears what dead incarnations left behind, and what the directory still says of this one's ended sessions.
+//! The sweeper: clears what dead incarnations left behind, and what the directory still says of
+//! this one's ended sessions.
 //!
-//! It passes through the whole directory, a bounded number of records at a time, when there is a reason: this node has started,
-//! another one has died, or the store's history is another. Otherwise it goes on slowly, so that an idle node costs little.
+//! It passes through the whole directory, a bounded number of records at a time, when there is a
+//! reason: this node has started, another one has died, or the store's history is another.
+//! Otherwise it goes on slowly, so that an idle node costs little.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -32,7 +34,8 @@ const UNHURRIED: u32 = 5;
 /// How fast the present pass is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Haste {
-    /// A page at a time, with long pauses: for bans that have ended, and whatever nobody thought of.
+    /// A page at a time, with long pauses: for bans that have ended, and whatever nobody thought
+    /// of.
     #[default]
     None,
     /// At [`PACE`].
@@ -166,7 +169,8 @@ impl Inner {
         if self.retries.take_overflow() {
             progress.begin(Haste::Most);
         }
-        // When this node has started, and after a failover, which may have brought back sessions that had ended.
+        // When this node has started, and after a failover, which may have brought back sessions
+        // that had ended.
         let epoch = Some(own.lease.fence().epoch);
         if progress.epoch != epoch {
             progress.epoch = epoch;

@@ -1,5 +1,5 @@
-//! Messages of the program's own servers, which need no session: `POST /v1/send`, with a right of its own. Whoever has that can
-//! send, and nothing else.
+//! Messages of the program's own servers, which need no session: `POST /v1/send`, with a right of
+//! its own. Whoever has that can send, and nothing else.
 
 use std::sync::Arc;
 

@@ -37,14 +37,15 @@ pub struct GatewayConfig {
     pub admin_listen: String,
     /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address.
     pub admin_token: Option<Secret>,
-    /// The bearer token of servers that send messages by `POST /v1/send`, which nobody may unless it is set.
+    /// The bearer token of servers that send messages by `POST /v1/send`, which nobody may unless
+    /// it is set.
     pub send_token: Option<Secret>,
     /// How many sessions an account may have.
     pub policy: PolicyName,
     /// What happens to a login beyond that.
     pub on_exceed: OnExceed,
-    /// The classes of devices that clients may name under a policy that counts by class, separated by commas. One whose token
-    /// names its class has that class, whichever it is.
+    /// The classes of devices that clients may name under a policy that counts by class, separated
+    /// by commas. One whose token names its class has that class, whichever it is.
     pub classes: String,
     /// When a login is answered while an older session could not be told yet.
     pub confirm: Confirm,
@@ -94,7 +95,8 @@ pub struct GatewayConfig {
     pub send_rate: usize,
     /// Messages of one account on this node at once, after a quiet time.
     pub send_burst: usize,
-    /// Messages of one account to another one per second on this node, in the long run; 0 = no bound.
+    /// Messages of one account to another one per second on this node, in the long run; 0 = no
+    /// bound.
     pub pair_rate: usize,
     /// Messages of one account to another one on this node at once, after a quiet time.
     pub pair_burst: usize,

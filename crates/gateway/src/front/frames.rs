@@ -51,7 +51,8 @@ impl Frame {
 
 /// The version of this protocol that a client speaks that names none.
 const FIRST: u64 = 1;
-/// From this version on a sender hears an outcome for each device, and `written` of a client that does not acknowledge.
+/// From this version on a sender hears an outcome for each device, and `written` of a client that
+/// does not acknowledge.
 const PER_DEVICE: u64 = 2;
 /// The highest version that this node speaks.
 const NEWEST: u64 = PER_DEVICE;
@@ -74,7 +75,8 @@ pub(crate) struct LoginFrame {
 }
 
 impl LoginFrame {
-    /// The version that is spoken on this connection. A client that acknowledges needs not name one.
+    /// The version that is spoken on this connection. A client that acknowledges needs not name
+    /// one.
     ///
     /// # Errors
     /// Names a version that this node does not speak.
@@ -169,7 +171,8 @@ pub(crate) enum Outbound<'a> {
     },
 }
 
-/// What became of a message. Of several devices, the one that is worst off speaks for all: they are in this order.
+/// What became of a message. Of several devices, the one that is worst off speaks for all: they are
+/// in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {

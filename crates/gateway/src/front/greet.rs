@@ -24,8 +24,9 @@ pub(super) struct Farewell {
 /// waits.
 pub(super) const EARLY: usize = 16;
 
-/// Reads the login and logs in; answers the version of the protocol as well. Until then nothing is asked of the store, and
-/// everything is bounded in time. What the client sends behind its login, without waiting for the outcome, is kept in `early`.
+/// Reads the login and logs in; answers the version of the protocol as well. Until then nothing is
+/// asked of the store, and everything is bounded in time. What the client sends behind its login,
+/// without waiting for the outcome, is kept in `early`.
 pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
     front: &Front,
     reader: &mut R,
@@ -57,7 +58,8 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
         })
 }
 
-/// Under a policy that counts by class, who could think up classes would have as many sessions as it likes.
+/// Under a policy that counts by class, who could think up classes would have as many sessions as
+/// it likes.
 fn check_class(front: &Front, class: &Class) -> Result<(), Option<Farewell>> {
     let Some(classes) = &front.classes else {
         return Ok(());

@@ -25,7 +25,8 @@ impl Limits {
         Self { senders, pairs }
     }
 
-    /// Takes a message of one account to another. Or when to try again: who floods one account, or many, is slowed down.
+    /// Takes a message of one account to another. Or when to try again: who floods one account, or
+    /// many, is slowed down.
     pub(super) fn take(&self, from: &Uid, to: &Uid) -> Result<(), Duration> {
         self.senders.take(from)?;
         self.pairs.take(&(from.clone(), to.clone()))

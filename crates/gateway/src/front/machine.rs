@@ -168,8 +168,9 @@ impl<R: FrameReader> Conversation<R> {
         let kept = async {
             let _ = kept.await;
         };
-        // One request of the client at a time: the next one is looked at when this one is answered. Acknowledgements are
-        // not requests: two clients that send to each other would wait for each other.
+        // One request of the client at a time: the next one is looked at when this one is answered.
+        // Acknowledgements are not requests: two clients that send to each other would wait for
+        // each other.
         let acks = session.acknowledges();
         let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
         let mut heard = self.front.clock.now();

@@ -13,7 +13,8 @@ const REPLIES: usize = 16;
 /// Last word, refusals after it, and the closing.
 const URGENT: usize = 8;
 
-/// Messages that may wait for their acknowledgement. While so many do, no further one is taken from the session's queue.
+/// Messages that may wait for their acknowledgement. While so many do, no further one is taken from
+/// the session's queue.
 const WINDOW: usize = 64;
 
 /// What goes to the client in its turn.
@@ -21,12 +22,14 @@ const WINDOW: usize = 64;
 pub(super) enum Reply {
     /// An answer.
     Answer(Frame),
-    /// A kept message, and whoever wants to know that it has arrived; when it never will, that is closed.
+    /// A kept message, and whoever wants to know that it has arrived; when it never will, that is
+    /// closed.
     Kept(Message, oneshot::Sender<()>),
 }
 
 impl Reply {
-    /// A kept message, and what is told when its client acknowledged it, or when it was written to a client that does not.
+    /// A kept message, and what is told when its client acknowledged it, or when it was written to
+    /// a client that does not.
     pub(super) fn with_receipt(message: Message) -> (Self, oneshot::Receiver<()>) {
         let (receipt, arrived) = oneshot::channel();
         (Self::Kept(message, receipt), arrived)
@@ -64,8 +67,8 @@ pub(super) enum Urgent {
 }
 
 impl Outbox {
-    /// An outbox and the task that empties it. A message that is acknowledged when it may have been kept already is forgotten
-    /// in `inbox`.
+    /// An outbox and the task that empties it. A message that is acknowledged when it may have been
+    /// kept already is forgotten in `inbox`.
     pub(super) fn open<W: FrameWriter>(
         writer: W,
         session: Arc<Session>,

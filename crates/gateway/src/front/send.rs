@@ -62,7 +62,8 @@ impl Fate {
     }
 }
 
-/// Delivers a client's message and answers what became of it, in the client's `version` of the protocol.
+/// Delivers a client's message and answers what became of it, in the client's `version` of the
+/// protocol.
 pub(super) async fn send(
     front: Front,
     session: Arc<Session>,
@@ -193,7 +194,8 @@ async fn keep_or_hand_over(
             return Ok(stored);
         }
         receipts = front.kick.deliver(to, message.clone()).await?;
-        // Its login may not be through yet: it looks for kept messages when it is, and that may be before this one is kept.
+        // Its login may not be through yet: it looks for kept messages when it is, and that may be
+        // before this one is kept.
         if receipts.iter().all(|it| it.delivery == Delivery::Missed) {
             front.clock.sleep(PAUSE * round).await;
         }
@@ -224,9 +226,10 @@ async fn keep(front: &Front, to: &Uid, message: &Message) -> Result<()> {
     Ok(())
 }
 
-/// Hands out what was kept for an account, or for this device of it. A message is forgotten after it has arrived, as far as
-/// its client can tell: what the last word of the session overtook, or a crash, waits for the next session. One that has
-/// arrived and is not yet forgotten then comes once more; its id tells.
+/// Hands out what was kept for an account, or for this device of it. A message is forgotten after
+/// it has arrived, as far as its client can tell: what the last word of the session overtook, or a
+/// crash, waits for the next session. One that has arrived and is not yet forgotten then comes once
+/// more; its id tells.
 pub(super) async fn hand_out_kept(front: Front, session: Arc<Session>, replies: Replies) {
     let inbox = &front.inbox;
     let handed_out = async {

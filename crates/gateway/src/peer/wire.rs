@@ -252,7 +252,8 @@ mod tests {
         assert!(refused.contains("version 7 of Deliver"), "{refused}");
     }
 
-    /// The nodes of the version before have no version in their calls, and say "delivered" of what was written.
+    /// The nodes of the version before have no version in their calls, and say "delivered" of what
+    /// was written.
     #[test]
     fn nodes_of_the_version_before_are_understood_and_understand() {
         use v1::deliver_response::Result as Wire;

@@ -1,4 +1,5 @@
-//! The comparison itself: what the directory names elsewhere is superseded, what it forgot is written again.
+//! The comparison itself: what the directory names elsewhere is superseded, what it forgot is
+//! written again.
 
 use std::sync::Arc;
 

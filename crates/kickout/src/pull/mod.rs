@@ -1,4 +1,5 @@
-//! The pull path: a node compares its sessions with the directory, so that a kick that never reached it heals by itself.
+//! The pull path: a node compares its sessions with the directory, so that a kick that never
+//! reached it heals by itself.
 
 mod compare;
 mod owed;

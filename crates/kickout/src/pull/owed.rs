@@ -36,8 +36,9 @@ impl Owed {
 }
 
 impl Inner {
-    /// Writes what is owed, and goes on past what fails. For no longer than until the next round is due: there may be somebody
-    /// to be told. Answers what could not be written, unless the next comparison finds it again by itself.
+    /// Writes what is owed, and goes on past what fails. For no longer than until the next round is
+    /// due: there may be somebody to be told. Answers what could not be written, unless the next
+    /// comparison finds it again by itself.
     ///
     /// # Errors
     /// That of the store when none of many could be written: then it takes no write, and the rest is not tried. An error as well

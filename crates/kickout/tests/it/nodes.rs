@@ -168,7 +168,8 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     assert!(matches!(written, Ok(Written::Stored(_))));
     let error = n1.kick.route(&uid("anna")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    // Nor does it keep what nodes of the version before left for dead ones from being swept by a node that starts.
+    // Nor does it keep what nodes of the version before left for dead ones from being swept by a
+    // node that starts.
     let note = |node, boot| RecordKey::new(format!("rev/{node}/{boot}/anna")).unwrap();
     let (its, of_the_dead) = (note("n9", lease.token().get()), note("nz", 1));
     for key in [&its, &of_the_dead] {

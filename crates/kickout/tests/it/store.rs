@@ -426,8 +426,8 @@ async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
     .await;
 }
 
-/// Or both would be in until the node compares its sessions with the directory, and the newcomer would have been told that
-/// nobody else is.
+/// Or both would be in until the node compares its sessions with the directory, and the newcomer
+/// would have been told that nobody else is.
 #[tokio::test]
 async fn a_session_of_this_node_that_the_store_forgot_is_not_overlooked() {
     let cluster = Cluster::new();
