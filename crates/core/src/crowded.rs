@@ -8,7 +8,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::name::LockName;
@@ -17,7 +20,12 @@ use crate::name::LockName;
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Crowded(Mutex<HashMap<LockName, u32>>);
+pub(crate) struct Crowded {
+    names: Mutex<HashMap<LockName, u32>>,
+    /// Whether there are any. Most programs never meet another one, and asking for the map each
+    /// time is a hundredth of what a lock in memory costs.
+    any: AtomicBool,
+}
 
 impl Crowded {
     pub(crate) fn note(&self, name: &LockName) {
@@ -26,21 +34,26 @@ impl Crowded {
             names.clear();
         }
         *names.entry(name.clone()).or_default() += 1;
+        self.any.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is time to let others go first: the name was noted `limit` times since the last
     /// time that it was.
     pub(crate) fn is_due(&self, name: &LockName, limit: u32) -> bool {
+        if !self.any.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut names = self.names();
         let due = names.get(name).is_some_and(|times| *times >= limit);
         if due {
             names.remove(name);
+            self.any.store(!names.is_empty(), Ordering::Relaxed);
         }
         due
     }
 
     fn names(&self) -> MutexGuard<'_, HashMap<LockName, u32>> {
         // Nothing panics while it is held.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
