@@ -5,10 +5,12 @@ use std::time::Duration;
 use distlock_checker::What;
 use distlock_checker::{Fact, Report};
 use distlock_harness::{
-    Signal, eventually,
+    Signal, eventually, eventually_async,
     servers::{postgres::PostgresServer, redis::RedisSentinels, redis::RedisServer},
 };
 use distlock_kickout::Code;
+use sqlx::{Connection as _, SqliteConnection};
+use tokio::runtime::Handle;
 
 use crate::{
     client::{Client, State},
@@ -78,7 +80,8 @@ async fn redis_forgets() {
 }
 
 /// A store that knows nothing any more. Whoever was in is told before anybody else is let in to its
-/// account: on the node where it was, and on one that has no sessions and so nothing to miss.
+/// account: on the node where it was, and on one that has no session of it and so nothing to miss.
+/// Whose account nobody else wants stays in.
 async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result<()>) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.strict = true;
@@ -89,6 +92,12 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
         world.log_in(&anna, "phone", "n1").await,
         world.log_in(&bob, "phone", "n1").await,
     ];
+    let (carl, dora) = (world.uid("carl"), world.uid("dora"));
+    let stay = [
+        world.log_in(&carl, "phone", "n1").await,
+        world.log_in(&dora, "phone", "n2").await,
+    ];
+    let were = stay.each_ref().map(Client::state);
     let from_us = now_us();
     tokio::task::block_in_place(forget).unwrap();
     world.fact(Fact::Forgotten {
@@ -100,6 +109,7 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
     let (here, elsewhere) = tokio::join!(here, elsewhere);
     world.rules.store_away = Duration::from_micros(now_us() - from_us);
     {
+        let slack_us = u64::try_from(world.promises().slack.as_micros()).unwrap();
         let seen = world.shared.seen.lock().unwrap();
         for (old, new) in [(&clients[0], &elsewhere), (&clients[1], &here)] {
             let first = |client: u64, what: fn(&What) -> bool| {
@@ -110,13 +120,26 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
             let is_in = first(new.stamp.client, |what| {
                 matches!(what, What::LoginOk { .. })
             });
+            // It was mute before; its notice has its own way to the client.
+            let soon = is_in.map(|at_us| at_us + slack_us);
             assert!(
-                told.is_some() && told < is_in,
+                told.is_some() && told < soon,
                 "both were in: {told:?} {is_in:?}"
             );
         }
     }
+    assert_eq!(stay.each_ref().map(Client::state), were);
+    let id = format!("{}-still-there", world.name);
+    stay[1].send(&carl, &id);
+    eventually_async("the message", SOON, || async {
+        let seen = world.shared.seen.lock().unwrap();
+        let it = |what: &What| matches!(what, What::Message { id: got } if *got == id);
+        seen.iter().any(|seen| it(&seen.what)).then_some(())
+    })
+    .await
+    .unwrap();
     clients.extend([here, elsewhere]);
+    clients.extend(stay);
     world.verdict(clients, &[]).await
 }
 
@@ -125,6 +148,22 @@ async fn redis_restarts_empty() {
     let mut server = tokio::task::block_in_place(RedisServer::start).unwrap();
     let world = World::new("redis-empty", &server.url());
     Box::pin(forgotten_all(world, || server.restart_empty())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_is_emptied() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let world = World::new("sqlite-empty", &url);
+    let empty = || {
+        Handle::current().block_on(async {
+            let mut file = SqliteConnection::connect(&url).await?;
+            let tables = "DELETE FROM distributed_lock; DELETE FROM distributed_record";
+            sqlx::raw_sql(tables).execute(&mut file).await?;
+            Ok(file.close().await?)
+        })
+    };
+    Box::pin(forgotten_all(world, empty)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,7 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::{
     builder::checked_ttl,
+    clock::Moment,
     contract::LossReason,
     error::{Error, ErrorKind, Result},
     fence::Fence,
@@ -387,6 +388,13 @@ impl LockWatch {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
+    }
+
+    /// When the lease ends by this process's clock unless it is renewed. Of a lock that was lost, when it would have ended:
+    /// who takes it for lost sooner has learned that from the store.
+    #[must_use]
+    pub fn deadline(&self) -> Moment {
+        self.hold.deadline()
     }
 
     /// As [`Guard::check`].

@@ -257,6 +257,11 @@ impl Hold {
         }
     }
 
+    /// When its lease ends here, also where it was lost sooner.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.state().deadline.at()
+    }
+
     /// The loss, if there is one by now.
     pub(crate) fn loss_now(&self) -> Option<LossReason> {
         self.state_now().err()

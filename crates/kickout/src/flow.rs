@@ -91,7 +91,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     /// Accounts of which an older session could not be told yet.
     pub(crate) telling: Mutex<HashSet<Uid>>,
-    pub(crate) history: History,
+    pub(crate) history: Arc<History>,
     pub(crate) events: Events,
     pub(crate) own: Own,
     pub(crate) retries: Retries,
@@ -283,14 +283,26 @@ impl Builder {
         self.policy.check()?;
         let locker = self.store.locker();
         let clock = locker.clock();
+        let history = History::new(
+            self.node.clone(),
+            self.timers.node_lease,
+            Arc::clone(&clock),
+        );
+        let history = Arc::new(history);
         let inner = Arc::new(Inner {
             directory: Directory::new(self.store.records(), Arc::clone(&clock)),
-            nodes: Nodes::new(locker.clone(), Arc::clone(&clock), self.timers.node_lease),
+            nodes: Nodes::new(
+                self.node.clone(),
+                Arc::clone(&history),
+                locker.clone(),
+                Arc::clone(&clock),
+                self.timers.node_lease,
+            ),
             caller: Caller::new(self.peers, Arc::clone(&clock)),
             gates: Gates::default(),
             registry: Registry::default(),
             telling: Mutex::default(),
-            history: History::default(),
+            history,
             events: Events::new(self.node.clone(), Arc::clone(&clock)),
             own: Own::new(),
             retries: Retries::default(),

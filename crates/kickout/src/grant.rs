@@ -12,10 +12,10 @@ use crate::{
     gate::Pass,
     handout::Handout,
     ident::{Generation, NodeId, SessionId, SessionKey},
-    live::{Incarnation, Live, Phase},
+    lease::Incarnation,
+    live::{Live, Phase},
     login::{Denied, Login, LoginOutcome, RUNS, Run, denied, overtaken},
     logout::Grant,
-    nodes::Standing,
     offline::Code,
     policy::Idle,
     record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
@@ -95,7 +95,12 @@ impl Run {
             mut record,
             ..
         } = inner.directory.read(uid).await?;
-        if let Some(left) = self.forgotten_for(own, version.is_none()).await? {
+        let forgotten_for = match version {
+            // The account is new, or the store has forgotten it.
+            None => inner.nodes.forgotten_for().await?,
+            Some(_) => inner.history.silent_for(),
+        };
+        if let Some(left) = forgotten_for {
             let retry_after = left + jitter(SPREAD);
             return Ok(Step::Answer(LoginOutcome::Busy { retry_after }));
         }
@@ -236,19 +241,6 @@ impl Run {
 }
 
 impl Run {
-    /// For how long no login may go by the directory, because sessions may be missing from it. An
-    /// account without a record is new, or it was forgotten: then so was this node's own lease.
-    async fn forgotten_for(&self, own: &Incarnation, is_new: bool) -> Result<Option<Duration>> {
-        let inner = &self.inner;
-        if is_new && inner.silent_for().is_none() {
-            let standing = inner.nodes.ask(&inner.node, own.boot).await?;
-            if standing == Standing::Dead {
-                inner.forgotten("the store knows nothing of this node's lease");
-            }
-        }
-        Ok(inner.silent_for())
-    }
-
     fn write_given_up(&self, guard: &Guard, why: &str) {
         let events = &self.inner.events;
         events.emit(Transition::WriteGivenUp, |event| {

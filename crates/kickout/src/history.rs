@@ -1,18 +1,28 @@
 //! The store's history, as this node knows it. A store that restarts empty, or fails over to a
 //! replica that lagged behind, has forgotten sessions that are alive. Until every node has noticed
-//! it and has written its sessions again, nobody is let in on the word of such a directory.
+//! it and has written its sessions again, nobody is let in, and no node is taken for dead, on the
+//! word of such a directory.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use distlock_core::{Epoch, Moment};
+use distlock_core::{Clock, Epoch, Moment};
+use tokio::sync::Notify;
 
-use crate::flow::Inner;
+use crate::ident::NodeId;
 
-#[derive(Debug, Default)]
-pub(crate) struct History(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct History {
+    node: NodeId,
+    /// Within a node lease every node has noticed that the history is another one, and has written
+    /// its sessions again, or has ended them.
+    node_lease: Duration,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    forgot: Notify,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -22,38 +32,45 @@ struct State {
 }
 
 impl History {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(node: NodeId, node_lease: Duration, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            node,
+            node_lease,
+            clock,
+            state: Mutex::default(),
+            forgot: Notify::new(),
+        }
     }
-}
 
-impl Inner {
-    /// The node's lease says this of the store's history. Answers whether it is another one than
-    /// before.
-    pub(crate) fn met(&self, epoch: Epoch) -> bool {
-        let mut state = self.history.state();
-        let other = state.epoch.as_ref() != Some(&epoch);
-        let first = state.epoch.replace(epoch).is_none();
-        drop(state);
-        if other && !first {
+    /// The node's lease says this of the store's history.
+    pub(crate) fn met(&self, epoch: Epoch) {
+        let before = self.state().epoch.replace(epoch.clone());
+        if before.is_some_and(|before| before != epoch) {
             self.forgotten("the store's history is another one");
         }
-        other
     }
 
-    /// The store may have forgotten sessions. Within a node lease every node has met it, and has
-    /// written its sessions again, or has ended them.
+    /// The store may have forgotten sessions.
     pub(crate) fn forgotten(&self, why: &'static str) {
-        let until = self.clock.now() + self.timers.node_lease;
-        self.history.state().silent = Some(until);
-        let no_logins_for = self.timers.node_lease;
+        let no_logins_for = self.node_lease;
+        self.state().silent = Some(self.clock.now() + no_logins_for);
+        self.forgot.notify_one();
         tracing::warn!(node = %self.node, ?no_logins_for, "{why}: sessions may be missing from the directory");
     }
 
     /// For how long nothing may be granted.
     pub(crate) fn silent_for(&self) -> Option<Duration> {
-        let until = self.history.state().silent?;
+        let until = self.state().silent?;
         let left = until.since(self.clock.now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// Waits until the store has forgotten something. For one waiter.
+    pub(crate) async fn has_forgotten(&self) {
+        self.forgot.notified().await;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -84,6 +84,7 @@ mod history;
 mod ident;
 mod idle;
 mod kick;
+mod lease;
 mod live;
 mod login;
 mod logout;

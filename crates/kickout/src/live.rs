@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{LockWatch, Moment, micros};
+use distlock_core::{Moment, micros};
 use tokio::sync::{mpsc, watch};
 
 use crate::{
     handout::Handout,
-    ident::{Boot, Class, Device, Generation, SessionKey, Uid},
+    ident::{Class, Device, Generation, SessionKey, Uid},
+    lease::Incarnation,
     meters,
     offline::{Code, Offline},
     record::{Slot, SlotEntry, UserRecord},
@@ -21,13 +22,6 @@ use crate::{
 
 /// Messages that may wait for one session.
 const QUEUE: usize = 64;
-
-/// One incarnation of this node: its boot number and the lease that makes it one.
-#[derive(Clone, Debug)]
-pub(crate) struct Incarnation {
-    pub(crate) boot: Boot,
-    pub(crate) lease: LockWatch,
-}
 
 /// Where a session stands. It only moves downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

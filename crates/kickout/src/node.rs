@@ -1,4 +1,6 @@
-//! This node's own lease: taken at the start, watched, and taken anew after a loss, under a higher boot number.
+//! This node's own lease: taken at the start, watched, and taken anew after a loss. Where the store
+//! has forgotten it, the incarnation goes on; otherwise its sessions end, and the node comes back
+//! under a higher boot number.
 
 use std::{
     collections::HashMap,
@@ -9,14 +11,14 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Capabilities, Guard, Result};
+use distlock_core::{Capabilities, Guard, LossReason, Result};
 use tokio::sync::watch;
 
 use crate::{
     event::Transition,
     flow::Inner,
     ident::{Boot, SessionId},
-    live::Incarnation,
+    lease::{Incarnation, Lease},
     nodes::{NodeMeta, NodeState},
     offline::{Code, Offline},
     wait::{jitter, within},
@@ -67,18 +69,38 @@ impl Own {
     }
 
     fn end(&self) {
-        self.present.send_replace(None);
+        if let Some(own) = self.present.send_replace(None) {
+            own.lease.give_up();
+        }
     }
 }
 
 impl Inner {
-    /// Takes the node's lease. A predecessor that died holds it for a while, so this waits for that long.
+    /// Takes the node's lease, as a new incarnation.
     pub(crate) async fn join(&self) -> Result<Guard> {
+        let guard = self.take_lease(None).await?;
+        let boot = Boot::new(guard.token().get());
+        self.events.set_boot(boot);
+        self.own.become_one(Incarnation {
+            boot,
+            lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
+        });
+        self.enlist_now().await;
+        self.events.emit(Transition::NodeUp, |event| {
+            event.token = Some(boot.get());
+        });
+        Ok(guard)
+    }
+
+    /// Takes the node's lease, for the incarnation `boot` if there is one. A predecessor that died
+    /// holds it for a while, so this waits for that long.
+    async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
         let meta = NodeMeta {
             addr: self.advertise.clone(),
             state: NodeState::Up,
             front: self.front.clone(),
             policy: Some(self.policy.to_string()),
+            boot,
         };
         let meta = serde_json::to_string(&meta).map_err(|error| {
             distlock_core::Error::new(
@@ -112,23 +134,52 @@ impl Inner {
             taken = taking => taken?,
             never = say_why => never,
         };
-        self.met(guard.fence().epoch);
-        let boot = Boot::new(guard.token().get());
-        self.events.set_boot(boot);
-        self.own.become_one(Incarnation {
-            boot,
-            lease: guard.watch(),
-        });
-        if let Err(error) = self.enlist(boot).await {
-            tracing::warn!(node = %self.node, %error, "the node is put on the roster later");
-        }
-        self.events.emit(Transition::NodeUp, |event| {
-            event.token = Some(boot.get());
-        });
+        self.history.met(guard.fence().epoch);
         Ok(guard)
     }
 
-    /// Holds the lease until the flow stops. A lost lease ends every session; then the node comes back as a new incarnation.
+    async fn enlist_now(&self) {
+        if let Err(error) = self.enlist().await {
+            tracing::warn!(node = %self.node, %error, "the node is put on the roster later");
+        }
+    }
+
+    /// Takes a lease again that the store has forgotten, together with the directory: no node lets
+    /// anybody in until all of it is written again, so the sessions go on. `None` where it was lost
+    /// otherwise, or cannot be taken again before its deadline.
+    async fn take_again(&self, reason: LossReason) -> Option<Guard> {
+        let own = self.own.now()?;
+        let forgot = match reason {
+            LossReason::HistoryChanged => true,
+            // By hand, or by somebody who has emptied the whole store.
+            LossReason::Removed => {
+                let roster = self.directory.roster();
+                let roster = within(&*self.clock, self.timers.peer_deadline, roster).await;
+                roster.is_some_and(|roster| roster.is_ok_and(|it| !it.has(&self.node, own.boot)))
+            }
+            _ => false,
+        };
+        if !forgot {
+            return None;
+        }
+        self.history
+            .forgotten("the store has lost this node's lease");
+        let taking = self.take_lease(Some(own.boot));
+        match within(&*self.clock, own.lease.remaining(), taking).await? {
+            Ok(guard) => {
+                own.lease.goes_on(guard.watch());
+                self.enlist_now().await;
+                Some(guard)
+            }
+            Err(error) => {
+                tracing::warn!(node = %self.node, %error, "node cannot take its lease again");
+                None
+            }
+        }
+    }
+
+    /// Holds the lease until the flow stops. A lost lease ends every session, unless the store has forgotten it; then the node
+    /// comes back as a new incarnation.
     pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
         loop {
             let reason = tokio::select! {
@@ -136,6 +187,10 @@ impl Inner {
                 () = self.stop.cancelled() => break,
                 reason = guard.lost() => reason,
             };
+            if let Some(again) = self.take_again(reason).await {
+                guard = again;
+                continue;
+            }
             self.fence(&reason.to_string()).await;
             drop(guard);
             guard = loop {

@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, Locker, Moment, Result};
+use distlock_core::{Clock, Error, ErrorKind, HolderInfo, Locker, Moment, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    history::History,
     ident::{Boot, NodeId},
     peers::NodeAddress,
 };
@@ -31,6 +32,19 @@ pub(crate) struct NodeMeta {
     /// Its policy, so that others notice when theirs is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
+    /// Its incarnation, where that is not the lease's token: the store had forgotten the lease, and
+    /// the node has taken it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) boot: Option<Boot>,
+}
+
+/// What a lease says of its node: the incarnation, and the rest where it can be read.
+pub(crate) fn read_lease(holder: &HolderInfo) -> (Option<Boot>, Option<NodeMeta>) {
+    let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
+    let meta = meta.and_then(std::result::Result::ok);
+    let named = meta.as_ref().and_then(|meta| meta.boot);
+    let token = holder.token.map(|token| Boot::new(token.get()));
+    (named.or(token), meta)
 }
 
 /// Whether a node takes logins.
@@ -55,6 +69,8 @@ pub(crate) enum Standing {
 
 #[derive(Debug)]
 pub(crate) struct Nodes {
+    own: NodeId,
+    history: Arc<History>,
     locker: Locker,
     clock: Arc<dyn Clock>,
     fresh: Duration,
@@ -70,8 +86,16 @@ struct Known {
 }
 
 impl Nodes {
-    pub(crate) fn new(locker: Locker, clock: Arc<dyn Clock>, node_lease: Duration) -> Self {
+    pub(crate) fn new(
+        own: NodeId,
+        history: Arc<History>,
+        locker: Locker,
+        clock: Arc<dyn Clock>,
+        node_lease: Duration,
+    ) -> Self {
         Self {
+            own,
+            history,
             locker,
             clock,
             fresh: FRESH.min(node_lease / 20),
@@ -89,35 +113,34 @@ impl Nodes {
         self.ask(node, boot).await
     }
 
-    /// As [`standing`](Self::standing), always asking the store.
-    pub(crate) async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+    async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
         let asked = self.clock.now();
         let info = self.locker.inspect(node.lock()?).await?;
-        let up = match info.held {
+        let up = match info.held.as_ref().map(read_lease) {
             None => None,
-            Some(holder) => {
-                let token = holder.token.map(|token| Boot::new(token.get()));
-                let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
-                match (token, meta) {
-                    (Some(boot), Some(Ok(meta))) => Some(NodeAddress {
-                        node: node.clone(),
-                        boot,
-                        addr: meta.addr,
-                    }),
-                    // Somebody else holds its name.
-                    (Some(other), _) if other != boot => None,
-                    // It lives, and what it says of itself is for another version: that is not "dead".
-                    _ => {
-                        return Err(Error::new(
-                            ErrorKind::Corrupt,
-                            format!(
-                                "the lease of node {node} is held, and says nothing that can be read"
-                            ),
-                        ));
-                    }
-                }
+            Some((Some(boot), Some(meta))) => Some(NodeAddress {
+                node: node.clone(),
+                boot,
+                addr: meta.addr,
+            }),
+            // Somebody else holds its name.
+            Some((Some(other), _)) if other != boot => None,
+            // It lives, and what it says of itself is for another version: that is not "dead".
+            Some(_) => {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("the lease of node {node} is held, and says nothing that can be read"),
+                ));
             }
         };
+        if up.is_none() && self.forgotten_for().await?.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the store has forgotten something: whether node {node} lives is not known"
+                ),
+            ));
+        }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.contains_key(node) {
             // Where nodes come under ever new names, those of long ago must not be kept. Asking once more finds them dead.
@@ -137,6 +160,19 @@ impl Nodes {
         known.dead = known.dead.max(Some(dead));
         known.up = up.map(|up| (up, asked));
         Ok(known.standing(boot).unwrap_or(Standing::Dead))
+    }
+
+    /// For how long it means nothing that something is missing from the store. A store that has
+    /// forgotten all of it knows nothing of this node's own lease.
+    pub(crate) async fn forgotten_for(&self) -> Result<Option<Duration>> {
+        if self.history.silent_for().is_none() {
+            let own = self.locker.inspect(self.own.lock()?).await?;
+            if own.held.is_none() {
+                let why = "the store knows nothing of this node's lease";
+                self.history.forgotten(why);
+            }
+        }
+        Ok(self.history.silent_for())
     }
 
     /// Forgets that a node was alive, so that the next question goes to the store.
@@ -161,11 +197,14 @@ impl Nodes {
 
 impl Known {
     fn standing(&self, boot: Boot) -> Option<Standing> {
-        if self.dead.is_some_and(|dead| boot <= dead) {
-            return Some(Standing::Dead);
+        // First: numbers begin anew where a store was made anew.
+        if let Some((up, _)) = &self.up
+            && up.boot == boot
+        {
+            return Some(Standing::Up(up.clone()));
         }
-        let (up, _) = self.up.as_ref()?;
-        (up.boot == boot).then(|| Standing::Up(up.clone()))
+        let dead = self.dead.is_some_and(|dead| boot <= dead);
+        dead.then_some(Standing::Dead)
     }
 }
 
@@ -181,7 +220,15 @@ mod tests {
         let memory = Memory::default();
         let locker = Store::new(memory.lock(), memory.records()).locker();
         let clock = ManualClock::new();
-        let nodes = Nodes::new(locker, Arc::new(clock.clone()), Duration::from_secs(9));
+        let own = NodeId::new("n1").unwrap();
+        let _lease = locker
+            .lock_named(&own.lock().unwrap())
+            .acquire()
+            .await
+            .unwrap();
+        let (lease, nodes_clock) = (Duration::from_secs(9), Arc::new(clock.clone()));
+        let history = History::new(own.clone(), lease, nodes_clock.clone());
+        let nodes = Nodes::new(own, Arc::new(history), locker, nodes_clock, lease);
         for pod in 0..100 {
             let pod = NodeId::new(format!("pod-{pod}")).unwrap();
             for _ in 0..2 {

@@ -13,7 +13,7 @@ use crate::{
     drain::NodeInfo,
     flow::Inner,
     ident::{Boot, NodeId},
-    nodes::{NodeMeta, NodeState},
+    nodes::{NodeState, read_lease},
 };
 
 /// The incarnations that are, or were and may have left something behind.
@@ -66,6 +66,11 @@ impl Roster {
         was
     }
 
+    pub(crate) fn has(&self, node: &NodeId, boot: Boot) -> bool {
+        let boots = self.nodes.get(node);
+        boots.is_some_and(|boots| boots.contains(&boot))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -105,18 +110,20 @@ impl Inner {
         }
     }
 
-    /// Puts this incarnation on the roster, and with it the nodes that hold a lease: those of the
-    /// version before do not do it themselves.
-    pub(crate) async fn enlist(&self, own: Boot) -> Result<()> {
-        let mut there = vec![(self.node.clone(), own)];
+    /// Puts the nodes that hold a lease on the roster: this one, and with it those of the version
+    /// before, which do not do it themselves.
+    pub(crate) async fn enlist(&self) -> Result<()> {
+        let mut there = Vec::new();
         for lock in self.locker.list("node/").await? {
             let name = lock.name.as_str().strip_prefix("node/").map(NodeId::new);
-            let Some(holder) = lock.held else {
+            let Some((boot, meta)) = lock.held.as_ref().map(read_lease) else {
                 continue;
             };
-            if let (Some(Ok(node)), Some(token)) = (name, holder.token) {
-                self.compare_policy(&node, holder.meta.as_deref());
-                there.push((node, Boot::new(token.get())));
+            if let (Some(Ok(node)), Some(boot)) = (name, boot) {
+                if let Some(policy) = meta.and_then(|meta| meta.policy) {
+                    self.compare_policy(&node, &policy);
+                }
+                there.push((node, boot));
             }
         }
         let enlisting = self.directory.update_roster(|roster| {
@@ -138,7 +145,7 @@ impl Inner {
         if let Some(own) = self.own.now().map(|own| own.boot)
             && !there.contains(&(self.node.clone(), own))
         {
-            self.enlist(own).await?;
+            self.enlist().await?;
         }
         Ok(self.dead_among(there, self.timers.lock_ttl).await)
     }
@@ -156,11 +163,9 @@ impl Inner {
             let (node, Some(holder)) = looked? else {
                 continue;
             };
-            let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
-            let (Some(token), Some(Ok(meta))) = (holder.token, meta) else {
+            let (Some(boot), Some(meta)) = read_lease(&holder) else {
                 continue;
             };
-            let boot = Boot::new(token.get());
             let draining = marks.get(&node).is_some_and(|mark| mark.boot == boot);
             nodes.push(NodeInfo {
                 boot,
@@ -183,12 +188,9 @@ impl Inner {
 
     /// Names a node whose policy is another one: the two would decide differently about the same
     /// account.
-    fn compare_policy(&self, other: &NodeId, meta: Option<&str>) {
-        let meta = meta.and_then(|meta| serde_json::from_str::<NodeMeta>(meta).ok());
+    fn compare_policy(&self, other: &NodeId, policy: &str) {
         let own = self.policy.to_string();
-        if let Some(policy) = meta.and_then(|meta| meta.policy)
-            && policy != own
-        {
+        if policy != own {
             tracing::error!(
                 node = %self.node, policy = own, %other, others_policy = policy,
                 "nodes of one store have different policies"

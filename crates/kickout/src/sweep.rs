@@ -19,7 +19,8 @@ use crate::{
     event::Transition,
     flow::Inner,
     ident::{Boot, NodeId, SessionKey, Uid},
-    live::{Incarnation, Phase},
+    lease::Incarnation,
+    live::Phase,
     nodes::Standing,
     record::UserRecord,
     wait::jitter,
@@ -171,7 +172,7 @@ impl Inner {
         }
         // When this node has started, and after a failover, which may have brought back sessions
         // that had ended.
-        let epoch = Some(own.lease.fence().epoch);
+        let epoch = own.lease.epoch();
         if progress.epoch != epoch {
             progress.epoch = epoch;
             progress.begin(Haste::Some);

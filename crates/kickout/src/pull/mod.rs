@@ -13,7 +13,7 @@ use distlock_core::{Error, Result};
 use crate::{
     flow::Inner,
     ident::{SessionId, Uid},
-    live::Incarnation,
+    lease::Incarnation,
 };
 
 use owed::Owed;
@@ -25,7 +25,7 @@ struct Memory {
     cursor: Option<SessionId>,
     /// What this round found to write, and what those before could not.
     owed: Vec<Owed>,
-    /// The last round failed, or the store's history is another: it was away, and may have forgotten something.
+    /// The last round failed, or the store has forgotten something: all sessions are compared.
     store_was_away: bool,
 }
 
@@ -37,6 +37,7 @@ impl Inner {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
+                () = self.history.has_forgotten() => {}
                 () = self.clock.sleep(self.timers.tick()) => {}
             }
             let Some(own) = self.own.now() else {
@@ -60,7 +61,10 @@ impl Inner {
     /// write that fails is no failure of the round, because somebody may keep its row locked; a read that fails is the store's.
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
         // A failover may be over before any request has failed.
-        memory.store_was_away |= self.met(own.lease.fence().epoch);
+        if let Some(epoch) = own.lease.epoch() {
+            self.history.met(epoch);
+        }
+        memory.store_was_away |= self.history.silent_for().is_some();
         let compared = self.compare_sessions(memory).await;
         let written;
         (memory.owed, written) = self.write_owed(mem::take(&mut memory.owed)).await;

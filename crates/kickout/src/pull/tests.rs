@@ -24,6 +24,7 @@ use crate::{
     directory::AT_ONCE,
     flow::KickOut,
     ident::{Class, Device, NodeId},
+    lease::Lease,
     login::{Login, LoginOutcome},
     session::Session,
 };
@@ -314,7 +315,7 @@ async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
     let lease = locker.lock("node/n1").acquire().await.unwrap();
     let after = Incarnation {
         boot: own.boot,
-        lease: lease.watch(),
+        lease: Lease::new(kick.inner.clock.clone(), lease.watch()),
     };
     kick.inner.round(&after, &mut rounds).await.unwrap();
     assert_named(&kick, &sessions).await;
