@@ -297,6 +297,18 @@ fn read(frame: &Value) -> Option<(What, Option<State>)> {
             )
         }
         "error" if frame["code"] == "superseded" => (What::Refused, None),
+        "error" if frame["id"].is_string() => {
+            let outcome = frame["code"].as_str().unwrap().to_owned();
+            let (id, devices) = (id(), None);
+            (
+                What::Outcome {
+                    id,
+                    outcome,
+                    devices,
+                },
+                None,
+            )
+        }
         "error" if frame["code"] == "unavailable" => {
             (What::Busy, Some(State::Out("unavailable".into())))
         }

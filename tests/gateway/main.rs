@@ -9,7 +9,7 @@
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
 //! | `steps.rs` | each step of a takeover fails once |
 //! | `idle.rs` | what nodes cost while nothing happens |
-//! | `messages.rs` | acknowledged messages, and accounts with several devices |
+//! | `messages.rs`, `senders.rs` | acknowledged messages, and accounts with several devices; who may send |
 //! | `machine.rs` | how late a busy machine is, on top of the documented slack |
 //! | `matrix.rs` | which scenario runs over which store, and why the others do not |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
@@ -34,6 +34,7 @@ mod page;
 mod profiles;
 mod saboteur;
 mod scenarios;
+mod senders;
 mod servers;
 mod settle;
 mod sqlite;

@@ -121,7 +121,7 @@ fn acks() -> Hello {
 }
 
 impl World {
-    fn id(&self, id: &str) -> String {
+    pub(crate) fn id(&self, id: &str) -> String {
         format!("{}-{id}", self.name)
     }
 

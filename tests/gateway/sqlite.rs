@@ -1,7 +1,7 @@
 //! The scenarios over a SQLite file. Those that need a server, or stop a node, are left out: the
 //! table in `matrix.rs` says why.
 
-use crate::{messages, orders, profiles, scenarios, steps, world::World};
+use crate::{messages, orders, profiles, scenarios, senders, steps, world::World};
 
 macro_rules! scenarios {
     ($($test:ident: $world:ident => $play:expr;)+) => {$(
@@ -36,6 +36,7 @@ scenarios! {
     idle_goes_first: world => orders::idle_goes_first(world);
     acknowledged: world => messages::acknowledged(world);
     several_devices: world => messages::several_devices(world);
+    strangers: world => senders::strangers(world);
     each_step_once: world => steps::each_step_once(world);
     slow_profiles: world => profiles::slow_profiles(world);
 }

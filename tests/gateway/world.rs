@@ -28,6 +28,8 @@ use crate::{
 
 /// For anything that has no reason to take long, on a machine that is busy with other tests.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// With which servers send.
+pub(crate) const SEND_TOKEN: &str = "servers show this when they send";
 const KEY: &str = "a key that is long enough for HS256";
 
 /// What a scenario plays in.
@@ -181,6 +183,7 @@ impl World {
             .args(["--peer-advertise", &wire.address().to_string()])
             .env("DISTLOCK_BACKEND", &url)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .env("DISTLOCK_GATEWAY_SEND_TOKEN", SEND_TOKEN)
             .env("DISTLOCK_LOG", "warn")
             .env("HOME", self.home.path())
             .current_dir(self.home.path());

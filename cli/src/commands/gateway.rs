@@ -76,10 +76,9 @@ struct Node {
 
 const RUN_EXAMPLES: &str = "\
 Secrets:
-  token_key, token_key_also, admin_token, send_token and profile_token are read from the
-  configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY, DISTLOCK_GATEWAY_TOKEN_KEY_ALSO,
-  DISTLOCK_GATEWAY_ADMIN_TOKEN, DISTLOCK_GATEWAY_SEND_TOKEN and DISTLOCK_GATEWAY_PROFILE_TOKEN:
-  flags can be seen by everybody on the host
+  token_key, token_key_also, admin_token, send_token, profile_token and may_send_token are read
+  from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so on: flags can be seen by
+  everybody on the host
 
 Examples:
   export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
@@ -338,12 +337,13 @@ fn stdin_ends() -> oneshot::Receiver<()> {
 }
 
 /// Never as flags: those can be seen by everybody on the host.
-const SECRETS: [&str; 5] = [
+const SECRETS: [&str; 6] = [
     "token_key",
     "token_key_also",
     "admin_token",
     "send_token",
     "profile_token",
+    "may_send_token",
 ];
 
 fn variable(key: &str) -> String {

@@ -89,7 +89,8 @@ pub enum What {
     Outcome {
         /// The message.
         id: String,
-        /// `delivered`, `written`, `stored` or `failed`.
+        /// `delivered`, `written`, `stored` or `failed`; or the code of the error by which it was
+        /// refused, and then it went nowhere.
         outcome: String,
         /// And for each device, where the client was told.
         #[serde(default)]

@@ -110,6 +110,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             ["delivered"] => message.received == 1,
             ["written"] => message.devices.is_some(),
             ["stored" | "failed"] => true,
+            ["throttled" | "not_allowed"] => message.received == 0 && message.kept.is_none(),
             _ => false,
         };
         scene.report.expect(I18, reported, || {

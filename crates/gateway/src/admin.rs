@@ -25,13 +25,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use audit::Actor;
 pub(crate) use audit::Audit;
-pub(crate) use send::Sender;
 
 use crate::{
     config::Secret,
     front::line::{LineHandle, LineListener},
     health::health,
     page::{self, Page},
+    sender::Sender,
 };
 
 /// Longest reason in bytes.

@@ -26,8 +26,8 @@
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! [`run`] does all of it in one call, with a closure for the announcement; [`Gateway::builder`] takes a store for messages and
-//! a check of accounts of your own. What clients and nodes say to each other is in
+//! [`run`] does all of it in one call, with a closure for the announcement; [`Gateway::builder`] takes a store for messages, a
+//! check of accounts and one of messages of your own. What clients and nodes say to each other is in
 //! proto/README.md.
 //!
 //! # Map
@@ -35,7 +35,8 @@
 //! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what clients see (`machine` is one
 //! connection from its first frame to its end, behind `ws` and `tcp` alike); `peer` what nodes ask of each other; `admin` the
 //! admin HTTP and `page` the live page beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in;
-//! `profiles` the service that is asked about each login.
+//! `profiles` and `may_send` the services that are asked about each login and each message, and `web` how; `sender` the messages
+//! of the program's own servers.
 //!
 //! # What holds
 //!
@@ -50,16 +51,20 @@ mod config;
 mod front;
 mod health;
 mod inbox;
+mod may_send;
 mod metering;
 mod node;
 mod page;
 mod peer;
 mod profiles;
+mod sender;
 mod token;
+mod web;
 
 pub use config::{GatewayConfig, Secret};
 pub use distlock_kickout::{Event, Uid};
 pub use inbox::{OfflineStore, RecordsInbox};
+pub use may_send::{MaySend, Permission};
 pub use metering::install_metrics;
 pub use node::{Builder, Gateway, Ready, run};
 pub use token::{Claims, TokenKey, mint, mint_for_class};

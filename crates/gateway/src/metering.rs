@@ -61,6 +61,11 @@ pub(crate) fn show() {
         metrics::Unit::Seconds,
         "Answers about profiles"
     );
+    metrics::describe_histogram!(
+        "distlock_may_send_seconds",
+        metrics::Unit::Seconds,
+        "Answers about who may send to whom"
+    );
     metrics::describe_gauge!("distlock_build_info", "1, with the version of this node");
     metrics::gauge!("distlock_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }

@@ -9,7 +9,7 @@ use tokio::{net::TcpListener, sync::broadcast, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    admin::{Admin, Audit, Sender, serve_admin},
+    admin::{Admin, Audit, serve_admin},
     config::{GatewayConfig, invalid},
     front::{
         Front, Limits,
@@ -17,10 +17,13 @@ use crate::{
         serve_tcp, serve_websocket,
     },
     inbox::{OfflineStore, RecordsInbox},
+    may_send::{MaySend, WebMaySend},
     metering,
     page::Page,
     peer::{GrpcPeers, serve_peers},
     profiles::WebProfiles,
+    sender::Sender,
+    web::WebService,
 };
 
 /// How often the metrics recorder tidies up.
@@ -89,6 +92,7 @@ pub struct Builder {
     store: Store,
     offline: Arc<dyn OfflineStore>,
     profiles: Option<Arc<dyn Profiles>>,
+    may_send: Option<Arc<dyn MaySend>>,
 }
 
 impl Builder {
@@ -104,10 +108,17 @@ impl Builder {
         self
     }
 
+    /// What is asked about each message of a client, instead of the service at `may_send_url`.
+    pub fn may_send(mut self, may_send: Arc<dyn MaySend>) -> Self {
+        self.may_send = Some(may_send);
+        self
+    }
+
     /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
     ///
     /// # Errors
-    /// As [`Gateway::start`]. [`ErrorKind::InvalidConfig`] as well when there are two answers to who is asked about an account.
+    /// As [`Gateway::start`]. [`ErrorKind::InvalidConfig`] as well when there are two answers to who is asked about an account,
+    /// or about a message.
     ///
     /// # Cancel safety
     /// As [`Gateway::start`].
@@ -117,6 +128,7 @@ impl Builder {
             store,
             offline,
             profiles,
+            may_send,
         } = self;
         config.validate()?;
         let key = config.key()?;
@@ -155,15 +167,15 @@ impl Builder {
             .route(config.route)
             .timers(timers)
             .peers(Arc::new(peers));
-        let web = WebProfiles::configured(&config, &node, &clock)?;
-        let profiles = match (profiles, web) {
-            (Some(_), Some(_)) => {
-                let says = "is set, and the program that embeds the node asks somebody itself";
-                return Err(invalid("profile_url", says));
-            }
-            (Some(own), None) => Some(own),
-            (None, web) => web.map(|web| Arc::new(web) as Arc<dyn Profiles>),
-        };
+        let (what, metric) = ("profile service", "distlock_profile_seconds");
+        let web = WebService::configured(what, metric, &config.profile_service(), &clock)?;
+        let web = web.map(|web| WebProfiles::new(web, node.clone()));
+        let web = web.map(|web| Arc::new(web) as Arc<dyn Profiles>);
+        let profiles = one_of("profile_url", profiles, web)?;
+        let (what, metric) = ("may-send service", "distlock_may_send_seconds");
+        let web = WebService::configured(what, metric, &config.may_send_service(), &clock)?;
+        let web = web.map(|web| Arc::new(WebMaySend::new(web)) as Arc<dyn MaySend>);
+        let may_send = one_of("may_send_url", may_send, web)?;
         if let Some(profiles) = profiles {
             kick = kick.profiles(profiles);
         }
@@ -179,6 +191,7 @@ impl Builder {
             clock: Arc::clone(&clock),
             inbox: offline,
             limits: Arc::new(Limits::of(&config, &clock)),
+            may_send,
             heartbeat: config.heartbeat,
             grace: config.grace,
             login_timeout: config.login_timeout,
@@ -216,7 +229,17 @@ impl Builder {
         };
         let mut servers = JoinSet::new();
         let token_key = key.clone();
-        let serving = serve_peers(kick.clone(), key, peer_lines(peer.0), stop.child_token());
+        let sender = Sender {
+            front: shared.clone(),
+            token: config.send_token.map(Arc::new),
+        };
+        let serving = serve_peers(
+            kick.clone(),
+            key,
+            sender.clone(),
+            peer_lines(peer.0),
+            stop.child_token(),
+        );
         servers.spawn(async move { serving.await.map_err(|error| broke("peer_listen", error)) });
         let admin_state = Admin {
             kick: kick.clone(),
@@ -224,10 +247,6 @@ impl Builder {
             audit: Audit::new(ready.node.clone(), store.records(), Arc::clone(&clock)),
             metrics: metrics.clone(),
             token: config.admin_token.map(Arc::new),
-        };
-        let sender = Sender {
-            front: shared.clone(),
-            token: config.send_token.map(Arc::new),
         };
         let page = Page {
             kick: kick.clone(),
@@ -283,6 +302,7 @@ impl Gateway {
             config,
             store,
             profiles: None,
+            may_send: None,
         }
     }
 
@@ -356,6 +376,17 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         self.stop.cancel();
         self.cut.cancel();
+    }
+}
+
+/// Who is asked: the embedder's own, or the service that `key` names.
+fn one_of<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Option<T>> {
+    match (own, web) {
+        (Some(_), Some(_)) => {
+            let says = "is set, and the program that embeds the node asks somebody itself";
+            Err(invalid(key, says))
+        }
+        (own, web) => Ok(own.or(web)),
     }
 }
 

@@ -6,7 +6,11 @@ use std::{fs, path::Path};
 fn generated_code_is_current() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let protos = root.join("../../proto");
-    let descriptors = protox::compile(["distlock/v1/peer.proto"], [&protos]).unwrap();
+    let descriptors = protox::compile(
+        ["distlock/v1/messages.proto", "distlock/v1/peer.proto"],
+        [&protos],
+    )
+    .unwrap();
     let out = tempfile::tempdir().unwrap();
     tonic_prost_build::configure()
         .out_dir(out.path())

@@ -46,6 +46,23 @@ fn a_message_that_comes_twice_or_gets_lost() {
 }
 
 #[test]
+fn a_refused_message_that_goes_somewhere() {
+    let id = || "m1".to_owned();
+    let mut play = first();
+    play.client(1, What::Sent { id: id(), to: None }).client(
+        1,
+        What::Outcome {
+            id: id(),
+            outcome: "not_allowed".into(),
+            devices: None,
+        },
+    );
+    assert!(play.check().is_clean(), "{}", play.check());
+    play.client(1, What::Message { id: id() });
+    assert_eq!(play.violated(), [I18]);
+}
+
+#[test]
 fn a_kept_message_that_is_handed_out_again() {
     let got = || What::Message { id: "m".into() };
     let mut play = first();

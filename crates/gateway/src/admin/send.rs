@@ -1,7 +1,4 @@
-//! Messages of the program's own servers, which need no session: `POST /v1/send`, with a right of
-//! its own. Whoever has that can send, and nothing else.
-
-use std::sync::Arc;
+//! Servers that send messages: `POST /v1/send`.
 
 use axum::{
     Json, Router,
@@ -18,16 +15,9 @@ use uuid::Uuid;
 
 use super::{Failed, Given, let_in, refused};
 use crate::{
-    config::Secret,
-    front::{DeviceOutcome, Front, Outcome, send},
+    front::{DeviceOutcome, Outcome},
+    sender::{NoRight, Sender},
 };
-
-#[derive(Clone)]
-pub(crate) struct Sender {
-    pub(crate) front: Front,
-    /// Nobody may send unless it is set.
-    pub(crate) token: Option<Arc<Secret>>,
-}
 
 pub(super) fn routes(sender: Sender) -> Router {
     Router::new()
@@ -56,16 +46,14 @@ struct Answer {
 
 /// Looked at before anything is read.
 async fn authorise(State(sender): State<Sender>, request: Request, next: Next) -> Response {
-    let Some(token) = &sender.token else {
-        let why = "nobody may send: send_token is not set";
-        return refused(StatusCode::FORBIDDEN, why).into_response();
-    };
-    let given = request.headers().get(header::AUTHORIZATION);
-    let given = given.and_then(|value| value.to_str().ok());
-    let given = given.and_then(|value| value.strip_prefix("Bearer "));
-    if !given.is_some_and(|given| token.matches(given)) {
-        let why = "the bearer token of send_token is needed";
-        return refused(StatusCode::UNAUTHORIZED, why).into_response();
+    let shown = request.headers().get(header::AUTHORIZATION);
+    let shown = shown.and_then(|value| value.to_str().ok());
+    if let Err(no) = sender.check_right(shown) {
+        let code = match no {
+            NoRight::Off => StatusCode::FORBIDDEN,
+            NoRight::NotShown => StatusCode::UNAUTHORIZED,
+        };
+        return refused(code, no.why()).into_response();
     }
     let_in(&request);
     next.run(request).await
@@ -81,10 +69,7 @@ async fn accept(
         to_class: sent.to_class,
         ..Message::new(sent.from, sent.body.get())
     };
-    if let Err((_, why)) = send::check(&message, sender.front.max_frame) {
-        return Err(refused(StatusCode::BAD_REQUEST, why));
-    }
-    let fate = send::deliver(&sender.front, &sent.to, &message).await?;
+    let fate = sender.send(&sent.to, &message).await?;
     Ok(Json(Answer {
         id: message.id,
         outcome: fate.outcome,

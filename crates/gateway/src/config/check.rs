@@ -6,7 +6,6 @@ use distlock_core::{Error, ErrorKind, Result};
 use distlock_kickout::NodeId;
 
 use super::{GatewayConfig, Secret};
-use crate::profiles;
 
 /// What every error about a key begins with, directly before the key.
 const PREFIX: &str = "gateway.";
@@ -74,12 +73,8 @@ impl GatewayConfig {
         }
         self.key()?;
         self.named_classes()?;
-        if let Some(url) = &self.profile_url {
-            profiles::address(url.expose())?;
-        }
-        if let Some(token) = &self.profile_token {
-            profiles::bearer(token.expose())?;
-        }
+        self.profile_service().parse()?;
+        self.may_send_service().parse()?;
         for (key, token) in [
             ("admin_token", &self.admin_token),
             ("send_token", &self.send_token),
@@ -103,6 +98,7 @@ impl GatewayConfig {
             ("heartbeat", self.heartbeat, ms(100), hour),
             ("login_timeout", self.login_timeout, ms(100), hour),
             ("profile_timeout", self.profile_timeout, ms(10), hour),
+            ("may_send_timeout", self.may_send_timeout, ms(10), hour),
         ] {
             if value < least || value > most {
                 return Err(invalid(

@@ -97,6 +97,12 @@ impl GatewayConfig {
         ),
         ("profile_token", "bearer token that it is asked with"),
         ("profile_timeout", "longest wait for its answer"),
+        (
+            "may_send_url",
+            "web service that is asked about each message of a client (none unless set)",
+        ),
+        ("may_send_token", "bearer token that it is asked with"),
+        ("may_send_timeout", "longest wait for its answer"),
     ];
 
     /// Sets one key from text, as a flag or an environment variable gives it.
@@ -127,6 +133,8 @@ impl GatewayConfig {
             "token_key_also" => self.token_key_also = Some(Secret::new(value)),
             "profile_url" => self.profile_url = Some(Secret::new(value)),
             "profile_token" => self.profile_token = Some(Secret::new(value)),
+            "may_send_url" => self.may_send_url = Some(Secret::new(value)),
+            "may_send_token" => self.may_send_token = Some(Secret::new(value)),
             _ if self.number_slot(key).is_some() => {
                 let value = number(key, value)?;
                 if let Some(slot) = self.number_slot(key) {
@@ -193,6 +201,7 @@ impl GatewayConfig {
             "heartbeat" => &mut self.heartbeat,
             "login_timeout" => &mut self.login_timeout,
             "profile_timeout" => &mut self.profile_timeout,
+            "may_send_timeout" => &mut self.may_send_timeout,
             _ => return None,
         })
     }

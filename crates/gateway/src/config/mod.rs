@@ -3,6 +3,7 @@
 mod check;
 mod keys;
 mod secret;
+mod service;
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::token::TokenKey;
 
 pub(crate) use check::invalid;
 pub use secret::Secret;
+pub(crate) use service::ServiceSettings;
 
 /// Everything a gateway node is told. Every key has a default except `node` and `token_key`.
 ///
@@ -107,6 +109,14 @@ pub struct GatewayConfig {
     /// Longest wait for its answer.
     #[serde(deserialize_with = "duration")]
     pub profile_timeout: Duration,
+    /// The web service that is asked about each message of a client before it goes anywhere; none unless set. Not shown, since
+    /// it may hold a key.
+    pub may_send_url: Option<Secret>,
+    /// The bearer token that it is asked with.
+    pub may_send_token: Option<Secret>,
+    /// Longest wait for its answer.
+    #[serde(deserialize_with = "duration")]
+    pub may_send_timeout: Duration,
 }
 
 impl Default for GatewayConfig {
@@ -149,6 +159,9 @@ impl Default for GatewayConfig {
             profile_url: None,
             profile_token: None,
             profile_timeout: Duration::from_secs(2),
+            may_send_url: None,
+            may_send_token: None,
+            may_send_timeout: Duration::from_secs(2),
         }
     }
 }
@@ -200,6 +213,24 @@ impl GatewayConfig {
             PolicyName::OnePerClass | PolicyName::NPerClass(_)
         );
         Ok(by_class.then_some(classes))
+    }
+
+    /// The service that is asked about each login.
+    pub(crate) const fn profile_service(&self) -> ServiceSettings<'_> {
+        ServiceSettings {
+            url: ("profile_url", self.profile_url.as_ref()),
+            token: ("profile_token", self.profile_token.as_ref()),
+            timeout: self.profile_timeout,
+        }
+    }
+
+    /// The service that is asked about each message.
+    pub(crate) const fn may_send_service(&self) -> ServiceSettings<'_> {
+        ServiceSettings {
+            url: ("may_send_url", self.may_send_url.as_ref()),
+            token: ("may_send_token", self.may_send_token.as_ref()),
+            timeout: self.may_send_timeout,
+        }
     }
 
     pub(crate) fn timers(&self) -> Timers {

@@ -256,6 +256,8 @@ pub(crate) enum ErrorCode {
     Unavailable,
     /// Too many messages.
     Throttled,
+    /// Who may send to whom does not allow it.
+    NotAllowed,
 }
 
 /// Why a frame was not understood.

@@ -19,7 +19,7 @@ use distlock_core::Clock;
 use distlock_kickout::{Class, KickOut};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{inbox::OfflineStore, token::TokenKey};
+use crate::{inbox::OfflineStore, may_send::MaySend, token::TokenKey};
 use frames::ErrorCode;
 
 pub(crate) use frames::{DeviceOutcome, Outcome};
@@ -37,6 +37,8 @@ pub(crate) struct Front {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inbox: Arc<dyn OfflineStore>,
     pub(crate) limits: Arc<Limits>,
+    /// Who may send to whom; everybody unless set.
+    pub(crate) may_send: Option<Arc<dyn MaySend>>,
     pub(crate) heartbeat: Duration,
     pub(crate) grace: Duration,
     pub(crate) login_timeout: Duration,

@@ -1,19 +1,17 @@
 //! Messages from a client, and those that were kept for it.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use distlock_core::Result;
 use distlock_kickout::{Delivery, Location, Message, Receipt, Session, Uid};
 
 use super::{
     Front,
-    frames::{
-        DeviceOutcome, ErrorCode, Frame, Outbound, Outcome, SendFrame, message_frame, sent_frame,
-    },
+    frames::{DeviceOutcome, ErrorCode, Outbound, Outcome, SendFrame, message_frame, sent_frame},
     machine::within,
     outbox::{Replies, Reply},
 };
-use crate::metering;
+use crate::{may_send::Permission, metering};
 
 /// More than a `message` frame holds beside the body, with a sender and an id of which every character must be escaped.
 const ENVELOPE: usize = 2048;
@@ -77,30 +75,73 @@ pub(super) async fn send(
         to_class: frame.to_class,
         ..Message::new(session.uid().clone(), frame.body.get())
     };
-    let reply = if session.check().is_err() {
-        refuse(&message.id, ErrorCode::Superseded, "the session is over")
-    } else if let Err((code, reason)) = check(&message, front.max_frame) {
-        refuse(&message.id, code, reason)
-    } else if let Err(retry_after) = front.limits.take(session.uid(), &frame.to) {
-        let retry_after_ms = u64::try_from(retry_after.as_millis()).ok();
-        Outbound::Error {
-            code: ErrorCode::Throttled,
-            reason: "too many messages",
+    let reply = match refusal(&front, &session, &frame.to, &message).await {
+        Some(refusal) => Outbound::Error {
+            code: refusal.code,
+            reason: &refusal.reason,
             id: Some(&message.id),
-            retry_after_ms,
+            retry_after_ms: refusal.retry_after_ms,
         }
-        .to_frame()
-    } else {
-        let fate = deliver(&front, &frame.to, &message)
-            .await
-            .unwrap_or_else(|error| {
+        .to_frame(),
+        None => {
+            let fate = deliver(&front, &frame.to, &message).await;
+            let fate = fate.unwrap_or_else(|error| {
                 tracing::warn!(to = %frame.to, %error, "a message could not be delivered");
                 Fate::nobody(Outcome::Failed)
             });
-        sent_frame(&message.id, fate.outcome, &fate.devices, version)
+            sent_frame(&message.id, fate.outcome, &fate.devices, version)
+        }
     };
     // A closed outbox is noticed by the conversation.
     let _ = replies.send(reply.into()).await;
+}
+
+/// Why a message goes nowhere.
+struct Refusal {
+    code: ErrorCode,
+    reason: Cow<'static, str>,
+    retry_after_ms: Option<u64>,
+}
+
+impl Refusal {
+    fn new(code: ErrorCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            reason: reason.into(),
+            retry_after_ms: None,
+        }
+    }
+}
+
+/// Why a client's message goes nowhere, if it does not. What costs most is asked last.
+async fn refusal(front: &Front, session: &Session, to: &Uid, message: &Message) -> Option<Refusal> {
+    if session.check().is_err() {
+        return Some(Refusal::new(ErrorCode::Superseded, "the session is over"));
+    }
+    if let Err((code, reason)) = check(message, front.max_frame) {
+        return Some(Refusal::new(code, reason));
+    }
+    if let Err(retry_after) = front.limits.take(session.uid(), to) {
+        return Some(Refusal {
+            retry_after_ms: u64::try_from(retry_after.as_millis()).ok(),
+            ..Refusal::new(ErrorCode::Throttled, "too many messages")
+        });
+    }
+    let may_send = front.may_send.as_ref()?;
+    match may_send.may_send(session.uid(), to).await {
+        Ok(Permission::Granted) => {}
+        Ok(Permission::Refused(reason)) => {
+            return Some(Refusal::new(ErrorCode::NotAllowed, reason));
+        }
+        Err(error) => {
+            tracing::warn!(%to, %error, "nobody says whether a message may be sent");
+            let reason = "nobody says whether this may be sent";
+            return Some(Refusal::new(ErrorCode::Unavailable, reason));
+        }
+    }
+    // That may have taken its time.
+    let over = session.check().is_err();
+    over.then(|| Refusal::new(ErrorCode::Superseded, "the session is over"))
 }
 
 /// Whether a message may be sent as it is; or what is wrong with it.
@@ -121,17 +162,6 @@ pub(crate) fn check(
 fn is_too_long(message: &Message, max_frame: usize) -> bool {
     message.body.len() + ENVELOPE > max_frame
         && message_frame(message, Some(u64::MAX)).json.len() > max_frame
-}
-
-fn refuse(id: &str, code: ErrorCode, reason: &str) -> Frame {
-    let id = Some(id);
-    Outbound::Error {
-        code,
-        reason,
-        id,
-        retry_after_ms: None,
-    }
-    .to_frame()
 }
 
 /// Delivers a message, or keeps it.

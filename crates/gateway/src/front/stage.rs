@@ -60,6 +60,7 @@ pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
         clock: Arc::clone(&clock),
         inbox,
         limits: Arc::new(Limits::of(&GatewayConfig::default(), &clock)),
+        may_send: None,
         heartbeat: LONG,
         grace: LONG,
         login_timeout: LONG,
@@ -69,7 +70,7 @@ pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
     }
 }
 
-pub(super) async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
+pub(crate) async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
     let device = Device::new("d1").unwrap();
     let login = Login::new(uid.clone(), device, Class::none());
     let LoginOutcome::Admitted(session) = kick.login(login).await.unwrap() else {

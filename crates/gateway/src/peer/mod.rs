@@ -1,6 +1,8 @@
-//! What nodes ask of each other, over gRPC. The definition is proto/distlock/v1/peer.proto.
+//! What is asked of a node over gRPC: by other nodes, and by servers that send messages. The definitions are in
+//! proto/distlock/v1.
 
 mod client;
+mod messages;
 mod server;
 mod wire;
 
@@ -48,9 +50,17 @@ mod tests {
 
     use super::*;
     use crate::{
-        front::line::{LineListener, Places},
+        config::Secret,
+        front::{
+            line::{LineListener, Places},
+            stage,
+        },
+        inbox::RecordsInbox,
+        sender::Sender,
         token::TokenKey,
     };
+
+    const SEND_TOKEN: &str = "a token for those who send";
 
     async fn node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
         node_at(key, Places::new(9, 9), Arc::new(SystemClock)).await
@@ -73,7 +83,11 @@ mod tests {
         };
         let stop = CancellationToken::new();
         let listener = LineListener::new(listener, places, clock, Duration::from_secs(10));
-        let serving = serve_peers(kick.clone(), key.clone(), listener, stop.clone());
+        let sender = Sender {
+            front: stage::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+            token: Some(Arc::new(Secret::new(SEND_TOKEN))),
+        };
+        let serving = serve_peers(kick.clone(), key.clone(), sender, listener, stop.clone());
         tokio::spawn(async move { serving.await.unwrap() });
         (kick, to, stop)
     }
@@ -119,6 +133,70 @@ mod tests {
         );
         let answer = stranger.kick(&to, kick(&to, to.boot)).await;
         assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn servers_send_with_a_right_of_their_own() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (kick, to, stop) = node(&key).await;
+        let anna = Uid::new("anna").unwrap();
+        let session = stage::admitted(&kick, &anna).await;
+        session.logout().await;
+        let channel = tonic::transport::Endpoint::try_from(format!("http://{}", to.addr));
+        let channel = channel.unwrap().connect().await.unwrap();
+        let mut client = v1::messages_client::MessagesClient::new(channel);
+        let good = v1::SendRequest {
+            from: "the shop".into(),
+            to: "anna".into(),
+            body: r#"{"paid": 5}"#.into(),
+            id: Some("m1".into()),
+            ..Default::default()
+        };
+        let mut ask = async |token: &str, request: v1::SendRequest| {
+            let mut request = tonic::Request::new(request);
+            let shown = format!("Bearer {token}").parse().unwrap();
+            request.metadata_mut().insert("authorization", shown);
+            client.send(request).await.map(tonic::Response::into_inner)
+        };
+        let answer = ask(SEND_TOKEN, good.clone()).await.unwrap();
+        assert_eq!((&*answer.id, answer.outcome()), ("m1", v1::Outcome::Stored));
+        let peer = key
+            .mint_for_peers(to.node.as_str(), SystemClock.wall())
+            .unwrap();
+        for token in ["guess", &peer] {
+            let refused = ask(token, good.clone()).await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+        }
+        let broken: [(fn(&mut v1::SendRequest), _, _); 4] = [
+            (
+                |it| it.version = 1,
+                tonic::Code::FailedPrecondition,
+                "version 1 of Send",
+            ),
+            (
+                |it| it.body = "no JSON".into(),
+                tonic::Code::InvalidArgument,
+                "body is no JSON",
+            ),
+            (
+                |it| it.from = String::new(),
+                tonic::Code::InvalidArgument,
+                "uid is empty",
+            ),
+            (
+                |it| it.id = Some("x".repeat(129)),
+                tonic::Code::InvalidArgument,
+                "128 bytes",
+            ),
+        ];
+        for (spoil, code, says) in broken {
+            let mut request = good.clone();
+            spoil(&mut request);
+            let refused = ask(SEND_TOKEN, request).await.unwrap_err();
+            assert_eq!(refused.code(), code);
+            assert!(refused.message().contains(says), "{refused}");
+        }
         stop.cancel();
     }
 

@@ -1,4 +1,4 @@
-//! Answering other nodes.
+//! The server for other nodes, and its answers to them.
 
 use std::io;
 
@@ -8,9 +8,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 
 use super::{
-    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
+    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE, messages,
     v1::{
         self,
+        messages_server::MessagesServer,
         peer_server::{Peer, PeerServer},
     },
     wire::{
@@ -20,20 +21,25 @@ use super::{
 };
 use crate::{
     front::line::{LineHandle, LineListener},
+    sender::Sender,
     token::TokenKey,
 };
 
 const STREAMS_PER_CONNECTION: u32 = 256;
 const MAX_HEADERS: u32 = 16 * 1024;
 
-/// Serves other nodes until `stop`; calls under way are finished.
+/// Serves other nodes, and servers that send messages, until `stop`; calls under way are finished.
 pub(crate) async fn serve_peers(
     kick: KickOut,
     key: TokenKey,
+    sender: Sender,
     listener: LineListener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let service = PeerServer::new(Service { kick, key })
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    let messages = MessagesServer::new(messages::Service(sender))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let lines = stream::unfold(listener, async |mut listener| {
@@ -47,6 +53,7 @@ pub(crate) async fn serve_peers(
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
         .add_service(service)
+        .add_service(messages)
         .serve_with_incoming_shutdown(lines, stop.cancelled_owned())
         .await
 }
@@ -112,6 +119,6 @@ impl Peer for Service {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
-fn invalid(error: distlock_core::Error) -> Status {
+pub(super) fn invalid(error: distlock_core::Error) -> Status {
     Status::invalid_argument(error.message().to_owned())
 }

@@ -5,6 +5,7 @@ mod config;
 mod flood;
 mod hanging;
 mod keys;
+mod may_send;
 mod messages;
 mod net;
 mod page;

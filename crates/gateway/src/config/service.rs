@@ -1,0 +1,64 @@
+//! What the configuration says of a web service that a node asks.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, Uri};
+use distlock_core::Result;
+
+use super::{Secret, invalid};
+
+/// Each with the key that sets it.
+pub(crate) struct ServiceSettings<'a> {
+    pub(crate) url: (&'static str, Option<&'a Secret>),
+    pub(crate) token: (&'static str, Option<&'a Secret>),
+    pub(crate) timeout: Duration,
+}
+
+impl ServiceSettings<'_> {
+    /// Where the service is, and the header that tells it who asks; `None` where no service is set.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an address or a token that cannot be used.
+    pub(crate) fn parse(&self) -> Result<Option<(Uri, Option<HeaderValue>)>> {
+        let (key, token) = self.token;
+        let bearer = token.map(|token| bearer(key, token.expose())).transpose()?;
+        let (key, url) = self.url;
+        let url = url.map(|url| address(key, url.expose())).transpose()?;
+        Ok(url.map(|url| (url, bearer)))
+    }
+}
+
+fn address(key: &str, url: &str) -> Result<Uri> {
+    if url.contains('@') {
+        // Not shown: it may hold a password.
+        return Err(invalid(
+            key,
+            "has a user or password in it: give the service's secret as its bearer token",
+        ));
+    }
+    let parsed = url.parse::<Uri>().unwrap_or_default();
+    // Only its beginning is shown: some put a key behind it.
+    let problem = match (parsed.scheme_str(), parsed.authority()) {
+        (Some("http"), Some(_)) => return Ok(parsed),
+        (Some(scheme), Some(at)) => format!("begins with \"{scheme}://{at}\""),
+        _ => "has no host".into(),
+    };
+    Err(invalid(
+        key,
+        &format!("{problem}: http://HOST:PORT/PATH is needed"),
+    ))
+}
+
+fn bearer(key: &str, token: &str) -> Result<HeaderValue> {
+    let header = (!token.is_empty())
+        .then(|| HeaderValue::try_from(format!("Bearer {token}")).ok())
+        .flatten();
+    let mut header = header.ok_or_else(|| {
+        invalid(
+            key,
+            "cannot be sent in a header: one line of visible characters is needed",
+        )
+    })?;
+    header.set_sensitive(true);
+    Ok(header)
+}

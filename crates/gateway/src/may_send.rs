@@ -1,0 +1,65 @@
+//! Who may send to whom.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use distlock_core::Result;
+use distlock_kickout::Uid;
+use serde::Serialize;
+
+use crate::web::{Answer, WebService};
+
+/// What a client is told without a reason of the service's.
+const REFUSED: &str = "you may not send to this account";
+
+/// Says who may send to whom: friends, the members of a room, nobody who was blocked.
+///
+/// It is asked about each message of a client, before the message goes anywhere. Servers that send
+/// with the `send_token` are not asked about.
+#[async_trait]
+pub trait MaySend: fmt::Debug + Send + Sync + 'static {
+    /// Says whether one account may send to another.
+    ///
+    /// # Errors
+    /// Whatever kept it from finding out: the client is told `unavailable`, and the message went nowhere.
+    ///
+    /// # Cancel safety
+    /// Dropped when the sender goes away.
+    async fn may_send(&self, from: &Uid, to: &Uid) -> Result<Permission>;
+}
+
+/// Whether a message may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Permission {
+    /// It may.
+    Granted,
+    /// It may not, for this reason, which the sender is told.
+    Refused(String),
+}
+
+/// A web service that is asked about each message.
+#[derive(Debug)]
+pub(crate) struct WebMaySend(WebService);
+
+#[derive(Serialize)]
+struct Question<'a> {
+    from: &'a Uid,
+    to: &'a Uid,
+}
+
+impl WebMaySend {
+    pub(crate) const fn new(service: WebService) -> Self {
+        Self(service)
+    }
+}
+
+#[async_trait]
+impl MaySend for WebMaySend {
+    async fn may_send(&self, from: &Uid, to: &Uid) -> Result<Permission> {
+        Ok(match self.0.ask(&Question { from, to }).await? {
+            Answer::Yes => Permission::Granted,
+            Answer::No(reason) => Permission::Refused(reason.unwrap_or_else(|| REFUSED.into())),
+        })
+    }
+}

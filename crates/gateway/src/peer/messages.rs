@@ -1,0 +1,91 @@
+//! Servers that send messages, by gRPC.
+
+use distlock_core::ErrorKind;
+use distlock_kickout::{Class, Device, Message, Uid};
+use serde_json::value::RawValue;
+use tonic::{Request, Response, Status};
+use uuid::Uuid;
+
+use super::{
+    server::invalid,
+    v1::{self, messages_server::Messages, send_response},
+};
+use crate::{
+    front::{Outcome, line::LineHandle},
+    sender::{NoRight, Sender},
+};
+
+/// The version of `Send` that this node speaks: see the definition.
+const SEND: u32 = 0;
+
+pub(super) struct Service(pub(super) Sender);
+
+#[tonic::async_trait]
+impl Messages for Service {
+    async fn send(
+        &self,
+        request: Request<v1::SendRequest>,
+    ) -> Result<Response<v1::SendResponse>, Status> {
+        let shown = request.metadata().get("authorization");
+        let shown = shown.and_then(|value| value.to_str().ok());
+        self.0.check_right(shown).map_err(|no| match no {
+            NoRight::Off => Status::permission_denied(no.why()),
+            NoRight::NotShown => Status::unauthenticated(no.why()),
+        })?;
+        if let Some(line) = request.extensions().get::<LineHandle>() {
+            line.logged_in();
+        }
+        let request = request.into_inner();
+        if request.version > SEND {
+            let version = request.version;
+            return Err(Status::failed_precondition(format!(
+                "version {version} of Send is not known here, only those up to {SEND}"
+            )));
+        }
+        let to = Uid::new(&request.to).map_err(invalid)?;
+        let message = message(request).map_err(invalid)?;
+        let fate = self.0.send(&to, &message).await.map_err(failed)?;
+        let devices = fate.devices.into_iter().map(|it| send_response::Device {
+            device: it.device.into(),
+            class: it.class.into(),
+            outcome: on_the_wire(it.outcome).into(),
+        });
+        Ok(Response::new(v1::SendResponse {
+            id: message.id,
+            outcome: on_the_wire(fate.outcome).into(),
+            devices: devices.collect(),
+        }))
+    }
+}
+
+fn message(request: v1::SendRequest) -> distlock_core::Result<Message> {
+    let body: &RawValue = serde_json::from_str(&request.body).map_err(|error| {
+        let says = format!("body is no JSON: {error}");
+        distlock_core::Error::new(ErrorKind::InvalidArgument, says)
+    })?;
+    Ok(Message {
+        id: request.id.unwrap_or_else(|| Uuid::new_v4().to_string()),
+        to_device: request.to_device.map(Device::new).transpose()?,
+        to_class: request.to_class.map(Class::new).transpose()?,
+        ..Message::new(Uid::new(request.from)?, body.get())
+    })
+}
+
+fn failed(error: distlock_core::Error) -> Status {
+    match error.kind() {
+        ErrorKind::InvalidArgument => invalid(error),
+        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::OutcomeUnknown => {
+            Status::unavailable(error.to_string())
+        }
+        _ => Status::internal(error.to_string()),
+    }
+}
+
+const fn on_the_wire(outcome: Outcome) -> v1::Outcome {
+    match outcome {
+        Outcome::Delivered => v1::Outcome::Delivered,
+        Outcome::Written => v1::Outcome::Written,
+        Outcome::Stored => v1::Outcome::Stored,
+        Outcome::Failed => v1::Outcome::Failed,
+    }
+}

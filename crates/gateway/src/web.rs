@@ -1,0 +1,170 @@
+//! Asking a web service of the operator's own whether something may be.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, to_bytes},
+    http::{HeaderValue, Request, StatusCode, Uri, header},
+};
+use distlock_core::{Clock, Error, ErrorKind, Result};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::config::ServiceSettings;
+
+/// More than any answer has.
+const MAX_ANSWER: usize = 4096;
+/// Longest reason that is passed on to a client, in characters.
+const MAX_REASON: usize = 200;
+/// Connections that wait for the next question, and for how long.
+const IDLE: (usize, Duration) = (64, Duration::from_secs(30));
+
+/// A web service: it is sent a question as JSON by `POST`, and answers 2xx (yes) or 403 (no).
+#[derive(Clone)]
+pub(crate) struct WebService {
+    /// Which one it is, as errors name it.
+    what: &'static str,
+    /// The histogram of its answers.
+    metric: &'static str,
+    client: Client<HttpConnector, Body>,
+    url: Uri,
+    bearer: Option<HeaderValue>,
+    clock: Arc<dyn Clock>,
+    timeout: Duration,
+}
+
+pub(crate) enum Answer {
+    Yes,
+    /// No, with the service's reason where it gives one.
+    No(Option<String>),
+}
+
+/// What a refusal may say.
+#[derive(Default, Deserialize)]
+struct Refusal {
+    reason: Option<String>,
+}
+
+impl WebService {
+    /// The service of the configuration, if there is one.
+    ///
+    /// # Errors
+    /// As [`ServiceSettings::parse`].
+    pub(crate) fn configured(
+        what: &'static str,
+        metric: &'static str,
+        settings: &ServiceSettings<'_>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Option<Self>> {
+        let Some((url, bearer)) = settings.parse()? else {
+            return Ok(None);
+        };
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE.1)
+            .pool_max_idle_per_host(IDLE.0)
+            .build(connector());
+        Ok(Some(Self {
+            what,
+            metric,
+            client,
+            url,
+            bearer,
+            clock: Arc::clone(clock),
+            timeout: settings.timeout,
+        }))
+    }
+
+    /// Asks, for as long as the configuration allows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when there is no answer, or another one.
+    ///
+    /// # Cancel safety
+    /// Safe; the service may have been asked.
+    pub(crate) async fn ask(&self, question: &impl Serialize) -> Result<Answer> {
+        let from = self.clock.now();
+        let answer = tokio::select! {
+            biased;
+            answer = self.ask_once(question) => answer,
+            () = self.clock.sleep(self.timeout) => {
+                Err(self.unavailable(&format!("did not answer within {:?}", self.timeout)))
+            }
+        };
+        let result = match &answer {
+            Ok(Answer::Yes) => "allowed",
+            Ok(Answer::No(_)) => "denied",
+            Err(_) => "failed",
+        };
+        metrics::histogram!(self.metric, "result" => result)
+            .record(self.clock.now().since(from).as_secs_f64());
+        answer
+    }
+
+    async fn ask_once(&self, question: &impl Serialize) -> Result<Answer> {
+        let question = serde_json::to_vec(question)
+            .map_err(|error| self.unavailable("could not be asked").caused_by(error))?;
+        let answer = match self.client.request(self.request(&question)).await {
+            // A connection that waited may have been closed at the other end just now. A question may be asked twice.
+            Err(error) if !error.is_connect() => self.client.request(self.request(&question)).await,
+            answer => answer,
+        };
+        let answer =
+            answer.map_err(|error| self.unavailable("could not be asked").caused_by(error))?;
+        let (head, body) = answer.into_parts();
+        // Read in any case: the connection can be used again after it.
+        let body = to_bytes(Body::new(body), MAX_ANSWER).await;
+        match head.status {
+            status if status.is_success() => Ok(Answer::Yes),
+            StatusCode::FORBIDDEN => Ok(Answer::No(reason(&body.unwrap_or_default()))),
+            status => Err(self.unavailable(&format!("answered {status}"))),
+        }
+    }
+
+    fn request(&self, question: &[u8]) -> Request<Body> {
+        let mut request = Request::new(Body::from(question.to_vec()));
+        *request.method_mut() = axum::http::Method::POST;
+        *request.uri_mut() = self.url.clone();
+        let headers = request.headers_mut();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        if let Some(bearer) = &self.bearer {
+            headers.insert(header::AUTHORIZATION, bearer.clone());
+        }
+        request
+    }
+
+    /// Without the path and what follows it: some put a key there.
+    fn unavailable(&self, says: &str) -> Error {
+        let at = self.url.authority().map_or("", |at| at.as_str());
+        let what = self.what;
+        Error::new(ErrorKind::Unavailable, format!("the {what} at {at} {says}"))
+    }
+}
+
+impl fmt::Debug for WebService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebService")
+            .field("what", &self.what)
+            .field("at", &self.url.authority())
+            .finish_non_exhaustive()
+    }
+}
+
+fn connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector
+}
+
+/// The reason of a refusal, as a client is told it.
+fn reason(body: &[u8]) -> Option<String> {
+    let refusal: Refusal = serde_json::from_slice(body).unwrap_or_default();
+    let reason = refusal.reason?;
+    let shown = reason.chars().filter(|char| !char.is_control());
+    let reason: String = shown.take(MAX_REASON).collect();
+    (!reason.trim().is_empty()).then_some(reason)
+}

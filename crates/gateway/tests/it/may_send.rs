@@ -1,0 +1,114 @@
+//! Who may send to whom.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
+    routing::post,
+};
+use distlock_core::{ErrorKind, Store};
+use distlock_gateway::{Gateway, MaySend, Permission, Secret, Uid};
+use distlock_memory::Memory;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::net::{Client, Net, Node, config};
+
+type Asked = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
+
+async fn answer(State(asked): State<Asked>, headers: HeaderMap, Json(it): Json<Value>) -> Response {
+    let to = it["to"].as_str().unwrap().to_owned();
+    asked.lock().unwrap().push((headers, it));
+    match to.as_str() {
+        "blocked" => (
+            StatusCode::FORBIDDEN,
+            Json(json!({"reason": "you were blocked"})),
+        )
+            .into_response(),
+        "silent" => StatusCode::FORBIDDEN.into_response(),
+        "broken" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        _ => StatusCode::NO_CONTENT.into_response(),
+    }
+}
+
+async fn send(client: &mut Client, to: &str) -> Value {
+    let frame = json!({"type": "send", "to": to, "body": 1, "id": to});
+    client.send(&frame).await;
+    client.frame().await
+}
+
+#[tokio::test]
+async fn a_service_says_who_may_send_to_whom() {
+    let asked = Asked::default();
+    let router = Router::new().route("/", post(answer));
+    let router = router.with_state(asked.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let service = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let net = Net::new();
+    let n1 = net
+        .node_with("n1", |config| {
+            config.may_send_url = Some(Secret::new(service));
+            config.may_send_token = Some(Secret::new("open sesame"));
+        })
+        .await;
+    let (mut otto, _) = n1.login("otto", "pc").await;
+    let (mut anna, _) = n1.login("anna", "pc").await;
+    assert_eq!(send(&mut otto, "anna").await["outcome"], "delivered");
+    assert_eq!(anna.frame().await["type"], "message");
+    {
+        let asked = asked.lock().unwrap();
+        let [(headers, question)] = asked.as_slice() else {
+            panic!("{asked:?}")
+        };
+        assert_eq!(*question, json!({"from": "otto", "to": "anna"}));
+        assert_eq!(headers["authorization"], "Bearer open sesame");
+    }
+    for (to, code, reason) in [
+        ("blocked", "not_allowed", "you were blocked"),
+        ("silent", "not_allowed", "you may not send to this account"),
+        (
+            "broken",
+            "unavailable",
+            "nobody says whether this may be sent",
+        ),
+    ] {
+        let (mut receiver, _) = n1.login(to, "pc").await;
+        let refused = json!({"type": "error", "code": code, "reason": reason, "id": to});
+        assert_eq!(send(&mut otto, to).await, refused);
+        receiver.send(&json!({"type": "ping"})).await;
+        assert_eq!(receiver.frame().await["type"], "pong", "nothing came");
+    }
+}
+
+/// Nobody may.
+#[derive(Debug)]
+struct Nobody;
+
+#[async_trait]
+impl MaySend for Nobody {
+    async fn may_send(&self, from: &Uid, to: &Uid) -> distlock_core::Result<Permission> {
+        Ok(Permission::Refused(format!("{from} and {to}?")))
+    }
+}
+
+#[tokio::test]
+async fn whoever_embeds_a_node_says_who_may_send() {
+    let memory = Memory::default();
+    let store = || Store::new(memory.lock(), memory.records());
+    let mut asks_twice = config("n2");
+    asks_twice.may_send_url = Some(Secret::new("http://127.0.0.1:1/"));
+    let builder = Gateway::builder(asks_twice, store()).may_send(Arc::new(Nobody));
+    let error = builder.start().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("may_send_url"), "{error}");
+
+    let builder = Gateway::builder(config("n1"), store()).may_send(Arc::new(Nobody));
+    let n1 = Node::run(builder.start().await.unwrap());
+    let (mut otto, _) = n1.login("otto", "pc").await;
+    assert_eq!(send(&mut otto, "anna").await["reason"], "otto and anna?");
+}

@@ -1,0 +1,125 @@
+//! Who may send, and how much: what keeps strangers from harm, and servers that send.
+
+use axum::{Json, Router, http::StatusCode, routing::post};
+use distlock_checker::{Invariant, Report, What};
+use distlock_gateway::{OfflineStore as _, RecordsInbox};
+use distlock_harness::eventually_async;
+use distlock_kickout::Uid;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    client::{Hello, State},
+    scenarios::start,
+    world::{SEND_TOKEN, SOON, World},
+};
+
+/// Messages of one account to another at once.
+const BURST: usize = 110;
+
+/// One who floods an account that is away is slowed down, and does not drive out what a friend has
+/// sent; whom the service refuses reaches nobody; a server sends with a right of its own.
+pub(crate) async fn strangers(mut world: World) -> Report {
+    let [anna, bob, carl, mallory] = ["anna", "bob", "carl", "mallory"].map(|name| world.uid(name));
+    // No account of the verdict: that logs in again, and what was driven out would be missed.
+    let eve = Uid::new(world.id("eve")).unwrap();
+    let refused = mallory.clone();
+    let answer = async move |Json(question): Json<Value>| {
+        if question["from"] == refused.as_str() {
+            let reason = json!({"reason": "you were blocked"});
+            (StatusCode::FORBIDDEN, Json(reason))
+        } else {
+            (StatusCode::OK, Json(json!({})))
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let service = format!("http://{}/", listener.local_addr().unwrap());
+    let router = Router::new().route("/", post(answer));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    world.set("may_send_url", &service);
+    world.set("pair_rate", "1");
+    world.set("pair_burst", &BURST.to_string());
+    start(&mut world, &["n1", "n2"]).await;
+    world.comes_and_goes(&eve, "n1", 1).await;
+    let mut clients = Vec::new();
+    for (uid, node) in [(&anna, "n1"), (&bob, "n2"), (&carl, "n2"), (&mallory, "n1")] {
+        let mut client = world
+            .client_with(uid, "pc", node, Hello::login().acks())
+            .await;
+        client.is_in().await;
+        clients.push(client);
+    }
+    let [_, bobs, carls, mallorys] = &clients[..] else {
+        unreachable!("four came")
+    };
+    carls.send(&eve, &world.id("friend"));
+    world.outcome("friend", "stored").await;
+    for number in 0..BURST + 20 {
+        bobs.send(&eve, &world.id(&format!("flood-{number}")));
+    }
+    let last = format!("flood-{}", BURST + 19);
+    world.outcome(&last, "throttled").await;
+    mallorys.send(&anna, &world.id("blocked"));
+    world.outcome("blocked", "not_allowed").await;
+    bobs.send(&anna, &world.id("others"));
+    world.outcome("others", "delivered").await;
+    let sent = json!({"from": "the shop", "to": anna, "body": "paid", "id": world.id("paid")});
+    let answer = world.posts("n2", SEND_TOKEN, &sent).await;
+    assert_eq!(answer["outcome"], "delivered", "{answer}");
+    let answer = world.posts("n2", "a guess of some length", &sent).await;
+    assert!(answer["error"].is_string(), "{answer}");
+
+    let store = distlock::open(world.url.as_str()).await.unwrap();
+    let kept = RecordsInbox::new(store.records())
+        .claim(&eve)
+        .await
+        .unwrap();
+    assert!(kept.len() <= 100, "{}", kept.len());
+    let friends = world.id("friend");
+    assert!(kept.iter().any(|message| message.id == friends));
+    drop(store);
+    for client in &clients {
+        assert!(matches!(client.state(), State::In(..)));
+    }
+    world.verdict(clients, &[Invariant::I18]).await
+}
+
+impl World {
+    /// Waits until a client hears this of its message.
+    async fn outcome(&self, id: &str, wanted: &str) {
+        let id = self.id(id);
+        let heard = eventually_async("the outcome", SOON, || async {
+            let seen = self.shared.seen.lock().unwrap();
+            seen.iter().find_map(|seen| match &seen.what {
+                What::Outcome {
+                    id: of, outcome, ..
+                } if *of == id => Some(outcome.clone()),
+                _ => None,
+            })
+        });
+        assert_eq!(heard.await.unwrap(), wanted, "{id}");
+    }
+
+    /// Sends a message as a server, and gives the answer.
+    async fn posts(&self, node: &str, token: &str, message: &Value) -> Value {
+        let body = message.to_string();
+        let request = format!(
+            "POST /v1/send HTTP/1.1\r\nhost: n\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let asking = async {
+            let mut stream = TcpStream::connect(self.node(node).admin).await?;
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            std::io::Result::Ok(answer)
+        };
+        let answer = tokio::time::timeout(SOON, asking).await.unwrap().unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap()
+    }
+}
