@@ -9,12 +9,12 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{RecordKey, Store};
-use distlock_checker::{Fact, History, Report, Rules, Seen, What, check};
+use distlock_checker::{DeviceOutcome, Fact, History, Report, Rules, Seen, What, check};
 use distlock_harness::eventually_async;
 use distlock_kickout::{
-    Builder, Class, DeliverRequest, DeliverResult, Device, Event, Generation, KickOut, KickRequest,
-    KickResult, Login, LoginOutcome, NodeAddress, NodeId, PeerError, Peers, SessionKey, Timers,
-    Uid, UserRecord,
+    Builder, Class, DeliverRequest, DeliverResult, Delivery, Device, Event, Generation, KickOut,
+    KickRequest, KickResult, Login, LoginOutcome, Message, NodeAddress, NodeId, PeerError, Peers,
+    SessionKey, Timers, Uid, UserRecord,
 };
 use distlock_memory::Memory;
 use tokio::{
@@ -34,9 +34,13 @@ pub(crate) struct Flow {
     /// Between the first node and the store.
     pub(crate) store: Saboteur,
     memory: Memory,
+    sabotage: Sabotage,
     shared: Arc<Shared>,
     nodes: BTreeMap<&'static str, (KickOut, broadcast::Receiver<Event>)>,
 }
+
+/// The device of a client that acknowledges nothing.
+pub(crate) const HANGS: &str = "hangs";
 
 /// The wires between the nodes.
 #[derive(Debug, Default)]
@@ -57,6 +61,7 @@ struct Wire(Arc<Mesh>);
 /// A device that was let in, or not.
 pub(crate) struct Guest {
     pub(crate) inside: bool,
+    stamp: Seen,
     leave: watch::Sender<bool>,
     over: Option<JoinHandle<()>>,
 }
@@ -104,6 +109,7 @@ impl Flow {
             rules,
             store,
             memory,
+            sabotage,
             shared: Arc::default(),
             nodes,
         }
@@ -121,13 +127,14 @@ impl Flow {
             what: What::LoginSent,
         };
         self.shared.saw(&stamp, What::LoginSent);
-        let login = Login::new(uid.clone(), stamp.device.clone(), Class::none());
+        let login = Login::new(uid.clone(), stamp.device.clone(), Class::none()).acks(true);
         let outcome = tokio::time::timeout(SOON * 2, kick.login(login)).await;
         let (leave, mut leaves) = watch::channel(false);
         let LoginOutcome::Admitted(session) = outcome.expect("an answer").unwrap() else {
             self.shared.saw(&stamp, What::Busy);
             return Guest {
                 inside: false,
+                stamp,
                 leave,
                 over: None,
             };
@@ -142,20 +149,39 @@ impl Flow {
         );
         let place = (stamp.node.clone(), uid.clone());
         self.mesh.last.lock().unwrap().insert(place, (key, r#gen));
-        let shared = Arc::clone(&self.shared);
+        let (shared, guest) = (Arc::clone(&self.shared), stamp.clone());
+        let confirms = self.sabotage == Sabotage::AcknowledgesForTheClient && node == "n1";
         let over = tokio::spawn(async move {
-            tokio::select! {
-                notice = session.superseded() => {
-                    session.told();
-                    shared.saw(&stamp, What::Told { code: notice.code });
+            let mut unacked = Vec::new();
+            loop {
+                tokio::select! {
+                    notice = session.superseded() => {
+                        session.told();
+                        shared.saw(&stamp, What::Told { code: notice.code });
+                        break;
+                    }
+                    _ = leaves.wait_for(|leaves| *leaves) => break,
+                    outgoing = session.next_message() => {
+                        let id = outgoing.message().id.clone();
+                        shared.saw(&stamp, What::Message { id: id.clone() });
+                        let hangs = stamp.device.as_str() == HANGS;
+                        if !hangs {
+                            shared.saw(&stamp, What::Acked { id });
+                        }
+                        if hangs && !confirms {
+                            unacked.push(outgoing);
+                        } else {
+                            outgoing.delivered();
+                        }
+                    }
                 }
-                _ = leaves.wait_for(|leaves| *leaves) => {}
             }
             shared.saw(&stamp, What::Leaves);
             session.logout().await;
         });
         Guest {
             inside: true,
+            stamp: guest,
             leave,
             over: Some(over),
         }
@@ -166,6 +192,46 @@ impl Flow {
         let guest = self.client(uid, device, node).await;
         assert!(guest.inside, "{device} was not let in on {node}");
         guest
+    }
+
+    /// A guest sends a message to all devices of an account, by its node, and hears what became of it.
+    pub(crate) async fn sends(&self, sender: &Guest, to: &Uid, id: &str) {
+        let (stamp, kick) = (&sender.stamp, &self.nodes[sender.stamp.node.as_str()].0);
+        let mut message = Message::new(stamp.uid.clone(), "1");
+        message.id = id.to_owned();
+        let (id, all) = (message.id.clone(), Some(to.clone()));
+        self.shared.saw(stamp, What::Sent { id, to: all });
+        if self.sabotage == Sabotage::SendsToTheNewest {
+            let newest = kick.route(to).await.unwrap();
+            message.to_device = newest.map(|newest| newest.device);
+        }
+        let receipts = kick.deliver(to, message.clone()).await.unwrap();
+        let devices: Vec<_> = receipts
+            .into_iter()
+            .map(|it| {
+                let device = it.location.device;
+                let outcome = match it.delivery {
+                    Delivery::Delivered => "delivered",
+                    Delivery::Unacknowledged => {
+                        kick.stored(to, &message.for_device(&device));
+                        "stored"
+                    }
+                    other => panic!("{other:?} to {device}"),
+                };
+                let outcome = outcome.to_owned();
+                DeviceOutcome { device, outcome }
+            })
+            .collect();
+        // "stored" is worse than "delivered".
+        let worst = devices.iter().map(|it| &it.outcome).max().unwrap().clone();
+        self.shared.saw(
+            stamp,
+            What::Outcome {
+                id: message.id,
+                outcome: worst,
+                devices: Some(devices),
+            },
+        );
     }
 
     /// Asks a node where an account is, and writes down what it said.

@@ -31,6 +31,10 @@ pub(crate) enum Sabotage {
     WritesWithoutItsLock,
     /// A login's write is confirmed first and carried out later.
     ConfirmsBeforeTheWrite,
+    /// What was written to a client counts as acknowledged by it.
+    AcknowledgesForTheClient,
+    /// A message for all devices of an account goes to its newest one.
+    SendsToTheNewest,
 }
 
 /// How long the store keeps a lock whose holder believes to have it for a minute.

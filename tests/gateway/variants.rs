@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_checker::{Fact, Invariant::*, Report};
-use distlock_kickout::{Allowed, Login, Profiles, Uid};
+use distlock_kickout::{Allowed, Login, Policy, PolicyName, Profiles, Uid};
 use tokio::sync::watch;
 
 use crate::{
-    flow::Flow,
+    flow::{Flow, HANGS},
     saboteur::Sabotage::{self, *},
     world::{now_us, pause},
 };
@@ -83,6 +83,20 @@ async fn an_early_answer(sabotage: Sabotage) -> Report {
     flow.look_up(&anna(), "n2").await;
     flow.store.let_go();
     second.may_end(Duration::from_millis(10)).await;
+    flow.verdict(&[&anna()]).await
+}
+
+/// A message to an account with two devices on two nodes, one of which hangs.
+async fn a_message(sabotage: Sabotage) -> Report {
+    let two = Policy::named(PolicyName::NTotal(2));
+    let flow = Flow::start_with(sabotage, LONG, move |builder| builder.policy(two.clone()));
+    let mut flow = flow.await;
+    flow.rules.limit = 2;
+    let otto = Uid::new("otto").unwrap();
+    let sender = flow.log_in(&otto, "pc", "n2").await;
+    let _hangs = flow.log_in(&anna(), HANGS, "n1").await;
+    let _reads = flow.log_in(&anna(), "reads", "n2").await;
+    flow.sends(&sender, &anna(), "m1").await;
     flow.verdict(&[&anna()]).await
 }
 
@@ -175,4 +189,6 @@ variants! {
     a_delete_without_comparing: a_late_logout with DeletesWithoutComparing breaks I3, I4, I5;
     a_write_after_the_lock_was_lost: a_late_write with WritesWithoutItsLock breaks I13;
     a_confirmation_before_the_write: an_early_answer with ConfirmsBeforeTheWrite breaks I7;
+    an_acknowledgement_that_nobody_gave: a_message with AcknowledgesForTheClient breaks I18;
+    a_message_to_one_device_of_two: a_message with SendsToTheNewest breaks I18;
 }

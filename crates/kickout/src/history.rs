@@ -43,9 +43,9 @@ impl History {
     }
 
     /// The node's lease says this of the store's history.
-    pub(crate) fn met(&self, epoch: Epoch) {
+    pub(crate) fn met(&self, epoch: &Epoch) {
         let before = self.state().epoch.replace(epoch.clone());
-        if before.is_some_and(|before| before != epoch) {
+        if before.is_some_and(|before| before != *epoch) {
             self.forgotten("the store's history is another one");
         }
     }

@@ -134,7 +134,7 @@ impl Inner {
             taken = taking => taken?,
             never = say_why => never,
         };
-        self.history.met(guard.fence().epoch);
+        self.history.met(&guard.epoch());
         Ok(guard)
     }
 

@@ -62,7 +62,7 @@ impl Inner {
     async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
         // A failover may be over before any request has failed.
         if let Some(epoch) = own.lease.epoch() {
-            self.history.met(epoch);
+            self.history.met(&epoch);
         }
         memory.store_was_away |= self.history.silent_for().is_some();
         let compared = self.compare_sessions(memory).await;
