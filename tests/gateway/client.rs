@@ -309,6 +309,10 @@ fn read(frame: &Value) -> Option<(What, Option<State>)> {
                 None,
             )
         }
+        "error" if frame["code"] == "bad_value" => (
+            What::Denied { code: Code::Denied },
+            Some(State::Out("bad_value".into())),
+        ),
         "error" if frame["code"] == "unavailable" => {
             (What::Busy, Some(State::Out("unavailable".into())))
         }

@@ -1,16 +1,13 @@
 //! What nodes cost their store while nothing happens, by the store's own counters.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use distlock_checker::Rules;
 use distlock_harness::servers::{postgres::PostgresServer, redis::RedisServer};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 
 use crate::{
     client::Client,
+    http::get,
     scenarios::start,
     world::{World, pause},
 };
@@ -104,13 +101,4 @@ async fn postgres_is_asked_little() {
         server.sql(sum).unwrap().trim().parse().unwrap()
     };
     is_soon_idle(counter).await;
-}
-
-async fn get(admin: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(admin).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await.unwrap();
-    page
 }

@@ -4,9 +4,10 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `world.rs` | the nodes, the store, the wires between them, and the history |
-//! | `client.rs`, `wire.rs` | the clients, and what carries their frames |
+//! | `client.rs`, `wire.rs`, `http.rs` | the clients, and what carries their frames; what administrators ask |
 //! | `settle.rs` | waiting for peace, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
+//! | `outside.rs` | a node whose lease is deleted; what clients and operators see besides |
 //! | `steps.rs` | each step of a takeover fails once |
 //! | `idle.rs` | what nodes cost while nothing happens |
 //! | `messages.rs`, `senders.rs` | acknowledged messages, and accounts with several devices; who may send |
@@ -25,11 +26,13 @@
 mod client;
 mod failover;
 mod flow;
+mod http;
 mod idle;
 mod machine;
 mod matrix;
 mod messages;
 mod orders;
+mod outside;
 mod page;
 mod profiles;
 mod saboteur;

@@ -6,13 +6,11 @@ use distlock_gateway::{OfflineStore as _, RecordsInbox};
 use distlock_harness::eventually_async;
 use distlock_kickout::Uid;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
+use tokio::net::TcpListener;
 
 use crate::{
     client::{Hello, State},
+    http,
     scenarios::start,
     world::{SEND_TOKEN, SOON, World},
 };
@@ -67,9 +65,10 @@ pub(crate) async fn strangers(mut world: World) -> Report {
     bobs.send(&anna, &world.id("others"));
     world.outcome("others", "delivered").await;
     let sent = json!({"from": "the shop", "to": anna, "body": "paid", "id": world.id("paid")});
-    let answer = world.posts("n2", SEND_TOKEN, &sent).await;
+    let (admin, path) = (world.node("n2").admin, "/v1/send");
+    let answer = http::post(admin, path, SEND_TOKEN, &sent).await;
     assert_eq!(answer["outcome"], "delivered", "{answer}");
-    let answer = world.posts("n2", "a guess of some length", &sent).await;
+    let answer = http::post(admin, path, "a guess of some length", &sent).await;
     assert!(answer["error"].is_string(), "{answer}");
 
     let store = distlock::open(world.url.as_str()).await.unwrap();
@@ -89,7 +88,7 @@ pub(crate) async fn strangers(mut world: World) -> Report {
 
 impl World {
     /// Waits until a client hears this of its message.
-    async fn outcome(&self, id: &str, wanted: &str) {
+    pub(crate) async fn outcome(&self, id: &str, wanted: &str) {
         let id = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {
             let seen = self.shared.seen.lock().unwrap();
@@ -101,25 +100,5 @@ impl World {
             })
         });
         assert_eq!(heard.await.unwrap(), wanted, "{id}");
-    }
-
-    /// Sends a message as a server, and gives the answer.
-    async fn posts(&self, node: &str, token: &str, message: &Value) -> Value {
-        let body = message.to_string();
-        let request = format!(
-            "POST /v1/send HTTP/1.1\r\nhost: n\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let asking = async {
-            let mut stream = TcpStream::connect(self.node(node).admin).await?;
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
-            std::io::Result::Ok(answer)
-        };
-        let answer = tokio::time::timeout(SOON, asking).await.unwrap().unwrap();
-        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-        serde_json::from_str(body).unwrap()
     }
 }

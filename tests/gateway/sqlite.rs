@@ -1,7 +1,7 @@
 //! The scenarios over a SQLite file. Those that need a server, or stop a node, are left out: the
 //! table in `matrix.rs` says why.
 
-use crate::{messages, orders, profiles, scenarios, senders, steps, world::World};
+use crate::{messages, orders, outside, profiles, scenarios, senders, steps, world::World};
 
 macro_rules! scenarios {
     ($($test:ident: $world:ident => $play:expr;)+) => {$(
@@ -37,6 +37,8 @@ scenarios! {
     acknowledged: world => messages::acknowledged(world);
     several_devices: world => messages::several_devices(world);
     strangers: world => senders::strangers(world);
+    fenced: world => outside::fenced(world);
+    seen_from_outside: world => outside::seen_from_outside(world);
     each_step_once: world => steps::each_step_once(world);
     slow_profiles: world => profiles::slow_profiles(world);
 }

@@ -89,7 +89,7 @@ async fn an_early_answer(sabotage: Sabotage) -> Report {
 /// A message to an account with two devices on two nodes, one of which hangs.
 async fn a_message(sabotage: Sabotage) -> Report {
     let two = Policy::named(PolicyName::NTotal(2));
-    let flow = Flow::start_with(sabotage, LONG, move |builder| builder.policy(two.clone()));
+    let flow = Flow::start_with(sabotage, LONG, move |builder| builder.policy(two));
     let mut flow = flow.await;
     flow.rules.limit = 2;
     let otto = Uid::new("otto").unwrap();

@@ -360,17 +360,18 @@ impl Directory {
     }
 
     /// Changes the roster; `change` says whether there is anything to do, and is asked again after
-    /// each conflict.
+    /// each conflict. Answers the roster as it is now.
     pub(crate) async fn update_roster(
         &self,
         mut change: impl FnMut(&mut Roster) -> bool,
-    ) -> Result<()> {
+    ) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
         for _ in 0..ROUNDS {
             let (version, mut roster) = self.read_roster().await?;
             if !change(&mut roster) {
-                return Ok(());
+                return Ok(roster);
             }
+            roster.id.get_or_insert_with(Uuid::new_v4);
             let expect = version.map_or(Expect::Absent, Expect::Version);
             let written = if let (true, Some(version)) = (roster.is_empty(), version) {
                 let deleted = self.records.delete(&key, version).await;
@@ -383,7 +384,7 @@ impl Directory {
                 written.map(|written| matches!(written, Written::Stored(_)))
             };
             match written {
-                Ok(true) => return Ok(()),
+                Ok(true) => return Ok(roster),
                 Ok(false) => {}
                 // Looked up by the next round.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}

@@ -10,6 +10,7 @@ use std::{
 
 use distlock_core::{Clock, Epoch, Moment};
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 use crate::ident::NodeId;
 
@@ -27,6 +28,8 @@ pub(crate) struct History {
 #[derive(Debug, Default)]
 struct State {
     epoch: Option<Epoch>,
+    /// Which roster there was: with a new store comes a new one.
+    roster: Option<Uuid>,
     /// Until when nothing is granted.
     silent: Option<Moment>,
 }
@@ -47,6 +50,14 @@ impl History {
         let before = self.state().epoch.replace(epoch.clone());
         if before.is_some_and(|before| before != *epoch) {
             self.forgotten("the store's history is another one");
+        }
+    }
+
+    /// The store has this roster, or none.
+    pub(crate) fn met_roster(&self, id: Option<Uuid>) {
+        let before = std::mem::replace(&mut self.state().roster, id);
+        if before.is_some() && before != id {
+            self.forgotten("the store was emptied");
         }
     }
 

@@ -149,21 +149,17 @@ impl Inner {
     /// otherwise, or cannot be taken again before its deadline.
     async fn take_again(&self, reason: LossReason) -> Option<Guard> {
         let own = self.own.now()?;
-        let forgot = match reason {
-            LossReason::HistoryChanged => true,
-            // By hand, or by somebody who has emptied the whole store.
-            LossReason::Removed => {
-                let roster = self.directory.roster();
-                let roster = within(&*self.clock, self.timers.peer_deadline, roster).await;
-                roster.is_some_and(|roster| roster.is_ok_and(|it| !it.has(&self.node, own.boot)))
+        match reason {
+            LossReason::HistoryChanged => {
+                self.history.forgotten("the store's history is another one");
             }
-            _ => false,
-        };
-        if !forgot {
-            return None;
+            // By hand, or by somebody who has emptied the whole store: the roster tells.
+            LossReason::Removed => {
+                within(&*self.clock, self.timers.peer_deadline, self.roster()).await;
+            }
+            _ => return None,
         }
-        self.history
-            .forgotten("the store has lost this node's lease");
+        self.history.silent_for()?;
         let taking = self.take_lease(Some(own.boot));
         match within(&*self.clock, own.lease.remaining(), taking).await? {
             Ok(guard) => {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_core::{Error, ErrorKind, Result, Store};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::{
     directory::Directory,
@@ -21,6 +22,9 @@ use crate::{
 pub(crate) struct Roster {
     /// Format of the record.
     v: u8,
+    /// Made anew with the record, so that a store that was emptied is noticed; `None` = there is no
+    /// record.
+    pub(crate) id: Option<Uuid>,
     nodes: BTreeMap<NodeId, BTreeSet<Boot>>,
 }
 
@@ -31,6 +35,7 @@ impl Default for Roster {
     fn default() -> Self {
         Self {
             v: FORMAT,
+            id: None,
             nodes: BTreeMap::new(),
         }
     }
@@ -66,11 +71,6 @@ impl Roster {
         was
     }
 
-    pub(crate) fn has(&self, node: &NodeId, boot: Boot) -> bool {
-        let boots = self.nodes.get(node);
-        boots.is_some_and(|boots| boots.contains(&boot))
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -91,7 +91,7 @@ impl Roster {
 pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
     let directory = Directory::new(store.records(), store.clock());
     let forgetting = directory.update_roster(|roster| roster.nodes.remove(node).is_some());
-    forgetting.await
+    forgetting.await.map(drop)
 }
 
 impl Inner {
@@ -130,13 +130,21 @@ impl Inner {
             let added = there.iter().map(|(node, boot)| roster.add(node, *boot));
             added.fold(false, |any, added| any | added)
         });
-        enlisting.await
+        self.history.met_roster(enlisting.await?.id);
+        Ok(())
+    }
+
+    /// The roster. Another one than before means that the store was emptied.
+    pub(crate) async fn roster(&self) -> Result<Roster> {
+        let roster = self.directory.roster().await?;
+        self.history.met_roster(roster.id);
+        Ok(roster)
     }
 
     /// Those of the roster whose lease has ended. Puts this incarnation there if the store forgot
     /// it.
     pub(crate) async fn dead_on_the_roster(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
-        let roster = self.directory.roster().await?;
+        let roster = self.roster().await?;
         let there: Vec<_> = roster
             .nodes
             .into_iter()
@@ -207,6 +215,6 @@ impl Inner {
             let struck = dead.iter().map(|(node, boot)| roster.strike(node, *boot));
             struck.fold(false, |any, struck| any | struck)
         });
-        striking.await
+        striking.await.map(drop)
     }
 }

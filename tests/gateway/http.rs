@@ -1,0 +1,39 @@
+//! Asking a node's HTTP.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::world::SOON;
+
+/// The whole answer to a `GET`, with its head.
+pub(crate) async fn get(to: SocketAddr, path: &str) -> String {
+    ask(to, &format!("GET {path}"), "", "").await
+}
+
+/// The JSON answer to a `POST` of JSON.
+pub(crate) async fn post(to: SocketAddr, path: &str, token: &str, body: &Value) -> Value {
+    let headers = format!("authorization: Bearer {token}\r\ncontent-type: application/json\r\n");
+    let answer = ask(to, &format!("POST {path}"), &headers, &body.to_string()).await;
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap()
+}
+
+async fn ask(to: SocketAddr, what: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    let request = format!(
+        "{what} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    );
+    let asking = async {
+        let mut stream = TcpStream::connect(to).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    tokio::time::timeout(SOON, asking).await.unwrap().unwrap()
+}
