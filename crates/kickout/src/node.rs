@@ -183,7 +183,12 @@ impl Inner {
                 () = self.stop.cancelled() => break,
                 reason = guard.lost() => reason,
             };
-            if let Some(again) = self.take_again(reason).await {
+            let again = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                again = self.take_again(reason) => again,
+            };
+            if let Some(again) = again {
                 guard = again;
                 continue;
             }
