@@ -1,6 +1,6 @@
 //! Who may send to whom.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::Result;
@@ -9,6 +9,8 @@ use serde::Serialize;
 
 use crate::web::{Answer, WebService};
 
+/// Longest wait for an answer: a client's next frame waits for it as well.
+pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);
 /// What a client is told without a reason of the service's.
 const REFUSED: &str = "you may not send to this account";
 
@@ -21,7 +23,8 @@ pub trait MaySend: fmt::Debug + Send + Sync + 'static {
     /// Says whether one account may send to another.
     ///
     /// # Errors
-    /// Whatever kept it from finding out: the client is told `unavailable`, and the message went nowhere.
+    /// Whatever kept it from finding out: the client is told `unavailable`, and the message went nowhere. So is one who waits
+    /// for an answer for longer than 10 seconds.
     ///
     /// # Cancel safety
     /// Dropped when the sender goes away.

@@ -84,7 +84,7 @@ pub(crate) struct Inner {
     pub(crate) timers: Timers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) locker: Locker,
-    pub(crate) directory: Directory,
+    pub(crate) directory: Arc<Directory>,
     pub(crate) nodes: Nodes,
     pub(crate) caller: Caller,
     pub(crate) gates: Gates,
@@ -93,7 +93,7 @@ pub(crate) struct Inner {
     pub(crate) telling: Mutex<HashSet<Uid>>,
     pub(crate) history: Arc<History>,
     pub(crate) events: Events,
-    pub(crate) own: Own,
+    pub(crate) own: Arc<Own>,
     pub(crate) retries: Retries,
     pub(crate) admissions: Admissions,
     pub(crate) draining: AtomicBool,
@@ -283,16 +283,18 @@ impl Builder {
         self.policy.check()?;
         let locker = self.store.locker();
         let clock = locker.clock();
-        let history = History::new(
+        let directory = Directory::new(self.store.records(), Arc::clone(&clock));
+        let (directory, own) = (Arc::new(directory), Arc::new(Own::new()));
+        let history = Arc::new(History::new(
             self.node.clone(),
+            Arc::clone(&own),
             self.timers.node_lease,
-            Arc::clone(&clock),
-        );
-        let history = Arc::new(history);
+            locker.clone(),
+            Arc::clone(&directory),
+        ));
         let inner = Arc::new(Inner {
-            directory: Directory::new(self.store.records(), Arc::clone(&clock)),
+            directory,
             nodes: Nodes::new(
-                self.node.clone(),
                 Arc::clone(&history),
                 locker.clone(),
                 Arc::clone(&clock),
@@ -304,7 +306,7 @@ impl Builder {
             telling: Mutex::default(),
             history,
             events: Events::new(self.node.clone(), Arc::clone(&clock)),
-            own: Own::new(),
+            own,
             retries: Retries::default(),
             admissions: Admissions::new(self.admission, Arc::clone(&clock)),
             draining: AtomicBool::new(false),

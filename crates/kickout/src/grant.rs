@@ -97,7 +97,7 @@ impl Run {
         } = inner.directory.read(uid).await?;
         let forgotten_for = match version {
             // The account is new, or the store has forgotten it.
-            None => inner.nodes.forgotten_for().await?,
+            None => inner.history.forgotten_for().await?,
             Some(_) => inner.history.silent_for(),
         };
         if let Some(left) = forgotten_for {

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Epoch, Moment};
+use distlock_core::{Clock, Epoch, Locker, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::ident::NodeId;
+use crate::{directory::Directory, ident::NodeId, node::Own, roster::Roster};
 
 #[derive(Debug)]
 pub(crate) struct History {
@@ -21,6 +21,9 @@ pub(crate) struct History {
     /// its sessions again, or has ended them.
     node_lease: Duration,
     clock: Arc<dyn Clock>,
+    own: Arc<Own>,
+    locker: Locker,
+    directory: Arc<Directory>,
     state: Mutex<State>,
     forgot: Notify,
 }
@@ -35,11 +38,20 @@ struct State {
 }
 
 impl History {
-    pub(crate) fn new(node: NodeId, node_lease: Duration, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        node: NodeId,
+        own: Arc<Own>,
+        node_lease: Duration,
+        locker: Locker,
+        directory: Arc<Directory>,
+    ) -> Self {
         Self {
             node,
             node_lease,
-            clock,
+            clock: locker.clock(),
+            own,
+            locker,
+            directory,
             state: Mutex::default(),
             forgot: Notify::new(),
         }
@@ -51,6 +63,27 @@ impl History {
         if before.is_some_and(|before| before != *epoch) {
             self.forgotten("the store's history is another one");
         }
+    }
+
+    /// The roster of nodes, which with a new store is a new one.
+    pub(crate) async fn roster(&self) -> Result<Roster> {
+        let roster = self.directory.roster().await?;
+        self.met_roster(roster.id);
+        Ok(roster)
+    }
+
+    /// For how long it means nothing that something is missing from the store. A store that was
+    /// emptied knows nothing of this node's own lease, or has another roster.
+    pub(crate) async fn forgotten_for(&self) -> Result<Option<Duration>> {
+        if self.silent_for().is_none() && self.own.now().is_some() {
+            let own = self.locker.inspect(self.node.lock()?);
+            let (own, roster) = tokio::join!(own, self.roster());
+            roster?;
+            if own?.held.is_none() {
+                self.forgotten("the store knows nothing of this node's lease");
+            }
+        }
+        Ok(self.silent_for())
     }
 
     /// The store has this roster, or none.

@@ -173,7 +173,7 @@ impl Inner {
     ) -> Option<bool> {
         let SessionKey { node, boot, .. } = &revocation.key;
         let left = || until.since(self.clock.now());
-        let standing = self.nodes.standing(node, *boot);
+        let standing = self.standing(node, *boot);
         let to = match within(&*self.clock, left(), standing).await {
             Some(Ok(Standing::Dead)) => return Some(true),
             Some(Ok(Standing::Up(to))) => to,

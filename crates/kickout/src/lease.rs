@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Epoch, LockWatch};
+use distlock_core::{Clock, Epoch, LockWatch, LossReason};
+
+use uuid::Uuid;
 
 use crate::ident::Boot;
 
@@ -18,20 +20,31 @@ pub(crate) struct Incarnation {
 
 /// All clones are of one lease.
 ///
-/// It is valid until its deadline, or until it is given up, whichever comes first. A lease that the
-/// store says is gone is not given up at once: where the store has forgotten it together with
-/// everything else, no other node lets anybody in, and it is taken again.
+/// One that is not in the store any more stays valid until its deadline, or until it is given up:
+/// where the store has forgotten it together with everything else, no other node lets anybody in,
+/// and it is taken again.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
     /// `None` once it was given up.
     lock: Arc<Mutex<Option<LockWatch>>>,
+    /// The roster that its node was put on when it was taken.
+    roster: Arc<Mutex<Option<Uuid>>>,
+}
+
+/// Whether a lease was lost because it is not in the store any more: it was deleted by hand, or the
+/// store has forgotten it.
+pub(crate) const fn is_missing(loss: LossReason) -> bool {
+    matches!(loss, LossReason::Removed | LossReason::HistoryChanged)
 }
 
 impl Lease {
     pub(crate) fn new(clock: Arc<dyn Clock>, lock: LockWatch) -> Self {
-        let lock = Arc::new(Mutex::new(Some(lock)));
-        Self { clock, lock }
+        Self {
+            clock,
+            lock: Arc::new(Mutex::new(Some(lock))),
+            roster: Arc::default(),
+        }
     }
 
     /// Local, no I/O.
@@ -41,7 +54,12 @@ impl Lease {
 
     pub(crate) fn remaining(&self) -> Duration {
         self.lock().as_ref().map_or(Duration::ZERO, |lock| {
-            lock.deadline().since(self.clock.now())
+            let missing = lock.loss().is_some_and(is_missing);
+            if missing {
+                lock.deadline().since(self.clock.now())
+            } else {
+                lock.remaining()
+            }
         })
     }
 
@@ -53,6 +71,16 @@ impl Lease {
     /// It was taken again: it goes on by this lock.
     pub(crate) fn goes_on(&self, lock: LockWatch) {
         *self.lock() = Some(lock);
+    }
+
+    /// Its node was put on this roster.
+    pub(crate) fn enlisted(&self, roster: Option<Uuid>) {
+        *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
+    }
+
+    /// The roster that its node was put on; `None` where that is not known.
+    pub(crate) fn roster(&self) -> Option<Uuid> {
+        *self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn give_up(&self) {

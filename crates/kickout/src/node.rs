@@ -18,10 +18,10 @@ use crate::{
     event::Transition,
     flow::Inner,
     ident::{Boot, SessionId},
-    lease::{Incarnation, Lease},
+    lease::{Incarnation, Lease, is_missing},
     nodes::{NodeMeta, NodeState},
     offline::{Code, Offline},
-    wait::{jitter, within},
+    wait::{jitter, patiently, within},
 };
 
 /// Pause between attempts to come back after a loss.
@@ -146,32 +146,48 @@ impl Inner {
 
     /// Takes a lease again that the store has forgotten, together with the directory: no node lets
     /// anybody in until all of it is written again, so the sessions go on. `None` where it was lost
-    /// otherwise, or cannot be taken again before its deadline.
+    /// otherwise, or where there is not the time to write them before others go on.
     async fn take_again(&self, reason: LossReason) -> Option<Guard> {
-        let own = self.own.now()?;
-        match reason {
-            LossReason::HistoryChanged => {
-                self.history.forgotten("the store's history is another one");
+        let own = self.own.now().filter(|_| is_missing(reason))?;
+        let limit = own.lease.remaining().saturating_sub(self.timers.tick());
+        let taking = async {
+            let may_wait = || own.lease.is_valid();
+            let forgot = patiently(&*self.clock, may_wait, || self.has_forgotten(&own.lease));
+            if !forgot.await? {
+                return Result::<_>::Ok(None);
             }
-            // By hand, or by somebody who has emptied the whole store: the roster tells.
-            LossReason::Removed => {
-                within(&*self.clock, self.timers.peer_deadline, self.roster()).await;
-            }
-            _ => return None,
-        }
-        self.history.silent_for()?;
-        let taking = self.take_lease(Some(own.boot));
-        match within(&*self.clock, own.lease.remaining(), taking).await? {
-            Ok(guard) => {
-                own.lease.goes_on(guard.watch());
-                self.enlist_now().await;
-                Some(guard)
-            }
+            self.history
+                .forgotten("the store has forgotten this node's lease");
+            let guard = self.take_lease(Some(own.boot)).await?;
+            own.lease.goes_on(guard.watch());
+            Ok(Some(guard))
+        };
+        let guard = match within(&*self.clock, limit, taking).await? {
+            Ok(guard) => guard?,
             Err(error) => {
                 tracing::warn!(node = %self.node, %error, "node cannot take its lease again");
-                None
+                return None;
             }
+        };
+        let listing = async {
+            self.enlist_now().await;
+            self.drain_again().await;
+        };
+        within(&*self.clock, self.timers.peer_deadline, listing).await;
+        Some(guard)
+    }
+
+    /// Whether a lease is missing because the store has forgotten it, with other things, and was not
+    /// deleted alone: then the store is of another history, or has another roster.
+    async fn has_forgotten(&self, lease: &Lease) -> Result<bool> {
+        let now = self.locker.inspect(self.node.lock()?).await?;
+        if now.epoch.is_some() && now.epoch != lease.epoch() {
+            return Ok(true);
         }
+        let roster = self.history.roster().await?;
+        Ok(lease
+            .roster()
+            .is_some_and(|before| roster.id != Some(before)))
     }
 
     /// Holds the lease until the flow stops. A lost lease ends every session, unless the store has forgotten it; then the node

@@ -15,7 +15,7 @@ use crate::{
     peers::NodeAddress,
 };
 
-/// Longest time a node is taken to be alive without asking again. Short beside every lease, long beside a burst of logins.
+/// Longest time that an answer about a node is gone by. Short beside every lease, long beside a burst of logins.
 const FRESH: Duration = Duration::from_millis(200);
 
 /// Time after which nothing is remembered of a node that nobody asked about.
@@ -63,13 +63,12 @@ pub enum NodeState {
 pub(crate) enum Standing {
     /// Its lease is held.
     Up(NodeAddress),
-    /// Its lease has ended, for ever: boot numbers do not come back.
+    /// Its lease has ended.
     Dead,
 }
 
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    own: NodeId,
     history: Arc<History>,
     locker: Locker,
     clock: Arc<dyn Clock>,
@@ -80,21 +79,19 @@ pub(crate) struct Nodes {
 #[derive(Clone, Debug)]
 struct Known {
     asked: Moment,
-    /// Every incarnation up to this one is dead.
-    dead: Option<Boot>,
-    up: Option<(NodeAddress, Moment)>,
+    /// Every incarnation up to this one was dead.
+    dead: Boot,
+    up: Option<NodeAddress>,
 }
 
 impl Nodes {
     pub(crate) fn new(
-        own: NodeId,
         history: Arc<History>,
         locker: Locker,
         clock: Arc<dyn Clock>,
         node_lease: Duration,
     ) -> Self {
         Self {
-            own,
             history,
             locker,
             clock,
@@ -133,7 +130,7 @@ impl Nodes {
                 ));
             }
         };
-        if up.is_none() && self.forgotten_for().await?.is_some() {
+        if up.is_none() && self.history.forgotten_for().await?.is_some() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -146,65 +143,37 @@ impl Nodes {
             // Where nodes come under ever new names, those of long ago must not be kept. Asking once more finds them dead.
             known.retain(|_, known| asked.since(known.asked) < FORGOTTEN);
         }
-        let known = known.entry(node.clone()).or_insert(Known {
-            asked,
-            dead: None,
-            up: None,
-        });
-        known.asked = asked;
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
             // A session of this incarnation was in the directory, so its lease had been held before we asked.
             None => boot,
         };
-        known.dead = known.dead.max(Some(dead));
-        known.up = up.map(|up| (up, asked));
-        Ok(known.standing(boot).unwrap_or(Standing::Dead))
+        let now = Known { asked, dead, up };
+        let standing = now.standing(boot).unwrap_or(Standing::Dead);
+        known.insert(node.clone(), now);
+        Ok(standing)
     }
 
-    /// For how long it means nothing that something is missing from the store. A store that has
-    /// forgotten all of it knows nothing of this node's own lease.
-    pub(crate) async fn forgotten_for(&self) -> Result<Option<Duration>> {
-        if self.history.silent_for().is_none() {
-            let own = self.locker.inspect(self.own.lock()?).await?;
-            if own.held.is_none() {
-                let why = "the store knows nothing of this node's lease";
-                self.history.forgotten(why);
-            }
-        }
-        Ok(self.history.silent_for())
-    }
-
-    /// Forgets that a node was alive, so that the next question goes to the store.
+    /// Forgets what is known of a node, so that the next question goes to the store.
     pub(crate) fn doubt(&self, node: &NodeId) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get_mut(node) {
-            known.up = None;
-        }
+        known.remove(node);
     }
 
     fn remembered(&self, node: &NodeId, boot: Boot) -> Option<Standing> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get(node)?;
-        let standing = known.standing(boot)?;
-        let fresh = known
-            .up
-            .as_ref()
-            .is_some_and(|(_, asked)| self.clock.now().since(*asked) < self.fresh);
-        (standing == Standing::Dead || fresh).then_some(standing)
+        let fresh = self.clock.now().since(known.asked) < self.fresh;
+        known.standing(boot).filter(|_| fresh)
     }
 }
 
 impl Known {
     fn standing(&self, boot: Boot) -> Option<Standing> {
-        // First: numbers begin anew where a store was made anew.
-        if let Some((up, _)) = &self.up
-            && up.boot == boot
-        {
-            return Some(Standing::Up(up.clone()));
+        match &self.up {
+            Some(up) if up.boot == boot => Some(Standing::Up(up.clone())),
+            _ => (boot <= self.dead).then_some(Standing::Dead),
         }
-        let dead = self.dead.is_some_and(|dead| boot <= dead);
-        dead.then_some(Standing::Dead)
     }
 }
 
@@ -214,21 +183,18 @@ mod tests {
     use distlock_memory::Memory;
 
     use super::*;
+    use crate::{directory::Directory, node::Own};
 
     #[tokio::test]
     async fn nodes_of_long_ago_are_forgotten() {
         let memory = Memory::default();
         let locker = Store::new(memory.lock(), memory.records()).locker();
         let clock = ManualClock::new();
-        let own = NodeId::new("n1").unwrap();
-        let _lease = locker
-            .lock_named(&own.lock().unwrap())
-            .acquire()
-            .await
-            .unwrap();
-        let (lease, nodes_clock) = (Duration::from_secs(9), Arc::new(clock.clone()));
-        let history = History::new(own.clone(), lease, nodes_clock.clone());
-        let nodes = Nodes::new(own, Arc::new(history), locker, nodes_clock, lease);
+        let (own, lease) = (NodeId::new("n1").unwrap(), Duration::from_secs(9));
+        let directory = Directory::new(memory.records(), Arc::new(clock.clone()));
+        let fenced = Arc::new(Own::new());
+        let history = History::new(own, fenced, lease, locker.clone(), Arc::new(directory));
+        let nodes = Nodes::new(Arc::new(history), locker, Arc::new(clock.clone()), lease);
         for pod in 0..100 {
             let pod = NodeId::new(format!("pod-{pod}")).unwrap();
             for _ in 0..2 {

@@ -130,21 +130,20 @@ impl Inner {
             let added = there.iter().map(|(node, boot)| roster.add(node, *boot));
             added.fold(false, |any, added| any | added)
         });
-        self.history.met_roster(enlisting.await?.id);
+        let roster = enlisting.await?.id;
+        self.history.met_roster(roster);
+        if let Some(own) = self.own.now()
+            && there.contains(&(self.node.clone(), own.boot))
+        {
+            own.lease.enlisted(roster);
+        }
         Ok(())
-    }
-
-    /// The roster. Another one than before means that the store was emptied.
-    pub(crate) async fn roster(&self) -> Result<Roster> {
-        let roster = self.directory.roster().await?;
-        self.history.met_roster(roster.id);
-        Ok(roster)
     }
 
     /// Those of the roster whose lease has ended. Puts this incarnation there if the store forgot
     /// it.
     pub(crate) async fn dead_on_the_roster(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
-        let roster = self.roster().await?;
+        let roster = self.history.roster().await?;
         let there: Vec<_> = roster
             .nodes
             .into_iter()

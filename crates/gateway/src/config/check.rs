@@ -6,6 +6,7 @@ use distlock_core::{Error, ErrorKind, Result};
 use distlock_kickout::NodeId;
 
 use super::{GatewayConfig, Secret};
+use crate::may_send::MAX_MAY_SEND;
 
 /// What every error about a key begins with, directly before the key.
 const PREFIX: &str = "gateway.";
@@ -98,7 +99,12 @@ impl GatewayConfig {
             ("heartbeat", self.heartbeat, ms(100), hour),
             ("login_timeout", self.login_timeout, ms(100), hour),
             ("profile_timeout", self.profile_timeout, ms(10), hour),
-            ("may_send_timeout", self.may_send_timeout, ms(10), hour),
+            (
+                "may_send_timeout",
+                self.may_send_timeout,
+                ms(10),
+                MAX_MAY_SEND,
+            ),
         ] {
             if value < least || value > most {
                 return Err(invalid(

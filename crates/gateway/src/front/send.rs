@@ -11,7 +11,10 @@ use super::{
     machine::within,
     outbox::{Replies, Reply},
 };
-use crate::{may_send::Permission, metering};
+use crate::{
+    may_send::{MAX_MAY_SEND, Permission},
+    metering,
+};
 
 /// More than a `message` frame holds beside the body, with a sender and an id of which every character must be escaped.
 const ENVELOPE: usize = 2048;
@@ -128,13 +131,14 @@ async fn refusal(front: &Front, session: &Session, to: &Uid, message: &Message) 
         });
     }
     let may_send = front.may_send.as_ref()?;
-    match may_send.may_send(session.uid(), to).await {
-        Ok(Permission::Granted) => {}
-        Ok(Permission::Refused(reason)) => {
+    match within(front, MAX_MAY_SEND, may_send.may_send(session.uid(), to)).await {
+        Some(Ok(Permission::Granted)) => {}
+        Some(Ok(Permission::Refused(reason))) => {
             return Some(Refusal::new(ErrorCode::NotAllowed, reason));
         }
-        Err(error) => {
-            tracing::warn!(%to, %error, "nobody says whether a message may be sent");
+        unknown => {
+            let error = unknown.and_then(Result::err);
+            tracing::warn!(%to, ?error, "nobody says whether a message may be sent");
             let reason = "nobody says whether this may be sent";
             return Some(Refusal::new(ErrorCode::Unavailable, reason));
         }

@@ -181,7 +181,7 @@ pub mod messages_client {
         /// answered may deliver the message twice, and its id tells.
         ///
         /// INVALID_ARGUMENT: a value breaks a rule; nothing was done. UNAVAILABLE: the store cannot be reached; the message may have
-        /// arrived.
+        /// arrived. INTERNAL: the node is broken.
         pub async fn send(
             &mut self,
             request: impl tonic::IntoRequest<super::SendRequest>,
@@ -221,7 +221,7 @@ pub mod messages_server {
         /// answered may deliver the message twice, and its id tells.
         ///
         /// INVALID_ARGUMENT: a value breaks a rule; nothing was done. UNAVAILABLE: the store cannot be reached; the message may have
-        /// arrived.
+        /// arrived. INTERNAL: the node is broken.
         async fn send(
             &self,
             request: tonic::Request<super::SendRequest>,

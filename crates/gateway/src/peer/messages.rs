@@ -26,15 +26,6 @@ impl Messages for Service {
         &self,
         request: Request<v1::SendRequest>,
     ) -> Result<Response<v1::SendResponse>, Status> {
-        let shown = request.metadata().get("authorization");
-        let shown = shown.and_then(|value| value.to_str().ok());
-        self.0.check_right(shown).map_err(|no| match no {
-            NoRight::Off => Status::permission_denied(no.why()),
-            NoRight::NotShown => Status::unauthenticated(no.why()),
-        })?;
-        if let Some(line) = request.extensions().get::<LineHandle>() {
-            line.logged_in();
-        }
         let request = request.into_inner();
         if request.version > SEND {
             let version = request.version;
@@ -56,6 +47,20 @@ impl Messages for Service {
             devices: devices.collect(),
         }))
     }
+}
+
+/// Looked at before anything is read.
+pub(super) fn authorise(sender: &Sender, request: Request<()>) -> Result<Request<()>, Status> {
+    let shown = request.metadata().get("authorization");
+    let shown = shown.and_then(|value| value.to_str().ok());
+    sender.check_right(shown).map_err(|no| match no {
+        NoRight::Off => Status::permission_denied(no.why()),
+        NoRight::NotShown => Status::unauthenticated(no.why()),
+    })?;
+    if let Some(line) = request.extensions().get::<LineHandle>() {
+        line.logged_in();
+    }
+    Ok(request)
 }
 
 fn message(request: v1::SendRequest) -> distlock_core::Result<Message> {

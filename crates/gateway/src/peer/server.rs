@@ -5,7 +5,9 @@ use std::io;
 use distlock_kickout::{KickOut, PeerError, Uid};
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::{
+    Request, Response, Status, service::interceptor::InterceptedService, transport::Server,
+};
 
 use super::{
     KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE, messages,
@@ -39,9 +41,12 @@ pub(crate) async fn serve_peers(
     let service = PeerServer::new(Service { kick, key })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    let messages = MessagesServer::new(messages::Service(sender))
+    let messages = MessagesServer::new(messages::Service(sender.clone()))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
+    let messages = InterceptedService::new(messages, move |request| {
+        messages::authorise(&sender, request)
+    });
     let lines = stream::unfold(listener, async |mut listener| {
         let (line, _) = listener.next().await;
         Some((io::Result::Ok(line), listener))

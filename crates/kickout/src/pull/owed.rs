@@ -44,6 +44,10 @@ impl Inner {
     /// That of the store when none of many could be written: then it takes no write, and the rest is not tried. An error as well
     /// when there was no time for the rest.
     pub(super) async fn write_owed(&self, mut owed: Vec<Owed>) -> (Vec<Owed>, Result<()>) {
+        let registers = owed.iter().any(|it| matches!(it, Owed::Register(..)));
+        if registers && !self.others_see_the_lease().await {
+            owed.retain(|it| matches!(it, Owed::Settle(..)));
+        }
         // Rows that somebody keeps locked are not the first ones every time.
         fastrand::shuffle(&mut owed);
         let mut left = Vec::new();
@@ -52,6 +56,12 @@ impl Inner {
         // Of a session that was told nothing is left to be compared.
         left.retain(|it| matches!(it, Owed::Settle(..)));
         (left, outcome)
+    }
+
+    /// Whoever reads of a session whose node has no lease takes the node for dead.
+    async fn others_see_the_lease(&self) -> bool {
+        let lease = async { self.locker.inspect(self.node.lock()?).await };
+        lease.await.is_ok_and(|lease| lease.held.is_some())
     }
 
     async fn write_some(&self, owed: &mut Vec<Owed>, left: &mut Vec<Owed>) -> Result<()> {
