@@ -17,7 +17,8 @@ use crate::{
 pub(crate) async fn acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<Arc<Hold>> {
     let _asking = inner.asking();
     let started = inner.clock().now();
-    let result = wait_for(inner, &wanted, started).await;
+    let until = wanted.wait.map(|wait| started + wait);
+    let result = wait_for(inner, &wanted, until).await;
     let meters = inner.meters();
     match &result {
         Ok((hold, granted)) => {
@@ -76,19 +77,14 @@ pub(crate) async fn try_acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<At
 async fn wait_for(
     inner: &Arc<Inner>,
     wanted: &Wanted,
-    started: Moment,
+    until: Option<Moment>,
 ) -> Result<(Arc<Hold>, Moment)> {
     inner.check_open()?;
-    let until = wanted.wait.map(|wait| started + wait);
-    let mut just_now = None;
     let turn = match inner.queues().enter(&wanted.request) {
-        Entered::First(seat) => {
-            just_now = Some(started);
-            Turn::Ask {
-                seat,
-                step_aside: false,
-            }
-        }
+        Entered::First(seat) => Turn::Ask {
+            seat,
+            step_aside: false,
+        },
         Entered::Behind(place) => {
             let mut closed = inner.closing();
             tokio::select! {
@@ -114,8 +110,7 @@ async fn wait_for(
             Err(seat) => (seat, false, true),
         },
     };
-    let mut claim = Claim::new(inner, wanted, Some(seat), tainted);
-    claim.just_now = just_now;
+    let claim = Claim::new(inner, wanted, Some(seat), tainted);
     match claim.contend(Waiting::Until(until), step_aside).await? {
         Attempt::Acquired(won) => Ok(won.hold(inner, wanted.renew)),
         Attempt::Busy(holder) => Err(timeout(inner, wanted, holder.as_ref())),

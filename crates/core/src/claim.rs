@@ -103,9 +103,6 @@ pub(crate) struct Claim {
     /// The operation on its way, and when it was sent. Owned, so that it can finish elsewhere when
     /// this claim is dropped.
     in_flight: Option<(InFlight, Moment)>,
-    /// A moment shortly before the first operation, which counts as its sending: a clock is read once
-    /// less by those who need not wait.
-    pub(crate) just_now: Option<Moment>,
     /// How many attempts may have been granted without an answer, or may still be.
     unanswered: u32,
     /// Whether it had to wait although it had joined those who wait.
@@ -129,7 +126,6 @@ impl Claim {
             lined_up: None,
             contender: None,
             in_flight: None,
-            just_now: None,
             unanswered: u32::from(tainted),
             waited: false,
         }
@@ -358,8 +354,7 @@ impl Claim {
 
     /// Puts an operation on its way. When that was.
     fn send(&mut self, operation: InFlight) -> Moment {
-        let now = self.just_now.take();
-        let now = now.unwrap_or_else(|| self.inner.clock().now());
+        let now = self.inner.clock().now();
         self.in_flight = Some((operation, now));
         now
     }
