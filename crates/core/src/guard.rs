@@ -390,6 +390,12 @@ impl LockWatch {
         self.hold.remaining()
     }
 
+    /// Why the lock was lost; `None` while it is held, and once it is released. Local, no I/O.
+    #[must_use]
+    pub fn loss(&self) -> Option<LossReason> {
+        self.hold.loss_now()
+    }
+
     /// When the lease ends by this process's clock unless it is renewed. Of a lock that was lost, when it would have ended:
     /// who takes it for lost sooner has learned that from the store.
     #[must_use]
