@@ -8,6 +8,7 @@ mod bad_input;
 mod commands;
 mod compare;
 mod demo;
+mod every;
 mod exit_codes;
 mod gateway;
 mod help;

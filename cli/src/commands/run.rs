@@ -10,7 +10,8 @@ use std::{
 };
 
 use clap::Args;
-use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Released};
+use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Released, Store};
+use distlock_recipes::{Due, Periodic};
 use rustix::fs::{Access, access};
 use tokio::process::Command;
 
@@ -89,6 +90,21 @@ pub(crate) struct Run {
     /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter of the TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
+    /// Run the command once in this time, on whichever host comes first; the others end at once
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    every: Option<Duration>,
+    /// Exit code when --every has the command not run
+    #[arg(
+        long,
+        value_name = "CODE",
+        requires = "every",
+        default_value_t = 0,
+        value_parser = values::exit_code,
+    )]
+    every_exit: u8,
+    /// With --every: a command that failed, or whose host died, is run again within that time
+    #[arg(long, requires = "every")]
+    retry_failed: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -108,13 +124,29 @@ Examples:
   distlock run nightly -- ./backup.sh
   distlock run nightly --ttl 5s -n -- sh -c 'echo \"token $DISTLOCK_TOKEN\"'
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
-  distlock run report --min-hold 30s -- ./report.sh     (cron on several hosts whose clocks differ)";
+  distlock run report --every 1h -- ./report.sh     (cron on several hosts, each hour)";
 
 /// `ENOEXEC`: a file that may be executed and is no program.
 const NO_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
 
 /// How long to wait in silence.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// A command that runs once per period.
+struct Period {
+    periodic: Periodic,
+    every: Duration,
+}
+
+impl Period {
+    async fn due(&self, name: &LockName) -> distlock::Result<Due> {
+        self.periodic.due(name, self.every).await
+    }
+
+    async fn begin(&self, guard: &Guard) -> distlock::Result<Due> {
+        self.periodic.begin(guard, self.every).await
+    }
+}
 
 impl Run {
     /// The parser counts everything after the first `--` as the command. A name that starts with
@@ -145,6 +177,16 @@ impl Run {
             signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
         };
         let locker = store.locker();
+        let period = match self.every {
+            Some(every) => Some(self.period(&store, every)?),
+            None => None,
+        };
+        if let Some(period) = &period
+            && let Due::Later { started } = period.due(&name).await?
+        {
+            store.close().await;
+            return Ok(self.not_run(&name, started));
+        }
         let holder = match &self.holder {
             Some(holder) => values::holder(holder)?,
             None => HolderLabel::of_this_process(),
@@ -161,16 +203,41 @@ impl Run {
             Ok(guard) => guard,
             Err(error) => {
                 store.close().await;
+                if error.kind() == ErrorKind::Timeout && period.is_some() {
+                    output::tell(format_args!("not run: {error}"));
+                    return Ok(self.every_exit);
+                }
                 if error.kind() == ErrorKind::Timeout {
                     return Err(Failure::new(self.busy_exit_code, error.to_string()));
                 }
                 return Err(error.into());
             }
         };
+        if let Some(period) = &period {
+            match period.begin(&guard).await {
+                Ok(Due::Now) => {}
+                not_now => {
+                    let _ = guard.release().await;
+                    store.close().await;
+                    return match not_now? {
+                        Due::Later { started } => Ok(self.not_run(&name, started)),
+                        Due::Now => unreachable!("that goes on above"),
+                    };
+                }
+            }
+        }
         let kill_after = self.kill_after_under(&guard);
         let end = self
             .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
             .await;
+        if let (Some(period), Ok(End::ByItself(status, _))) = (&period, &end)
+            && status.success()
+            && let Err(error) = period.periodic.succeeded(&guard).await
+        {
+            output::tell(format_args!(
+                "warning: that {name:?} has succeeded could not be put on record: {error}"
+            ));
+        }
         let released = guard.release().await;
         let outcome = match (end, &released) {
             // The store gave the lock away while the lease had time left, between two renewals, so
@@ -205,6 +272,20 @@ impl Run {
         outcome
     }
 
+    fn period(&self, store: &Store, every: Duration) -> Outcome<Period> {
+        let mut periodic = Periodic::new(store)?;
+        if self.retry_failed {
+            periodic = periodic.retry_failed();
+        }
+        Ok(Period { periodic, every })
+    }
+
+    fn not_run(&self, name: &LockName, started: Duration) -> u8 {
+        let ago = Duration::from_secs(started.as_secs());
+        output::tell(format_args!("{name:?} was started {ago:?} ago: not run"));
+        self.every_exit
+    }
+
     /// Waits for the lock, and says who holds it when that takes longer than a moment.
     async fn take(
         &self,
@@ -219,7 +300,7 @@ impl Run {
             .holder(holder.as_str());
         request = match self.wait {
             Some(wait) => request.wait(wait),
-            None if self.no_wait => request.wait(Duration::ZERO),
+            None if self.no_wait || self.every.is_some() => request.wait(Duration::ZERO),
             None => request.wait_forever(),
         };
         if let Some(meta) = &self.meta {

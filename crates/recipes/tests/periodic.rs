@@ -1,0 +1,169 @@
+//! A job that many hosts start, over the memory store. `tests/cli/every.rs` of the tool plays it over servers.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Error, ErrorKind, Expect, LockName, ManualClock, RecordKey, Result, Store};
+use distlock_memory::Memory;
+use distlock_recipes::{Due, Periodic, Ran};
+use tokio::{sync::Barrier, task::JoinSet};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn store(memory: &Memory) -> Store {
+    Store::new(memory.lock(), memory.records())
+}
+
+fn manual() -> (Memory, ManualClock) {
+    let clock = ManualClock::new();
+    (Memory::new(Arc::new(clock.clone())), clock)
+}
+
+async fn run(periodic: &Periodic, runs: &AtomicU32) -> Ran<u32> {
+    let ran = periodic.at_most_once("nightly", HOUR, async |_| {
+        Ok(runs.fetch_add(1, Ordering::AcqRel) + 1)
+    });
+    ran.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn twenty_hosts_that_start_together_run_it_once_per_period() {
+    let (memory, clock) = manual();
+    let runs = Arc::new(AtomicU32::new(0));
+    for period in 1..=20 {
+        let together = Arc::new(Barrier::new(20));
+        let mut hosts = JoinSet::new();
+        for _ in 0..20 {
+            let periodic = Periodic::new(&store(&memory)).unwrap();
+            let (runs, together) = (Arc::clone(&runs), Arc::clone(&together));
+            hosts.spawn(async move {
+                together.wait().await;
+                matches!(run(&periodic, &runs).await, Ran::Here(_))
+            });
+        }
+        let here = hosts.join_all().await.into_iter().filter(|here| *here);
+        assert_eq!((here.count(), runs.load(Ordering::Acquire)), (1, period));
+        // Timers are not exact.
+        clock.advance(HOUR - Duration::from_secs(60));
+    }
+}
+
+#[tokio::test]
+async fn a_start_counts_until_the_period_is_over() {
+    let (memory, clock) = manual();
+    let periodic = Periodic::new(&store(&memory)).unwrap();
+    let runs = AtomicU32::new(0);
+    assert!(matches!(run(&periodic, &runs).await, Ran::Here(1)));
+    clock.advance(HOUR / 2);
+    assert!(matches!(run(&periodic, &runs).await, Ran::Before(ago) if ago == HOUR / 2));
+    let name = LockName::new("nightly").unwrap();
+    let due = periodic.due(&name, HOUR).await.unwrap();
+    assert_eq!(due, Due::Later { started: HOUR / 2 });
+    clock.advance(HOUR / 2);
+    assert_eq!(periodic.due(&name, HOUR).await.unwrap(), Due::Now);
+    assert!(matches!(run(&periodic, &runs).await, Ran::Here(2)));
+}
+
+async fn fails(periodic: &Periodic) -> Result<Ran<()>> {
+    let broken = || Err(Error::new(ErrorKind::Internal, "the disk is full"));
+    periodic
+        .at_most_once("nightly", HOUR, async |_| broken())
+        .await
+}
+
+#[tokio::test]
+async fn a_job_that_failed_has_had_its_turn_unless_it_is_to_be_retried() {
+    let (memory, clock) = manual();
+    let once = Periodic::new(&store(&memory)).unwrap();
+    let runs = AtomicU32::new(0);
+    assert!(fails(&once).await.is_err());
+    assert!(matches!(run(&once, &runs).await, Ran::Before(_)));
+    let again = once.clone().retry_failed();
+    assert!(fails(&again).await.is_err());
+    assert!(matches!(run(&again, &runs).await, Ran::Here(1)));
+    assert!(matches!(run(&again, &runs).await, Ran::Before(_)));
+    clock.advance(HOUR);
+    assert!(matches!(run(&again, &runs).await, Ran::Here(2)));
+}
+
+#[tokio::test]
+async fn a_job_that_is_dropped_has_had_its_turn() {
+    let (memory, _clock) = manual();
+    let periodic = Periodic::new(&store(&memory)).unwrap();
+    {
+        let hangs = periodic.at_most_once("nightly", HOUR, async |_| {
+            std::future::pending::<()>().await;
+            Ok(())
+        });
+        let mut hangs = std::pin::pin!(hangs);
+        let name = LockName::new("nightly").unwrap();
+        // Until it is on record.
+        while periodic.due(&name, HOUR).await.unwrap() == Due::Now {
+            tokio::select! {
+                _ = &mut hangs => unreachable!("it hangs"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+    }
+    let runs = AtomicU32::new(0);
+    assert!(matches!(run(&periodic, &runs).await, Ran::Before(_)));
+}
+
+#[tokio::test]
+async fn a_job_longer_than_its_period_does_not_run_beside_itself() {
+    let memory = Memory::default();
+    let short = Duration::from_millis(10);
+    let (one, other) = (
+        Periodic::new(&store(&memory)).unwrap(),
+        Periodic::new(&store(&memory)).unwrap(),
+    );
+    let name = LockName::new("nightly").unwrap();
+    let ran = one.at_most_once("nightly", short, async |_| {
+        while other.due(&name, short).await? != Due::Now {
+            tokio::task::yield_now().await;
+        }
+        other.at_most_once("nightly", short, async |_| Ok(())).await
+    });
+    let beside = match ran.await.unwrap() {
+        Ran::Here(beside) => beside,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(beside, Ran::Elsewhere(Some(_))), "{beside:?}");
+}
+
+#[tokio::test]
+async fn bad_input_is_named_and_changes_nothing() {
+    let (memory, _clock) = manual();
+    let periodic = Periodic::new(&store(&memory)).unwrap();
+    let year = HOUR * 24 * 366;
+    for (name, every, kind, says) in [
+        ("nightly", Duration::ZERO, ErrorKind::InvalidArgument, "0ns"),
+        (
+            "nightly",
+            year + HOUR,
+            ErrorKind::InvalidArgument,
+            "366 days",
+        ),
+        ("", HOUR, ErrorKind::InvalidName, "name"),
+    ] {
+        let refused = periodic.at_most_once(name, every, async |_| Ok(()));
+        let error = refused.await.unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let records = memory.records();
+    assert!(records.scan("periodic/", None, 9).await.unwrap().is_empty());
+
+    let key = RecordKey::new("periodic/start/nightly").unwrap();
+    let later = br#"{"v":2,"token":1,"at_ms":1}"#;
+    records.put(&key, later, Expect::Absent).await.unwrap();
+    let refused = periodic.at_most_once("nightly", HOUR, async |_| Ok(()));
+    let error = refused.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("format 2"), "{error}");
+}

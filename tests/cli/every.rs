@@ -1,0 +1,110 @@
+//! `distlock run --every`: many hosts start a job, and one of them runs it.
+
+use std::{process::Command, time::Duration};
+
+use distlock_harness::{
+    Process, Signal, eventually,
+    servers::{postgres::PostgresServer, redis::RedisServer, zookeeper::ZooKeeper},
+};
+
+use crate::support::{Finished, Home, SOON, content, finish};
+
+/// Hosts that start a job in the same second.
+const HOSTS: usize = 20;
+
+fn tool(home: &Home, url: &str, name: &str, args: &[&str], script: &str) -> Command {
+    let mut line = vec!["run", name];
+    line.extend(args);
+    line.extend(["--", "sh", "-c", script]);
+    let mut command = home.bare(line);
+    command.env("DISTLOCK_BACKEND", url);
+    command
+}
+
+fn run(home: &Home, url: &str, name: &str, args: &[&str], script: &str) -> Finished {
+    finish(&mut tool(home, url, name, args, script), "")
+}
+
+/// What holds over every store that can keep the promise.
+fn once_per_period(url: &str) {
+    let home = Home::new();
+    let log = home.path("log");
+    let script = format!("echo ran >> {}", log.display());
+    let period = Duration::from_secs(10);
+    let every = ["--every", "10s", "--every-exit", "7"];
+    for times in 1..=2 {
+        let mut hosts: Vec<_> = (0..HOSTS)
+            .map(|_| Process::spawn(&mut tool(&home, url, "job", &every, &script)).unwrap())
+            .collect();
+        let codes: Vec<_> = hosts
+            .iter_mut()
+            .map(|host| host.wait(SOON).unwrap().code().unwrap())
+            .collect();
+        assert_eq!(content(&log), "ran\n".repeat(times));
+        assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1);
+        assert_eq!(codes.iter().filter(|code| **code == 7).count(), HOSTS - 1);
+        if times == 1 {
+            // The period itself, which begins with the start.
+            std::thread::sleep(period);
+        }
+    }
+
+    // A host that dies in the middle has had its turn, unless the job is to be retried.
+    let dying = ["--every", "1h", "--ttl", "1s"];
+    let mut dies = tool(&home, url, "dies", &dying, "echo ready; exec sleep 10");
+    let mut dies = Process::spawn(&mut dies).unwrap();
+    dies.wait_for_line(SOON, |line| line == "ready").unwrap();
+    dies.signal(Signal::KILL).unwrap();
+    dies.wait(SOON).unwrap();
+    let once = |script| run(&home, url, "dies", &["--every", "1h"], script);
+    let retry = ["--every", "1h", "--retry-failed"];
+    let again = |script| run(&home, url, "dies", &retry, script);
+    let beside = once("exit 9");
+    assert_eq!((beside.code, &*beside.stdout), (0, ""), "{beside:?}");
+    eventually("the retry", SOON, || again("exit 5").code == 5).unwrap();
+    let done = again("echo done");
+    assert_eq!((done.code, &*done.stdout), (0, "done\n"), "{done:?}");
+    let over = again("exit 9");
+    assert_eq!(over.code, 0, "{over:?}");
+    assert!(over.stderr.contains("ago: not run"), "{over:?}");
+}
+
+#[test]
+fn sqlite() {
+    let home = Home::new();
+    once_per_period(&format!("sqlite:{}", home.store().display()));
+}
+
+#[test]
+fn redis() {
+    let server = RedisServer::start().unwrap();
+    once_per_period(&server.url());
+}
+
+#[test]
+fn postgres() {
+    let server = PostgresServer::start().unwrap();
+    once_per_period(&server.url());
+}
+
+#[test]
+fn a_store_that_tells_no_ages_is_refused() {
+    let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
+    let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
+    let refused = run(&home, &url, "job", &["--every", "1h"], "echo ran");
+    refused.failed_with(78, "tell no ages");
+    assert_eq!(refused.stdout, "");
+}
+
+#[test]
+fn wrong_periods_are_named() {
+    let home = Home::new();
+    let url = format!("sqlite:{}", home.store().display());
+    for (args, code, says) in [
+        (&["--every", "0s"][..], 64, "0ns"),
+        (&["--every", "9000h"], 64, "366 days"),
+        (&["--retry-failed"], 64, "--every"),
+    ] {
+        run(&home, &url, "job", args, "echo ran").failed_with(code, says);
+    }
+}
