@@ -4,7 +4,12 @@ use std::{process::Command, time::Duration};
 
 use distlock_harness::{
     Process, Signal, eventually,
-    servers::{postgres::PostgresServer, redis::RedisServer, zookeeper::ZooKeeper},
+    servers::{
+        mysql::{MySqlServer, Product},
+        postgres::PostgresServer,
+        redis::RedisServer,
+        zookeeper::ZooKeeper,
+    },
 };
 
 use crate::support::{Finished, Home, SOON, content, finish};
@@ -30,8 +35,8 @@ fn once_per_period(url: &str) {
     let home = Home::new();
     let log = home.path("log");
     let script = format!("echo ran >> {}", log.display());
-    let period = Duration::from_secs(10);
-    let every = ["--every", "10s", "--every-exit", "7"];
+    let period = Duration::from_secs(20);
+    let every = ["--every", "20s", "--every-exit", "7"];
     for times in 1..=2 {
         let mut hosts: Vec<_> = (0..HOSTS)
             .map(|_| Process::spawn(&mut tool(&home, url, "job", &every, &script)).unwrap())
@@ -64,9 +69,14 @@ fn once_per_period(url: &str) {
     eventually("the retry", SOON, || again("exit 5").code == 5).unwrap();
     let done = again("echo done");
     assert_eq!((done.code, &*done.stdout), (0, "done\n"), "{done:?}");
+    // Whoever asks without it goes by the same record.
+    assert_eq!(once("exit 9").code, 0);
     let over = again("exit 9");
     assert_eq!(over.code, 0, "{over:?}");
-    assert!(over.stderr.contains("ago: not run"), "{over:?}");
+    assert!(
+        over.stderr.contains("not run: \"dies\" was started"),
+        "{over:?}"
+    );
 }
 
 #[test]
@@ -88,6 +98,12 @@ fn postgres() {
 }
 
 #[test]
+fn mariadb() {
+    let server = MySqlServer::start(Product::MariaDb).unwrap();
+    once_per_period(&server.url());
+}
+
+#[test]
 fn a_store_that_tells_no_ages_is_refused() {
     let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
     let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
@@ -104,6 +120,8 @@ fn wrong_periods_are_named() {
         (&["--every", "0s"][..], 64, "0ns"),
         (&["--every", "9000h"], 64, "366 days"),
         (&["--retry-failed"], 64, "--every"),
+        (&["--every", "1h", "-E", "3"], 64, "--busy-exit-code"),
+        (&["--every", "1h", "--min-hold", "3s"], 64, "--min-hold"),
     ] {
         run(&home, &url, "job", args, "echo ran").failed_with(code, says);
     }

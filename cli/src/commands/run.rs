@@ -52,7 +52,7 @@ pub(crate) struct Run {
         allow_hyphen_values = true,
     )]
     ttl: Duration,
-    /// How long to wait while the lock is busy; 0 tries once [default: for ever]
+    /// How long to wait while the lock is busy; 0 tries once [default: for ever; with --every, 0]
     #[arg(long, value_name = "DURATION", value_parser = values::wait, allow_hyphen_values = true)]
     wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
@@ -90,10 +90,18 @@ pub(crate) struct Run {
     /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter of the TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
-    /// Run the command once in this time, on whichever host comes first; the others end at once
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    /// Run the command once per period, on whichever host comes first: starts are at least nine
+    /// tenths of it apart, by the store's clock
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = values::duration,
+        allow_hyphen_values = true,
+        conflicts_with_all = ["busy_exit_code", "min_hold"],
+    )]
     every: Option<Duration>,
-    /// Exit code when --every has the command not run
+    /// Exit code when --every has the command not run: it was started in this period, or the lock is
+    /// busy
     #[arg(
         long,
         value_name = "CODE",
@@ -102,7 +110,7 @@ pub(crate) struct Run {
         value_parser = values::exit_code,
     )]
     every_exit: u8,
-    /// With --every: a command that failed, or whose host died, is run again within that time
+    /// With --every: a command that failed, or whose host died, is run again within the period
     #[arg(long, requires = "every")]
     retry_failed: bool,
     /// The command and its arguments
@@ -138,13 +146,17 @@ struct Period {
     every: Duration,
 }
 
-impl Period {
-    async fn due(&self, name: &LockName) -> distlock::Result<Due> {
-        self.periodic.due(name, self.every).await
-    }
+/// Whether the command runs here.
+enum Turn {
+    Ours(Guard),
+    /// It does not, for this reason.
+    Over(String),
+}
 
-    async fn begin(&self, guard: &Guard) -> distlock::Result<Due> {
-        self.periodic.begin(guard, self.every).await
+impl Turn {
+    fn started(name: &LockName, ago: Duration) -> Self {
+        let ago = Duration::from_millis(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
+        Self::Over(format!("{name:?} was started {ago:?} ago"))
     }
 }
 
@@ -177,22 +189,23 @@ impl Run {
             signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
         };
         let locker = store.locker();
-        let period = match self.every {
-            Some(every) => Some(self.period(&store, every)?),
-            None => None,
-        };
-        if let Some(period) = &period
-            && let Due::Later { started } = period.due(&name).await?
+        let period = match self
+            .every
+            .map(|every| self.period(&store, every))
+            .transpose()
         {
-            store.close().await;
-            return Ok(self.not_run(&name, started));
-        }
+            Ok(period) => period,
+            Err(error) => {
+                store.close().await;
+                return Err(error.into());
+            }
+        };
         let holder = match &self.holder {
             Some(holder) => values::holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
         let taken = tokio::select! {
-            taken = self.take(&locker, &name, &holder) => taken,
+            taken = self.turn(period.as_ref(), &locker, &name, &holder) => taken,
             signal = signals.next_ending() => {
                 output::tell(format_args!("stopped waiting for {name:?}"));
                 store.close().await;
@@ -200,32 +213,20 @@ impl Run {
             }
         };
         let guard = match taken {
-            Ok(guard) => guard,
+            Ok(Turn::Ours(guard)) => guard,
+            Ok(Turn::Over(why)) => {
+                output::tell(format_args!("not run: {why}"));
+                store.close().await;
+                return Ok(self.every_exit);
+            }
             Err(error) => {
                 store.close().await;
-                if error.kind() == ErrorKind::Timeout && period.is_some() {
-                    output::tell(format_args!("not run: {error}"));
-                    return Ok(self.every_exit);
-                }
                 if error.kind() == ErrorKind::Timeout {
                     return Err(Failure::new(self.busy_exit_code, error.to_string()));
                 }
                 return Err(error.into());
             }
         };
-        if let Some(period) = &period {
-            match period.begin(&guard).await {
-                Ok(Due::Now) => {}
-                not_now => {
-                    let _ = guard.release().await;
-                    store.close().await;
-                    return match not_now? {
-                        Due::Later { started } => Ok(self.not_run(&name, started)),
-                        Due::Now => unreachable!("that goes on above"),
-                    };
-                }
-            }
-        }
         let kill_after = self.kill_after_under(&guard);
         let end = self
             .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
@@ -272,7 +273,7 @@ impl Run {
         outcome
     }
 
-    fn period(&self, store: &Store, every: Duration) -> Outcome<Period> {
+    fn period(&self, store: &Store, every: Duration) -> distlock::Result<Period> {
         let mut periodic = Periodic::new(store)?;
         if self.retry_failed {
             periodic = periodic.retry_failed();
@@ -280,10 +281,39 @@ impl Run {
         Ok(Period { periodic, every })
     }
 
-    fn not_run(&self, name: &LockName, started: Duration) -> u8 {
-        let ago = Duration::from_secs(started.as_secs());
-        output::tell(format_args!("{name:?} was started {ago:?} ago: not run"));
-        self.every_exit
+    /// Takes the lock, and with it the turn of the period where there is one.
+    async fn turn(
+        &self,
+        period: Option<&Period>,
+        locker: &Locker,
+        name: &LockName,
+        holder: &HolderLabel,
+    ) -> distlock::Result<Turn> {
+        let Some(Period { periodic, every }) = period else {
+            return self.take(locker, name, holder).await.map(Turn::Ours);
+        };
+        match periodic.due(name, *every).await {
+            Ok(Due::Later { started }) => return Ok(Turn::started(name, started)),
+            Ok(Due::Now) => {}
+            // Asked again under the lock, which may be worth waiting for.
+            Err(error) if error.is_retryable() => {}
+            Err(error) => return Err(error),
+        }
+        let guard = match self.take(locker, name, holder).await {
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                return Ok(Turn::Over(error.to_string()));
+            }
+            taken => taken?,
+        };
+        let begun = periodic.begin(&guard, *every).await;
+        if matches!(begun, Ok(Due::Now)) {
+            return Ok(Turn::Ours(guard));
+        }
+        let _ = guard.release().await;
+        match begun? {
+            Due::Later { started } => Ok(Turn::started(name, started)),
+            Due::Now => unreachable!("that is answered above"),
+        }
     }
 
     /// Waits for the lock, and says who holds it when that takes longer than a moment.

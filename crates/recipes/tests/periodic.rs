@@ -3,12 +3,17 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Expect, LockName, ManualClock, RecordKey, Result, Store};
+use async_trait::async_trait;
+use distlock_conformance::RecordsLayer;
+use distlock_core::{
+    Attempt, Entry, Error, ErrorKind, Expect, LockName, ManualClock, RecordKey, Records, Result,
+    Store, Written,
+};
 use distlock_memory::Memory;
 use distlock_recipes::{Due, Periodic, Ran};
 use tokio::{sync::Barrier, task::JoinSet};
@@ -92,6 +97,46 @@ async fn a_job_that_failed_has_had_its_turn_unless_it_is_to_be_retried() {
 }
 
 #[tokio::test]
+async fn a_retry_does_not_move_the_period() {
+    let (memory, clock) = manual();
+    let again = Periodic::new(&store(&memory)).unwrap().retry_failed();
+    let runs = AtomicU32::new(0);
+    assert!(fails(&again).await.is_err());
+    clock.advance(HOUR / 4);
+    assert!(matches!(run(&again, &runs).await, Ran::Here(1)));
+    clock.advance(HOUR / 2);
+    // What has succeeded counts for those that do not retry as well.
+    let once = Periodic::new(&store(&memory)).unwrap();
+    let turn = HOUR * 3 / 4;
+    for periodic in [&again, &once] {
+        assert!(matches!(run(periodic, &runs).await, Ran::Before(ago) if ago == turn));
+    }
+    clock.advance(HOUR / 4);
+    assert!(matches!(run(&again, &runs).await, Ran::Here(2)));
+}
+
+#[tokio::test]
+async fn one_lock_that_is_kept_gives_one_turn_per_period() {
+    let (memory, clock) = manual();
+    let store = store(&memory);
+    let periodic = Periodic::new(&store).unwrap();
+    let locker = store.locker();
+    let guard = locker
+        .lock("nightly")
+        .ttl(HOUR * 24)
+        .acquire()
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        assert_eq!(periodic.begin(&guard, HOUR).await.unwrap(), Due::Now);
+        clock.advance(HOUR / 2);
+        let later = Due::Later { started: HOUR / 2 };
+        assert_eq!(periodic.begin(&guard, HOUR).await.unwrap(), later);
+        clock.advance(HOUR / 2);
+    }
+}
+
+#[tokio::test]
 async fn a_job_that_is_dropped_has_had_its_turn() {
     let (memory, _clock) = manual();
     let periodic = Periodic::new(&store(&memory)).unwrap();
@@ -134,6 +179,73 @@ async fn a_job_longer_than_its_period_does_not_run_beside_itself() {
         other => panic!("{other:?}"),
     };
     assert!(matches!(beside, Ran::Elsewhere(Some(_))), "{beside:?}");
+}
+
+/// Records whose answers to writes get lost, and which are away after each.
+#[derive(Clone, Debug)]
+struct Unreliable {
+    below: Arc<dyn Records>,
+    lost: Arc<AtomicU32>,
+    away: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl RecordsLayer for Unreliable {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.below
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        if self.away.swap(false, Ordering::AcqRel) {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is away"));
+        }
+        self.below.get(key).await
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        let written = self.below.put(key, value, expect).await?;
+        if self.lost.fetch_add(1, Ordering::AcqRel) > 0 {
+            return Ok(written);
+        }
+        self.away.store(true, Ordering::Release);
+        Err(Error::new(ErrorKind::OutcomeUnknown, "the answer was lost"))
+    }
+}
+
+#[tokio::test]
+async fn a_start_whose_answer_was_lost_is_recognised() {
+    let memory = Memory::default();
+    let layer = Unreliable {
+        below: memory.records(),
+        lost: Arc::default(),
+        away: Arc::default(),
+    };
+    let one = Store::new(memory.lock(), layer.clone().into_records());
+    let runs = AtomicU32::new(0);
+    assert!(matches!(
+        run(&Periodic::new(&one).unwrap(), &runs).await,
+        Ran::Here(1)
+    ));
+    // The start and the success, each written once.
+    assert_eq!(layer.lost.load(Ordering::Acquire), 2);
+    let other = Periodic::new(&store(&memory)).unwrap();
+    assert!(matches!(run(&other, &runs).await, Ran::Before(_)));
+}
+
+/// The naive way: nothing is left of a short job, so the next host runs it again.
+#[tokio::test]
+async fn a_lock_alone_runs_a_short_job_on_every_host() {
+    let (memory, _clock) = manual();
+    let mut runs = 0;
+    for _ in 0..20 {
+        let locker = store(&memory).locker();
+        let attempt = locker.lock("nightly").try_acquire().await.unwrap();
+        if let Attempt::Acquired(guard) = attempt {
+            runs += 1;
+            let _ = guard.release().await;
+        }
+    }
+    assert_eq!(runs, 20);
 }
 
 #[tokio::test]
