@@ -194,7 +194,8 @@ impl Flow {
         guest
     }
 
-    /// A guest sends a message to all devices of an account, by its node, and hears what became of it.
+    /// A guest sends a message to all devices of an account, by its node, and hears what became of
+    /// it.
     pub(crate) async fn sends(&self, sender: &Guest, to: &Uid, id: &str) {
         let (stamp, kick) = (&sender.stamp, &self.nodes[sender.stamp.node.as_str()].0);
         let mut message = Message::new(stamp.uid.clone(), "1");

@@ -14,8 +14,8 @@ use crate::{
     world::{SOON, World},
 };
 
-/// A node whose lease was deleted by hand ends its sessions. Whose account has gone elsewhere is told
-/// so, and coming back does not throw out who took over; the others may come back at once.
+/// A node whose lease was deleted by hand ends its sessions. Whose account has gone elsewhere is
+/// told so, and coming back does not throw out who took over; the others may come back at once.
 pub(crate) async fn fenced(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.reachable = false;
@@ -33,8 +33,8 @@ pub(crate) async fn fenced(mut world: World) -> Report {
     let held = lease.held.and_then(|holder| holder.token).unwrap();
     locker.force_release(name.as_str(), held).await.unwrap();
     locker.close().await;
-    // An account that was never here makes the node look whether the store has forgotten it. It has not: others may have
-    // taken the node for dead.
+    // An account that was never here makes the node look whether the store has forgotten it. It has
+    // not: others may have taken the node for dead.
     let never_here = world.uid("early");
     let mut early = world.client(&never_here, "early", "n2").await;
     let answer = early.answered().await;

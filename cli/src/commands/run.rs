@@ -100,8 +100,8 @@ pub(crate) struct Run {
         conflicts_with_all = ["busy_exit_code", "min_hold"],
     )]
     every: Option<Duration>,
-    /// Exit code when --every has the command not run: it was started in this period, or the lock is
-    /// busy
+    /// Exit code when --every has the command not run: it was started in this period, or the lock
+    /// is busy
     #[arg(
         long,
         value_name = "CODE",

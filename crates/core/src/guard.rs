@@ -396,8 +396,8 @@ impl LockWatch {
         self.hold.loss_now()
     }
 
-    /// When the lease ends by this process's clock unless it is renewed. Of a lock that was lost, when it would have ended:
-    /// who takes it for lost sooner has learned that from the store.
+    /// When the lease ends by this process's clock unless it is renewed. Of a lock that was lost,
+    /// when it would have ended: who takes it for lost sooner has learned that from the store.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.hold.deadline()

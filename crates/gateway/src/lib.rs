@@ -26,17 +26,18 @@
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! [`run`] does all of it in one call, with a closure for the announcement; [`Gateway::builder`] takes a store for messages, a
-//! check of accounts and one of messages of your own. What clients and nodes say to each other is in
-//! proto/README.md.
+//! [`run`] does all of it in one call, with a closure for the announcement; [`Gateway::builder`]
+//! takes a store for messages, a check of accounts and one of messages of your own. What clients
+//! and nodes say to each other is in proto/README.md.
 //!
 //! # Map
 //!
-//! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what clients see (`machine` is one
-//! connection from its first frame to its end, behind `ws` and `tcp` alike); `peer` what nodes ask of each other; `admin` the
-//! admin HTTP and `page` the live page beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in;
-//! `profiles` and `may_send` the services that are asked about each login and each message, and `web` how; `sender` the messages
-//! of the program's own servers.
+//! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what
+//! clients see (`machine` is one connection from its first frame to its end, behind `ws` and `tcp`
+//! alike); `peer` what nodes ask of each other; `admin` the admin HTTP and `page` the live page
+//! beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in;
+//! `profiles` and `may_send` the services that are asked about each login and each message, and
+//! `web` how; `sender` the messages of the program's own servers.
 //!
 //! # What holds
 //!

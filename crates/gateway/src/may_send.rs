@@ -23,8 +23,8 @@ pub trait MaySend: fmt::Debug + Send + Sync + 'static {
     /// Says whether one account may send to another.
     ///
     /// # Errors
-    /// Whatever kept it from finding out: the client is told `unavailable`, and the message went nowhere. So is one who waits
-    /// for an answer for longer than 10 seconds.
+    /// Whatever kept it from finding out: the client is told `unavailable`, and the message went
+    /// nowhere. So is one who waits for an answer for longer than 10 seconds.
     ///
     /// # Cancel safety
     /// Dropped when the sender goes away.

@@ -117,8 +117,8 @@ impl Builder {
     /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
     ///
     /// # Errors
-    /// As [`Gateway::start`]. [`ErrorKind::InvalidConfig`] as well when there are two answers to who is asked about an account,
-    /// or about a message.
+    /// As [`Gateway::start`]. [`ErrorKind::InvalidConfig`] as well when there are two answers to
+    /// who is asked about an account, or about a message.
     ///
     /// # Cancel safety
     /// As [`Gateway::start`].

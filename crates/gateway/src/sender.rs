@@ -1,5 +1,5 @@
-//! Messages of the program's own servers, which need no session but a right of their own. Whoever has it can send, and nothing
-//! else.
+//! Messages of the program's own servers, which need no session but a right of their own. Whoever
+//! has it can send, and nothing else.
 
 use std::sync::Arc;
 
@@ -53,7 +53,8 @@ impl Sender {
     /// Delivers a message, or keeps it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a message that may not be sent as it is; failures of the store.
+    /// [`ErrorKind::InvalidArgument`] for a message that may not be sent as it is; failures of the
+    /// store.
     pub(crate) async fn send(&self, to: &Uid, message: &Message) -> Result<Fate> {
         if let Err((_, why)) = send::check(message, self.front.max_frame) {
             return Err(Error::new(ErrorKind::InvalidArgument, why));

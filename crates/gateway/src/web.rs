@@ -108,7 +108,8 @@ impl WebService {
         let question = serde_json::to_vec(question)
             .map_err(|error| self.unavailable("could not be asked").caused_by(error))?;
         let answer = match self.client.request(self.request(&question)).await {
-            // A connection that waited may have been closed at the other end just now. A question may be asked twice.
+            // A connection that waited may have been closed at the other end just now. A question
+            // may be asked twice.
             Err(error) if !error.is_connect() => self.client.request(self.request(&question)).await,
             answer => answer,
         };

@@ -177,8 +177,8 @@ impl Inner {
         Some(guard)
     }
 
-    /// Whether a lease is missing because the store has forgotten it, with other things, and was not
-    /// deleted alone: then the store is of another history, or has another roster.
+    /// Whether a lease is missing because the store has forgotten it, with other things, and was
+    /// not deleted alone: then the store is of another history, or has another roster.
     async fn has_forgotten(&self, lease: &Lease) -> Result<bool> {
         let now = self.locker.inspect(self.node.lock()?).await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
@@ -190,8 +190,8 @@ impl Inner {
             .is_some_and(|before| roster.id != Some(before)))
     }
 
-    /// Holds the lease until the flow stops. A lost lease ends every session, unless the store has forgotten it; then the node
-    /// comes back as a new incarnation.
+    /// Holds the lease until the flow stops. A lost lease ends every session, unless the store has
+    /// forgotten it; then the node comes back as a new incarnation.
     pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
         loop {
             let reason = tokio::select! {

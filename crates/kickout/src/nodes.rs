@@ -15,7 +15,8 @@ use crate::{
     peers::NodeAddress,
 };
 
-/// Longest time that an answer about a node is gone by. Short beside every lease, long beside a burst of logins.
+/// Longest time that an answer about a node is gone by. Short beside every lease, long beside a
+/// burst of logins.
 const FRESH: Duration = Duration::from_millis(200);
 
 /// Time after which nothing is remembered of a node that nobody asked about.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`Periodic`] | a job that many hosts start runs on one of them, once per period |
 //!
-//! They need nothing but a lock and records, so each works over every store that can keep its promise.
+//! They need nothing but a lock and records, so each works over every store that can keep its
+//! promise.
 
 mod periodic;
 

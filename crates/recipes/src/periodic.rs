@@ -124,8 +124,8 @@ impl Periodic {
         self
     }
 
-    /// Runs `work` unless the job `name` was started within the period `every`, or runs now. It runs
-    /// under the lock `name`; when that is lost its future is dropped at its next await.
+    /// Runs `work` unless the job `name` was started within the period `every`, or runs now. It
+    /// runs under the lock `name`; when that is lost its future is dropped at its next await.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a period of zero or of more than 366 days;
@@ -207,8 +207,8 @@ impl Periodic {
     /// Whether the job is due, without starting it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for the period; [`ErrorKind::Corrupt`] for a record that another
-    /// version wrote, or a start that lies in the future; failures of the store.
+    /// [`ErrorKind::InvalidArgument`] for the period; [`ErrorKind::Corrupt`] for a record that
+    /// another version wrote, or a start that lies in the future; failures of the store.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -219,9 +219,9 @@ impl Periodic {
         Ok(self.judge(name, &key, entry.as_ref(), every).await?.0)
     }
 
-    /// Puts on record that the holder of the lock starts the job now. [`Due::Later`] when it has been
-    /// started meanwhile: then it must not be. A store that is away is asked again for as long as the
-    /// lock is held.
+    /// Puts on record that the holder of the lock starts the job now. [`Due::Later`] when it has
+    /// been started meanwhile: then it must not be. A store that is away is asked again for as long
+    /// as the lock is held.
     ///
     /// # Errors
     /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is.

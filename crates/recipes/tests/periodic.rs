@@ -1,4 +1,5 @@
-//! A job that many hosts start, over the memory store. `tests/cli/every.rs` of the tool plays it over servers.
+//! A job that many hosts start, over the memory store. `tests/cli/every.rs` of the tool plays it
+//! over servers.
 
 use std::{
     sync::{

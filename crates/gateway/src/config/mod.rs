@@ -109,8 +109,8 @@ pub struct GatewayConfig {
     /// Longest wait for its answer.
     #[serde(deserialize_with = "duration")]
     pub profile_timeout: Duration,
-    /// The web service that is asked about each message of a client before it goes anywhere; none unless set. Not shown, since
-    /// it may hold a key.
+    /// The web service that is asked about each message of a client before it goes anywhere; none
+    /// unless set. Not shown, since it may hold a key.
     pub may_send_url: Option<Secret>,
     /// The bearer token that it is asked with.
     pub may_send_token: Option<Secret>,

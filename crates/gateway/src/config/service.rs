@@ -18,7 +18,8 @@ impl ServiceSettings<'_> {
     /// Where the service is, and the header that tells it who asks; `None` where no service is set.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an address or a token that cannot be used.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an address or a
+    /// token that cannot be used.
     pub(crate) fn parse(&self) -> Result<Option<(Uri, Option<HeaderValue>)>> {
         let (key, token) = self.token;
         let bearer = token.map(|token| bearer(key, token.expose())).transpose()?;
