@@ -75,6 +75,10 @@ impl Run {
             };
             record = now;
         }
+        if live.phase() == Phase::Pending && live.is_missing_in(&record) {
+            // The store has forgotten this login, and whom it had to tell.
+            return Ok(self.busy());
+        }
         if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
             let by = record.slots.get(&live.slot).map(|it| it.device.clone());
             let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));

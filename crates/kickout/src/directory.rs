@@ -83,6 +83,21 @@ impl Directory {
         seen(uid, entry)
     }
 
+    /// An account's record, and the roster beside it: was the store emptied before it was read, then
+    /// the roster is another one.
+    pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(Seen, Roster)> {
+        let roster = RecordKey::new(ROSTER)?;
+        let keys = [uid.record()?, roster];
+        let [account, listed] = self
+            .records
+            .get_many(&keys)
+            .await?
+            .try_into()
+            .map_err(|_| Error::new(ErrorKind::Internal, "two records were asked for"))?;
+        let (_, roster) = read_roster(&keys[1], listed)?;
+        Ok((seen(uid, account)?, roster))
+    }
+
     /// Reads several records; each has its own answer, because one unreadable record must not hide the others.
     pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<Seen>>> {
         let keys = uids.iter().map(Uid::record).collect::<Result<Vec<_>>>()?;
@@ -356,7 +371,9 @@ impl Directory {
 
     /// The incarnations that are, or were and may have left something behind.
     pub(crate) async fn roster(&self) -> Result<Roster> {
-        Ok(self.read_roster().await?.1)
+        let key = RecordKey::new(ROSTER)?;
+        let (_, roster) = read_roster(&key, self.records.get(&key).await?)?;
+        Ok(roster)
     }
 
     /// Changes the roster; `change` says whether there is anything to do, and is asked again after
@@ -367,7 +384,7 @@ impl Directory {
     ) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
         for _ in 0..ROUNDS {
-            let (version, mut roster) = self.read_roster().await?;
+            let (version, mut roster) = read_roster(&key, self.records.get(&key).await?)?;
             if !change(&mut roster) {
                 return Ok(roster);
             }
@@ -393,17 +410,16 @@ impl Directory {
         }
         Err(restless(&key))
     }
+}
 
-    async fn read_roster(&self) -> Result<(Option<Version>, Roster)> {
-        let key = RecordKey::new(ROSTER)?;
-        Ok(match self.records.get(&key).await? {
-            None => (None, Roster::default()),
-            Some(entry) => {
-                let roster: Roster = parsed(&key, &entry)?;
-                (Some(entry.version), roster.known()?)
-            }
-        })
-    }
+fn read_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
+    Ok(match entry {
+        None => (None, Roster::default()),
+        Some(entry) => {
+            let roster: Roster = parsed(key, &entry)?;
+            (Some(entry.version), roster.known()?)
+        }
+    })
 }
 
 fn seen(uid: &Uid, entry: Option<Entry>) -> Result<Seen> {

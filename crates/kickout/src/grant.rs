@@ -90,17 +90,16 @@ impl Run {
             uid, device, class, ..
         } = &self.login;
         let inner = &self.inner;
+        let (seen, roster) = inner.directory.read_with_roster(uid).await?;
         let Seen {
             version,
             mut record,
             ..
-        } = inner.directory.read(uid).await?;
-        let forgotten_for = match version {
-            // The account is new, or the store has forgotten it.
-            None => inner.history.forgotten_for().await?,
-            Some(_) => inner.history.silent_for(),
-        };
-        if let Some(left) = forgotten_for {
+        } = seen;
+        // Other nodes may have written their sessions again before this one noticed.
+        inner.history.met(&guard.epoch());
+        inner.history.met_roster(roster.id);
+        if let Some(left) = inner.history.silent_for() {
             let retry_after = left + jitter(SPREAD);
             return Ok(Step::Answer(LoginOutcome::Busy { retry_after }));
         }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Epoch, Locker, Moment, Result};
+use distlock_core::{Clock, Epoch, LockInfo, Locker, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -31,6 +31,7 @@ pub(crate) struct History {
 #[derive(Debug, Default)]
 struct State {
     epoch: Option<Epoch>,
+    epoch_before: Option<Epoch>,
     /// Which roster there was: with a new store comes a new one.
     roster: Option<Uuid>,
     /// Until when nothing is granted.
@@ -57,10 +58,20 @@ impl History {
         }
     }
 
-    /// The node's lease says this of the store's history.
+    /// A lock of this node says this of the store's history.
     pub(crate) fn met(&self, epoch: &Epoch) {
-        let before = self.state().epoch.replace(epoch.clone());
-        if before.is_some_and(|before| before != *epoch) {
+        let silent = self.silent_for().is_some();
+        let is_news = {
+            let mut state = self.state();
+            // What a lock says that was taken or renewed before the change is old.
+            let is_old = silent && state.epoch_before.as_ref() == Some(epoch);
+            if is_old || state.epoch.as_ref() == Some(epoch) {
+                return;
+            }
+            state.epoch_before = state.epoch.replace(epoch.clone());
+            state.epoch_before.is_some()
+        };
+        if is_news {
             self.forgotten("the store's history is another one");
         }
     }
@@ -72,12 +83,16 @@ impl History {
         Ok(roster)
     }
 
+    /// This node's own lease, as others see it.
+    pub(crate) async fn own_lease(&self) -> Result<LockInfo> {
+        self.locker.inspect(self.node.lock()?).await
+    }
+
     /// For how long it means nothing that something is missing from the store. A store that was
     /// emptied knows nothing of this node's own lease, or has another roster.
     pub(crate) async fn forgotten_for(&self) -> Result<Option<Duration>> {
         if self.silent_for().is_none() && self.own.now().is_some() {
-            let own = self.locker.inspect(self.node.lock()?);
-            let (own, roster) = tokio::join!(own, self.roster());
+            let (own, roster) = tokio::join!(self.own_lease(), self.roster());
             roster?;
             if own?.held.is_none() {
                 self.forgotten("the store knows nothing of this node's lease");
@@ -107,6 +122,11 @@ impl History {
         let until = self.state().silent?;
         let left = until.since(self.clock.now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// Has the sessions written again at once that are missing from the directory.
+    pub(crate) fn write_again(&self) {
+        self.forgot.notify_one();
     }
 
     /// Waits until the store has forgotten something. For one waiter.

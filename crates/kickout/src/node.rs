@@ -160,6 +160,8 @@ impl Inner {
                 .forgotten("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
             own.lease.goes_on(guard.watch());
+            // Now others see the lease, so the sessions can be written.
+            self.history.write_again();
             Ok(Some(guard))
         };
         let guard = match within(&*self.clock, limit, taking).await? {
@@ -180,7 +182,7 @@ impl Inner {
     /// Whether a lease is missing because the store has forgotten it, with other things, and was
     /// not deleted alone: then the store is of another history, or has another roster.
     async fn has_forgotten(&self, lease: &Lease) -> Result<bool> {
-        let now = self.locker.inspect(self.node.lock()?).await?;
+        let now = self.history.own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
             return Ok(true);
         }

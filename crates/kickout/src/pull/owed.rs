@@ -60,8 +60,8 @@ impl Inner {
 
     /// Whoever reads of a session whose node has no lease takes the node for dead.
     async fn others_see_the_lease(&self) -> bool {
-        let lease = async { self.locker.inspect(self.node.lock()?).await };
-        lease.await.is_ok_and(|lease| lease.held.is_some())
+        let lease = self.history.own_lease().await;
+        lease.is_ok_and(|lease| lease.held.is_some())
     }
 
     async fn write_some(&self, owed: &mut Vec<Owed>, left: &mut Vec<Owed>) -> Result<()> {
