@@ -2,12 +2,14 @@
 //!
 //! | recipe | what it is for |
 //! |---|---|
+//! | [`unread`] | unread counters of conversations and their total, which never disagree |
 //! | [`Periodic`] | a job that many hosts start runs on one of them, once per period |
 //!
 //! They need nothing but a lock and records, so each works over every store that can keep its
 //! promise.
 
 mod periodic;
+pub mod unread;
 
 pub use periodic::{Due, Periodic, Ran};
 

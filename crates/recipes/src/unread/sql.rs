@@ -1,0 +1,340 @@
+//! Counters of a database: each change is a transaction.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock_core::{Error, ErrorKind, Result, SystemClock};
+use sqlx::{
+    Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction,
+    any::{AnyPoolOptions, install_default_drivers},
+};
+
+use super::{
+    Change, Counter, MOST, TRIES, Tries, Unread, UnreadCounters, restless, too_many, unknown,
+};
+
+/// Most connections.
+const CONNECTIONS: u32 = 8;
+/// Longest wait for a connection.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Counters that are rows of two tables, `distributed_unread` and `distributed_unread_total`, of
+/// SQLite, MySQL, MariaDB or Postgres.
+///
+/// Every change locks the row of the user's total first, so the changes of one user come one after
+/// the other.
+#[derive(Clone)]
+pub struct SqlCounters {
+    pool: AnyPool,
+    statements: Arc<Statements>,
+    tries: Tries,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    MySql,
+    Postgres,
+    Sqlite,
+}
+
+/// The statements in the server's words.
+#[derive(Debug)]
+struct Statements {
+    backend: &'static str,
+    tables: [String; 2],
+    add_total: String,
+    add: String,
+    lock: String,
+    read: String,
+    lower_total: String,
+    clear: String,
+}
+
+impl Statements {
+    fn new(dialect: Dialect) -> Self {
+        let (backend, name, number) = match dialect {
+            // Compared byte by byte, also at the end.
+            Dialect::MySql => ("mysql", "VARBINARY(128)", "BIGINT"),
+            Dialect::Postgres => ("postgres", "TEXT COLLATE \"C\"", "BIGINT"),
+            Dialect::Sqlite => ("sqlite", "TEXT", "INTEGER"),
+        };
+        let its = |at: u32| match dialect {
+            Dialect::Postgres => format!("${at}"),
+            Dialect::MySql | Dialect::Sqlite => "?".to_owned(),
+        };
+        let [one, two, three] = [1, 2, 3].map(its);
+        let more = |table: &str, key: &str| match dialect {
+            Dialect::MySql => "ON DUPLICATE KEY UPDATE unread = unread + VALUES(unread)".to_owned(),
+            Dialect::Postgres | Dialect::Sqlite => {
+                format!(
+                    "ON CONFLICT ({key}) DO UPDATE SET unread = {table}.unread + excluded.unread"
+                )
+            }
+        };
+        Self {
+            backend,
+            tables: [
+                format!(
+                    "CREATE TABLE IF NOT EXISTS distributed_unread_total (
+                     account {name} NOT NULL PRIMARY KEY, unread {number} NOT NULL)"
+                ),
+                format!(
+                    "CREATE TABLE IF NOT EXISTS distributed_unread (
+                     account {name} NOT NULL, conversation {name} NOT NULL,
+                     unread {number} NOT NULL, PRIMARY KEY (account, conversation))"
+                ),
+            ],
+            add_total: format!(
+                "INSERT INTO distributed_unread_total (account, unread) VALUES ({one}, {two}) {}",
+                more("distributed_unread_total", "account")
+            ),
+            add: format!(
+                "INSERT INTO distributed_unread (account, conversation, unread)
+                 VALUES ({one}, {two}, {three}) {}",
+                more("distributed_unread", "account, conversation")
+            ),
+            lock: format!(
+                "UPDATE distributed_unread_total SET unread = unread WHERE account = {one}"
+            ),
+            read: format!(
+                "SELECT c.unread, t.unread FROM distributed_unread c
+                 JOIN distributed_unread_total t ON t.account = c.account
+                 WHERE c.account = {one} AND c.conversation = {two}"
+            ),
+            lower_total: format!(
+                "UPDATE distributed_unread_total SET unread = {one} WHERE account = {two}"
+            ),
+            clear: format!(
+                "UPDATE distributed_unread SET unread = 0
+                 WHERE account = {one} AND conversation = {two}"
+            ),
+        }
+    }
+}
+
+impl SqlCounters {
+    /// Connects, and makes the tables where they are not there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for a URL that is of no database; failures of the server.
+    ///
+    /// # Cancel safety
+    /// Safe to drop: the tables are made or not.
+    pub async fn open(url: &str) -> Result<Self> {
+        let (dialect, url) = target(url)?;
+        let statements = Statements::new(dialect);
+        install_default_drivers();
+        let options = AnyPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(PATIENCE);
+        let away = |error: sqlx::Error| failed(statements.backend, &error, ErrorKind::Unavailable);
+        let pool = options.connect(&url).await.map_err(away)?;
+        for table in &statements.tables {
+            sqlx::query(AssertSqlSafe(table.clone()))
+                .execute(&pool)
+                .await
+                .map_err(away)?;
+        }
+        Ok(Self {
+            pool,
+            statements: Arc::new(statements),
+            tries: Tries::new("transaction", Arc::new(SystemClock)),
+        })
+    }
+
+    /// Tries until the server did not take the transaction back for another's sake.
+    async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
+        for tries in 1..=TRIES {
+            match self.try_change(counter, change).await? {
+                Ok(unread) => return Ok(unread),
+                Err(error) => tracing::debug!(%counter, %error, "a change is begun anew"),
+            }
+            self.tries.again(tries).await;
+        }
+        Err(restless(counter))
+    }
+
+    /// The inner error is one of a transaction that was taken back.
+    async fn try_change(&self, counter: &Counter, change: Change) -> Result<Result<Unread, Error>> {
+        let backend = self.statements.backend;
+        let begun = self.pool.begin().await;
+        let mut open = begun.map_err(|error| failed(backend, &error, ErrorKind::Unavailable))?;
+        let changed = match change {
+            Change::Add(by) => self.add(&mut open, counter, by).await,
+            Change::Clear => self.clear(&mut open, counter).await,
+        };
+        let unread = match changed {
+            Ok(Ok(unread)) => unread,
+            Ok(Err(refused)) => return Err(refused),
+            Err(error) if is_taken_back(&error) => {
+                return Ok(Err(failed(backend, &error, ErrorKind::Unavailable)));
+            }
+            Err(error) => return Err(failed(backend, &error, ErrorKind::Unavailable)),
+        };
+        match open.commit().await {
+            Ok(()) => Ok(Ok(unread)),
+            Err(error) if is_taken_back(&error) => {
+                Ok(Err(failed(backend, &error, ErrorKind::Unavailable)))
+            }
+            Err(error) => Err(failed(backend, &error, ErrorKind::OutcomeUnknown)),
+        }
+    }
+
+    async fn add(
+        &self,
+        open: &mut Transaction<'_, Any>,
+        counter: &Counter,
+        by: u64,
+    ) -> sqlx::Result<Result<Unread>> {
+        let Some(more) = i64::try_from(by).ok().filter(|_| by <= MOST) else {
+            return Ok(Err(too_many(counter, 0, by)));
+        };
+        sqlx::query(AssertSqlSafe(self.statements.add_total.clone()))
+            .bind(counter.user())
+            .bind(more)
+            .execute(&mut **open)
+            .await?;
+        sqlx::query(AssertSqlSafe(self.statements.add.clone()))
+            .bind(counter.user())
+            .bind(counter.conversation())
+            .bind(more)
+            .execute(&mut **open)
+            .await?;
+        Ok(match self.seen(open, counter).await? {
+            Some(unread) if unread.total <= MOST => Ok(unread),
+            Some(unread) => Err(too_many(counter, unread.total - by, by)),
+            None => Err(unknown(counter)),
+        })
+    }
+
+    async fn clear(
+        &self,
+        open: &mut Transaction<'_, Any>,
+        counter: &Counter,
+    ) -> sqlx::Result<Result<Unread>> {
+        // Nobody else changes this user's counters until the end.
+        sqlx::query(AssertSqlSafe(self.statements.lock.clone()))
+            .bind(counter.user())
+            .execute(&mut **open)
+            .await?;
+        let Some(before) = self.seen(open, counter).await? else {
+            return Ok(Err(unknown(counter)));
+        };
+        let total = before.total.saturating_sub(before.conversation);
+        sqlx::query(AssertSqlSafe(self.statements.lower_total.clone()))
+            .bind(i64::try_from(total).unwrap_or(i64::MAX))
+            .bind(counter.user())
+            .execute(&mut **open)
+            .await?;
+        sqlx::query(AssertSqlSafe(self.statements.clear.clone()))
+            .bind(counter.user())
+            .bind(counter.conversation())
+            .execute(&mut **open)
+            .await?;
+        Ok(Ok(Unread {
+            conversation: 0,
+            total,
+        }))
+    }
+
+    /// Both counters, at one moment.
+    async fn seen(
+        &self,
+        connection: &mut AnyConnection,
+        counter: &Counter,
+    ) -> sqlx::Result<Option<Unread>> {
+        let row = sqlx::query(AssertSqlSafe(self.statements.read.clone()))
+            .bind(counter.user())
+            .bind(counter.conversation())
+            .fetch_optional(connection)
+            .await?;
+        let Some(row) = row else {
+            return Ok(None);
+        };
+        let count = |at: usize| {
+            let count: i64 = row.try_get(at)?;
+            u64::try_from(count).map_err(|error| sqlx::Error::Decode(error.into()))
+        };
+        Ok(Some(Unread {
+            conversation: count(0)?,
+            total: count(1)?,
+        }))
+    }
+}
+
+#[async_trait]
+impl UnreadCounters for SqlCounters {
+    async fn increment(&self, counter: &Counter, by: i64) -> Result<Unread> {
+        self.change(counter, Change::add(by)?).await
+    }
+
+    async fn clear(&self, counter: &Counter) -> Result<Unread> {
+        self.change(counter, Change::Clear).await
+    }
+
+    async fn read(&self, counter: &Counter) -> Result<Unread> {
+        let backend = self.statements.backend;
+        let away = |error: sqlx::Error| failed(backend, &error, ErrorKind::Unavailable);
+        let mut connection = self.pool.acquire().await.map_err(away)?;
+        let seen = self.seen(&mut connection, counter).await.map_err(away)?;
+        seen.ok_or_else(|| unknown(counter))
+    }
+
+    fn retries(&self) -> u64 {
+        self.tries.count()
+    }
+}
+
+impl fmt::Debug for SqlCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlCounters")
+            .field("backend", &self.statements.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The dialect, and the URL as the driver takes it.
+fn target(url: &str) -> Result<(Dialect, String)> {
+    let (scheme, rest) = url.split_once(':').unwrap_or_default();
+    match scheme {
+        "mysql" | "mariadb" => Ok((Dialect::MySql, format!("mysql:{rest}"))),
+        "postgres" | "postgresql" => Ok((Dialect::Postgres, url.to_owned())),
+        "sqlite" if rest.contains('?') => Ok((Dialect::Sqlite, url.to_owned())),
+        "sqlite" => Ok((Dialect::Sqlite, format!("{url}?mode=rwc"))),
+        _ => {
+            // Not the URL, which may have a password in it.
+            let says = "this is no URL of a database: sqlite:, mysql:, mariadb: and postgres: are";
+            Err(Error::new(ErrorKind::InvalidConfig, says))
+        }
+    }
+}
+
+/// Whether the server took the transaction back for another's sake: a deadlock, or a file that
+/// somebody else kept busy.
+fn is_taken_back(error: &sqlx::Error) -> bool {
+    const TAKEN_BACK: [&str; 5] = ["40001", "40P01", "5", "6", "517"];
+    let code = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| TAKEN_BACK.contains(&&*code))
+}
+
+fn failed(backend: &'static str, error: &sqlx::Error, broke: ErrorKind) -> Error {
+    let kind = match error {
+        sqlx::Error::Configuration(_) => ErrorKind::InvalidConfig,
+        sqlx::Error::Database(_) if !is_taken_back(error) => ErrorKind::Internal,
+        sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => ErrorKind::Corrupt,
+        _ => broke,
+    };
+    let says = match kind {
+        // Its cause may have the URL in it, with the password.
+        ErrorKind::InvalidConfig => {
+            return Error::new(kind, "the URL cannot be used").on(backend);
+        }
+        ErrorKind::Corrupt => "a counter cannot be read",
+        _ => "the database cannot be asked",
+    };
+    Error::new(kind, says)
+        .on(backend)
+        .caused_by(error.to_string())
+}
