@@ -299,8 +299,11 @@ fn target(url: &str) -> Result<(Dialect, String)> {
     match scheme {
         "mysql" | "mariadb" => Ok((Dialect::MySql, format!("mysql:{rest}"))),
         "postgres" | "postgresql" => Ok((Dialect::Postgres, url.to_owned())),
-        "sqlite" if rest.contains('?') => Ok((Dialect::Sqlite, url.to_owned())),
-        "sqlite" => Ok((Dialect::Sqlite, format!("{url}?mode=rwc"))),
+        "sqlite" => {
+            // Options are those of the lock's store.
+            let file = rest.split('?').next().unwrap_or_default();
+            Ok((Dialect::Sqlite, format!("sqlite:{file}?mode=rwc")))
+        }
         _ => {
             // Not the URL, which may have a password in it.
             let says = "this is no URL of a database: sqlite:, mysql:, mariadb: and postgres: are";

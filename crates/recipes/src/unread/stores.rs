@@ -1,5 +1,7 @@
 //! Counters over any store: with a lock, and without.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use distlock_core::{Locker, Result, Store};
 
@@ -10,6 +12,7 @@ use super::{Change, Counter, Unread, UnreadCounters, journal::Journal};
 #[derive(Clone, Debug)]
 pub struct LockedCounters {
     locker: Locker,
+    ttl: Option<Duration>,
     journal: Journal,
 }
 
@@ -25,13 +28,25 @@ impl LockedCounters {
     pub fn new(store: &Store) -> Self {
         Self {
             locker: store.locker(),
+            ttl: None,
             journal: Journal::new(store.records(), store.clock(), "lock"),
         }
     }
 
+    /// For how long a user's counters stay as they are when somebody dies who was changing them;
+    /// the store's own default unless it is set.
+    #[must_use]
+    pub const fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
-        let name = format!("unread/{}", counter.user());
-        let guard = self.locker.lock(name).acquire().await?;
+        let mut lock = self.locker.lock(format!("unread/{}", counter.user()));
+        if let Some(ttl) = self.ttl {
+            lock = lock.ttl(ttl);
+        }
+        let guard = lock.acquire().await?;
         let token = Some(guard.token());
         let changed = self.journal.change(counter, change, token).await;
         // The journal's token refuses whoever holds a lock that was lost, so its end is no failure.

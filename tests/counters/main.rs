@@ -1,0 +1,294 @@
+//! Unread counters over real servers: processes that are killed, connections that are cut, and what
+//! the ways of counting make of it. The naive way goes through the same, and must come out wrong.
+
+mod naive;
+mod ways;
+mod worker;
+
+use std::{
+    env,
+    net::SocketAddr,
+    process::{Command, ExitCode},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock::{Clock as _, ErrorKind, SystemClock};
+use distlock_harness::{
+    FaultProxy, Process, Signal,
+    servers::{
+        mysql::{MySqlServer, Product},
+        postgres::PostgresServer,
+        redis::RedisServer,
+        zookeeper::ZooKeeper,
+    },
+};
+use distlock_recipes::unread::{Counter, MOST, Unread, UnreadCounters};
+use fastrand::Rng;
+use libtest_mimic::{Arguments, Trial};
+use tokio::runtime::Runtime;
+
+use crate::ways::{CONVERSATIONS, USERS, Way, ways};
+
+/// Processes that change counters at the same time.
+const PROCESSES: usize = 8;
+/// How often one of them is killed.
+const KILLS: usize = 40;
+/// Between two kills.
+const LIFE: Duration = Duration::from_millis(100);
+
+fn main() -> Result<ExitCode> {
+    if let Ok(url) = env::var(worker::URL) {
+        return worker::run(&url).map(|()| ExitCode::SUCCESS);
+    }
+    let trials = vec![
+        trial("sqlite", || {
+            let folder = tempfile::tempdir()?;
+            let url = format!("sqlite:{}", folder.path().join("counters.db").display());
+            play(&url, None)
+        }),
+        trial("redis", || {
+            let server = RedisServer::start()?;
+            play(&server.url(), Some(server.address()))?;
+            wrong_type(&server)
+        }),
+        trial("postgres", || {
+            let server = PostgresServer::start()?;
+            play(&server.url(), Some(server.address()))
+        }),
+        trial("mariadb", || {
+            let server = MySqlServer::start(Product::MariaDb)?;
+            play(&server.url(), Some(server.address()))
+        }),
+        trial("mysql", || {
+            let server = MySqlServer::start(Product::MySql)?;
+            play(&server.url(), Some(server.address()))
+        }),
+        trial("zookeeper", || {
+            let server = ZooKeeper::start()?;
+            play(&format!("zookeeper://{}", server.servers()), None)
+        }),
+    ];
+    Ok(libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
+}
+
+fn trial(name: &str, play: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    Trial::test(name, || play().map_err(|error| format!("{error:#}").into()))
+}
+
+/// Everything over one server, which `proxied` is the address of.
+fn play(url: &str, proxied: Option<SocketAddr>) -> Result<()> {
+    let runtime = Runtime::new()?;
+    let ways = runtime.block_on(ways(url))?;
+    runtime.block_on(same_results(&ways))?;
+    runtime.block_on(bad_input(&ways))?;
+    runtime.block_on(killed_and_cut(url, proxied, &ways))
+}
+
+fn counter(user: &str, conversation: &str) -> Counter {
+    Counter::new(user, conversation).unwrap()
+}
+
+/// One history of changes, by every way on a user of its own.
+async fn same_results(ways: &[Way]) -> Result<()> {
+    let seed = fastrand::u64(..);
+    let mut answers = Vec::new();
+    for way in ways {
+        let mut rng = Rng::with_seed(seed);
+        let user = format!("same-{}", way.name);
+        let mut said = Vec::new();
+        for _ in 0..60 {
+            let conversation = CONVERSATIONS[rng.usize(..CONVERSATIONS.len())];
+            let counter = counter(&user, conversation);
+            said.push(match rng.u8(..4) {
+                0 => way
+                    .counters
+                    .clear(&counter)
+                    .await
+                    .map_err(|error| error.kind()),
+                1 => way
+                    .counters
+                    .read(&counter)
+                    .await
+                    .map_err(|error| error.kind()),
+                _ => {
+                    let by = rng.i64(1..9);
+                    way.counters
+                        .increment(&counter, by)
+                        .await
+                        .map_err(|error| error.kind())
+                }
+            });
+        }
+        answers.push((way.name, said));
+    }
+    let (first, expected) = &answers[0];
+    for (name, said) in &answers {
+        ensure!(
+            said == expected,
+            "seed {seed}: {name} says {said:?}, {first} {expected:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn bad_input(ways: &[Way]) -> Result<()> {
+    for way in ways.iter().filter(|way| !way.is_naive) {
+        let (user, counters) = (format!("bad-{}", way.name), &way.counters);
+        let work = counter(&user, "work");
+        let most = i64::try_from(MOST)?;
+        let unknown = counters.clear(&work).await.unwrap_err();
+        ensure!(unknown.to_string().contains(&user), "{unknown}");
+        counters.increment(&work, 2).await?;
+        for (amount, kind) in [
+            (0, ErrorKind::InvalidArgument),
+            (-1, ErrorKind::InvalidArgument),
+            (most - 1, ErrorKind::LimitExceeded),
+            (i64::MAX, ErrorKind::LimitExceeded),
+        ] {
+            let error = counters.increment(&work, amount).await.unwrap_err();
+            ensure!(error.kind() == kind, "{}: {amount}: {error}", way.name);
+        }
+        let unread = counters.read(&work).await?;
+        let two = Unread {
+            conversation: 2,
+            total: 2,
+        };
+        ensure!(unread == two, "{}: {unread:?}", way.name);
+        let most = counters.increment(&work, most - 2).await?;
+        ensure!(most.total == MOST, "{}: {most:?}", way.name);
+    }
+    Ok(())
+}
+
+/// Eight processes, of which one after the other is killed and replaced, while connections break and
+/// replies get lost.
+async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) -> Result<()> {
+    let proxy = match proxied {
+        Some(server) => Some(FaultProxy::start(server).await?),
+        None => None,
+    };
+    let theirs = match (&proxy, proxied) {
+        (Some(proxy), Some(server)) => {
+            url.replace(&server.to_string(), &proxy.address().to_string())
+        }
+        _ => url.to_owned(),
+    };
+    ensure!(
+        proxied.is_none() || theirs != url,
+        "{url} does not name {proxied:?}"
+    );
+    let mut processes = Vec::new();
+    for _ in 0..PROCESSES {
+        processes.push(start(&theirs)?);
+    }
+    for kill in 0..KILLS {
+        SystemClock.sleep(LIFE).await;
+        if let Some(proxy) = &proxy {
+            match kill % 3 {
+                0 => proxy.reset(),
+                1 => proxy.swallow_one_reply(),
+                _ => proxy.pass(),
+            }
+        }
+        let victim = fastrand::usize(..PROCESSES);
+        let running = processes[victim].is_running()?;
+        ensure!(
+            running,
+            "a process ended by itself: {}",
+            processes[victim].output()
+        );
+        processes[victim].signal(Signal::KILL)?;
+        processes[victim] = start(&theirs)?;
+    }
+    drop(processes);
+    let mut wrong = Vec::new();
+    for way in ways {
+        for user in 0..USERS {
+            let user = way.user(user);
+            match agree(&*way.counters, &user).await {
+                Ok(seen) if way.is_naive => ensure!(seen > 0, "nothing was counted for {user}"),
+                Ok(seen) => {
+                    ensure!(seen > 0, "nothing was counted for {user}");
+                    // And it goes on.
+                    way.counters
+                        .increment(&counter(&user, CONVERSATIONS[0]), 1)
+                        .await?;
+                    way.counters
+                        .clear(&counter(&user, CONVERSATIONS[0]))
+                        .await?;
+                }
+                Err(error) => wrong.push((way.is_naive, format!("{}: {error:#}", way.name))),
+            }
+        }
+    }
+    let (naive, ours): (Vec<_>, Vec<_>) = wrong.into_iter().partition(|(naive, _)| *naive);
+    ensure!(ours.is_empty(), "{ours:?}");
+    ensure!(
+        !naive.is_empty(),
+        "the naive way came through it, so this shows nothing"
+    );
+    Ok(())
+}
+
+/// Whether the total is the sum of the conversations. Answers how many there are.
+async fn agree(counters: &dyn UnreadCounters, user: &str) -> Result<usize> {
+    let mut seen = Vec::new();
+    for conversation in CONVERSATIONS {
+        match counters.read(&counter(user, conversation)).await {
+            Ok(unread) => seen.push(unread),
+            Err(error) if error.kind() == ErrorKind::InvalidArgument => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let sum: u64 = seen.iter().map(|unread| unread.conversation).sum();
+    ensure!(
+        seen.iter().all(|unread| unread.total == sum),
+        "{user} has {seen:?}"
+    );
+    Ok(seen.len())
+}
+
+fn start(url: &str) -> Result<Process> {
+    let mut command = Command::new(env::current_exe()?);
+    Process::spawn(command.env(worker::URL, url)).context("start a worker")
+}
+
+/// Something else stands where a counter should be.
+fn wrong_type(server: &RedisServer) -> Result<()> {
+    let runtime = Runtime::new()?;
+    let ways = runtime.block_on(ways(&server.url()))?;
+    for way in ways
+        .iter()
+        .filter(|way| ["watch", "script"].contains(&way.name))
+    {
+        for (at, key) in ["of:work", "total"].into_iter().enumerate() {
+            let user = format!("wrong-{}-{at}", way.name);
+            let work = counter(&user, "work");
+            runtime.block_on(way.counters.increment(&work, 3))?;
+            let key = format!("unread:{{{user}}}:{key}");
+            server.command(&["DEL", &key])?;
+            server.command(&["RPUSH", &key, "a", "list"])?;
+            let changes = runtime.block_on(async {
+                [
+                    way.counters.increment(&work, 1).await,
+                    way.counters.clear(&work).await,
+                    way.counters.read(&work).await,
+                ]
+            });
+            for change in changes {
+                let error = change.unwrap_err();
+                ensure!(error.kind() == ErrorKind::Corrupt, "{error}");
+                ensure!(error.to_string().contains(&key), "{error}");
+                ensure!(error.to_string().contains("list"), "{error}");
+            }
+            let other = ["total", "of:work"][at];
+            let other = format!("unread:{{{user}}}:{other}");
+            ensure!(
+                server.command(&["GET", &other])? == "3",
+                "half of a change was made"
+            );
+        }
+    }
+    Ok(())
+}
