@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use distlock_report::{Options, Workload, bench};
 
-use super::bench_takeover::Takeover;
+use super::{bench_counters, bench_takeover::Takeover};
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
@@ -16,14 +16,14 @@ use crate::{
 /// Measure a backend: cycles per second, latencies, store operations per cycle, fairness.
 ///
 /// One cycle is one acquire and one release. The locks it takes have names that start with bench: and are released. The
-/// workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
+/// workload counters measures the unread counters of distlock-recipes, and leaves those of the user bench:counters. The workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
     /// What is done
     #[arg(long, value_name = "WORKLOAD", default_value = "uncontended", value_parser = workloads())]
     workload: Choice,
-    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, takeover 64]
+    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, counters 16, takeover 64]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
     /// How long to measure
@@ -32,7 +32,7 @@ pub(crate) struct Bench {
     /// In how many rounds, whose median and spread are shown
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u32,
-    /// The lock that contended and handoff take: runs with the same name compete for it
+    /// The lock that contended and handoff take, or the user of counters: runs with the same name compete for it
     #[arg(long, value_name = "NAME")]
     name: Option<OsString>,
     /// How long each lock is kept, which is part of the cycle
@@ -46,6 +46,7 @@ pub(crate) struct Bench {
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Locks(Workload),
+    Counters,
     Takeover,
 }
 
@@ -63,6 +64,8 @@ Workloads:
   independent   many callers, each with a name of its own
   contended     many callers, one name
   handoff       as contended; timed is one caller's release until the next one's grant
+  counters      many callers change one user's unread counters, by every way that the store knows;
+                a cycle is an increment, and after every fourth a clear
   takeover      many accounts, each of whose devices logs in where another one is logged in, on
                 gateway nodes; timed is the new login until the old device was told and gone
 
@@ -70,6 +73,7 @@ Examples:
   distlock bench --backend sqlite:/tmp/bench.db --workload independent --concurrency 64
   distlock bench --backend memory: --seconds 10 --json
   distlock bench --backend redis://127.0.0.1 --workload contended --name x --hold 10ms
+  distlock bench --backend redis://127.0.0.1 --workload counters
   distlock bench --backend memory: --workload takeover --rate 200
   distlock bench --backend redis://127.0.0.1 --workload takeover --processes
   distlock bench --backend memory: --workload takeover --logins 100000
@@ -80,6 +84,7 @@ impl Bench {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let workload = match self.workload {
             Choice::Locks(workload) => workload,
+            Choice::Counters => Workload::Counters,
             Choice::Takeover => {
                 let flags = [
                     (self.name.is_some(), "--name"),
@@ -107,6 +112,9 @@ impl Bench {
             .duration(self.seconds)
             .rounds(self.rounds)
             .hold(self.hold);
+        if workload == Workload::Counters && !self.hold.is_zero() {
+            return Err(Failure::usage("--hold is not for --workload counters"));
+        }
         if let Some(name) = &self.name {
             options = options.name(lock_name(name)?.to_string());
         }
@@ -114,13 +122,18 @@ impl Bench {
             options = options.concurrency(callers);
         }
         options.callers(workload)?;
-        let store = context.open(Sharing::Optional).await?;
-        output::tell(format_args!(
-            "measuring {workload} for {:.1} s",
-            self.seconds.as_secs_f64()
-        ));
-        let report = bench(store.lock(), workload, &options).await?;
-        store.close().await;
+        let report = if workload == Workload::Counters {
+            bench_counters::measured(context, &options).await?
+        } else {
+            let store = context.open(Sharing::Optional).await?;
+            output::tell(format_args!(
+                "measuring {workload} for {:.1} s",
+                self.seconds.as_secs_f64()
+            ));
+            let report = bench(store.lock(), workload, &options).await?;
+            store.close().await;
+            report
+        };
         let printed = if context.json() {
             output::json(&report)
         } else {
@@ -138,12 +151,13 @@ impl Bench {
 }
 
 fn workloads() -> impl clap::builder::TypedValueParser<Value = Choice> {
-    let names = Workload::ALL.map(Workload::as_str);
-    PossibleValuesParser::new(names.into_iter().chain(["takeover"])).try_map(|name| {
-        if name == "takeover" {
-            return Ok::<_, distlock::Error>(Choice::Takeover);
+    let names = Workload::LOCKS.map(Workload::as_str);
+    PossibleValuesParser::new(names.into_iter().chain(["counters", "takeover"])).try_map(|name| {
+        match name.as_str() {
+            "counters" => Ok::<_, distlock::Error>(Choice::Counters),
+            "takeover" => Ok(Choice::Takeover),
+            name => name.parse().map(Choice::Locks),
         }
-        name.parse().map(Choice::Locks)
     })
 }
 

@@ -36,6 +36,8 @@ pub struct Counters {
     pub operations: Option<u64>,
     /// Statements or commands that went to the store.
     pub statements: Option<u64>,
+    /// Changes that were begun anew because somebody was in between.
+    pub retries: Option<u64>,
 }
 
 impl Counters {
@@ -45,6 +47,7 @@ impl Counters {
         Self {
             operations: grown(self.operations, earlier.operations),
             statements: grown(self.statements, earlier.statements),
+            retries: grown(self.retries, earlier.retries),
         }
     }
 }
@@ -61,7 +64,11 @@ type Turn = Pin<Box<dyn Future<Output = Sample> + Send>>;
 impl Arm {
     /// Gives a subject its name in the report.
     pub fn new<S: Subject>(name: impl Into<String>, subject: S) -> Self {
-        let subject = Arc::new(subject);
+        Self::shared(name, Arc::new(subject))
+    }
+
+    /// As [`new`](Self::new), for a subject that its owner keeps.
+    pub fn shared<S: Subject>(name: impl Into<String>, subject: Arc<S>) -> Self {
         Self {
             name: name.into(),
             run: Box::new(move |round| Box::pin(run_round(Arc::clone(&subject), round))),

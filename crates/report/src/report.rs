@@ -126,6 +126,11 @@ impl fmt::Display for Report {
                 times(ratio.p50)
             )?;
         }
+        for figures in &self.figures {
+            if let Some(retries) = figures.retries_per_cycle {
+                writeln!(f, "{}: {retries:.2} retries/cycle", figures.arm)?;
+            }
+        }
         for figures in self.figures.iter().filter(|figures| figures.errors > 0) {
             writeln!(
                 f,

@@ -29,6 +29,9 @@ pub struct Sample {
     pub operations: Option<u64>,
     /// Statements or commands that went to the store.
     pub statements: Option<u64>,
+    /// Changes that were begun anew because somebody was in between.
+    #[serde(default)]
+    pub retries: Option<u64>,
     /// Time of each cycle, or of each hand-over in [`Workload::Handoff`].
     pub latencies: Latencies,
 }
@@ -156,6 +159,7 @@ pub(crate) mod tests {
             first_error: None,
             operations: Some(2 * tasks.iter().sum::<u64>()),
             statements: None,
+            retries: None,
             latencies,
         }
     }

@@ -56,6 +56,9 @@ pub struct Figures {
     pub operations_per_cycle: Option<f64>,
     /// Statements or commands per cycle.
     pub statements_per_cycle: Option<f64>,
+    /// Changes that were begun anew, because somebody was in between, per cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries_per_cycle: Option<f64>,
     /// Least and most cycles of a task, summed over the rounds.
     pub cycles_per_task: (u64, u64),
     /// Cycles of the busiest task over the idlest one's, per round; `None` when some task got nothing in some round.
@@ -99,6 +102,7 @@ impl Figures {
             max_us: (all.count() > 0).then(|| micros(all.max())),
             operations_per_cycle: per_cycle(samples.iter().map(|s| s.operations).sum()),
             statements_per_cycle: per_cycle(samples.iter().map(|s| s.statements).sum()),
+            retries_per_cycle: per_cycle(samples.iter().map(|s| s.retries).sum()),
             cycles_per_task: task_range(samples),
             unfairness: factors.and_then(Spread::of),
             cycles,

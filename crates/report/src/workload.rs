@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// A pattern of acquiring and releasing.
+/// What the callers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -18,11 +18,13 @@ pub enum Workload {
     Contended,
     /// As `Contended`, but what is timed is a release until the next caller's grant.
     Handoff,
+    /// Many callers change the unread counters of one user.
+    Counters,
 }
 
 impl Workload {
-    /// All of them.
-    pub const ALL: [Self; 4] = [
+    /// Those of acquiring and releasing.
+    pub const LOCKS: [Self; 4] = [
         Self::Uncontended,
         Self::Independent,
         Self::Contended,
@@ -37,6 +39,7 @@ impl Workload {
             Self::Independent => "independent",
             Self::Contended => "contended",
             Self::Handoff => "handoff",
+            Self::Counters => "counters",
         }
     }
 
@@ -46,7 +49,7 @@ impl Workload {
         match self {
             Self::Uncontended => 1,
             Self::Independent => 64,
-            Self::Contended => 16,
+            Self::Contended | Self::Counters => 16,
             Self::Handoff => 2,
         }
     }
@@ -54,7 +57,7 @@ impl Workload {
     /// Whether all callers want the same name.
     #[must_use]
     pub const fn shares_one_name(self) -> bool {
-        matches!(self, Self::Contended | Self::Handoff)
+        matches!(self, Self::Contended | Self::Handoff | Self::Counters)
     }
 }
 
@@ -68,7 +71,7 @@ impl FromStr for Workload {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Self::ALL
+        Self::LOCKS
             .into_iter()
             .find(|workload| workload.as_str() == text)
             .ok_or_else(|| {
@@ -177,7 +180,7 @@ impl Options {
             && !workload.shares_one_name()
         {
             return Err(invalid(format!(
-                "the name \"{name}\" is for contended and handoff, whose callers share one lock, not for {workload}"
+                "the name \"{name}\" is for contended and handoff, whose callers share one lock, and for counters, not for {workload}"
             )));
         }
         if !(1..=Self::MAX_CONCURRENCY).contains(&callers) {
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for workload in Workload::ALL {
+        for workload in Workload::LOCKS {
             assert_eq!(workload.as_str().parse::<Workload>().unwrap(), workload);
         }
         assert!("contend".parse::<Workload>().is_err());

@@ -1,0 +1,151 @@
+//! `distlock bench --workload counters`: the ways of counting what is unread, side by side.
+
+use std::sync::Arc;
+
+use distlock::{Store, Target};
+use distlock_recipes::unread::{
+    Counter, LockedCounters, OptimisticCounters, RedisCounters, SqlCounters, UnreadCounters,
+};
+use distlock_report::{Arm, Counters, CountingStore, Options, Report, Subject, Workload, measure};
+
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+    output,
+};
+
+/// The user whose counters all callers change, unless it is named. The same in every run, so that a
+/// few small records are all that is left behind.
+const USER: &str = "bench:counters";
+const CONVERSATIONS: usize = 8;
+/// After so many increments a conversation is read.
+const INCREMENTS: u64 = 4;
+
+/// A way of counting. A cycle is an increment, and after every fourth a clear.
+struct Way {
+    name: &'static str,
+    counters: Arc<dyn UnreadCounters>,
+    /// `None` where it does not go through the store that is counted.
+    calls: Option<Arc<CountingStore>>,
+    user: String,
+}
+
+impl Subject for Way {
+    type Held = Counter;
+    type Error = distlock::Error;
+
+    async fn acquire(&self, _name: &str) -> distlock::Result<Counter> {
+        let at = fastrand::usize(..CONVERSATIONS);
+        let counter = Counter::new(self.user.as_str(), format!("conversation-{at}"))?;
+        self.counters.increment(&counter, 1).await?;
+        Ok(counter)
+    }
+
+    async fn release(&self, counter: Counter) -> distlock::Result<()> {
+        if fastrand::u64(..INCREMENTS) == 0 {
+            self.counters.clear(&counter).await?;
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        counters.operations = self.calls.as_ref().map(|store| store.calls());
+        counters.retries = Some(self.counters.retries());
+        counters
+    }
+}
+
+impl Way {
+    /// Whether the total is the sum of the conversations.
+    async fn agrees(&self) -> Outcome<bool> {
+        let (mut sum, mut totals) = (0, Vec::new());
+        for at in 0..CONVERSATIONS {
+            let counter = Counter::new(self.user.as_str(), format!("conversation-{at}"))?;
+            match self.counters.read(&counter).await {
+                Ok(unread) => {
+                    sum += unread.conversation;
+                    totals.push(unread.total);
+                }
+                // Nobody has counted there.
+                Err(error) if error.kind() == distlock::ErrorKind::InvalidArgument => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(totals.iter().all(|total| *total == sum))
+    }
+}
+
+pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
+    let target = context.target(Sharing::Optional)?;
+    let store = distlock::open(target.clone()).await?;
+    let user = options.name.clone().unwrap_or_else(|| USER.into());
+    Counter::new(user.as_str(), "any")?;
+    let ways = ways(&target, &store, &user).await?;
+    output::tell(format_args!(
+        "measuring {} for {:.1} s each",
+        ways.iter()
+            .map(|way| way.name)
+            .collect::<Vec<_>>()
+            .join(", "),
+        options.duration.as_secs_f64()
+    ));
+    let ways: Vec<_> = ways.into_iter().map(Arc::new).collect();
+    let arms: Vec<_> = ways
+        .iter()
+        .map(|way| Arm::shared(way.name, Arc::clone(way)))
+        .collect();
+    let report = measure(&arms, Workload::Counters, options).await?;
+    for way in &ways {
+        if !way.agrees().await? {
+            let says = format!(
+                "{}: the total of {user:?} is not the sum of its conversations",
+                way.name
+            );
+            return Err(Failure::new(code::FAILED, says));
+        }
+    }
+    store.close().await;
+    Ok(report)
+}
+
+async fn ways(target: &Target, store: &Store, user: &str) -> Outcome<Vec<Way>> {
+    let counted = [(); 2].map(|()| Arc::new(CountingStore::new(store)));
+    let [locked, optimistic] = &counted;
+    let way = |name, counters, calls| Way {
+        name,
+        counters,
+        calls,
+        user: user.to_owned(),
+    };
+    let mut ways = vec![
+        way(
+            "lock",
+            Arc::new(LockedCounters::new(&locked.store())) as Arc<dyn UnreadCounters>,
+            Some(Arc::clone(locked)),
+        ),
+        way(
+            "optimistic",
+            Arc::new(OptimisticCounters::new(&optimistic.store())),
+            Some(Arc::clone(optimistic)),
+        ),
+    ];
+    let url = target.reveal_url();
+    // Options are those of the locks' store.
+    let url = url.split('?').next().unwrap_or_default();
+    match target.scheme().as_deref() {
+        Some("redis") => {
+            ways.push(way("watch", Arc::new(RedisCounters::watching(url)?), None));
+            ways.push(way("script", Arc::new(RedisCounters::scripted(url)?), None));
+        }
+        Some("sqlite" | "mysql" | "mariadb" | "postgres" | "postgresql") => {
+            ways.push(way(
+                "transaction",
+                Arc::new(SqlCounters::open(url).await?),
+                None,
+            ));
+        }
+        _ => {}
+    }
+    Ok(ways)
+}
