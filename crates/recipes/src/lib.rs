@@ -2,13 +2,17 @@
 //!
 //! | recipe | what it is for |
 //! |---|---|
+//! | [`cache_guard`] | a cache whose hot values one caller of the fleet loads |
 //! | [`unread`] | unread counters of conversations and their total, which never disagree |
 //! | [`Periodic`] | a job that many hosts start runs on one of them, once per period |
 //!
 //! They need nothing but a lock and records, so each works over every store that can keep its
 //! promise.
 
+pub mod cache_guard;
 mod periodic;
+#[cfg(feature = "redis")]
+mod redis;
 pub mod unread;
 
 pub use periodic::{Due, Periodic, Ran};

@@ -1,26 +1,15 @@
 //! Counters of a Redis server: by an optimistic transaction, and by a script.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind, Result, SystemClock};
-use redis::{
-    AsyncConnectionConfig, Client, Pipeline, RedisError, Script, Value, aio::MultiplexedConnection,
-};
+use redis::{Pipeline, Script, Value, aio::MultiplexedConnection};
 
 use super::{
     Change, Counter, MOST, TRIES, Tries, Unread, UnreadCounters, restless, too_many, unknown,
 };
-
-const BACKEND: &str = "redis";
-/// Longest wait for a connection, and for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that are kept while nobody uses them.
-const KEPT: usize = 64;
+use crate::redis::{BACKEND, Connections, Sent, failed};
 
 /// Checks both counters before it writes either: what a script has written is not taken back when
 /// one of its commands fails.
@@ -58,21 +47,11 @@ return {'done', conversation, total}
 /// `unread:{USER}:total`. Both forms may be used beside each other, on the same counters.
 #[derive(Clone)]
 pub struct RedisCounters {
-    client: Client,
-    /// Connections that nobody uses. Each change has one to itself: `WATCH` is a connection's.
-    idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
+    /// Each change has one to itself: `WATCH` is a connection's.
+    connections: Connections,
     /// `None` = by `WATCH`.
     script: Option<Script>,
     tries: Tries,
-}
-
-/// What a server's error means for a change.
-#[derive(Clone, Copy, Debug)]
-enum Sent {
-    /// Nothing that changes anything was sent.
-    Nothing,
-    /// The change was.
-    Change,
 }
 
 impl RedisCounters {
@@ -93,14 +72,8 @@ impl RedisCounters {
     }
 
     fn new(url: &str, mode: &'static str, script: Option<Script>) -> Result<Self> {
-        // The cause may have the password in it.
-        let client = Client::open(url).map_err(|_| {
-            let says = "this is no URL of a Redis server: redis://[USER:PASSWORD@]HOST[:PORT][/DB]";
-            Error::new(ErrorKind::InvalidConfig, says).on(BACKEND)
-        })?;
         Ok(Self {
-            client,
-            idle: Arc::default(),
+            connections: Connections::new(url)?,
             script,
             tries: Tries::new(mode, Arc::new(SystemClock)),
         })
@@ -115,7 +88,7 @@ impl RedisCounters {
         let Some(script) = &self.script else {
             return self.watch(counter, change).await;
         };
-        let mut connection = self.connection().await?;
+        let mut connection = self.connections.take().await?;
         let [conversation, total] = keys(counter);
         let asked = match change {
             Change::Add(by) => by.to_string(),
@@ -127,7 +100,7 @@ impl RedisCounters {
             .invoke_async(&mut connection)
             .await
             .map_err(|error| failed(&error, Sent::Change))?;
-        self.keep(connection);
+        self.connections.give_back(connection);
         answered(counter, &answer)
     }
 
@@ -135,7 +108,7 @@ impl RedisCounters {
     async fn watch(&self, counter: &Counter, change: Change) -> Result<Unread> {
         for tries in 1..=TRIES {
             // Where anything fails the connection is closed, and watches nothing any more.
-            let mut connection = self.connection().await?;
+            let mut connection = self.connections.take().await?;
             let mut look = redis::pipe();
             look.cmd("WATCH").arg(&keys(counter)).ignore();
             let (before, total) = seen(counter, look, &mut connection).await?;
@@ -144,7 +117,7 @@ impl RedisCounters {
                 Err(error) => {
                     let unwatch = redis::cmd("UNWATCH");
                     if unwatch.exec_async(&mut connection).await.is_ok() {
-                        self.keep(connection);
+                        self.connections.give_back(connection);
                     }
                     return Err(error);
                 }
@@ -157,40 +130,13 @@ impl RedisCounters {
                 .query_async(&mut connection)
                 .await
                 .map_err(|error| failed(&error, Sent::Change))?;
-            self.keep(connection);
+            self.connections.give_back(connection);
             if done != Value::Nil {
                 return Ok(after);
             }
             self.tries.again(tries).await;
         }
         Err(restless(counter))
-    }
-
-    async fn connection(&self) -> Result<MultiplexedConnection> {
-        if let Some(connection) = self.idle().pop() {
-            return Ok(connection);
-        }
-        let patience = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
-        let connecting = self
-            .client
-            .get_multiplexed_async_connection_with_config(&patience);
-        connecting
-            .await
-            .map_err(|error| failed(&error, Sent::Nothing))
-    }
-
-    /// It is in order, and whoever comes next may have it.
-    fn keep(&self, connection: MultiplexedConnection) {
-        let mut idle = self.idle();
-        if idle.len() < KEPT {
-            idle.push(connection);
-        }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -205,9 +151,9 @@ impl UnreadCounters for RedisCounters {
     }
 
     async fn read(&self, counter: &Counter) -> Result<Unread> {
-        let mut connection = self.connection().await?;
+        let mut connection = self.connections.take().await?;
         let seen = seen(counter, redis::pipe(), &mut connection).await?;
-        self.keep(connection);
+        self.connections.give_back(connection);
         match seen {
             (Some(conversation), total) => Ok(Unread {
                 conversation,
@@ -302,27 +248,4 @@ fn keys(counter: &Counter) -> [String; 2] {
 fn no_counter(key: &str, what: &str) -> Error {
     let says = format!("the key {key:?} holds no counter: it is of type {what:?}");
     Error::new(ErrorKind::Corrupt, says).on(BACKEND)
-}
-
-fn failed(error: &RedisError, sent: Sent) -> Error {
-    const AWAY: [&str; 6] = [
-        "LOADING",
-        "READONLY",
-        "MASTERDOWN",
-        "BUSY",
-        "CLUSTERDOWN",
-        "TRYAGAIN",
-    ];
-    const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
-    let broke = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
-    let kind = match (error.code(), sent) {
-        (Some(code), _) if AWAY.contains(&code) => ErrorKind::Unavailable,
-        (Some(code), _) if DENIED.contains(&code) => ErrorKind::AccessDenied,
-        (_, Sent::Nothing) if broke => ErrorKind::Unavailable,
-        (_, Sent::Change) if broke => ErrorKind::OutcomeUnknown,
-        _ => ErrorKind::Internal,
-    };
-    Error::new(kind, "the server cannot be asked")
-        .on(BACKEND)
-        .caused_by(error.to_string())
 }

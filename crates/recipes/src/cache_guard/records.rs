@@ -1,0 +1,172 @@
+//! A cache in the records of a lock's store.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock_core::{
+    Entry, Error, ErrorKind, Expect, FencingToken, RecordKey, Records, Result, Store, Written,
+};
+use serde::{Deserialize, Serialize};
+
+use super::cache::{Cache, Found, Loaded, Mark, Seen};
+
+/// Format of the records; what has another one is no value.
+const FORMAT: u8 = 1;
+/// How often a step is tried when others change the record meanwhile.
+const TRIES: usize = 16;
+
+/// Values beside the locks, up to 64 KiB each. For a few hot keys on a store that is there anyhow:
+/// every record stays until it is written again.
+#[derive(Clone, Debug)]
+pub struct RecordsCache(Arc<dyn Records>);
+
+/// What stands before the value.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Header {
+    v: u8,
+    /// The highest token that a value was stored with.
+    token: Option<FencingToken>,
+    /// How often the key was deleted.
+    voids: u64,
+    kept: Option<Kept>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
+    /// There is none, and that is known.
+    none: bool,
+    ttl: Duration,
+    stale: Duration,
+    load: Duration,
+}
+
+impl RecordsCache {
+    /// Over this store's records.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where records tell no ages.
+    pub fn new(store: &Store) -> Result<Self> {
+        let records = store.records();
+        if !records.tells_ages() {
+            let says = "its records tell no ages, so nobody can say when a value is stale";
+            return Err(Error::new(ErrorKind::Unsupported, says).on(records.backend()));
+        }
+        Ok(Self(records))
+    }
+
+    /// Changes a record on top of what it was. `None` from `change` leaves it as it is.
+    async fn change(
+        &self,
+        key: &str,
+        change: impl Fn(Header) -> Option<(Header, Arc<[u8]>)>,
+    ) -> Result<bool> {
+        let record = record(key)?;
+        for _ in 0..TRIES {
+            let entry = self.0.get(&record).await?;
+            let before = entry
+                .as_ref()
+                .and_then(|entry| parsed(entry).map(|(header, _)| header));
+            let Some((header, value)) = change(before.unwrap_or_else(empty)) else {
+                return Ok(false);
+            };
+            let mut bytes = serde_json::to_vec(&header).map_err(|error| {
+                Error::new(ErrorKind::Internal, "a value cannot be written").caused_by(error)
+            })?;
+            bytes.push(b'\n');
+            bytes.extend_from_slice(&value);
+            let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+            match self.0.put(&record, &bytes, expect).await {
+                Ok(Written::Stored(_)) => return Ok(true),
+                Ok(_) => {}
+                // The next look tells.
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let says = format!("others changed the cache's {key:?} each of {TRIES} times");
+        Err(Error::new(ErrorKind::Unavailable, says))
+    }
+}
+
+#[async_trait]
+impl Cache for RecordsCache {
+    async fn get(&self, key: &str) -> Result<Seen> {
+        let entry = self.0.get(&record(key)?).await?;
+        let Some((header, value)) = entry.as_ref().and_then(parsed) else {
+            return Ok(Seen {
+                found: None,
+                mark: Mark(0),
+            });
+        };
+        let age = entry.as_ref().and_then(|entry| entry.age);
+        let found = |kept: Kept, token, age: Duration| {
+            (age < kept.ttl + kept.stale).then(|| Found {
+                value: (!kept.none).then(|| value.into()),
+                token,
+                fresh_for: kept.ttl.saturating_sub(age),
+                load: kept.load,
+            })
+        };
+        Ok(Seen {
+            mark: Mark(header.voids),
+            found: match (header.kept, header.token, age) {
+                (Some(kept), Some(token), Some(age)) => found(kept, token, age),
+                _ => None,
+            },
+        })
+    }
+
+    async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
+        self.change(key, |before| {
+            let late = before.token.is_some_and(|token| token > loaded.token);
+            if late || before.voids != mark.0 {
+                return None;
+            }
+            let header = Header {
+                v: FORMAT,
+                token: Some(loaded.token),
+                voids: before.voids,
+                kept: Some(Kept {
+                    none: loaded.value.is_none(),
+                    ttl: loaded.ttl,
+                    stale: loaded.stale,
+                    load: loaded.load,
+                }),
+            };
+            Some((header, loaded.value.clone().unwrap_or_default()))
+        })
+        .await
+    }
+
+    async fn delete(&self, key: &str, _floor: Duration) -> Result<()> {
+        let deleting = self.change(key, |before| {
+            let header = Header {
+                voids: before.voids + 1,
+                kept: None,
+                ..before
+            };
+            Some((header, Arc::default()))
+        });
+        deleting.await.map(drop)
+    }
+}
+
+const fn empty() -> Header {
+    Header {
+        v: FORMAT,
+        token: None,
+        voids: 0,
+        kept: None,
+    }
+}
+
+fn parsed(entry: &Entry) -> Option<(Header, &[u8])> {
+    let end = entry.value.iter().position(|byte| *byte == b'\n')?;
+    let (header, value) = entry.value.split_at(end);
+    let header: Header = serde_json::from_slice(header).ok()?;
+    (header.v == FORMAT).then_some((header, &value[1..]))
+}
+
+fn record(key: &str) -> Result<RecordKey> {
+    RecordKey::new(format!("cache/{key}"))
+}

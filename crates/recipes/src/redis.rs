@@ -1,0 +1,104 @@
+//! Connections to a Redis server for recipes that need more of it than locks and records.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::{Error, ErrorKind, Result};
+use redis::{AsyncConnectionConfig, Client, RedisError, aio::MultiplexedConnection};
+
+pub(crate) const BACKEND: &str = "redis";
+/// Longest wait for a connection, and for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that are kept while nobody uses them.
+const KEPT: usize = 64;
+
+/// One server's connections. Whoever takes one has it alone, and gives it back when it is in order.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    client: Client,
+    idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
+}
+
+/// What an error of the connection leaves open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sent {
+    /// Nothing that changes anything was sent.
+    Nothing,
+    /// A change was, and may be made.
+    Change,
+}
+
+impl Connections {
+    /// No connection is made yet.
+    pub(crate) fn new(url: &str) -> Result<Self> {
+        // The cause may have the password in it.
+        let client = Client::open(url).map_err(|_| {
+            let says = "this is no URL of a Redis server: redis://[USER:PASSWORD@]HOST[:PORT][/DB]";
+            Error::new(ErrorKind::InvalidConfig, says).on(BACKEND)
+        })?;
+        Ok(Self {
+            client,
+            idle: Arc::default(),
+        })
+    }
+
+    pub(crate) async fn take(&self) -> Result<MultiplexedConnection> {
+        if let Some(connection) = self.idle().pop() {
+            return Ok(connection);
+        }
+        let patience = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connecting = self
+            .client
+            .get_multiplexed_async_connection_with_config(&patience);
+        connecting
+            .await
+            .map_err(|error| failed(&error, Sent::Nothing))
+    }
+
+    pub(crate) fn give_back(&self, connection: MultiplexedConnection) {
+        let mut idle = self.idle();
+        if idle.len() < KEPT {
+            idle.push(connection);
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connections")
+            .field("idle", &self.idle().len())
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn failed(error: &RedisError, sent: Sent) -> Error {
+    const AWAY: [&str; 6] = [
+        "LOADING",
+        "READONLY",
+        "MASTERDOWN",
+        "BUSY",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+    ];
+    const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
+    let broke = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
+    let kind = match (error.code(), sent) {
+        (Some(code), _) if AWAY.contains(&code) => ErrorKind::Unavailable,
+        (Some(code), _) if DENIED.contains(&code) => ErrorKind::AccessDenied,
+        (_, Sent::Nothing) if broke => ErrorKind::Unavailable,
+        (_, Sent::Change) if broke => ErrorKind::OutcomeUnknown,
+        _ => ErrorKind::Internal,
+    };
+    Error::new(kind, "the server cannot be asked")
+        .on(BACKEND)
+        .caused_by(error.to_string())
+}

@@ -1,0 +1,415 @@
+//! The guarded cache, over memory. `tests/cache` plays it over Redis, with processes that die.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Error, ErrorKind, FencingToken, ManualClock, Store};
+use distlock_memory::Memory;
+use distlock_recipes::cache_guard::{
+    Cache, CacheGuard, Fallback, Loaded, MemoryCache, RecordsCache, Settings,
+};
+use tokio::{
+    sync::{Barrier, Notify},
+    task::{JoinSet, yield_now},
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Exact times, and no surprises.
+fn settings() -> Settings {
+    let mut settings = Settings::ttl(MINUTE);
+    settings.jitter = 0.0;
+    settings.beta = 0.0;
+    settings
+}
+
+#[derive(Clone)]
+struct Ground {
+    memory: Memory,
+    clock: ManualClock,
+    loads: Arc<AtomicU32>,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        Self {
+            memory: Memory::new(Arc::new(clock.clone())),
+            clock,
+            loads: Arc::default(),
+        }
+    }
+
+    fn store(&self) -> Store {
+        let clock = Arc::new(self.clock.clone());
+        Store::with_clock(self.memory.lock(), self.memory.records(), clock)
+    }
+
+    fn cache(&self) -> MemoryCache {
+        MemoryCache::with_clock(100, Arc::new(self.clock.clone()))
+    }
+
+    fn guard(&self, cache: impl Cache + 'static, settings: Settings) -> CacheGuard {
+        CacheGuard::new(&self.store(), cache, settings).unwrap()
+    }
+
+    /// Gets the value, and loads it where it has to: the number of the load.
+    async fn get(&self, guard: &CacheGuard) -> u32 {
+        let loads = Arc::clone(&self.loads);
+        let loader = async move || Ok(Some(next(&loads)));
+        number(guard.get_or_rebuild("hot", loader).await.unwrap())
+    }
+
+    fn loads(&self) -> u32 {
+        self.loads.load(Ordering::Acquire)
+    }
+}
+
+fn next(loads: &AtomicU32) -> Vec<u8> {
+    let load = loads.fetch_add(1, Ordering::AcqRel) + 1;
+    load.to_be_bytes().to_vec()
+}
+
+fn number(value: Option<Arc<[u8]>>) -> u32 {
+    u32::from_be_bytes(value.unwrap()[..].try_into().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_of_many_callers_loads_what_has_ended() {
+    let ground = Ground::new();
+    // Four processes with one cache.
+    let cache = ground.cache();
+    let guards = [(); 4].map(|()| ground.guard(cache.clone(), settings()));
+    for expiry in 1..=20 {
+        let together = Arc::new(Barrier::new(64));
+        let mut callers = JoinSet::new();
+        for caller in 0..64 {
+            let (ground, guard) = (ground.clone(), guards[caller % 4].clone());
+            let together = Arc::clone(&together);
+            callers.spawn(async move {
+                together.wait().await;
+                ground.get(&guard).await
+            });
+        }
+        let values = callers.join_all().await;
+        assert!(values.iter().all(|value| *value == expiry), "{values:?}");
+        assert_eq!(ground.loads(), expiry);
+        ground.clock.advance(MINUTE);
+    }
+}
+
+#[tokio::test]
+async fn a_hit_costs_nothing_at_the_locks_store() {
+    let ground = Ground::new();
+    let guard = ground.guard(ground.cache(), settings());
+    assert_eq!(ground.get(&guard).await, 1);
+    ground.memory.lock().close().await;
+    guard
+        .get_or_rebuild("hot", async || unreachable!())
+        .await
+        .unwrap();
+    ground.clock.advance(MINUTE - Duration::from_millis(1));
+    assert_eq!(ground.get(&guard).await, 1);
+}
+
+fn loaded(value: &[u8], token: u64) -> Loaded {
+    Loaded {
+        value: Some(value.into()),
+        token: FencingToken::new(token).unwrap(),
+        ttl: MINUTE,
+        stale: Duration::ZERO,
+        floor: MINUTE,
+        load: Duration::ZERO,
+    }
+}
+
+/// What every cache must refuse.
+async fn refuses_what_is_late(cache: &dyn Cache) {
+    let before = cache.get("k").await.unwrap();
+    assert!(before.found.is_none());
+    assert!(
+        cache
+            .put("k", &loaded(b"two", 2), before.mark)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !cache
+            .put("k", &loaded(b"one", 1), before.mark)
+            .await
+            .unwrap()
+    );
+    // A reply that was lost is asked for again.
+    assert!(
+        cache
+            .put("k", &loaded(b"two", 2), before.mark)
+            .await
+            .unwrap()
+    );
+    let seen = cache.get("k").await.unwrap();
+    let found = seen.found.unwrap();
+    assert_eq!(
+        (&found.value.unwrap()[..], found.token.get()),
+        (&b"two"[..], 2)
+    );
+
+    cache.delete("k", MINUTE).await.unwrap();
+    assert!(cache.get("k").await.unwrap().found.is_none());
+    assert!(
+        !cache
+            .put("k", &loaded(b"three", 3), seen.mark)
+            .await
+            .unwrap()
+    );
+    let after = loop {
+        // Clocks may be coarse.
+        yield_now().await;
+        let after = cache.get("k").await.unwrap().mark;
+        if after > seen.mark && cache.put("k", &loaded(b"four", 4), after).await.unwrap() {
+            break after;
+        }
+    };
+    // The floor of the tokens stays where the delete was.
+    assert!(!cache.put("k", &loaded(b"one", 1), after).await.unwrap());
+    // Nothing was ever there, and it is deleted while it is loaded.
+    let began = cache.get("new").await.unwrap().mark;
+    cache.delete("new", MINUTE).await.unwrap();
+    assert!(!cache.put("new", &loaded(b"x", 1), began).await.unwrap());
+}
+
+#[tokio::test]
+async fn late_values_are_refused() {
+    refuses_what_is_late(&MemoryCache::new(10)).await;
+    let memory = Memory::default();
+    let store = Store::new(memory.lock(), memory.records());
+    refuses_what_is_late(&RecordsCache::new(&store).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_floor_outlives_its_value_by_the_longest_load() {
+    let ground = Ground::new();
+    let cache = ground.cache();
+    let began = cache.get("k").await.unwrap().mark;
+    assert!(cache.put("k", &loaded(b"two", 2), began).await.unwrap());
+    ground
+        .clock
+        .advance(MINUTE + MINUTE - Duration::from_millis(1));
+    let now = cache.get("k").await.unwrap();
+    assert!(now.found.is_none());
+    assert!(!cache.put("k", &loaded(b"one", 1), now.mark).await.unwrap());
+    ground.clock.advance(Duration::from_millis(1));
+    assert!(
+        !cache.put("k", &loaded(b"three", 3), began).await.unwrap(),
+        "too slow"
+    );
+    let now = cache.get("k").await.unwrap().mark;
+    assert!(cache.put("k", &loaded(b"one", 1), now).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_delete_voids_the_load_that_is_under_way() {
+    let ground = Ground::new();
+    let guard = ground.guard(ground.cache(), settings());
+    let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let loading = tokio::spawn({
+        let (guard, begun, goes_on) = (guard.clone(), Arc::clone(&begun), Arc::clone(&goes_on));
+        let loader = async move || {
+            begun.notify_one();
+            goes_on.notified().await;
+            Ok(Some(b"old".to_vec()))
+        };
+        async move { guard.get_or_rebuild("hot", loader).await }
+    });
+    begun.notified().await;
+    guard.delete("hot").await.unwrap();
+    goes_on.notify_one();
+    assert_eq!(&loading.await.unwrap().unwrap().unwrap()[..], b"old");
+    assert_eq!(ground.get(&guard).await, 1, "it was not stored");
+}
+
+#[tokio::test]
+async fn a_stale_value_will_do_while_a_new_one_is_loaded() {
+    let ground = Ground::new();
+    let mut settings = settings();
+    settings.stale = MINUTE;
+    let guard = ground.guard(ground.cache(), settings);
+    assert_eq!(ground.get(&guard).await, 1);
+    ground.clock.advance(MINUTE + Duration::from_secs(1));
+    assert_eq!(ground.get(&guard).await, 1, "the stale one");
+    while ground.get(&guard).await == 1 {
+        yield_now().await;
+    }
+    assert_eq!(ground.loads(), 2);
+    ground.clock.advance(MINUTE * 2);
+    assert_eq!(ground.get(&guard).await, 3, "too old to be shown");
+}
+
+#[tokio::test]
+async fn it_is_remembered_that_there_is_nothing() {
+    let ground = Ground::new();
+    for (negative_ttl, loads) in [(Duration::ZERO, 3), (MINUTE, 1)] {
+        let mut settings = settings();
+        settings.negative_ttl = negative_ttl;
+        let guard = ground.guard(ground.cache(), settings);
+        let asked = Arc::new(AtomicU32::new(0));
+        for _ in 0..3 {
+            let asked = Arc::clone(&asked);
+            let loader = async move || {
+                asked.fetch_add(1, Ordering::AcqRel);
+                Ok(None)
+            };
+            assert_eq!(guard.get_or_rebuild("none", loader).await.unwrap(), None);
+        }
+        assert_eq!(asked.load(Ordering::Acquire), loads);
+    }
+}
+
+#[tokio::test]
+async fn values_whose_loads_take_long_are_loaded_before_their_end() {
+    let ground = Ground::new();
+    for (beta, early) in [(0.0, false), (1.0, true)] {
+        let cache = ground.cache();
+        let mut settings = settings();
+        settings.beta = beta;
+        let guard = ground.guard(cache.clone(), settings);
+        let mark = cache.get("hot").await.unwrap().mark;
+        let mut slow = loaded(&0_u32.to_be_bytes(), 1);
+        slow.load = Duration::from_secs(10);
+        cache.put("hot", &slow, mark).await.unwrap();
+        // One in e is early where a load takes as long as is left.
+        ground.clock.advance(MINUTE - Duration::from_secs(10));
+        let before = ground.loads();
+        for _ in 0..100 {
+            ground.get(&guard).await;
+            yield_now().await;
+        }
+        assert_eq!(ground.loads() > before, early);
+        assert!(ground.loads() - before <= 1, "once");
+    }
+}
+
+#[tokio::test]
+async fn loaders_that_fail_hang_or_panic_are_typed_errors_and_store_nothing() {
+    let ground = Ground::new();
+    let guard = ground.guard(ground.cache(), settings());
+    let fails = async || Err(Error::new(ErrorKind::Corrupt, "the table is gone"));
+    let error = guard.get_or_rebuild("hot", fails).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+
+    let error = guard
+        .get_or_rebuild("hot", async || panic!("no such {}", "row"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(
+        error.to_string().contains("panicked: no such row"),
+        "{error}"
+    );
+
+    let (begun, clock) = (Arc::new(Notify::new()), ground.clock.clone());
+    let hangs = {
+        let begun = Arc::clone(&begun);
+        async move || {
+            begun.notify_one();
+            std::future::pending().await
+        }
+    };
+    let late = async {
+        begun.notified().await;
+        yield_now().await;
+        clock.advance(Duration::from_secs(31));
+    };
+    let (error, ()) = tokio::join!(guard.get_or_rebuild("hot", hangs), late);
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.to_string().contains("longer than 30s"), "{error}");
+    assert_eq!(ground.get(&guard).await, 1);
+}
+
+/// Somebody else holds the key's lock, and does not load anything.
+#[tokio::test]
+async fn whoever_has_waited_long_enough_falls_back() {
+    let ground = Ground::new();
+    let held = ground
+        .store()
+        .locker()
+        .lock("cache/hot")
+        .acquire()
+        .await
+        .unwrap();
+    let mut settings = settings();
+    settings.wait = Duration::ZERO;
+    let guard = ground.guard(ground.cache(), settings);
+    let error = guard
+        .get_or_rebuild("hot", async || unreachable!())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    settings.fallback = Fallback::Load;
+    let guard = ground.guard(ground.cache(), settings);
+    assert_eq!(ground.get(&guard).await, 1);
+    assert_eq!(ground.get(&guard).await, 2, "it is not stored");
+    let _ = held.release().await;
+    assert_eq!(ground.get(&guard).await, 3);
+    assert_eq!(ground.get(&guard).await, 3);
+}
+
+#[tokio::test]
+async fn a_value_that_is_too_large_is_given_and_not_stored() {
+    let ground = Ground::new();
+    let mut settings = settings();
+    settings.max_value = 3;
+    let guard = ground.guard(ground.cache(), settings);
+    assert_eq!(ground.get(&guard).await, 1);
+    assert_eq!(ground.get(&guard).await, 2);
+}
+
+#[tokio::test]
+async fn a_full_cache_makes_room() {
+    let ground = Ground::new();
+    let cache = MemoryCache::with_clock(2, Arc::new(ground.clock.clone()));
+    for key in ["a", "b", "c"] {
+        ground.clock.advance(Duration::from_secs(1));
+        let mark = cache.get(key).await.unwrap().mark;
+        assert!(cache.put(key, &loaded(b"x", 1), mark).await.unwrap());
+    }
+    let mut there = Vec::new();
+    for key in ["a", "b", "c"] {
+        there.push(cache.get(key).await.unwrap().found.is_some());
+    }
+    assert_eq!(there, [false, true, true]);
+}
+
+#[tokio::test]
+async fn bad_input_is_named() {
+    let ground = Ground::new();
+    type Make = fn(&mut Settings);
+    let wrong: [(&str, Make); 6] = [
+        ("ttl", |it| it.ttl = Duration::ZERO),
+        ("max_load", |it| it.max_load = Duration::ZERO),
+        ("stale", |it| it.stale = Duration::MAX),
+        ("jitter", |it| it.jitter = 1.5),
+        ("beta", |it| it.beta = -1.0),
+        ("beta", |it| it.beta = f64::NAN),
+    ];
+    for (name, make) in wrong {
+        let mut settings = Settings::default();
+        make(&mut settings);
+        let error = CacheGuard::new(&ground.store(), ground.cache(), settings).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(&format!("{name} is")), "{error}");
+    }
+    let guard = ground.guard(ground.cache(), settings());
+    for key in ["", "a\nb", &"k".repeat(241)] {
+        let error = guard
+            .get_or_rebuild(key, async || unreachable!())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    }
+}

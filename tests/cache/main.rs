@@ -1,0 +1,322 @@
+//! The guarded cache over a real Redis: 8 processes of 64 tasks each want one hot value. Their
+//! loaders are killed and stopped. Without the guard the same play comes out wrong.
+
+mod worker;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock::{Clock as _, FencingToken, SystemClock};
+use distlock_harness::{Process, Signal, eventually_async, servers::redis::RedisServer};
+use distlock_recipes::cache_guard::{Cache, Loaded, RedisCache};
+use libtest_mimic::{Arguments, Trial};
+use tokio::runtime::Runtime;
+
+use crate::worker::{KEY, TTL, Work};
+
+/// Processes that want the value.
+const PROCESSES: usize = 8;
+/// How long they do.
+const TIME: Duration = Duration::from_secs(5);
+/// For anything that has no reason to take long, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(20);
+
+fn main() -> Result<ExitCode> {
+    if let Some(work) = Work::from_environment()? {
+        return worker::run(&work).map(|()| ExitCode::SUCCESS);
+    }
+    let trials = vec![
+        trial("one_load_per_expiry", one_load_per_expiry),
+        trial("a_killed_loader_costs_one_load_more", killed),
+        trial("a_stopped_loader_stores_nothing", stopped),
+        trial("redis_refuses_what_is_late", refuses_what_is_late),
+    ];
+    Ok(libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
+}
+
+fn trial(name: &str, play: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    Trial::test(name, || play().map_err(|error| format!("{error:#}").into()))
+}
+
+/// A load, as its loader writes it down.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    began_us: u64,
+    /// `None` = it was not finished.
+    ended_us: Option<u64>,
+    process: u32,
+}
+
+/// Everything a play needs.
+struct Ground {
+    server: RedisServer,
+    log: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Ground {
+    fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        Ok(Self {
+            server: RedisServer::start()?,
+            log: folder.path().join("loads"),
+            _folder: folder,
+        })
+    }
+
+    fn start(&self, guarded: bool) -> Result<Process> {
+        let work = Work {
+            url: self.server.url(),
+            log: self.log.clone(),
+            guarded,
+        };
+        let mut command = Command::new(env::current_exe()?);
+        Process::spawn(work.into_environment(&mut command)).context("start a worker")
+    }
+
+    fn start_all(&self, guarded: bool) -> Result<Vec<Process>> {
+        (0..PROCESSES).map(|_| self.start(guarded)).collect()
+    }
+
+    /// In the order of their begin.
+    fn loads(&self) -> Result<Vec<Load>> {
+        loads(&self.log)
+    }
+
+    /// The value in the cache: the number of its load.
+    async fn cached(&self) -> Result<Option<u64>> {
+        let found = RedisCache::new(&self.server.url())?.get(KEY).await?.found;
+        let value = found.and_then(|found| found.value);
+        Ok(value.map(|value| worker::number(&value)))
+    }
+}
+
+fn loads(log: &Path) -> Result<Vec<Load>> {
+    let mut loads: BTreeMap<u64, Load> = BTreeMap::new();
+    for line in fs::read_to_string(log).unwrap_or_default().lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let [what, number, process, at_us] = words[..] else {
+            anyhow::bail!("the log says {line:?}");
+        };
+        let at_us = at_us.parse()?;
+        let load = loads.entry(number.parse()?).or_insert(Load {
+            began_us: at_us,
+            ended_us: None,
+            process: process.parse()?,
+        });
+        if what == "ended" {
+            load.ended_us = Some(at_us);
+        }
+    }
+    let mut loads: Vec<_> = loads.into_values().collect();
+    loads.sort_by_key(|load| load.began_us);
+    Ok(loads)
+}
+
+/// How many loads began before the value of a load before had ended.
+fn needless(loads: &[Load]) -> usize {
+    let ttl_us = u64::try_from(TTL.as_micros()).unwrap_or(u64::MAX);
+    let is_needless = |pair: &[Load]| {
+        let ends_us = pair[0].ended_us.map_or(0, |ended_us| ended_us + ttl_us);
+        pair[1].began_us < ends_us
+    };
+    loads.windows(2).filter(|pair| is_needless(pair)).count()
+}
+
+fn one_load_per_expiry() -> Result<()> {
+    let runtime = Runtime::new()?;
+    for guarded in [true, false] {
+        let ground = Ground::new()?;
+        let processes = ground.start_all(guarded)?;
+        runtime.block_on(async { SystemClock.sleep(TIME).await });
+        drop(processes);
+        let loads = ground.loads()?;
+        let needless = needless(&loads);
+        let says = format!("{} loads, {needless} of them needless", loads.len());
+        if guarded {
+            ensure!(needless == 0, "{says}: {loads:?}");
+            ensure!(loads.len() >= 4, "{says}: nothing is shown");
+        } else {
+            ensure!(needless > loads.len() / 2, "{says}, without the guard");
+        }
+        println!("guarded: {guarded}, {says}");
+    }
+    Ok(())
+}
+
+/// SIGKILL in the middle of a load: one more, when the dead loader's lease is over.
+fn killed() -> Result<()> {
+    let ground = Ground::new()?;
+    let runtime = Runtime::new()?;
+    let mut processes = ground.start_all(true)?;
+    let mut kills = 0;
+    while kills < 5 {
+        let before = ground.loads()?.len();
+        let load = runtime.block_on(running(&ground, before))?;
+        let victim = processes.iter().position(|it| it.id() == load.process);
+        let victim = victim.context("a load of a process that is not there")?;
+        processes[victim].signal(Signal::KILL)?;
+        processes[victim] = ground.start(true)?;
+        kills += 1;
+        let stored = eventually_async("another load", SOON, || async {
+            let loads = ground.loads().ok()?;
+            let mut after = loads.iter().skip(before + 1);
+            after.find(|load| load.ended_us.is_some())?;
+            Some(())
+        });
+        runtime.block_on(stored)?;
+    }
+    drop(processes);
+    let loads = ground.loads()?;
+    let broken = |load: &Load| load.ended_us.is_none();
+    let twice = loads
+        .windows(2)
+        .filter(|pair| broken(&pair[0]) && broken(&pair[1]))
+        .count();
+    // Whoever loads at the end is killed as well.
+    let all = loads.iter().filter(|load| broken(load)).count();
+    ensure!(
+        twice == 0 && (kills..=kills + 1).contains(&all),
+        "{kills} kills, and {loads:?}"
+    );
+    // After a load that broke off comes one that does not, unless it was killed, too.
+    ensure!(needless(&loads) == 0, "{loads:?}");
+    println!(
+        "{} loads, {all} of them killed, none of them needless",
+        loads.len()
+    );
+    Ok(())
+}
+
+/// The first load after so many that runs now.
+async fn running(ground: &Ground, after: usize) -> Result<Load> {
+    eventually_async("a load", SOON, || async {
+        let loads = ground.loads().ok()?;
+        let running = loads
+            .iter()
+            .skip(after)
+            .find(|load| load.ended_us.is_none());
+        running.copied()
+    })
+    .await
+}
+
+/// SIGSTOP in the middle of a load, for longer than its lease: what it stores when it goes on is
+/// older than what is there, and must be refused.
+fn stopped() -> Result<()> {
+    let ground = Ground::new()?;
+    let runtime = Runtime::new()?;
+    let processes = ground.start_all(true)?;
+    for _ in 0..3 {
+        let before = ground.loads()?.len();
+        let load = runtime.block_on(running(&ground, before))?;
+        let victim = processes.iter().find(|it| it.id() == load.process);
+        let victim = victim.context("a load of a process that is not there")?;
+        victim.signal(Signal::STOP)?;
+        let stopped = ground.loads()?.len();
+        // Somebody else has loaded and stored it.
+        let newer = runtime.block_on(eventually_async("another load", SOON, || async {
+            let loads = ground.loads().ok()?;
+            loads
+                .iter()
+                .skip(stopped)
+                .find(|load| load.ended_us.is_some())?;
+            ground.cached().await.ok()?
+        }))?;
+        victim.signal(Signal::CONT)?;
+        // It ends its load now, and what it stores comes back in no answer and in no process.
+        let until = SystemClock.now() + TTL * 2;
+        while SystemClock.now() < until {
+            if let Some(cached) = runtime.block_on(ground.cached())? {
+                ensure!(cached >= newer, "{cached} was stored over {newer}");
+            }
+        }
+    }
+    let refused: usize = processes
+        .iter()
+        .map(|process| process.output().matches("came too late").count())
+        .sum();
+    ensure!(refused >= 3, "only {refused} values were refused");
+    println!("{refused} values that came too late were refused");
+    Ok(())
+}
+
+fn refuses_what_is_late() -> Result<()> {
+    let ground = Ground::new()?;
+    Runtime::new()?.block_on(async {
+        let cache = RedisCache::new(&ground.server.url())?;
+        let loaded = |value: Option<&[u8]>, token: u64| {
+            anyhow::Ok(Loaded {
+                value: value.map(Into::into),
+                token: FencingToken::new(token)?,
+                ttl: Duration::from_millis(300),
+                stale: Duration::from_millis(300),
+                floor: Duration::from_millis(600),
+                load: Duration::from_micros(1234),
+            })
+        };
+        let began = cache.get("k").await?;
+        ensure!(began.found.is_none());
+        ensure!(
+            cache
+                .put("k", &loaded(Some(b"two"), 2)?, began.mark)
+                .await?
+        );
+        ensure!(
+            !cache
+                .put("k", &loaded(Some(b"one"), 1)?, began.mark)
+                .await?
+        );
+        let seen = cache.get("k").await?;
+        let found = seen.found.context("the value")?;
+        ensure!(found.value.as_deref() == Some(&b"two"[..]) && found.token.get() == 2);
+        ensure!(found.load == Duration::from_micros(1234), "{found:?}");
+        ensure!(!found.fresh_for.is_zero() && found.fresh_for <= Duration::from_millis(300));
+        SystemClock.sleep(Duration::from_millis(320)).await;
+        let stale = cache.get("k").await?.found.context("a stale value")?;
+        ensure!(stale.fresh_for.is_zero(), "{stale:?}");
+        SystemClock.sleep(Duration::from_millis(320)).await;
+        // The value has ended, and its floor has not.
+        let ended = cache.get("k").await?;
+        ensure!(ended.found.is_none());
+        ensure!(
+            !cache
+                .put("k", &loaded(Some(b"one"), 1)?, ended.mark)
+                .await?
+        );
+        ensure!(
+            !cache
+                .put("k", &loaded(Some(b"three"), 3)?, began.mark)
+                .await?,
+            "too slow"
+        );
+        ensure!(cache.put("k", &loaded(None, 3)?, ended.mark).await?);
+        let negative = cache.get("k").await?;
+        ensure!(
+            negative
+                .found
+                .context("that there is none")?
+                .value
+                .is_none()
+        );
+        cache.delete("k", Duration::from_millis(600)).await?;
+        ensure!(cache.get("k").await?.found.is_none());
+        ensure!(
+            !cache
+                .put("k", &loaded(Some(b"four"), 4)?, negative.mark)
+                .await?
+        );
+        let after = cache.get("k").await?.mark;
+        ensure!(cache.put("k", &loaded(Some(b"five"), 5)?, after).await?);
+        // Nothing stays for ever.
+        let left: i64 = ground.server.command(&["PTTL", "cache:k"])?.parse()?;
+        ensure!((1..=1210).contains(&left), "{left}");
+        Ok(())
+    })
+}
