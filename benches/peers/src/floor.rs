@@ -90,6 +90,7 @@ impl<C: Database> Subject for Floor<C> {
         Counters {
             operations: statements,
             statements,
+            ..Counters::default()
         }
     }
 }

@@ -161,6 +161,7 @@ pub(crate) fn counted(statements: &AtomicU64) -> Counters {
     Counters {
         operations: statements,
         statements,
+        ..Counters::default()
     }
 }
 

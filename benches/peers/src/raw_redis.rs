@@ -94,6 +94,7 @@ impl Subject for RawRedis {
         Counters {
             operations: commands,
             statements: commands,
+            ..Counters::default()
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use distlock_report::{Options, Workload, bench};
 
-use super::{bench_counters, bench_takeover::Takeover};
+use super::{bench_cache, bench_counters, bench_takeover::Takeover};
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
@@ -16,14 +16,14 @@ use crate::{
 /// Measure a backend: cycles per second, latencies, store operations per cycle, fairness.
 ///
 /// One cycle is one acquire and one release. The locks it takes have names that start with bench: and are released. The
-/// workload counters measures the unread counters of distlock-recipes, and leaves those of the user bench:counters. The workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
+/// workload counters measures the unread counters of distlock-recipes, and leaves those of the user bench:counters; cache measures its guarded cache. The workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
     /// What is done
     #[arg(long, value_name = "WORKLOAD", default_value = "uncontended", value_parser = workloads())]
     workload: Choice,
-    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, counters 16, takeover 64]
+    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, cache 64, counters 16, takeover 64]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
     /// How long to measure
@@ -32,7 +32,7 @@ pub(crate) struct Bench {
     /// In how many rounds, whose median and spread are shown
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u32,
-    /// The lock that contended and handoff take, or the user of counters: runs with the same name compete for it
+    /// The lock that contended and handoff take, the user of counters or the key of cache: runs with the same name compete for it
     #[arg(long, value_name = "NAME")]
     name: Option<OsString>,
     /// How long each lock is kept, which is part of the cycle
@@ -46,6 +46,7 @@ pub(crate) struct Bench {
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Locks(Workload),
+    Cache,
     Counters,
     Takeover,
 }
@@ -64,6 +65,8 @@ Workloads:
   independent   many callers, each with a name of its own
   contended     many callers, one name
   handoff       as contended; timed is one caller's release until the next one's grant
+  cache         many callers want one value of a cache in the store, with the guard and without: it is
+                fresh for 200 ms and takes 20 ms to load; a cycle is one look
   counters      many callers change one user's unread counters, by every way that the store knows;
                 a cycle is an increment, and after every fourth a clear
   takeover      many accounts, each of whose devices logs in where another one is logged in, on
@@ -74,6 +77,7 @@ Examples:
   distlock bench --backend memory: --seconds 10 --json
   distlock bench --backend redis://127.0.0.1 --workload contended --name x --hold 10ms
   distlock bench --backend redis://127.0.0.1 --workload counters
+  distlock bench --backend redis://127.0.0.1 --workload cache
   distlock bench --backend memory: --workload takeover --rate 200
   distlock bench --backend redis://127.0.0.1 --workload takeover --processes
   distlock bench --backend memory: --workload takeover --logins 100000
@@ -84,6 +88,7 @@ impl Bench {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let workload = match self.workload {
             Choice::Locks(workload) => workload,
+            Choice::Cache => Workload::Cache,
             Choice::Counters => Workload::Counters,
             Choice::Takeover => {
                 let flags = [
@@ -112,8 +117,10 @@ impl Bench {
             .duration(self.seconds)
             .rounds(self.rounds)
             .hold(self.hold);
-        if workload == Workload::Counters && !self.hold.is_zero() {
-            return Err(Failure::usage("--hold is not for --workload counters"));
+        if matches!(workload, Workload::Cache | Workload::Counters) && !self.hold.is_zero() {
+            return Err(Failure::usage(format!(
+                "--hold is not for --workload {workload}"
+            )));
         }
         if let Some(name) = &self.name {
             options = options.name(lock_name(name)?.to_string());
@@ -124,6 +131,8 @@ impl Bench {
         options.callers(workload)?;
         let report = if workload == Workload::Counters {
             bench_counters::measured(context, &options).await?
+        } else if workload == Workload::Cache {
+            bench_cache::measured(context, &options).await?
         } else {
             let store = context.open(Sharing::Optional).await?;
             output::tell(format_args!(
@@ -152,13 +161,14 @@ impl Bench {
 
 fn workloads() -> impl clap::builder::TypedValueParser<Value = Choice> {
     let names = Workload::LOCKS.map(Workload::as_str);
-    PossibleValuesParser::new(names.into_iter().chain(["counters", "takeover"])).try_map(|name| {
-        match name.as_str() {
-            "counters" => Ok::<_, distlock::Error>(Choice::Counters),
+    PossibleValuesParser::new(names.into_iter().chain(["cache", "counters", "takeover"])).try_map(
+        |name| match name.as_str() {
+            "cache" => Ok::<_, distlock::Error>(Choice::Cache),
+            "counters" => Ok(Choice::Counters),
             "takeover" => Ok(Choice::Takeover),
             name => name.parse().map(Choice::Locks),
-        }
-    })
+        },
+    )
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

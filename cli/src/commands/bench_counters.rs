@@ -49,10 +49,11 @@ impl Subject for Way {
     }
 
     fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        counters.operations = self.calls.as_ref().map(|store| store.calls());
-        counters.retries = Some(self.counters.retries());
-        counters
+        Counters {
+            operations: self.calls.as_ref().map(|store| store.calls()),
+            retries: Some(self.counters.retries()),
+            ..Counters::default()
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod bench;
+mod bench_cache;
 mod bench_counters;
 mod bench_takeover;
 pub(crate) mod compare;

@@ -38,6 +38,8 @@ pub struct Counters {
     pub statements: Option<u64>,
     /// Changes that were begun anew because somebody was in between.
     pub retries: Option<u64>,
+    /// Loads behind a cache.
+    pub loads: Option<u64>,
 }
 
 impl Counters {
@@ -48,6 +50,7 @@ impl Counters {
             operations: grown(self.operations, earlier.operations),
             statements: grown(self.statements, earlier.statements),
             retries: grown(self.retries, earlier.retries),
+            loads: grown(self.loads, earlier.loads),
         }
     }
 }

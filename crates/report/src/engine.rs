@@ -140,6 +140,7 @@ pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Samp
         operations,
         statements,
         retries,
+        loads,
     } = subject.counters().since(before);
     let end = tallies.iter().map(|t| t.ended).max().unwrap_or(start);
     let mut latencies = Latencies::new();
@@ -155,6 +156,7 @@ pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Samp
         operations,
         statements,
         retries,
+        loads,
         latencies,
     }
 }

@@ -28,7 +28,7 @@
 //! # What the figures mean
 //! - A *cycle* is one acquire and one release. Its latency is the time from asking to the answer of the release, except in
 //!   [`Workload::Handoff`], where it is the time from one task's release to the next task's grant, and in
-//!   [`Workload::Counters`], where it is an increment and, after every fourth, a clear.
+//!   [`Workload::Counters`], where it is an increment and, after every fourth, a clear. In [`Workload::Cache`] it is one look.
 //! - *Operations per cycle* are calls to the backend's contract. A backend with group commit serves many of them in one
 //!   round trip, so *statements per cycle* stand beside them where the backend can tell.
 //! - *Fairness* is the cycles of the busiest task over those of the idlest, within a round.

@@ -90,7 +90,7 @@ impl Subject for LockerSubject {
         Counters {
             operations: Some(self.calls.calls()),
             statements: self.calls.requests_sent(),
-            retries: None,
+            ..Counters::default()
         }
     }
 }

@@ -130,6 +130,9 @@ impl fmt::Display for Report {
             if let Some(retries) = figures.retries_per_cycle {
                 writeln!(f, "{}: {retries:.2} retries/cycle", figures.arm)?;
             }
+            if let Some(loads) = figures.loads_per_second {
+                writeln!(f, "{}: {loads:.1} loads/s", figures.arm)?;
+            }
         }
         for figures in self.figures.iter().filter(|figures| figures.errors > 0) {
             writeln!(

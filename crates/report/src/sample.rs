@@ -32,6 +32,9 @@ pub struct Sample {
     /// Changes that were begun anew because somebody was in between.
     #[serde(default)]
     pub retries: Option<u64>,
+    /// Loads behind a cache.
+    #[serde(default)]
+    pub loads: Option<u64>,
     /// Time of each cycle, or of each hand-over in [`Workload::Handoff`].
     pub latencies: Latencies,
 }
@@ -160,6 +163,7 @@ pub(crate) mod tests {
             operations: Some(2 * tasks.iter().sum::<u64>()),
             statements: None,
             retries: None,
+            loads: None,
             latencies,
         }
     }

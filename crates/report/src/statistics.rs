@@ -59,6 +59,9 @@ pub struct Figures {
     /// Changes that were begun anew, because somebody was in between, per cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries_per_cycle: Option<f64>,
+    /// Loads behind a cache, per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loads_per_second: Option<f64>,
     /// Least and most cycles of a task, summed over the rounds.
     pub cycles_per_task: (u64, u64),
     /// Cycles of the busiest task over the idlest one's, per round; `None` when some task got nothing in some round.
@@ -92,6 +95,7 @@ impl Figures {
                 .then_some(total?)
                 .map(|total| float(total) / float(cycles))
         };
+        let elapsed_ns: u64 = samples.iter().map(|s| s.elapsed_ns).sum();
         let factors: Option<Vec<f64>> = samples.iter().map(|s| s.unfairness()).collect();
         Self {
             arm: arm.into(),
@@ -103,6 +107,12 @@ impl Figures {
             operations_per_cycle: per_cycle(samples.iter().map(|s| s.operations).sum()),
             statements_per_cycle: per_cycle(samples.iter().map(|s| s.statements).sum()),
             retries_per_cycle: per_cycle(samples.iter().map(|s| s.retries).sum()),
+            loads_per_second: samples
+                .iter()
+                .map(|s| s.loads)
+                .sum::<Option<u64>>()
+                .filter(|_| elapsed_ns > 0)
+                .map(|loads| float(loads) * 1e9 / float(elapsed_ns)),
             cycles_per_task: task_range(samples),
             unfairness: factors.and_then(Spread::of),
             cycles,

@@ -20,6 +20,8 @@ pub enum Workload {
     Handoff,
     /// Many callers change the unread counters of one user.
     Counters,
+    /// Many callers want one value of a cache.
+    Cache,
 }
 
 impl Workload {
@@ -40,6 +42,7 @@ impl Workload {
             Self::Contended => "contended",
             Self::Handoff => "handoff",
             Self::Counters => "counters",
+            Self::Cache => "cache",
         }
     }
 
@@ -48,7 +51,7 @@ impl Workload {
     pub const fn default_concurrency(self) -> u32 {
         match self {
             Self::Uncontended => 1,
-            Self::Independent => 64,
+            Self::Independent | Self::Cache => 64,
             Self::Contended | Self::Counters => 16,
             Self::Handoff => 2,
         }
@@ -57,7 +60,10 @@ impl Workload {
     /// Whether all callers want the same name.
     #[must_use]
     pub const fn shares_one_name(self) -> bool {
-        matches!(self, Self::Contended | Self::Handoff | Self::Counters)
+        matches!(
+            self,
+            Self::Contended | Self::Handoff | Self::Counters | Self::Cache
+        )
     }
 }
 
@@ -180,7 +186,7 @@ impl Options {
             && !workload.shares_one_name()
         {
             return Err(invalid(format!(
-                "the name \"{name}\" is for contended and handoff, whose callers share one lock, and for counters, not for {workload}"
+                "the name \"{name}\" is for contended and handoff, whose callers share one lock, and for counters and cache, not for {workload}"
             )));
         }
         if !(1..=Self::MAX_CONCURRENCY).contains(&callers) {

@@ -1,0 +1,128 @@
+//! `distlock bench --workload cache`: callers that want one value, with the guard and without.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock::{Clock as _, FencingToken, Store, SystemClock, Target};
+use distlock_recipes::cache_guard::{
+    Cache, CacheGuard, Loaded, MemoryCache, RecordsCache, RedisCache, Seen, Settings,
+};
+use distlock_report::{Arm, Counters, Options, Report, Subject, Workload, measure};
+
+use crate::{
+    context::{Context, Sharing},
+    exit::Outcome,
+    output,
+};
+
+/// How long a value is fresh.
+const TTL: Duration = Duration::from_millis(200);
+/// How long a load takes.
+const LOAD: Duration = Duration::from_millis(20);
+
+/// One way of getting the value. A cycle is one look.
+struct Way {
+    key: String,
+    reader: Reader,
+    loads: Arc<AtomicU64>,
+}
+
+enum Reader {
+    Guarded(CacheGuard),
+    /// Cache-aside: whoever finds nothing loads.
+    Naive(Arc<dyn Cache>),
+}
+
+impl Subject for Way {
+    type Held = ();
+    type Error = distlock::Error;
+
+    async fn acquire(&self, _name: &str) -> distlock::Result<()> {
+        let loads = Arc::clone(&self.loads);
+        let load = async move || {
+            loads.fetch_add(1, Ordering::Relaxed);
+            SystemClock.sleep(LOAD).await;
+            Ok(Some(b"value".to_vec()))
+        };
+        match &self.reader {
+            Reader::Guarded(guard) => guard.get_or_rebuild(&self.key, load).await.map(drop),
+            Reader::Naive(cache) => {
+                let Seen { found, mark } = cache.get(&self.key).await?;
+                if found.is_none() {
+                    let value = load().await?;
+                    cache.put(&self.key, &unguarded(value)?, mark).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn release(&self, (): ()) -> distlock::Result<()> {
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        let loads = Some(self.loads.load(Ordering::Relaxed));
+        Counters {
+            loads,
+            ..Counters::default()
+        }
+    }
+}
+
+/// Nobody has a lock, so all have the same token.
+fn unguarded(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
+    Ok(Loaded {
+        value: value.map(Arc::from),
+        token: FencingToken::new(1)?,
+        ttl: TTL,
+        stale: Duration::ZERO,
+        floor: Duration::from_secs(30),
+        load: LOAD,
+    })
+}
+
+pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
+    let target = context.target(Sharing::Optional)?;
+    let store = distlock::open(target.clone()).await?;
+    let name = options.name.clone().unwrap_or_else(|| "bench:cache".into());
+    let mut settings = Settings::ttl(TTL);
+    settings.jitter = 0.0;
+    settings.beta = 0.0;
+    let guard = CacheGuard::new(&store, cache(&target, &store)?, settings)?;
+    let arms = [
+        ("guarded", Reader::Guarded(guard)),
+        ("naive", Reader::Naive(cache(&target, &store)?)),
+    ];
+    let arms = arms.map(|(arm, reader)| {
+        let way = Way {
+            key: format!("{name}:{arm}"),
+            reader,
+            loads: Arc::default(),
+        };
+        Arm::new(arm, way)
+    });
+    output::tell(format_args!(
+        "measuring a value that is fresh for {TTL:?} and takes {LOAD:?} to load, for {:.1} s each",
+        options.duration.as_secs_f64()
+    ));
+    let report = measure(&arms, Workload::Cache, options).await?;
+    store.close().await;
+    Ok(report)
+}
+
+/// The cache that goes with the store.
+fn cache(target: &Target, store: &Store) -> Outcome<Arc<dyn Cache>> {
+    let url = target.reveal_url();
+    Ok(match target.scheme().as_deref() {
+        // Options are those of the locks' store.
+        Some("redis") => Arc::new(RedisCache::new(url.split('?').next().unwrap_or_default())?),
+        _ if store.records().tells_ages() => Arc::new(RecordsCache::new(store)?),
+        _ => Arc::new(MemoryCache::new(100)),
+    })
+}
