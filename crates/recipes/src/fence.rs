@@ -1,0 +1,110 @@
+//! The bar of a resource that has no place for one, kept in a store's records.
+
+use std::sync::Arc;
+
+use distlock_core::{
+    Entry, Error, ErrorKind, Expect, Fence, FenceError, FenceGuard, FenceState, RecordKey, Records,
+    Result, Store, Written,
+};
+
+/// How often the bar may be raised by others between the look at it and the write.
+const TRIES: usize = 32;
+
+/// Remembers for each resource the highest fence that was let through.
+///
+/// It is a gate before a step, and no part of it: whoever was let through, and then stands still, is not stopped
+/// any more. Where the resource can check by itself, in one step with the change, let it (`distlock::fence`).
+#[derive(Clone, Debug)]
+pub struct RecordsFence(Arc<dyn Records>);
+
+impl RecordsFence {
+    /// Over this store's records.
+    #[must_use]
+    pub fn new(store: &Store) -> Self {
+        Self(store.records())
+    }
+
+    /// Lets a holder through, and refuses all earlier ones from now on; or refuses it.
+    ///
+    /// # Errors
+    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] for a name that is not
+    /// allowed, for a record that cannot be read ([`ErrorKind::Corrupt`]), and for failures of the
+    /// store.
+    ///
+    /// # Cancel safety
+    /// When it is dropped the bar is raised or not; repeating it is safe.
+    pub async fn admit(&self, resource: &str, fence: &Fence) -> Result<(), FenceError> {
+        let key = key(resource)?;
+        let mut unknown = None;
+        for _ in 0..TRIES {
+            let entry = match self.0.get(&key).await {
+                Ok(entry) => entry,
+                Err(error) => return Err(unknown.unwrap_or(error).into()),
+            };
+            let kept = entry.as_ref().map(|entry| text(&key, entry)).transpose()?;
+            let raised = FenceGuard::raised(kept, resource, fence)?;
+            if kept == Some(&raised) {
+                return Ok(());
+            }
+            let expect = match &entry {
+                None => Expect::Absent,
+                Some(entry) => Expect::Version(entry.version),
+            };
+            match self.0.put(&key, raised.as_bytes(), expect).await {
+                Ok(Written::Stored(_)) => return Ok(()),
+                Ok(_) => {}
+                // The next look tells.
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let says = format!("others kept raising the fence of {resource:?}");
+        Err(unknown
+            .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, says))
+            .into())
+    }
+
+    /// The highest fence that was let through.
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit).
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn highest(&self, resource: &str) -> Result<Option<Fence>> {
+        let key = key(resource)?;
+        let Some(entry) = self.0.get(&key).await? else {
+            return Ok(None);
+        };
+        let state: FenceState = serde_json::from_str(text(&key, &entry)?)
+            .map_err(|error| corrupt(&key).caused_by(error))?;
+        Ok(FenceGuard::from_state(state).highest().cloned())
+    }
+
+    /// Forgets what was seen of a resource, when all its former holders are known to be gone.
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit).
+    ///
+    /// # Cancel safety
+    /// When it is dropped it is forgotten or not; repeating it is safe.
+    pub async fn reset(&self, resource: &str) -> Result<()> {
+        let key = key(resource)?;
+        while let Some(entry) = self.0.get(&key).await? {
+            self.0.delete(&key, entry.version).await?;
+        }
+        Ok(())
+    }
+}
+
+fn key(resource: &str) -> Result<RecordKey> {
+    RecordKey::new(format!("fence/{resource}"))
+}
+
+fn text<'a>(key: &RecordKey, entry: &'a Entry) -> Result<&'a str> {
+    std::str::from_utf8(&entry.value).map_err(|error| corrupt(key).caused_by(error))
+}
+
+fn corrupt(key: &RecordKey) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the record {key} is no fence"))
+}
