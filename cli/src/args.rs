@@ -98,6 +98,7 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     Demo(commands::demo::Demo),
     Run(commands::run::Run),
+    Fence(commands::fence::Fence),
     Acquire(commands::acquire::Acquire),
     Renew(commands::renew::Renew),
     Release(commands::release::Release),
@@ -159,6 +160,7 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
     match command {
         Command::Demo(it) => Box::pin(it.execute(&context)).await,
         Command::Run(it) => Box::pin(it.execute(&context)).await,
+        Command::Fence(it) => Box::pin(it.execute(&context)).await,
         Command::Acquire(it) => Box::pin(it.execute(&context)).await,
         Command::Renew(it) => Box::pin(it.execute(&context)).await,
         Command::Release(it) => Box::pin(it.execute(&context)).await,

@@ -10,6 +10,7 @@ mod compare;
 mod demo;
 mod every;
 mod exit_codes;
+mod fence;
 mod gateway;
 mod help;
 mod mysql;

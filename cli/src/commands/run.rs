@@ -451,7 +451,7 @@ fn on_path(program: &OsString) -> OsString {
         .map_or_else(|| program.clone(), PathBuf::into_os_string)
 }
 
-fn not_started(program: &OsString, error: &io::Error) -> Failure {
+pub(super) fn not_started(program: &OsString, error: &io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::NotFound {
         code::NOT_FOUND
     } else {

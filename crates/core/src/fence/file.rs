@@ -132,6 +132,16 @@ impl FencedFile {
         self.store(&locked)
     }
 
+    /// Forgets which fences were seen; see [`FenceGuard::reset`]. The content stays.
+    ///
+    /// # Errors
+    /// Failures of the disk, and [`ErrorKind::Corrupt`].
+    pub fn reset(&self) -> Result<()> {
+        let mut locked = self.lock()?;
+        locked.guard.reset();
+        self.store(&locked)
+    }
+
     /// Checks a fence and makes the raised bar durable. The lock is held as long as the answer lives.
     fn raise(&self, fence: &Fence) -> Result<Locked, FenceError> {
         let mut locked = self.lock()?;

@@ -1,0 +1,247 @@
+//! `distlock fence`: let a command run only for the latest holder.
+
+use std::{ffi::OsString, os::unix::process::CommandExt as _, path::PathBuf, process::Command};
+
+use clap::{Args, Subcommand};
+use distlock::{Epoch, Fence as Shown, FencedFile, FencingToken, LockName, Store};
+use distlock_recipes::RecordsFence;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::run::not_started;
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+    output, values,
+};
+
+/// Run a command only if nobody with a later fencing token was here before.
+///
+/// A holder that stands still for longer than its lease goes on beside the next one, and no lock can
+/// stop it: the resource has to refuse it. Where the resource cannot check tokens itself, this is the
+/// gate before the step that matters: it remembers the highest token it has seen for NAME, and runs CMD only
+/// for that token or a higher one. It ends with 76 and runs nothing otherwise. It is a gate before
+/// the step, not a part of it: make the step short, such as one mv.
+#[derive(Args, Debug)]
+#[command(
+    after_help = EXAMPLES,
+    override_usage = "distlock fence [OPTIONS] <NAME> -- <CMD>...\n       distlock fence check <NAME>\n       distlock fence reset <NAME>",
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+)]
+pub(crate) struct Fence {
+    #[command(subcommand)]
+    only: Option<Only>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    token: Token,
+    /// The resource
+    #[arg(value_name = "NAME", required = true)]
+    name: Option<OsString>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+struct Token {
+    /// The fencing token [default: $DISTLOCK_TOKEN, which `distlock run` sets]
+    #[arg(long, value_name = "TOKEN", value_parser = values::token)]
+    token: Option<FencingToken>,
+}
+
+impl Token {
+    fn get(&self) -> Outcome<FencingToken> {
+        if let Some(token) = self.token {
+            return Ok(token);
+        }
+        let Some(token) = std::env::var_os(VARIABLE) else {
+            let says = format!(
+                "no token: give --token, or run it by `distlock run`, which sets {VARIABLE}"
+            );
+            return Err(Failure::usage(says));
+        };
+        let token = token.to_string_lossy();
+        values::token(&token)
+            .map_err(|why| Failure::usage(format!("{VARIABLE} is {token:?}: {why}")))
+    }
+}
+
+/// Where it is remembered.
+#[derive(Args, Debug)]
+struct Place {
+    /// Remember in this file, and in PATH.fence beside it, instead of the backend; for one NAME, on this host
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Only {
+    /// Say whether a token would be let through, and run nothing: 0 if it would, 76 if not
+    Check {
+        /// The resource
+        #[arg(value_name = "NAME")]
+        name: OsString,
+        #[command(flatten)]
+        token: Token,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Forget which tokens were seen, when the store that gives them out has lost its history and all
+    /// former holders are known to be gone
+    Reset {
+        /// The resource
+        #[arg(value_name = "NAME")]
+        name: OsString,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+const EXAMPLES: &str = "\
+Exit codes:
+  the command's own; 126 and 127 as in a shell; 76 a later token was seen, and the command was not run
+
+Examples:
+  distlock run nightly -- sh -c 'pg_dump shop > new.sql && distlock fence nightly --file /backup/shop -- mv new.sql shop.sql'
+  distlock fence check nightly --backend redis://127.0.0.1 --token 41
+
+A nightly backup that survives being stopped in the middle is in docs/recipes.md.";
+
+const VARIABLE: &str = "DISTLOCK_TOKEN";
+
+/// What remembers the tokens.
+enum Memory {
+    File(FencedFile, LockName),
+    Store(Store),
+}
+
+#[derive(Serialize)]
+struct Checked<'a> {
+    name: &'a str,
+    token: FencingToken,
+    highest_seen: Option<FencingToken>,
+    admitted: bool,
+}
+
+impl Fence {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        match self.only {
+            Some(Only::Check { name, token, place }) => {
+                let (name, token) = (values::lock_name(&name)?, token.get()?);
+                let memory = place.open(&name, context).await?;
+                let highest = memory.highest(&name).await;
+                memory.close().await;
+                check(&name, token, highest?.as_ref(), context)
+            }
+            Some(Only::Reset { name, place }) => {
+                let name = values::lock_name(&name)?;
+                let memory = place.open(&name, context).await?;
+                let reset = memory.reset(&name).await;
+                memory.close().await;
+                reset.map(|()| code::OK)
+            }
+            None => {
+                let name = self.name.unwrap_or_default();
+                let (name, token) = (values::lock_name(&name)?, self.token.get()?);
+                let memory = self.place.open(&name, context).await?;
+                let admitted = memory.admit(&name, &shown(token)).await;
+                memory.close().await;
+                admitted?;
+                let mut command = Command::new(&self.command[0]);
+                let error = command.args(&self.command[1..]).exec();
+                Err(not_started(&self.command[0], &error))
+            }
+        }
+    }
+}
+
+impl Place {
+    async fn open(&self, name: &LockName, context: &Context) -> Outcome<Memory> {
+        let Some(path) = &self.file else {
+            return Ok(Memory::Store(context.open(Sharing::Required).await?));
+        };
+        if context.backend_is_flag() {
+            return Err(Failure::usage(
+                "--file and --backend are two places: give one",
+            ));
+        }
+        let file = FencedFile::open(path)?;
+        // The file says whose it is, so that two resources do not share one.
+        match file.read()? {
+            Some(whose) if whose != name.as_str().as_bytes() => Err(Failure::usage(format!(
+                "{} is for {:?}, not for {name:?}",
+                path.display(),
+                String::from_utf8_lossy(&whose)
+            ))),
+            _ => Ok(Memory::File(file, name.clone())),
+        }
+    }
+}
+
+impl Memory {
+    async fn admit(&self, name: &LockName, fence: &Shown) -> Outcome<()> {
+        let admitted = match self {
+            Self::File(file, name) => file.write(fence, name.as_str().as_bytes()),
+            Self::Store(store) => RecordsFence::new(store).admit(name.as_str(), fence).await,
+        };
+        admitted.map_err(|error| match error.refusal() {
+            Some(why) => Failure::new(code::LOST, format!("{name:?} was not touched: {why}")),
+            None => distlock::Error::from(error).into(),
+        })
+    }
+
+    async fn highest(&self, name: &LockName) -> Outcome<Option<Shown>> {
+        Ok(match self {
+            Self::File(file, _) => file.highest()?,
+            Self::Store(store) => RecordsFence::new(store).highest(name.as_str()).await?,
+        })
+    }
+
+    async fn reset(&self, name: &LockName) -> Outcome<()> {
+        match self {
+            Self::File(file, _) => file.reset()?,
+            Self::Store(store) => RecordsFence::new(store).reset(name.as_str()).await?,
+        }
+        Ok(())
+    }
+
+    async fn close(self) {
+        if let Self::Store(store) = self {
+            store.close().await;
+        }
+    }
+}
+
+/// A script has the token alone, so all holders of one token are the same to the gate.
+fn shown(token: FencingToken) -> Shown {
+    Shown::new(token, Uuid::nil(), Epoch::new(""))
+}
+
+fn check(
+    name: &LockName,
+    token: FencingToken,
+    highest: Option<&Shown>,
+    context: &Context,
+) -> Outcome {
+    let refused = highest.filter(|highest| highest.token > token);
+    if context.json() {
+        output::json(&Checked {
+            name: name.as_str(),
+            token,
+            highest_seen: highest.map(|highest| highest.token),
+            admitted: refused.is_none(),
+        })?;
+    }
+    match refused {
+        None => Ok(code::OK),
+        Some(highest) => Err(Failure::new(
+            code::LOST,
+            format!(
+                "token {token} of {name:?} is refused: {} was seen",
+                highest.token
+            ),
+        )),
+    }
+}
