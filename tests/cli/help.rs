@@ -2,10 +2,13 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 25] = [
+const COMMANDS: [&[&str]; 28] = [
     &[],
     &["demo"],
     &["run"],
+    &["fence"],
+    &["fence", "check"],
+    &["fence", "reset"],
     &["acquire"],
     &["renew"],
     &["release"],

@@ -79,6 +79,7 @@ struct Place {
 #[derive(Debug, Subcommand)]
 enum Only {
     /// Say whether a token would be let through, and run nothing: 0 if it would, 76 if not
+    #[command(after_help = CHECK_EXAMPLES)]
     Check {
         /// The resource
         #[arg(value_name = "NAME")]
@@ -90,6 +91,7 @@ enum Only {
     },
     /// Forget which tokens were seen, when the store that gives them out has lost its history and all
     /// former holders are known to be gone
+    #[command(after_help = RESET_EXAMPLES)]
     Reset {
         /// The resource
         #[arg(value_name = "NAME")]
@@ -108,6 +110,18 @@ Examples:
   distlock fence check nightly --backend redis://127.0.0.1 --token 41
 
 A nightly backup that survives being stopped in the middle is in docs/recipes.md.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  distlock fence check nightly --file /backup/gate --token 41
+  distlock fence check nightly --token 41 --json | jq .highest_seen
+
+JSON fields:
+  name, token, highest_seen (null = nobody was seen), admitted";
+
+const RESET_EXAMPLES: &str = "\
+Examples:
+  distlock fence reset nightly --file /backup/gate";
 
 const VARIABLE: &str = "DISTLOCK_TOKEN";
 
