@@ -3,6 +3,7 @@
 //! | recipe | what it is for |
 //! |---|---|
 //! | [`cache_guard`] | a cache whose hot values one caller of the fleet loads |
+//! | [`election`] | of many candidates one leads, and its work is over before the next one's begins |
 //! | [`unread`] | unread counters of conversations and their total, which never disagree |
 //! | [`idempotent`] | an effect that is asked for several times, and happens once |
 //! | [`RecordsFence`] | a gate for steps whose resource cannot check tokens itself |
@@ -12,6 +13,7 @@
 //! promise.
 
 pub mod cache_guard;
+pub mod election;
 mod fence;
 pub mod idempotent;
 mod periodic;

@@ -1,0 +1,135 @@
+//! Elections over memory. `tests/election` plays them over servers, with processes that die.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{ErrorKind, LockWatch, LossReason, Store};
+use distlock_memory::Memory;
+use distlock_recipes::election::{Election, Led};
+use tokio::{
+    sync::Notify,
+    task::{JoinSet, yield_now},
+};
+
+fn store(memory: &Memory) -> Store {
+    Store::new(memory.lock(), memory.records())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_leads_at_a_time_and_terms_rise() {
+    let memory = Memory::default();
+    let (leading, term) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let last = Arc::new(std::sync::Mutex::new(0));
+    let mut candidates = JoinSet::new();
+    for candidate in 0..8 {
+        let election = Election::new(&store(&memory), "seat", &format!("c{candidate}")).unwrap();
+        let (leading, term, last) = (Arc::clone(&leading), Arc::clone(&term), Arc::clone(&last));
+        candidates.spawn(async move {
+            for _ in 0..50 {
+                let led = election.run_while_leader(async |now| {
+                    assert!(!leading.swap(true, Ordering::AcqRel), "two lead");
+                    let number = now.number.get();
+                    let before = std::mem::replace(&mut *last.lock().unwrap(), number);
+                    assert!(number > before, "{number} after {before}");
+                    yield_now().await;
+                    leading.store(false, Ordering::Release);
+                    term.fetch_add(1, Ordering::AcqRel)
+                });
+                assert!(matches!(led.await.unwrap(), Led::Done(_)));
+            }
+        });
+    }
+    candidates.join_all().await;
+    assert_eq!(term.load(Ordering::Acquire), 400);
+}
+
+/// Notes whether the seat was held still when the work was dropped.
+struct Work(LockWatch, Arc<AtomicBool>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.1.store(self.0.is_valid(), Ordering::Release);
+    }
+}
+
+/// Its caller gives up: first the work is dropped, then the seat.
+#[tokio::test]
+async fn work_is_over_before_the_seat_is_given_up() {
+    let memory = Memory::default();
+    let election = Election::new(&store(&memory), "seat", "a").unwrap();
+    let (held, begun) = (Arc::new(AtomicBool::new(false)), Notify::new());
+    let leads = election.run_while_leader(async |term| {
+        let _work = Work(term.seat, Arc::clone(&held));
+        begun.notify_one();
+        pending::<()>().await;
+    });
+    tokio::select! {
+        _ = leads => unreachable!("it leads for ever"),
+        () = begun.notified() => {}
+    }
+    assert!(held.load(Ordering::Acquire), "the seat was given up before");
+    let other = Election::new(&store(&memory), "seat", "b").unwrap();
+    let next = other.campaign().await.unwrap();
+    assert_eq!(other.leader().await.unwrap().unwrap().candidate, "b");
+    let _ = next.resign().await;
+    assert_eq!(other.leader().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn work_is_stopped_when_the_seat_is_lost() {
+    let memory = Memory::default();
+    let election = Election::new(&store(&memory), "seat", "a").unwrap();
+    let election = election.ttl(Duration::from_secs(1));
+    let locker = store(&memory).locker();
+    let led = election.run_while_leader(async |term| {
+        let forced = locker.force_release("election/seat", term.number).await;
+        forced.unwrap();
+        pending::<()>().await;
+    });
+    match led.await.unwrap() {
+        Led::Stopped(reason) => {
+            let known = [LossReason::ForceReleased, LossReason::Removed];
+            assert!(known.contains(&reason), "{reason:?}");
+        }
+        Led::Done(()) => unreachable!("it never ends"),
+    }
+}
+
+#[tokio::test]
+async fn an_observer_hears_who_leads() {
+    let memory = Memory::default();
+    let election = Election::new(&store(&memory), "seat", "a").unwrap();
+    let mut observer = election.observe();
+    assert_eq!(observer.next().await.unwrap(), None);
+    let leadership = election.campaign().await.unwrap();
+    let leader = observer.next().await.unwrap().unwrap();
+    let number = leadership.term().number;
+    assert_eq!(
+        (leader.candidate.as_str(), leader.term),
+        ("a", Some(number))
+    );
+    let _ = leadership.resign().await;
+    assert_eq!(observer.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn bad_input_is_named() {
+    let memory = Memory::default();
+    for (name, candidate, kind) in [
+        ("a\nb", "a", ErrorKind::InvalidName),
+        ("seat", "", ErrorKind::InvalidArgument),
+        ("seat", "a\u{7}", ErrorKind::InvalidArgument),
+    ] {
+        let error = Election::new(&store(&memory), name, candidate).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+}

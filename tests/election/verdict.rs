@@ -1,0 +1,216 @@
+//! What the candidates' log says.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
+
+use anyhow::{Result, ensure};
+
+/// Stands for the server among the processes.
+pub(crate) const SERVER: u32 = 0;
+
+/// A process that was killed or stopped from then on, or one that goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paused {
+    process: u32,
+    at_us: u64,
+    goes_on: bool,
+}
+
+impl Paused {
+    pub(crate) const fn from(process: u32, at_us: u64) -> Self {
+        Self {
+            process,
+            at_us,
+            goes_on: false,
+        }
+    }
+
+    pub(crate) const fn goes_on(process: u32, at_us: u64) -> Self {
+        Self {
+            process,
+            at_us,
+            goes_on: true,
+        }
+    }
+}
+
+/// One term of one leader.
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    process: u32,
+    begins_us: u64,
+    /// `None` = it was killed.
+    ends_us: Option<u64>,
+}
+
+/// A step that was accepted.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    term: u64,
+    since_us: u64,
+    until_us: u64,
+}
+
+#[derive(Debug, Default)]
+struct Election {
+    terms: BTreeMap<u64, Term>,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    elections: usize,
+    pub(crate) changes: usize,
+    kills_and_stops: usize,
+    steps: usize,
+    refused: usize,
+    /// Terms whose leader led still when the next one did, and was not paused.
+    overlaps: Vec<String>,
+    /// Steps that were accepted after a step of a later term.
+    stale: Vec<String>,
+    /// From the end of a term to the begin of the next, in microseconds, where nobody was paused.
+    vacancies_us: Vec<u64>,
+}
+
+impl Verdict {
+    pub(crate) fn of(log: &str, paused: &[Paused]) -> Result<Self> {
+        let mut elections: HashMap<u32, Election> = HashMap::new();
+        let (mut steps, mut refused) = (0, 0);
+        // What was killed in the middle of a line wrote no more of it.
+        for line in log.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            let [what, election, term, process, since_us, until_us] = words[..] else {
+                continue;
+            };
+            let election = elections.entry(election.parse()?).or_default();
+            let (term, process) = (term.parse()?, process.parse()?);
+            let (since_us, until_us) = (since_us.parse()?, until_us.parse()?);
+            match what {
+                "begins" => {
+                    let before = election.terms.insert(
+                        term,
+                        Term {
+                            process,
+                            begins_us: since_us,
+                            ends_us: None,
+                        },
+                    );
+                    ensure!(before.is_none(), "term {term} has two leaders");
+                }
+                "ends" => {
+                    if let Some(term) = election.terms.get_mut(&term) {
+                        term.ends_us = Some(since_us);
+                    }
+                }
+                "steps" => {
+                    steps += 1;
+                    election.steps.push(Step {
+                        term,
+                        since_us,
+                        until_us,
+                    });
+                }
+                _ => refused += 1,
+            }
+        }
+        let mut verdict = Self {
+            elections: elections.len(),
+            changes: elections.values().map(|it| it.terms.len()).sum(),
+            kills_and_stops: {
+                let candidates = paused.iter().filter(|it| it.process != SERVER);
+                candidates.filter(|it| !it.goes_on).count()
+            },
+            steps,
+            refused,
+            overlaps: Vec::new(),
+            stale: Vec::new(),
+            vacancies_us: Vec::new(),
+        };
+        for (number, election) in &mut elections {
+            verdict.look_at(*number, election, paused);
+        }
+        verdict.vacancies_us.sort_unstable();
+        Ok(verdict)
+    }
+
+    fn look_at(&mut self, number: u32, election: &mut Election, paused: &[Paused]) {
+        let terms: Vec<_> = election.terms.iter().collect();
+        for pair in terms.windows(2) {
+            let [(term, one), (_, next)] = [pair[0], pair[1]];
+            let ends_us = one.ends_us.unwrap_or(u64::MAX);
+            let was_paused = paused.iter().any(|it| {
+                it.process == one.process && (one.begins_us..=ends_us).contains(&it.at_us)
+            });
+            if !was_paused && next.begins_us < ends_us {
+                self.overlaps
+                    .push(format!("election {number}, term {term}: {one:?}, {next:?}"));
+            }
+            let is_calm = !paused
+                .iter()
+                .any(|it| it.at_us >= one.begins_us && it.at_us <= next.begins_us);
+            if is_calm && let Some(vacant_us) = next.begins_us.checked_sub(ends_us) {
+                self.vacancies_us.push(vacant_us);
+            }
+        }
+        // In the order of their ends: none may begin after one of a later term had ended.
+        election.steps.sort_unstable_by_key(|step| step.until_us);
+        let mut by_begin = election.steps.clone();
+        by_begin.sort_unstable_by_key(|step| step.since_us);
+        let (mut ended, mut highest) = (election.steps.iter().peekable(), 0);
+        for step in by_begin {
+            while let Some(before) = ended.next_if(|it| it.until_us < step.since_us) {
+                highest = highest.max(before.term);
+            }
+            if step.term < highest {
+                self.stale
+                    .push(format!("election {number}: {step:?} after term {highest}"));
+            }
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(
+            self.stale.is_empty(),
+            "stale steps were accepted: {:?}",
+            self.stale
+        );
+        ensure!(self.overlaps.is_empty(), "two led: {:?}", self.overlaps);
+        Ok(())
+    }
+
+    fn vacant_ms(&self, share: f64) -> f64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a place in a list"
+        )]
+        let at = ((self.vacancies_us.len() as f64 * share) as usize)
+            .min(self.vacancies_us.len().saturating_sub(1));
+        let us = self.vacancies_us.get(at).copied().unwrap_or_default();
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let ms = us as f64 / 1000.0;
+        ms
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} changes in {} elections, {} kills and stops, {} steps, {} refused, {} stale, {} \
+             overlaps; resign to next p50 {:.1} ms, p99 {:.1} ms",
+            self.changes,
+            self.elections,
+            self.kills_and_stops,
+            self.steps,
+            self.refused,
+            self.stale.len(),
+            self.overlaps.len(),
+            self.vacant_ms(0.5),
+            self.vacant_ms(0.99),
+        )
+    }
+}
