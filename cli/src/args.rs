@@ -11,6 +11,7 @@ use crate::{
     advice, commands,
     context::Context,
     exit::{Failure, Outcome, code},
+    group::watchdog,
     logging::{self, LogFormat},
     output, stderr,
 };
@@ -118,12 +119,15 @@ pub(crate) enum Command {
 /// Reads the command line and does what it says.
 pub(crate) fn run() -> Outcome {
     let mut words = std::env::args_os().skip(1);
-    if words
-        .next()
-        .is_some_and(|word| word == commands::conformance_worker::NAME)
-    {
-        // Not known to clap, so that no help, completion or manual offers it.
-        return on_runtime(commands::conformance_worker::execute());
+    // Not known to clap, so that no help, completion or manual offers them.
+    match words.next() {
+        Some(word) if word == commands::conformance_worker::NAME => {
+            return on_runtime(commands::conformance_worker::execute());
+        }
+        Some(word) if word == watchdog::NAME => {
+            return watchdog::execute(words.next().as_deref());
+        }
+        _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -3,7 +3,7 @@
 use std::{fs, process::Command};
 
 use distlock_harness::{
-    Process, Signal, eventually,
+    Process, eventually,
     servers::{
         mysql::{MySqlServer, Product},
         postgres::PostgresServer,
@@ -192,8 +192,11 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let mut first = Process::spawn(&mut backup()).unwrap();
     let dumped = home.path("state.dumped");
     eventually("the first dump", SOON, || content(&dumped).contains("old")).unwrap();
-    // The supervisor alone: what it runs goes on, and so it passes the lease.
-    first.signal(Signal::STOP).unwrap();
+    // The supervisor and its watchdog: what it runs goes on, and so it passes the lease, as on a
+    // machine that wakes up and gives its time to the command first.
+    let stop = format!("kill -STOP {0} $(pgrep -P {0} -f watchdog)", first.id());
+    let stopped = Command::new("sh").args(["-c", &stop]).status().unwrap();
+    assert!(stopped.success());
     fs::write(&state, "new").unwrap();
     let second = finish(&mut backup(), "");
     assert_eq!(second.code, 0, "{second:?}");
@@ -204,7 +207,9 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     })
     .unwrap();
     assert_eq!(content(&result), "new\n");
-    first.signal(Signal::CONT).unwrap();
+    let go_on = format!("kill -CONT {0} $(pgrep -P {0} -f watchdog)", first.id());
+    let goes_on = Command::new("sh").args(["-c", &go_on]).status().unwrap();
+    assert!(goes_on.success());
     let _ = first.wait(SOON).unwrap();
     assert_eq!(content(&result), "new\n");
 }

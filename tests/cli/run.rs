@@ -483,3 +483,48 @@ fn a_command_that_is_this_tool_again_is_told_that_it_may_mean_another_store() {
     let own = home.path(".local/state/distlock/distlock.db");
     assert!(done.stderr.contains(own.to_str().unwrap()), "{done:?}");
 }
+
+/// Nobody is left to renew the lock, so the command gets TERM at once, and what does not hear it KILL
+/// when the lock lapses.
+#[test]
+fn a_command_does_not_outlive_a_tool_that_was_killed() {
+    let home = Home::new();
+    let log = home.path("log");
+    for (deaf, ends) in [("", "ended\n"), ("trap '' TERM;", "ended\n")] {
+        let script = format!(
+            "{deaf} trap 'echo ended >> {0}; exit 0' TERM; {deaf} sh -c 'echo inner $$; while :; do sleep 0.1; done' & echo \
+             outer $$; while :; do sleep 0.1; done",
+            log.display()
+        );
+        let run = home.start(["run", "job", "--ttl", "2s", "--", "sh", "-c", &script]);
+        let (inner, outer) = (id(&run, "inner"), id(&run, "outer"));
+        let began = Instant::now();
+        run.signal(Signal::KILL).unwrap();
+        gone(inner);
+        gone(outer);
+        if deaf.is_empty() {
+            assert_eq!(content(&log), ends);
+        } else {
+            assert!(
+                began.elapsed() > Duration::from_millis(200),
+                "it was given time"
+            );
+        }
+        // Nobody comes before the lease is over, as after any crash.
+        let next = home.run(["run", "job", "--", "true"]);
+        assert_eq!(next.code, 0, "{next:?}");
+    }
+}
+
+/// It cannot see the deadline, so its watchdog does.
+#[test]
+fn a_command_does_not_outlive_the_lease_of_a_tool_that_was_stopped() {
+    let home = Home::new();
+    let script = "trap '' TERM; echo outer $$; while :; do sleep 0.1; done";
+    let mut run = home.start(["run", "job", "--ttl", "1s", "--", "sh", "-c", script]);
+    let outer = id(&run, "outer");
+    run.signal(Signal::STOP).unwrap();
+    gone(outer);
+    run.signal(Signal::CONT).unwrap();
+    assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
+}

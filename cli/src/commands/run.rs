@@ -18,7 +18,7 @@ use tokio::process::Command;
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code, signalled},
-    group::{ProcessGroup, Signals},
+    group::{ProcessGroup, Signals, Watchdog},
     output::{self, holder_line},
     stderr, values,
 };
@@ -35,7 +35,8 @@ use supervise::{End, Supervision};
 ///
 /// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and
 /// KILL no later than when it does; if it is gone already (released by force, say), KILL at once.
-/// The exit code is then 76. A command that ended by itself while the lock was held has succeeded,
+/// The exit code is then 76. A watchdog process does it where this one cannot: killed, it leaves the command TERM at once and
+/// KILL when the lock lapses; stopped, KILL when it does. A command that ended by itself while the lock was held has succeeded,
 /// also when the store cannot be told of the release.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, override_usage = "distlock run [OPTIONS] <NAME> -- <CMD>...")]
@@ -391,9 +392,22 @@ impl Run {
             }
             Err(error) => return Err(not_started(&self.command[0], &error)),
         };
-        Supervision::new(guard, clock, kill_after)
+        let watchdog = match Watchdog::over(group.id(), guard.watch()) {
+            Ok(watchdog) => Some(watchdog),
+            Err(error) => {
+                output::tell(format_args!(
+                    "warning: the command outlives this process if that is killed: it has no watchdog: {error}"
+                ));
+                None
+            }
+        };
+        let end = Supervision::new(guard, clock, kill_after)
             .watch(&mut group, signals)
-            .await
+            .await;
+        if let Some(watchdog) = watchdog {
+            watchdog.dismiss().await;
+        }
+        end
     }
 
     fn command_for(&self, guard: &Guard, holder: &HolderLabel, words: &[OsString]) -> Command {

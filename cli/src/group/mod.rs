@@ -5,11 +5,13 @@
 //! | `mod.rs` | [`ProcessGroup`]: starting, signalling, waiting until nobody of it is left |
 //! | `members.rs` | the processes of a group: whether one lives, whether a shell looks after them |
 //! | `signals.rs` | [`Signals`]: what is sent to us and meant for the command |
+//! | `watchdog.rs` | [`Watchdog`]: ends the group when this process cannot |
 //! | `terminal.rs` | [`Terminal`]: who may read the keyboard, and Ctrl-Z |
 
 mod members;
 mod signals;
 mod terminal;
+pub(crate) mod watchdog;
 
 use std::{
     io,
@@ -29,6 +31,7 @@ use tokio::process::{Child, Command};
 
 pub(crate) use signals::{Arrived, Signals};
 pub(crate) use terminal::{Terminal, stop_ourselves};
+pub(crate) use watchdog::Watchdog;
 
 /// How often the rest of a group is looked for, once its leader has ended. There is nothing to wait on: they are not our
 /// children.
@@ -112,9 +115,13 @@ impl ProcessGroup {
 
     /// Whether anybody of the group can still do something.
     pub(crate) fn somebody_lives(&self) -> bool {
-        has_members(test_kill_process_group(self.id))
-            && members::has_living_member(self.id.as_raw_nonzero().get())
+        somebody_lives_in(self.id)
     }
+}
+
+fn somebody_lives_in(group: Pid) -> bool {
+    has_members(test_kill_process_group(group))
+        && members::has_living_member(group.as_raw_nonzero().get())
 }
 
 /// What the test of a group says: one all of whose members belong to somebody else, as after `sudo`, refuses our signals.
