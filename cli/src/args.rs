@@ -99,6 +99,7 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     Demo(commands::demo::Demo),
     Run(commands::run::Run),
+    Elect(commands::elect::Elect),
     Fence(commands::fence::Fence),
     Acquire(commands::acquire::Acquire),
     Renew(commands::renew::Renew),
@@ -164,6 +165,7 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
     match command {
         Command::Demo(it) => Box::pin(it.execute(&context)).await,
         Command::Run(it) => Box::pin(it.execute(&context)).await,
+        Command::Elect(it) => Box::pin(it.execute(&context)).await,
         Command::Fence(it) => Box::pin(it.execute(&context)).await,
         Command::Acquire(it) => Box::pin(it.execute(&context)).await,
         Command::Renew(it) => Box::pin(it.execute(&context)).await,

@@ -2,10 +2,11 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 29] = [
     &[],
     &["demo"],
     &["run"],
+    &["elect"],
     &["fence"],
     &["fence", "check"],
     &["fence", "reset"],

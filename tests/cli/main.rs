@@ -8,6 +8,7 @@ mod bad_input;
 mod commands;
 mod compare;
 mod demo;
+mod elect;
 mod every;
 mod exit_codes;
 mod fence;

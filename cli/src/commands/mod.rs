@@ -11,6 +11,7 @@ pub(crate) mod conformance;
 pub(crate) mod conformance_worker;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod elect;
 pub(crate) mod fence;
 pub(crate) mod force_release;
 pub(crate) mod gateway;

@@ -1,31 +1,24 @@
 //! `distlock run`: hold a lock while a command runs.
 
-use std::{
-    ffi::OsString,
-    io,
-    os::unix::process::ExitStatusExt as _,
-    path::{Path, PathBuf},
-    process::ExitStatus,
-    time::Duration,
-};
+use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
-use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Released, Store};
+use distlock::{ErrorKind, Guard, HolderLabel, LockName, Locker, Released, Store};
 use distlock_recipes::{Due, Periodic};
-use rustix::fs::{Access, access};
-use tokio::process::Command;
 
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code, signalled},
-    group::{ProcessGroup, Signals, Watchdog},
+    group::Signals,
     output::{self, holder_line},
-    stderr, values,
+    values,
 };
 
+mod command;
 mod supervise;
 
-use supervise::{End, Supervision};
+pub(super) use command::{Supervised, check_kill_after, code_of, not_started};
+pub(super) use supervise::End;
 
 /// Run a command while holding a lock.
 ///
@@ -135,9 +128,6 @@ Examples:
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
   distlock run report --every 1h -- ./report.sh     (cron on several hosts, each hour)";
 
-/// `ENOEXEC`: a file that may be executed and is no program.
-const NO_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
-
 /// How long to wait in silence.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -182,7 +172,7 @@ impl Run {
 
     pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
         let name = values::lock_name(&self.take_name()?)?;
-        self.check_kill_after()?;
+        check_kill_after(self.kill_after, self.ttl)?;
         // Before anything can be held, so that no signal ends us without a release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
@@ -228,11 +218,13 @@ impl Run {
                 return Err(error.into());
             }
         };
-        let kill_after = self.kill_after_under(&guard);
-        let end = self
-            .under(&guard, &holder, &mut signals, kill_after, &*locker.clock())
-            .await;
-        if let (Some(period), Ok(End::ByItself(status, _))) = (&period, &end)
+        let end = Supervised {
+            command: &self.command,
+            holder: &holder,
+            kill_after: self.kill_after,
+        };
+        let end = end.run(&guard, &mut signals, &*locker.clock()).await;
+        if let (Some(period), Ok(End::ByItself { status, .. })) = (&period, &end)
             && status.success()
             && let Err(error) = period.periodic.succeeded(&guard).await
         {
@@ -244,7 +236,7 @@ impl Run {
         let outcome = match (end, &released) {
             // The store gave the lock away while the lease had time left, between two renewals, so
             // the command ran on: somebody else may have had the lock meanwhile.
-            (Ok(End::ByItself(_, held_until)), Released::AlreadyLost(reason))
+            (Ok(End::ByItself { held_until, .. }), Released::AlreadyLost(reason))
                 if locker.clock().now() < held_until =>
             {
                 output::tell(format_args!(
@@ -255,13 +247,13 @@ impl Run {
             // Until its deadline a lease is the holder's alone. One that ran out after the
             // command's end, while the store could not be told of the release, does not make the
             // command's work unsafe.
-            (Ok(End::ByItself(status, _)), Released::AlreadyLost(reason)) => {
+            (Ok(End::ByItself { status, .. }), Released::AlreadyLost(reason)) => {
                 output::tell(format_args!(
                     "warning: {name:?} could not be released and has ended by itself, after the command had: {reason}"
                 ));
                 Ok(code_of(status))
             }
-            (Ok(End::ByItself(status, _)), _) => Ok(code_of(status)),
+            (Ok(End::ByItself { status, .. }), _) => Ok(code_of(status)),
             (Ok(End::LockLost), _) => Ok(code::LOST),
             (Err(failure), _) => Err(failure),
         };
@@ -358,159 +350,5 @@ impl Run {
             taken = request.acquire() => taken,
             never = say_who => never,
         }
-    }
-
-    /// Runs the command to its end.
-    async fn under(
-        &self,
-        guard: &Guard,
-        holder: &HolderLabel,
-        signals: &mut Signals,
-        kill_after: Duration,
-        clock: &dyn Clock,
-    ) -> Outcome<End> {
-        // What the command says comes after what we have said.
-        stderr::catch_up();
-        // This process may have been stopped since the lock was granted.
-        if let Err(error) = guard.check() {
-            let lost = Failure::from(error);
-            return Err(lost.reworded(|why| format!("the command was not started: {why}")));
-        }
-        let mut command = self.command_for(guard, holder, &self.command);
-        let mut group = match ProcessGroup::spawn(&mut command) {
-            Ok(group) => group,
-            // As a shell does with a script that does not say which shell it is for.
-            Err(error) if error.raw_os_error() == Some(NO_FORMAT) => {
-                let script = on_path(&self.command[0]);
-                let words = [OsString::from("/bin/sh"), script];
-                let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
-                let mut command = self.command_for(guard, holder, &words);
-                match ProcessGroup::spawn(&mut command) {
-                    Ok(group) => group,
-                    Err(error) => return Err(not_started(&self.command[0], &error)),
-                }
-            }
-            Err(error) => return Err(not_started(&self.command[0], &error)),
-        };
-        let watchdog = match Watchdog::over(group.id(), guard.watch()) {
-            Ok(watchdog) => Some(watchdog),
-            Err(error) => {
-                output::tell(format_args!(
-                    "warning: the command outlives this process if that is killed: it has no watchdog: {error}"
-                ));
-                None
-            }
-        };
-        let end = Supervision::new(guard, clock, kill_after)
-            .watch(&mut group, signals)
-            .await;
-        if let Some(watchdog) = watchdog {
-            watchdog.dismiss().await;
-        }
-        end
-    }
-
-    fn command_for(&self, guard: &Guard, holder: &HolderLabel, words: &[OsString]) -> Command {
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("DISTLOCK_") {
-                command.env_remove(variable);
-            }
-        }
-        command
-            .env("DISTLOCK_NAME", guard.name().as_str())
-            .env("DISTLOCK_TOKEN", guard.token().to_string())
-            .env("DISTLOCK_HOLDER", holder.as_str());
-        command
-    }
-
-    fn check_kill_after(&self) -> Outcome<()> {
-        // Right before a renewal, which happens at a third, just over half of the TTL is left.
-        match self.kill_after {
-            Some(given) if given > self.ttl / 2 => Err(Failure::usage(format!(
-                "--kill-after {given:?} is more than half of the TTL ({:?}): every renewal would come too late",
-                self.ttl
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// As far as the lease allows that was granted: one that hangs on a session can be shorter than what was asked for.
-    fn kill_after_under(&self, guard: &Guard) -> Duration {
-        let lease = guard.ttl().duration();
-        match self.kill_after {
-            None => Duration::from_secs(5).min(lease / 4),
-            Some(given) if given > lease / 2 => {
-                output::tell(format_args!(
-                    "warning: --kill-after {given:?} is cut to {:?}: this store's leases last {lease:?}",
-                    lease / 2
-                ));
-                lease / 2
-            }
-            Some(given) => given,
-        }
-    }
-}
-
-/// The file that a command's name stands for: the first that may be executed.
-fn on_path(program: &OsString) -> OsString {
-    if Path::new(program).components().count() > 1 {
-        return program.clone();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
-        .map_or_else(|| program.clone(), PathBuf::into_os_string)
-}
-
-pub(super) fn not_started(program: &OsString, error: &io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::NotFound {
-        code::NOT_FOUND
-    } else {
-        code::NOT_EXECUTABLE
-    };
-    Failure::new(code, format!("cannot run {}: {error}", program.display()))
-}
-
-fn code_of(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => u8::try_from(code).unwrap_or(code::FAILED),
-        (None, Some(signal)) => signalled(signal),
-        (None, None) => code::BUG,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use clap::FromArgMatches as _;
-    use distlock::{ManualClock, Renew, SystemClock};
-    use distlock_memory::Memory;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_command_is_not_started_under_a_lock_that_has_lapsed_already() {
-        let clock = Arc::new(ManualClock::new());
-        let memory = Memory::new(Arc::clone(&clock) as _);
-        let locker = Locker::builder(memory.lock()).clock(Arc::clone(&clock) as _);
-        let locker = locker.build();
-        let guard = locker.lock("job").renew(Renew::Manual).acquire();
-        let guard = guard.await.unwrap();
-        // As when this process is stopped right here.
-        clock.advance(guard.ttl().duration());
-        let words = Run::augment_args(clap::Command::new("run"));
-        let words = words.get_matches_from(["run", "job", "--", "true"]);
-        let run = Run::from_arg_matches(&words).unwrap();
-        let holder = HolderLabel::of_this_process();
-        let mut signals = Signals::catch().unwrap();
-        let outcome = run
-            .under(&guard, &holder, &mut signals, Duration::ZERO, &SystemClock)
-            .await;
-        let failure = outcome.expect_err("the command was started");
-        assert_eq!(failure.code, code::LOST, "{failure}");
     }
 }

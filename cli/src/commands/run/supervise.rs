@@ -17,10 +17,15 @@ const UNKILLABLE: Duration = Duration::from_secs(10);
 
 /// How it ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End {
-    /// The command ended while the lock was held, and would have been for as long as this if it had
-    /// not been released.
-    ByItself(ExitStatus, Moment),
+pub(in crate::commands) enum End {
+    /// The command ended while the lock was held.
+    ByItself {
+        status: ExitStatus,
+        /// Until when the lock would have been held if it had not been released.
+        held_until: Moment,
+        /// We were told to end, and had the command told.
+        told: Option<Signal>,
+    },
     /// The lock was lost, or was about to be, and the command was ended for it.
     LockLost,
 }
@@ -32,6 +37,8 @@ pub(super) struct Supervision<'a> {
     clock: &'a dyn Clock,
     kill_after: Duration,
     terminal: Terminal,
+    /// A signal that means "end" was passed on.
+    told: Option<Signal>,
     /// The group got TERM because the lock is about to lapse.
     warned: bool,
     killed: bool,
@@ -44,6 +51,7 @@ impl<'a> Supervision<'a> {
             clock,
             kill_after,
             terminal: Terminal::new(),
+            told: None,
             warned: false,
             killed: false,
         }
@@ -68,7 +76,11 @@ impl<'a> Supervision<'a> {
             self.say_lost("before the command ended").await;
             return Ok(End::LockLost);
         }
-        Ok(End::ByItself(status?, now + left))
+        Ok(End::ByItself {
+            status: status?,
+            held_until: now + left,
+            told: self.told,
+        })
     }
 
     /// Watches the command itself.
@@ -125,7 +137,12 @@ impl<'a> Supervision<'a> {
 
     async fn arrived(&mut self, arrived: Arrived, group: &ProcessGroup) {
         match arrived {
-            Arrived::ForCommand(signal) => pass_on(signal, group),
+            Arrived::ForCommand(signal) => {
+                if means_end(signal) {
+                    self.told = Some(signal);
+                }
+                pass_on(signal, group);
+            }
             Arrived::Continued => self.terminal.offer_again(group),
             Arrived::Child => {
                 group.bury_adopted();
@@ -209,7 +226,11 @@ impl<'a> Supervision<'a> {
 /// otherwise nothing but KILL would end a command that is stopped, and its lock would be renewed for ever.
 fn pass_on(signal: Signal, group: &ProcessGroup) {
     group.signal(signal);
-    if [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal) {
+    if means_end(signal) {
         group.signal(Signal::CONT);
     }
+}
+
+fn means_end(signal: Signal) -> bool {
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal)
 }

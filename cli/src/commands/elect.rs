@@ -1,0 +1,242 @@
+//! `distlock elect`: run a command while leading, and stand again when it is over.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::Args;
+use distlock::{Guard, HolderLabel, LockName, Locker, Moment};
+use rustix::process::Signal;
+use tokio::process::Command;
+
+use super::run::{End, Supervised, check_kill_after, code_of};
+use crate::{
+    context::{Context, Sharing},
+    exit::{Outcome, signalled},
+    group::{ProcessGroup, Signals},
+    output, values,
+};
+
+/// Run a command while leading an election, and stand for it again when it has ended.
+///
+/// Of all candidates one leads, and runs CMD; the others stand by. The command is ended before its lease can lapse, as by
+/// distlock run, and only then does the next one begin. When it ends by itself the seat is given up to whoever stands by,
+/// and this candidate stands again after a pause: 1 s at first, twice as long each time, up to 1 min; a command that has run for a
+/// minute begins anew with 1 s. TERM, INT, HUP and QUIT end the command and then this process.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, override_usage = "distlock elect [OPTIONS] <NAME> -- <CMD>...")]
+pub(crate) struct Elect {
+    /// The election
+    #[arg(value_name = "NAME")]
+    name: OsString,
+    /// How long the seat is nobody's when a leader dies; renewed at a third of it
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "15s",
+        value_parser = values::duration,
+        allow_hyphen_values = true,
+    )]
+    ttl: Duration,
+    /// Time between TERM and KILL when the seat cannot be kept [default: 5s, but at most a quarter of the TTL]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    kill_after: Option<Duration>,
+    /// Run by sh before the command; when it fails the seat is given up
+    #[arg(long, value_name = "SCRIPT")]
+    on_gain: Option<OsString>,
+    /// Run by sh when the command has ended and the seat was given up, for half a minute at most
+    #[arg(long, value_name = "SCRIPT")]
+    on_loss: Option<OsString>,
+    /// This candidate's name [default: user@host:pid]
+    #[arg(long, value_name = "LABEL")]
+    holder: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Environment of the command and of both scripts:
+  DISTLOCK_NAME, DISTLOCK_TOKEN (the term, a fencing token), DISTLOCK_HOLDER
+
+Exit codes:
+  the command's own when this process was told to end; 128 + the signal's number when it
+  was told so while it stood by; 126 and 127 as in a shell
+
+Examples:
+  distlock elect scheduler -- ./scheduler
+  distlock elect scheduler --on-gain './announce up' --on-loss './announce down' -- ./scheduler
+  distlock inspect election/scheduler        (who leads)";
+
+/// The first pause of a command that ends by itself, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Longest time for what runs after a term.
+const FAREWELL: Duration = Duration::from_secs(30);
+
+/// How a term ended.
+enum Term {
+    /// This process was told to end: with this code.
+    Told(u8),
+    /// The command ended by itself, or could not be started.
+    Over,
+    /// The seat was lost.
+    Lost,
+}
+
+impl Elect {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let name = values::lock_name(&self.name)?;
+        let name = LockName::new(format!("election/{name}"))?;
+        check_kill_after(self.kill_after, self.ttl)?;
+        let holder = match &self.holder {
+            Some(holder) => values::holder(holder)?,
+            None => HolderLabel::of_this_process(),
+        };
+        // Before anything can be held, so that no signal ends us without a release.
+        let mut signals = Signals::catch()?;
+        let store = tokio::select! {
+            store = context.open(Sharing::Required) => store?,
+            signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+        };
+        let locker = store.locker();
+        let outcome = self.stand(&locker, &name, &holder, &mut signals).await;
+        store.close().await;
+        outcome
+    }
+
+    /// Stands again and again, until this process is told to end.
+    async fn stand(
+        &self,
+        locker: &Locker,
+        name: &LockName,
+        holder: &HolderLabel,
+        signals: &mut Signals,
+    ) -> Outcome {
+        let clock = locker.clock();
+        let mut pause = PAUSES.0;
+        loop {
+            let campaign = locker
+                .lock_named(name)
+                .ttl(self.ttl)
+                .holder(holder.as_str())
+                .wait_forever();
+            let guard = tokio::select! {
+                guard = campaign.acquire() => guard?,
+                signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+            };
+            output::tell(format_args!("leads {name:?}, term {}", guard.token()));
+            let began = clock.now();
+            let term = self.term(locker, &guard, holder, signals).await;
+            let token = guard.token();
+            let _ = guard.release().await;
+            output::tell(format_args!("leads {name:?} no more"));
+            if let Some(script) = &self.on_loss {
+                self.farewell(locker, script, name, holder, token).await;
+            }
+            match term? {
+                Term::Told(code) => return Ok(code),
+                Term::Lost => continue,
+                Term::Over => {}
+            }
+            if is_calm(began, clock.now()) {
+                pause = PAUSES.0;
+            }
+            output::tell(format_args!("stands for {name:?} again in {pause:?}"));
+            tokio::select! {
+                () = clock.sleep(pause) => {}
+                signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+            }
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// What is done while it leads.
+    async fn term(
+        &self,
+        locker: &Locker,
+        guard: &Guard,
+        holder: &HolderLabel,
+        signals: &mut Signals,
+    ) -> Outcome<Term> {
+        let clock = locker.clock();
+        let supervised = Supervised {
+            command: &self.command,
+            holder,
+            kill_after: self.kill_after,
+        };
+        if let Some(script) = &self.on_gain {
+            let script = by_shell(script);
+            let gain = Supervised {
+                command: &script,
+                ..supervised
+            };
+            let end = gain.run(guard, signals, &*clock).await?;
+            match over(end, "--on-gain") {
+                Term::Over if succeeded(end) => {}
+                term => return Ok(term),
+            }
+        }
+        let end = supervised.run(guard, signals, &*clock).await?;
+        Ok(over(end, "the command"))
+    }
+
+    /// Runs a script that has no lock any more.
+    async fn farewell(
+        &self,
+        locker: &Locker,
+        script: &OsString,
+        name: &LockName,
+        holder: &HolderLabel,
+        token: distlock::FencingToken,
+    ) {
+        let words = by_shell(script);
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .env("DISTLOCK_NAME", name.as_str())
+            .env("DISTLOCK_TOKEN", token.to_string())
+            .env("DISTLOCK_HOLDER", holder.as_str());
+        let mut group = match ProcessGroup::spawn(&mut command) {
+            Ok(group) => group,
+            Err(error) => return output::tell(format_args!("--on-loss cannot be run: {error}")),
+        };
+        tokio::select! {
+            ended = group.leader_ended() => if !ended.as_ref().is_ok_and(std::process::ExitStatus::success) {
+                output::tell(format_args!("--on-loss failed: {ended:?}"));
+            },
+            () = locker.clock().sleep(FAREWELL) => {
+                output::tell(format_args!("--on-loss was killed after {FAREWELL:?}"));
+            }
+        }
+        group.signal(Signal::KILL);
+    }
+}
+
+fn by_shell(script: &OsString) -> [OsString; 3] {
+    ["/bin/sh".into(), "-c".into(), script.clone()]
+}
+
+fn succeeded(end: End) -> bool {
+    matches!(end, End::ByItself { status, .. } if status.success())
+}
+
+/// What the end of something that ran means for the term.
+fn over(end: End, what: &str) -> Term {
+    match end {
+        End::LockLost => Term::Lost,
+        End::ByItself {
+            status,
+            told: Some(_),
+            ..
+        } => Term::Told(code_of(status)),
+        End::ByItself { status, .. } => {
+            if !status.success() {
+                output::tell(format_args!("{what} ended with {status}"));
+            }
+            Term::Over
+        }
+    }
+}
+
+/// Whether a term was long enough to count as a fresh start.
+fn is_calm(began: Moment, ended: Moment) -> bool {
+    ended.since(began) >= PAUSES.1
+}

@@ -1,0 +1,188 @@
+//! A command under a lock: started, supervised, and watched over should its supervisor be gone.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use distlock::{Clock, Guard, HolderLabel};
+use rustix::fs::{Access, access};
+use tokio::process::Command;
+
+use super::supervise::{End, Supervision};
+use crate::{
+    exit::{Failure, Outcome, code, signalled},
+    group::{ProcessGroup, Signals, Watchdog},
+    output, stderr,
+};
+
+/// `ENOEXEC`: a file that may be executed and is no program.
+const NO_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
+
+/// What runs under a lock.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Supervised<'a> {
+    pub(in crate::commands) command: &'a [OsString],
+    pub(in crate::commands) holder: &'a HolderLabel,
+    /// Between TERM and KILL, where the lock cannot be kept; as long as fits unless it is set.
+    pub(in crate::commands) kill_after: Option<Duration>,
+}
+
+impl Supervised<'_> {
+    /// Runs the command to its end.
+    pub(in crate::commands) async fn run(
+        self,
+        guard: &Guard,
+        signals: &mut Signals,
+        clock: &dyn Clock,
+    ) -> Outcome<End> {
+        let kill_after = self.kill_after_under(guard);
+        // What the command says comes after what we have said.
+        stderr::catch_up();
+        // This process may have been stopped since the lock was granted.
+        if let Err(error) = guard.check() {
+            let lost = Failure::from(error);
+            return Err(lost.reworded(|why| format!("the command was not started: {why}")));
+        }
+        let mut command = self.command_for(guard, self.command);
+        let mut group = match ProcessGroup::spawn(&mut command) {
+            Ok(group) => group,
+            // As a shell does with a script that does not say which shell it is for.
+            Err(error) if error.raw_os_error() == Some(NO_FORMAT) => {
+                let script = on_path(&self.command[0]);
+                let words = [OsString::from("/bin/sh"), script];
+                let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
+                let mut command = self.command_for(guard, &words);
+                match ProcessGroup::spawn(&mut command) {
+                    Ok(group) => group,
+                    Err(error) => return Err(not_started(&self.command[0], &error)),
+                }
+            }
+            Err(error) => return Err(not_started(&self.command[0], &error)),
+        };
+        let watchdog = match Watchdog::over(group.id(), guard.watch()) {
+            Ok(watchdog) => Some(watchdog),
+            Err(error) => {
+                output::tell(format_args!(
+                    "warning: the command outlives this process if that is killed: it has no watchdog: {error}"
+                ));
+                None
+            }
+        };
+        let end = Supervision::new(guard, clock, kill_after)
+            .watch(&mut group, signals)
+            .await;
+        if let Some(watchdog) = watchdog {
+            watchdog.dismiss().await;
+        }
+        end
+    }
+
+    fn command_for(&self, guard: &Guard, words: &[OsString]) -> Command {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("DISTLOCK_") {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .env("DISTLOCK_NAME", guard.name().as_str())
+            .env("DISTLOCK_TOKEN", guard.token().to_string())
+            .env("DISTLOCK_HOLDER", self.holder.as_str());
+        command
+    }
+
+    /// As far as the lease allows that was granted: one that hangs on a session can be shorter than what was asked for.
+    fn kill_after_under(&self, guard: &Guard) -> Duration {
+        let lease = guard.ttl().duration();
+        match self.kill_after {
+            None => Duration::from_secs(5).min(lease / 4),
+            Some(given) if given > lease / 2 => {
+                output::tell(format_args!(
+                    "warning: --kill-after {given:?} is cut to {:?}: this store's leases last {lease:?}",
+                    lease / 2
+                ));
+                lease / 2
+            }
+            Some(given) => given,
+        }
+    }
+}
+
+/// The file that a command's name stands for: the first that may be executed.
+fn on_path(program: &OsString) -> OsString {
+    if Path::new(program).components().count() > 1 {
+        return program.clone();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
+        .map_or_else(|| program.clone(), PathBuf::into_os_string)
+}
+
+/// Right before a renewal, which happens at a third, just over half of the TTL is left.
+pub(in crate::commands) fn check_kill_after(
+    kill_after: Option<Duration>,
+    ttl: Duration,
+) -> Outcome<()> {
+    match kill_after {
+        Some(given) if given > ttl / 2 => Err(Failure::usage(format!(
+            "--kill-after {given:?} is more than half of the TTL ({ttl:?}): every renewal would come too late"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+pub(in crate::commands) fn not_started(program: &OsString, error: &io::Error) -> Failure {
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        code::NOT_FOUND
+    } else {
+        code::NOT_EXECUTABLE
+    };
+    Failure::new(code, format!("cannot run {}: {error}", program.display()))
+}
+
+pub(in crate::commands) fn code_of(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(code::FAILED),
+        (None, Some(signal)) => signalled(signal),
+        (None, None) => code::BUG,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use distlock::{Locker, ManualClock, Renew, SystemClock};
+    use distlock_memory::Memory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_is_not_started_under_a_lock_that_has_lapsed_already() {
+        let clock = Arc::new(ManualClock::new());
+        let memory = Memory::new(Arc::clone(&clock) as _);
+        let locker = Locker::builder(memory.lock()).clock(Arc::clone(&clock) as _);
+        let locker = locker.build();
+        let guard = locker.lock("job").renew(Renew::Manual).acquire();
+        let guard = guard.await.unwrap();
+        // As when this process is stopped right here.
+        clock.advance(guard.ttl().duration());
+        let mut signals = Signals::catch().unwrap();
+        let supervised = Supervised {
+            command: &["true".into()],
+            holder: &HolderLabel::of_this_process(),
+            kill_after: None,
+        };
+        let outcome = supervised.run(&guard, &mut signals, &SystemClock).await;
+        let failure = outcome.expect_err("the command was started");
+        assert_eq!(failure.code, code::LOST, "{failure}");
+    }
+}

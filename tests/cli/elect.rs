@@ -1,0 +1,156 @@
+//! `distlock elect`: a command that runs on one host of many.
+
+use std::{process::Command, time::Duration};
+
+use distlock_harness::{Process, Signal, eventually, servers::redis::RedisServer};
+
+use crate::support::{Home, SOON, content, finish, gone};
+
+fn candidate(home: &Home, url: &str, more: &[&str], script: &str) -> Command {
+    let mut words = vec!["elect", "scheduler", "--ttl", "2s"];
+    words.extend(more);
+    words.extend(["--", "sh", "-c", script]);
+    let mut command = home.bare(words);
+    command.env("DISTLOCK_BACKEND", url);
+    command
+}
+
+/// The number behind a word in what a candidate's command printed.
+fn number(process: &Process, word: &str) -> u64 {
+    let line = process
+        .wait_for_line(SOON, |line| line.starts_with(word))
+        .unwrap();
+    line.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn one_leads_and_another_takes_over(url: &str) {
+    let home = Home::new();
+    let log = home.path("log");
+    let script = "echo pid $$; echo term $DISTLOCK_TOKEN; while :; do sleep 0.1; done";
+    let hooks = [
+        "--on-gain".to_owned(),
+        format!("echo gain >> {}", log.display()),
+        "--on-loss".to_owned(),
+        format!("echo loss >> {}", log.display()),
+    ];
+    let hooks: Vec<_> = hooks.iter().map(String::as_str).collect();
+    let mut first = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
+    let (pid, term) = (number(&first, "pid"), number(&first, "term"));
+    let second = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
+
+    // The leader is killed: its watchdog ends the command, and the other leads after the lease.
+    first.signal(Signal::KILL).unwrap();
+    gone(u32::try_from(pid).unwrap());
+    let next = number(&second, "term");
+    assert!(next > term, "{next} after {term}");
+    assert_eq!(content(&log), "gain\ngain\n");
+    let _ = first.wait(SOON).unwrap();
+
+    // Somebody takes the seat away: the command is ended, and its candidate stands again.
+    let free = home.bare(["inspect", "election/scheduler", "--json"]);
+    let mut free = free;
+    let seat = finish(free.env("DISTLOCK_BACKEND", url), "");
+    let seat: serde_json::Value = serde_json::from_str(&seat.stdout).unwrap();
+    assert_eq!(seat["token"].as_u64(), Some(next), "{seat}");
+    let token = next.to_string();
+    let force = ["force-release", "election/scheduler", "--token", &token];
+    let forced = finish(home.bare(force).env("DISTLOCK_BACKEND", url), "");
+    assert_eq!(forced.code, 0, "{forced:?}");
+    eventually("a new term", SOON, || {
+        second.output().matches("term ").count() >= 4
+    })
+    .unwrap();
+    assert_eq!(content(&log), "gain\ngain\nloss\ngain\n");
+
+    // Told to end, it ends its command first.
+    let mut second = second;
+    second.signal(Signal::TERM).unwrap();
+    assert_eq!(
+        second.wait(SOON).unwrap().code(),
+        Some(143),
+        "{}",
+        second.output()
+    );
+    assert_eq!(content(&log), "gain\ngain\nloss\ngain\nloss\n");
+    let left = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", url), "");
+    assert_eq!(left.stdout.matches("election/").count(), 0, "{left:?}");
+}
+
+#[test]
+fn one_leads_over_sqlite() {
+    let home = Home::new();
+    one_leads_and_another_takes_over(&format!("sqlite:{}", home.store().display()));
+}
+
+#[test]
+fn one_leads_over_redis() {
+    let server = RedisServer::start().unwrap();
+    one_leads_and_another_takes_over(&server.url());
+}
+
+/// Its candidate gives the seat up, and stands again later each time.
+#[test]
+fn a_command_that_ends_by_itself_makes_room_for_others() {
+    let home = Home::new();
+    let url = format!("sqlite:{}", home.store().display());
+    let ends = Process::spawn(&mut candidate(&home, &url, &[], "echo flaky; exit 3")).unwrap();
+    ends.wait_for_line(SOON, |line| {
+        line.contains("stands for") && line.ends_with("in 1s")
+    })
+    .unwrap();
+    let stays = Process::spawn(&mut candidate(&home, &url, &[], "echo steady; sleep 60")).unwrap();
+    stays.wait_for_line(SOON, |line| line == "steady").unwrap();
+    stays.signal(Signal::INT).unwrap();
+    ends.wait_for_line(SOON, |line| {
+        line.contains("stands for") && line.ends_with("in 2s")
+    })
+    .unwrap();
+    assert!(
+        ends.output()
+            .contains("the command ended with exit status: 3")
+    );
+}
+
+#[test]
+fn whoever_stands_by_ends_at_once() {
+    let home = Home::new();
+    let url = format!("sqlite:{}", home.store().display());
+    let leads = Process::spawn(&mut candidate(&home, &url, &[], "echo leads; sleep 60")).unwrap();
+    leads.wait_for_line(SOON, |line| line == "leads").unwrap();
+    let mut waits = Process::spawn(&mut candidate(&home, &url, &[], "echo never")).unwrap();
+    let standing = || {
+        let list = finish(
+            home.bare(["list", "--json"]).env("DISTLOCK_BACKEND", &url),
+            "",
+        );
+        list.stdout.contains("election/scheduler")
+    };
+    eventually("the seat to be seen", SOON, standing).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    waits.signal(Signal::TERM).unwrap();
+    assert_eq!(waits.wait(SOON).unwrap().code(), Some(143));
+    assert!(!waits.output().contains("never"));
+}
+
+#[test]
+fn bad_input_is_named() {
+    let home = Home::new();
+    let run = |args: &[&str]| finish(&mut home.distlock(args), "");
+    let late = run(&[
+        "elect",
+        "x",
+        "--ttl",
+        "2s",
+        "--kill-after",
+        "5s",
+        "--",
+        "true",
+    ]);
+    assert_eq!(late.code, 64);
+    assert!(
+        late.stderr.contains("more than half of the TTL"),
+        "{late:?}"
+    );
+    let none = run(&["elect", "x", "--", "/no/such/program"]);
+    assert_eq!(none.code, 127, "{none:?}");
+}
