@@ -126,7 +126,7 @@ pub(crate) fn run() -> Outcome {
             return on_runtime(commands::conformance_worker::execute());
         }
         Some(word) if word == watchdog::NAME => {
-            return watchdog::execute(words.next().as_deref());
+            return watchdog::execute();
         }
         _ => {}
     }

@@ -162,3 +162,22 @@ fn nodes_do_not_outlive_a_killed_demo() {
     })
     .unwrap();
 }
+
+#[test]
+fn the_second_act_shows_the_recipes() {
+    let home = Home::new();
+    let mut run = Process::spawn(&mut demo(&home, &["recipes"])).unwrap();
+    let status = run.wait(SOON * 3).unwrap();
+    let output = run.output();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(output.contains("all 3 scenes passed"), "{output}");
+    assert!(output.contains("with the guard #"), "{output}");
+    eventually("the candidates to be gone", SOON, || {
+        processes_of(&home.path("tmp")).is_empty()
+    })
+    .unwrap();
+    assert!(is_empty(&home.path("tmp")));
+    let mut refused = demo(&home, &["recipes", "--backend", "sqlite:x"]);
+    let mut refused = Process::spawn(&mut refused).unwrap();
+    assert_eq!(refused.wait(SOON).unwrap().code(), Some(64));
+}

@@ -2,9 +2,10 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 29] = [
+const COMMANDS: [&[&str]; 30] = [
     &[],
     &["demo"],
+    &["demo", "recipes"],
     &["run"],
     &["elect"],
     &["fence"],

@@ -528,3 +528,17 @@ fn a_command_does_not_outlive_the_lease_of_a_tool_that_was_stopped() {
     run.signal(Signal::CONT).unwrap();
     assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
 }
+
+/// Not even before its tool could tell the watchdog which process it is.
+#[test]
+fn a_command_does_not_outlive_a_tool_that_was_killed_as_soon_as_it_had_started_it() {
+    let home = Home::new();
+    for round in 0..10 {
+        let name = format!("job {round}");
+        let script = "echo outer $$; while :; do sleep 0.1; done";
+        let run = home.start(["run", &name, "--ttl", "1s", "--", "sh", "-c", script]);
+        let outer = id(&run, "outer");
+        run.signal(Signal::KILL).unwrap();
+        gone(outer);
+    }
+}

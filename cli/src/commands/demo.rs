@@ -1,6 +1,6 @@
 //! `distlock demo`: watch the main job being done.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::{
     context::{Context, Sharing},
@@ -15,17 +15,48 @@ use crate::{
 /// connects real WebSocket clients to them. Nothing is left behind. Exit code 0 says that every invariant held.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Demo {}
+pub(crate) struct Demo {
+    #[command(subcommand)]
+    act: Option<Act>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    /// Watch what people build with a lock: unread counters, a cache that one caller fills, an
+    /// election whose leader is killed
+    ///
+    /// It plays on a SQLite file in a temporary folder, and shows the naive way beside each. Exit code 0 says that each scene ended as it should.
+    #[command(after_help = RECIPES_EXAMPLES)]
+    Recipes,
+}
 
 const EXAMPLES: &str = "\
 Examples:
   distlock demo
   distlock demo --json | jq -c 'select(.event == \"verdict\")'
-  distlock demo --backend sqlite:/tmp/demo.db";
+  distlock demo --backend sqlite:/tmp/demo.db
+  distlock demo recipes";
+
+const RECIPES_EXAMPLES: &str = "\
+Examples:
+  distlock demo recipes
+  distlock demo recipes --json | jq -c 'select(.event == \"verdict\")'";
 
 impl Demo {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let mut signals = Signals::catch()?;
+        if let Some(Act::Recipes) = self.act {
+            if context.backend_is_flag() {
+                return Err(Failure::usage(
+                    "demo recipes plays on a store of its own, not on --backend",
+                ));
+            }
+            let play = Box::pin(crate::demo::recipes::play(context.json()));
+            return tokio::select! {
+                played = play => verdict(played),
+                signal = signals.next_ending() => Ok(signalled(signal.as_raw())),
+            };
+        }
         // Only an explicit --backend: a store that is configured for other work is nothing to play on.
         let backend = if context.backend_is_flag() {
             Some(context.target(Sharing::Required)?)

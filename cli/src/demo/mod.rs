@@ -3,10 +3,12 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `client.rs` | the devices |
+//! | `recipes.rs` | the second act: counters, a cache and an election |
 //! | `scenes.rs` | what they play, and what must hold |
 //! | `timeline.rs` | what is printed |
 
 mod client;
+pub(crate) mod recipes;
 mod scenes;
 mod timeline;
 
@@ -36,11 +38,13 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
     let target = backend.unwrap_or_else(|| Target::sqlite(folder.path().join("demo.db")));
     let store = distlock::open(&target).await?;
     let timeline = Arc::new(Timeline::new(json));
-    timeline.open(&if own {
+    let place = if own {
         "a SQLite file in a temporary folder".to_owned()
     } else {
         target.masked_url()
-    });
+    };
+    timeline.open("one account on two gateway nodes", &place);
+    timeline.columns();
 
     let run = Uuid::new_v4().simple().to_string();
     // Names of its own on a store that others use.

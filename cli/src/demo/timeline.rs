@@ -48,17 +48,31 @@ impl Timeline {
     }
 
     /// Says what is played where.
-    pub(super) fn open(&self, backend: &str) {
+    pub(super) fn open(&self, what: &str, backend: &str) {
         if self.json {
             self.print_json(&json!({"event": "demo", "backend": backend}));
         } else {
+            print(&format!("{what}, over {backend}"));
+        }
+    }
+
+    /// Names the columns of what nodes tell.
+    pub(super) fn columns(&self) {
+        if !self.json {
             print(&format!(
-                "two gateway nodes, one store ({backend}), one account\n"
-            ));
-            print(&format!(
-                "{:>8}  {:<8} {:>17} {:>17}  what",
+                "\n{:>8}  {:<8} {:>17} {:>17}  what",
                 "time", "node", "generation", "token"
             ));
+        }
+    }
+
+    /// Says something that no node tells.
+    pub(super) fn say(&self, what: &str) {
+        if self.json {
+            self.print_json(&json!({"event": "note", "what": what}));
+        } else {
+            let time = SystemClock.now().since(self.start).as_secs_f64();
+            print(&format!("{time:>7.3}s  {what}"));
         }
     }
 

@@ -37,6 +37,18 @@ pub(super) fn dead_children(parent: i32) -> Vec<i32> {
     dead.map(|it| it.id).collect()
 }
 
+/// The group whose first process has all of these variables in its environment.
+pub(super) fn group_with(variables: &[String]) -> Option<i32> {
+    let has_all = |process: &Member| {
+        let environment = fs::read(format!("/proc/{}/environ", process.id)).unwrap_or_default();
+        let theirs: Vec<_> = environment.split(|byte| *byte == 0).collect();
+        variables.iter().all(|it| theirs.contains(&it.as_bytes()))
+    };
+    let all = everybody()?;
+    let mut first = all.iter().filter(|it| it.id == it.group && !it.is_dead);
+    first.find(|process| has_all(process)).map(|it| it.group)
+}
+
 fn everybody() -> Option<Vec<Member>> {
     let all: Vec<_> = fs::read_dir("/proc")
         .ok()?

@@ -31,7 +31,7 @@ use tokio::process::{Child, Command};
 
 pub(crate) use signals::{Arrived, Signals};
 pub(crate) use terminal::{Terminal, stop_ourselves};
-pub(crate) use watchdog::Watchdog;
+pub(crate) use watchdog::Ready;
 
 /// How often the rest of a group is looked for, once its leader has ended. There is nothing to wait on: they are not our
 /// children.
@@ -119,7 +119,8 @@ impl ProcessGroup {
     }
 }
 
-fn somebody_lives_in(group: Pid) -> bool {
+/// Whether anybody of a group can still do something.
+pub(crate) fn somebody_lives_in(group: Pid) -> bool {
     has_members(test_kill_process_group(group))
         && members::has_living_member(group.as_raw_nonzero().get())
 }

@@ -2,7 +2,6 @@
 //! for longer than the lease.
 
 use std::{
-    ffi::OsStr,
     io::{self, BufRead as _},
     process::Stdio,
     sync::mpsc::{self, RecvTimeoutError},
@@ -10,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use distlock::{Clock as _, LockWatch, Moment, SystemClock};
+use distlock::{Clock as _, Guard, LockWatch, Moment, SystemClock};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::AsyncWriteExt as _,
@@ -19,11 +18,17 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::somebody_lives_in;
+use super::{members::group_with, somebody_lives_in};
 use crate::exit::{Failure, Outcome, code};
 
 /// The first argument of the process, which nobody gives by hand.
 pub(crate) const NAME: &str = "watchdog";
+
+/// What it is told: the lock's token and name, the group, each deadline as a number, and that it is
+/// not needed any more.
+const LOCK: &str = "lock ";
+const GROUP: &str = "group ";
+const DONE: &str = "done";
 
 /// How often the lease is looked at. Renewals come at a third of it.
 const LOOKS_PER_LEASE: u32 = 20;
@@ -34,6 +39,15 @@ const NAP: Duration = Duration::from_secs(1);
 /// How often the rest of a group is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// A watchdog that has no group to watch over yet. It is started before the command is. Should this
+/// process be gone before it has said which group that is, the watchdog finds it by the lock in its
+/// environment.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    process: Child,
+    stdin: ChildStdin,
+}
+
 /// The watchdog over one group, seen from its supervisor.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -42,10 +56,9 @@ pub(crate) struct Watchdog {
     done: oneshot::Sender<()>,
 }
 
-impl Watchdog {
-    /// Starts one. It ends the group at the lock's deadline unless it hears of a later one in time, and begins
-    /// to when this process is gone.
-    pub(crate) fn over(group: Pid, lock: LockWatch) -> io::Result<Self> {
+impl Ready {
+    /// For the command of this lock.
+    pub(crate) async fn start(guard: &Guard) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         for (variable, _) in std::env::vars_os() {
             // It needs nothing of it.
@@ -54,7 +67,7 @@ impl Watchdog {
             }
         }
         let mut process = command
-            .args([NAME, &group.as_raw_nonzero().to_string()])
+            .arg(NAME)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -62,15 +75,32 @@ impl Watchdog {
             .process_group(0)
             .spawn()?;
         let stdin = process.stdin.take();
-        let stdin = stdin.ok_or_else(|| io::Error::other("the watchdog has no input"))?;
+        let mut stdin = stdin.ok_or_else(|| io::Error::other("the watchdog has no input"))?;
+        let told = format!(
+            "{LOCK}{} {}\n{}\n",
+            guard.token(),
+            guard.name(),
+            micros(guard.watch().deadline())
+        );
+        stdin.write_all(told.as_bytes()).await?;
+        Ok(Self { process, stdin })
+    }
+
+    /// It ends the group at the lock's deadline unless it hears of a later one in time, and begins to
+    /// when this process is gone.
+    pub(crate) async fn over(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
+        let line = format!("{GROUP}{}\n", group.as_raw_nonzero());
+        self.stdin.write_all(line.as_bytes()).await?;
         let (done, is_done) = oneshot::channel();
-        Ok(Self {
-            process,
-            telling: tokio::spawn(tell(stdin, lock, is_done)),
+        Ok(Watchdog {
+            process: self.process,
+            telling: tokio::spawn(tell(self.stdin, lock, is_done)),
             done,
         })
     }
+}
 
+impl Watchdog {
     /// The group has ended.
     pub(crate) async fn dismiss(mut self) {
         let _ = self.done.send(());
@@ -88,10 +118,9 @@ async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::R
     loop {
         let deadline = lock.deadline();
         if told != Some(deadline) {
-            let micros = deadline.since_boot().as_micros();
             // One that is gone cannot be told.
             if watchdog
-                .write_all(format!("{micros}\n").as_bytes())
+                .write_all(format!("{}\n", micros(deadline)).as_bytes())
                 .await
                 .is_err()
             {
@@ -106,7 +135,7 @@ async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::R
             // Also when the supervisor gave up: it says so itself.
             said = &mut is_done => {
                 if said.is_ok() {
-                    let _ = watchdog.write_all(b"done\n").await;
+                    let _ = watchdog.write_all(format!("{DONE}\n").as_bytes()).await;
                 }
                 return;
             }
@@ -116,11 +145,7 @@ async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::R
 }
 
 /// What the process does.
-pub(crate) fn execute(group: Option<&OsStr>) -> Outcome {
-    let group = group.and_then(OsStr::to_str).and_then(|id| id.parse().ok());
-    let Some(group) = group.and_then(Pid::from_raw) else {
-        return Err(Failure::usage("a watchdog is started by distlock run"));
-    };
+pub(crate) fn execute() -> Outcome {
     let (said, hear) = mpsc::channel();
     thread::spawn(move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -129,6 +154,9 @@ pub(crate) fn execute(group: Option<&OsStr>) -> Outcome {
             }
         }
     });
+    let no_number =
+        |_| Failure::usage("a watchdog is started by distlock run, and told in numbers");
+    let (mut lock, mut group): (Option<String>, Option<Pid>) = (None, None);
     // Until it has heard of one.
     let mut deadline: Option<Moment> = None;
     loop {
@@ -137,22 +165,57 @@ pub(crate) fn execute(group: Option<&OsStr>) -> Outcome {
             break;
         }
         match hear.recv_timeout(left.min(NAP)) {
-            Ok(line) if line == "done" => return Ok(code::OK),
+            Ok(line) if line == DONE => return Ok(code::OK),
             Ok(line) => {
-                let micros = line
-                    .parse()
-                    .map_err(|_| Failure::usage("a deadline is a number"))?;
-                deadline = Some(Moment::from_boot(Duration::from_micros(micros)));
+                if let Some(is) = line.strip_prefix(LOCK) {
+                    lock = Some(is.to_owned());
+                } else if let Some(id) = line.strip_prefix(GROUP) {
+                    group = Pid::from_raw(id.parse().map_err(no_number)?);
+                } else {
+                    let micros = Duration::from_micros(line.parse().map_err(no_number)?);
+                    deadline = Some(Moment::from_boot(micros));
+                }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                ask_to_end(group, deadline);
+                group = group.or_else(|| found(lock.as_deref()));
+                if let Some(group) = group {
+                    ask_to_end(group, deadline);
+                }
                 break;
             }
         }
     }
-    let _ = kill_process_group(group, Signal::KILL);
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
     Ok(code::OK)
+}
+
+/// The group of the command that was started for a lock, by nobody who is there still.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a process of its own that waits for others"
+)]
+fn found(lock: Option<&str>) -> Option<Pid> {
+    let (token, name) = lock?.split_once(' ')?;
+    let variables = [
+        format!("DISTLOCK_TOKEN={token}"),
+        format!("DISTLOCK_NAME={name}"),
+    ];
+    let until = SystemClock.now() + FAREWELL;
+    loop {
+        let group = group_with(&variables).and_then(Pid::from_raw);
+        // A process that is about to become the command does not show it yet.
+        if group.is_some() || SystemClock.now() >= until {
+            return group;
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn micros(moment: Moment) -> u128 {
+    moment.since_boot().as_micros()
 }
 
 /// Nobody renews the lock any more: the group has the rest of the lease to come to its end.

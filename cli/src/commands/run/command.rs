@@ -16,7 +16,7 @@ use tokio::process::Command;
 use super::supervise::{End, Supervision};
 use crate::{
     exit::{Failure, Outcome, code, signalled},
-    group::{ProcessGroup, Signals, Watchdog},
+    group::{ProcessGroup, Ready, Signals},
     output, stderr,
 };
 
@@ -48,38 +48,39 @@ impl Supervised<'_> {
             let lost = Failure::from(error);
             return Err(lost.reworded(|why| format!("the command was not started: {why}")));
         }
+        let ready = Ready::start(guard).await;
+        let mut group = self.start(guard)?;
+        let watchdog = match ready {
+            Ok(ready) => ready.over(group.id(), guard.watch()).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &watchdog {
+            output::tell(format_args!(
+                "warning: the command outlives this process if that is killed: it has no watchdog: {error}"
+            ));
+        }
+        let end = Supervision::new(guard, clock, kill_after)
+            .watch(&mut group, signals)
+            .await;
+        if let Ok(watchdog) = watchdog {
+            watchdog.dismiss().await;
+        }
+        end
+    }
+
+    fn start(&self, guard: &Guard) -> Outcome<ProcessGroup> {
         let mut command = self.command_for(guard, self.command);
-        let mut group = match ProcessGroup::spawn(&mut command) {
-            Ok(group) => group,
+        let started = match ProcessGroup::spawn(&mut command) {
             // As a shell does with a script that does not say which shell it is for.
             Err(error) if error.raw_os_error() == Some(NO_FORMAT) => {
                 let script = on_path(&self.command[0]);
                 let words = [OsString::from("/bin/sh"), script];
                 let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
-                let mut command = self.command_for(guard, &words);
-                match ProcessGroup::spawn(&mut command) {
-                    Ok(group) => group,
-                    Err(error) => return Err(not_started(&self.command[0], &error)),
-                }
+                ProcessGroup::spawn(&mut self.command_for(guard, &words))
             }
-            Err(error) => return Err(not_started(&self.command[0], &error)),
+            started => started,
         };
-        let watchdog = match Watchdog::over(group.id(), guard.watch()) {
-            Ok(watchdog) => Some(watchdog),
-            Err(error) => {
-                output::tell(format_args!(
-                    "warning: the command outlives this process if that is killed: it has no watchdog: {error}"
-                ));
-                None
-            }
-        };
-        let end = Supervision::new(guard, clock, kill_after)
-            .watch(&mut group, signals)
-            .await;
-        if let Some(watchdog) = watchdog {
-            watchdog.dismiss().await;
-        }
-        end
+        started.map_err(|error| not_started(&self.command[0], &error))
     }
 
     fn command_for(&self, guard: &Guard, words: &[OsString]) -> Command {

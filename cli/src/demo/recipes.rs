@@ -1,0 +1,390 @@
+//! The second act: what people build with a lock. Counters, a cache, and an election, each with a verdict.
+
+use std::{
+    future::Future,
+    path::Path,
+    pin::Pin,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock::{
+    Clock as _, ErrorKind, Expect, RecordKey, Records, Store, SystemClock, Target, Written,
+};
+use distlock_recipes::{
+    cache_guard::{CacheGuard, MemoryCache, Settings},
+    unread::{Counter, LockedCounters, Unread, UnreadCounters as _},
+};
+use rustix::process::Pid;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+    task::JoinSet,
+};
+
+use super::timeline::Timeline;
+use crate::group::somebody_lives_in;
+
+/// Callers that change the counters, or want the value, at the same time.
+const CALLERS: usize = 16;
+/// Changes of each of them.
+const CHANGES: usize = 20;
+/// How long one of them lives at most, in microseconds, where it dies in the middle.
+const LIFE_US: u64 = 40_000;
+const CONVERSATIONS: [&str; 3] = ["family", "work", "news"];
+
+/// How long a value is fresh, how long its load takes, and how long it is wanted.
+const TTL: Duration = Duration::from_millis(200);
+const LOAD: Duration = Duration::from_millis(30);
+const WANTED: Duration = Duration::from_millis(1200);
+/// Longest bar.
+const BAR: u64 = 50;
+
+/// How long nobody leads when a leader is killed.
+const LEASE: &str = "1s";
+/// For anything that has no reason to take long.
+const SOON: Duration = Duration::from_secs(20);
+
+/// One scene.
+type Scene = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+const SCENES: [(&str, Scene); 3] = [
+    (
+        "unread counters: 16 callers, of whom many die in the middle of a change",
+        |stage| Box::pin(stage.counters()),
+    ),
+    (
+        "a hot value ends, and 16 callers want it: loads without the guard, and with it",
+        |stage| Box::pin(stage.stampede()),
+    ),
+    ("an election: the leader is killed with SIGKILL", |stage| {
+        Box::pin(stage.election())
+    }),
+];
+
+struct Stage {
+    timeline: Arc<Timeline>,
+    store: Store,
+    url: String,
+}
+
+/// Plays all scenes; gives whether each ended as it should.
+pub(crate) async fn play(json: bool) -> Result<bool> {
+    // Removed when this function ends, or is dropped.
+    let folder = tempfile::Builder::new()
+        .prefix("distlock-demo-")
+        .tempdir()
+        .context("make a temporary folder")?;
+    let target = Target::sqlite(folder.path().join("demo.db"));
+    let stage = Stage {
+        timeline: Arc::new(Timeline::new(json)),
+        store: distlock::open(&target).await?,
+        url: target.reveal_url(),
+    };
+    stage.timeline.open(
+        "what people build with a lock",
+        "a SQLite file in a temporary folder",
+    );
+    let mut passed = 0;
+    for (index, (title, scene)) in SCENES.iter().enumerate() {
+        stage.timeline.scene(index + 1, title, false);
+        let outcome = scene(&stage).await;
+        let failure = outcome.err().map(|error| format!("{error:#}"));
+        stage.timeline.verdict(title, failure.as_deref());
+        passed += usize::from(failure.is_none());
+    }
+    stage.store.close().await;
+    stage.timeline.close(passed, SCENES.len());
+    Ok(passed == SCENES.len())
+}
+
+impl Stage {
+    fn say(&self, what: &str) {
+        self.timeline.say(what);
+    }
+
+    /// The same callers change counters that are written one by one, and counters that never
+    /// disagree.
+    async fn counters(&self) -> Result<()> {
+        let naive = Arc::new(OneByOne(self.store.records()));
+        let ours = Arc::new(LockedCounters::new(&self.store));
+        let mut callers = JoinSet::new();
+        for _ in 0..CALLERS {
+            let (naive, ours) = (Arc::clone(&naive), Arc::clone(&ours));
+            callers.spawn(async move {
+                for _ in 0..CHANGES {
+                    let conversation = CONVERSATIONS[fastrand::usize(..CONVERSATIONS.len())];
+                    let counter = Counter::new("ann", conversation)?;
+                    let is_read = fastrand::u8(..4) == 0;
+                    may_die(naive.change(&counter, is_read)).await?;
+                    may_die(async {
+                        let changed = match is_read {
+                            true => ours.clear(&counter).await,
+                            false => ours.increment(&counter, 1).await,
+                        };
+                        match changed {
+                            // Nobody has counted there yet.
+                            Err(error) if error.kind() == ErrorKind::InvalidArgument => Ok(()),
+                            changed => changed.map(drop),
+                        }
+                    })
+                    .await?;
+                }
+                Ok::<_, distlock::Error>(())
+            });
+        }
+        for caller in callers.join_all().await {
+            caller?;
+        }
+        let mut sums = [(0, 0), (0, 0)];
+        for conversation in CONVERSATIONS {
+            let counter = Counter::new("ann", conversation)?;
+            for (sum, unread) in sums
+                .iter_mut()
+                .zip([naive.read(&counter).await?, ours.read(&counter).await?])
+            {
+                *sum = (sum.0 + unread.conversation, unread.total);
+            }
+        }
+        let [(naive_sum, naive_total), (sum, total)] = sums;
+        self.say(&format!(
+            "one by one:     conversations {naive_sum:>4}, total {naive_total:>4}"
+        ));
+        self.say(&format!(
+            "unread counters: conversations {sum:>3}, total {total:>4}"
+        ));
+        ensure!(
+            sum == total,
+            "the total is not the sum of its conversations"
+        );
+        ensure!(
+            naive_sum != naive_total,
+            "the counters that are written one by one agree, so this shows nothing"
+        );
+        Ok(())
+    }
+
+    async fn stampede(&self) -> Result<()> {
+        let alone = self.loads(false).await?;
+        let guarded = self.loads(true).await?;
+        let most = alone.max(guarded).max(1);
+        for (name, loads) in [("without", alone), ("with", guarded)] {
+            let bar = usize::try_from((loads * BAR).div_ceil(most)).unwrap_or(1);
+            self.say(&format!(
+                "{name:>8} the guard {:<50} {loads} loads",
+                "#".repeat(bar)
+            ));
+        }
+        let endings = WANTED.as_millis() / (TTL + LOAD).as_millis() + 1;
+        ensure!(
+            u128::from(guarded) <= endings,
+            "{guarded} loads for {endings} endings"
+        );
+        ensure!(
+            alone > guarded * 4,
+            "there was no stampede, so this shows nothing"
+        );
+        Ok(())
+    }
+
+    /// How often a value is loaded that all callers want for a while.
+    async fn loads(&self, guarded: bool) -> Result<u64> {
+        let mut settings = Settings::ttl(TTL);
+        settings.jitter = 0.0;
+        settings.beta = 0.0;
+        let guard = CacheGuard::new(&self.store, MemoryCache::new(10), settings)?;
+        let aside = Arc::new(std::sync::Mutex::new(None));
+        let loads = Arc::new(AtomicU64::new(0));
+        let until = SystemClock.now() + WANTED;
+        let mut callers = JoinSet::new();
+        for _ in 0..CALLERS {
+            let (guard, loads, aside) = (guard.clone(), Arc::clone(&loads), Arc::clone(&aside));
+            callers.spawn(async move {
+                while SystemClock.now() < until {
+                    let loads = Arc::clone(&loads);
+                    let load = async move || {
+                        loads.fetch_add(1, Ordering::Relaxed);
+                        SystemClock.sleep(LOAD).await;
+                        Ok(Some(vec![42]))
+                    };
+                    if guarded {
+                        guard.get_or_rebuild("hot", load).await?;
+                    } else {
+                        // Whoever finds nothing loads.
+                        let fresh = *aside
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner);
+                        if fresh.is_none_or(|until| SystemClock.now() >= until) {
+                            load().await?;
+                            let fresh = Some(SystemClock.now() + TTL);
+                            *aside
+                                .lock()
+                                .unwrap_or_else(std::sync::PoisonError::into_inner) = fresh;
+                        }
+                    }
+                    SystemClock.sleep(Duration::from_millis(5)).await;
+                }
+                Ok::<_, distlock::Error>(())
+            });
+        }
+        for caller in callers.join_all().await {
+            caller?;
+        }
+        Ok(loads.load(Ordering::Relaxed))
+    }
+
+    /// Three candidates, real processes of `distlock elect`.
+    async fn election(&self) -> Result<()> {
+        let folder = self.url.trim_start_matches("sqlite:");
+        let log = Path::new(folder).with_file_name("leaders");
+        let mut candidates = Vec::new();
+        for name in ["anna", "bob", "carl"] {
+            candidates.push(Candidate::start(name, &self.url, &log)?);
+        }
+        let (first, term, pid) = next_leader(&mut candidates).await?;
+        self.say(&format!("{} leads, term {term}", candidates[first].name));
+        candidates[first]
+            .process
+            .kill()
+            .await
+            .context("kill the leader")?;
+        let killed = SystemClock.now();
+        self.say(&format!("{} is killed", candidates[first].name));
+        let gone = candidates.remove(first);
+        let (next, later, _) = next_leader(&mut candidates).await?;
+        let took = SystemClock.now().since(killed);
+        self.say(&format!(
+            "{} leads, term {later}, {:.1} s later (the lease is {LEASE})",
+            candidates[next].name,
+            took.as_secs_f64()
+        ));
+        ensure!(later > term, "term {later} is not higher than {term}");
+        // It was the first of its process group.
+        let group = Pid::from_raw(pid).context("a process")?;
+        ensure!(
+            !somebody_lives_in(group),
+            "what {} ran is alive still",
+            gone.name
+        );
+        self.say(&format!("what {} ran was ended by its watchdog", gone.name));
+        Ok(())
+    }
+}
+
+/// One caller of four dies in the middle, more or less.
+async fn may_die(change: impl Future<Output = distlock::Result<()>>) -> distlock::Result<()> {
+    if fastrand::u8(..4) > 0 {
+        return change.await;
+    }
+    let life = Duration::from_micros(fastrand::u64(..LIFE_US));
+    tokio::select! {
+        changed = change => changed,
+        () = SystemClock.sleep(life) => Ok(()),
+    }
+}
+
+/// One counter after the other, as one writes it at first.
+struct OneByOne(Arc<dyn Records>);
+
+impl OneByOne {
+    async fn change(&self, counter: &Counter, is_read: bool) -> distlock::Result<()> {
+        let (conversation, total) = (counter.conversation(), "total");
+        if is_read {
+            let before = self.count(conversation).await?;
+            self.set(conversation, |_| 0).await?;
+            self.set(total, |total| total.saturating_sub(before)).await
+        } else {
+            self.set(conversation, |count| count + 1).await?;
+            self.set(total, |count| count + 1).await
+        }
+    }
+
+    async fn read(&self, counter: &Counter) -> distlock::Result<Unread> {
+        Ok(Unread {
+            conversation: self.count(counter.conversation()).await?,
+            total: self.count("total").await?,
+        })
+    }
+
+    async fn count(&self, name: &str) -> distlock::Result<u64> {
+        let entry = self.0.get(&key(name)?).await?;
+        Ok(entry.map_or(0, |entry| parsed(&entry.value)))
+    }
+
+    async fn set(&self, name: &str, to: impl Fn(u64) -> u64) -> distlock::Result<()> {
+        loop {
+            let entry = self.0.get(&key(name)?).await?;
+            let count = to(entry.as_ref().map_or(0, |entry| parsed(&entry.value)));
+            let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+            let value = count.to_string().into_bytes();
+            if matches!(
+                self.0.put(&key(name)?, &value, expect).await?,
+                Written::Stored(_)
+            ) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn key(name: &str) -> distlock::Result<RecordKey> {
+    RecordKey::new(format!("one-by-one/{name}"))
+}
+
+fn parsed(value: &[u8]) -> u64 {
+    String::from_utf8_lossy(value).parse().unwrap_or_default()
+}
+
+struct Candidate {
+    name: &'static str,
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Candidate {
+    fn start(name: &'static str, url: &str, log: &Path) -> Result<Self> {
+        let leads = format!(
+            "echo $DISTLOCK_TOKEN $$; echo {name} >> '{}'; exec sleep 600",
+            log.display()
+        );
+        let mut process = Command::new(std::env::current_exe().context("where this program is")?)
+            .args([
+                "elect", "demo", "--ttl", LEASE, "--holder", name, "--", "sh", "-c", &leads,
+            ])
+            .env("DISTLOCK_BACKEND", url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start the candidate {name}"))?;
+        let stdout = process
+            .stdout
+            .take()
+            .context("a candidate without output")?;
+        Ok(Self {
+            name,
+            process,
+            lines: BufReader::new(stdout).lines(),
+        })
+    }
+}
+
+/// Who leads next, its term, and the process that it runs.
+async fn next_leader(candidates: &mut [Candidate]) -> Result<(usize, u64, i32)> {
+    let reading = candidates
+        .iter_mut()
+        .map(|candidate| Box::pin(candidate.lines.next_line()));
+    let first = futures_util::future::select_all(reading);
+    let (line, leader, _) = tokio::time::timeout(SOON, first)
+        .await
+        .context("nobody leads")?;
+    let line = line?.context("a candidate ended")?;
+    let (term, pid) = line.split_once(' ').context("a term and a process")?;
+    Ok((leader, term.parse()?, pid.parse()?))
+}
