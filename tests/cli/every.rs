@@ -77,6 +77,42 @@ fn once_per_period(url: &str) {
         over.stderr.contains("not run: \"dies\" was started"),
         "{over:?}"
     );
+    loses_its_lock(&home, url);
+}
+
+/// A job whose lock is taken away in the middle is killed, and has had its turn.
+fn loses_its_lock(home: &Home, url: &str) {
+    let every = ["--every", "1h", "--ttl", "2s"];
+    let mut loses = tool(
+        home,
+        url,
+        "loses",
+        &every,
+        "echo $DISTLOCK_TOKEN; exec sleep 30",
+    );
+    let mut loses = Process::spawn(&mut loses).unwrap();
+    let token = loses
+        .wait_for_line(SOON, |line| line.parse::<u64>().is_ok())
+        .unwrap();
+    let force = ["force-release", "loses", "--token", &token];
+    let forced = finish(home.bare(force).env("DISTLOCK_BACKEND", url), "");
+    assert_eq!(forced.code, 0, "{forced:?}");
+    assert_eq!(
+        loses.wait(SOON).unwrap().code(),
+        Some(76),
+        "{}",
+        loses.output()
+    );
+    let once = run(home, url, "loses", &["--every", "1h"], "exit 9");
+    assert_eq!(once.code, 0, "{once:?}");
+    let again = run(
+        home,
+        url,
+        "loses",
+        &["--every", "1h", "--retry-failed"],
+        "exit 5",
+    );
+    assert_eq!(again.code, 5, "{again:?}");
 }
 
 #[test]
@@ -100,6 +136,12 @@ fn postgres() {
 #[test]
 fn mariadb() {
     let server = MySqlServer::start(Product::MariaDb).unwrap();
+    once_per_period(&server.url());
+}
+
+#[test]
+fn mysql() {
+    let server = MySqlServer::start(Product::MySql).unwrap();
     once_per_period(&server.url());
 }
 
