@@ -7,7 +7,8 @@
 //! - Work that runs [while its candidate leads](Election::run_while_leader) is over before the seat is
 //!   given up, whether the candidate resigns or the seat is about to be lost. Tasks that the work has
 //!   spawned are its own affair.
-//! - Whoever resigns is followed at once where the store wakes waiters.
+//! - Whoever resigns is followed at once where the store wakes waiters; by the candidate that it
+//!   [nominated](Leadership::nominate), if it did and that one stands.
 //!
 //! # What breaks it
 //!
@@ -22,23 +23,40 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Clock, Fence, FencingToken, Guard, HolderInfo, HolderLabel, LockName, LockWatch, Locker,
-    LossReason, Released, Result, Store,
+    Clock, Error, ErrorKind, Expect, Fence, FencingToken, Guard, HolderInfo, HolderLabel, LockName,
+    LockWatch, Locker, LossReason, Moment, RecordKey, Records, Released, Result, Store, Version,
+    Written,
 };
+use serde::{Deserialize, Serialize};
 
 /// The part of a lease that is left when work is stopped because the lease cannot be renewed.
 const MARGIN: u32 = 10;
 /// Between two looks of an observer.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Between two tries of a candidate that gives way to the one that was nominated.
+const GIVES_WAY: Duration = Duration::from_millis(50);
+/// Format of the records; a reader refuses another one.
+const FORMAT: u8 = 1;
+
 /// One candidate of an election. Cheap to clone.
 #[derive(Clone)]
 pub struct Election {
     locker: Locker,
+    records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     name: LockName,
     candidate: HolderLabel,
     ttl: Option<Duration>,
+}
+
+/// Who is to lead next, as its predecessor has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Nomination {
+    v: u8,
+    candidate: String,
+    /// The term of whoever nominated it.
+    by: FencingToken,
 }
 
 /// Who leads.
@@ -72,12 +90,13 @@ impl Election {
     /// A candidate of the election `name`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`](distlock_core::ErrorKind::InvalidName) for a name that no lock may
-    /// have; [`ErrorKind::InvalidArgument`](distlock_core::ErrorKind::InvalidArgument) for a candidate
+    /// [`ErrorKind::InvalidName`] for a name that no lock may
+    /// have; [`ErrorKind::InvalidArgument`] for a candidate
     /// that is empty, longer than 128 bytes or has control characters.
     pub fn new(store: &Store, name: &str, candidate: &str) -> Result<Self> {
         Ok(Self {
             locker: store.locker(),
+            records: store.records(),
             clock: store.clock(),
             name: LockName::new(format!("election/{name}"))?,
             candidate: HolderLabel::new(candidate)?,
@@ -92,28 +111,93 @@ impl Election {
         self
     }
 
-    /// Waits until this candidate leads.
+    /// Waits until this candidate leads. It gives way to one that was nominated, for a lease at most.
     ///
     /// # Errors
     /// Failures of the store that waiting cannot mend.
     ///
     /// # Cancel safety
-    /// Safe: dropping it leaves the line, and a seat that was won meanwhile is given back.
+    /// Safe: dropping it leaves the line, and a seat that was won meanwhile is given back. It may be
+    /// nominated still, and then the others give way to it for a lease.
     pub async fn campaign(&self) -> Result<Leadership> {
-        let mut lock = self
-            .locker
-            .lock_named(&self.name)
-            .holder(self.candidate.as_str())
-            .wait_forever();
-        if let Some(ttl) = self.ttl {
-            lock = lock.ttl(ttl);
+        let mut gives_way_until: Option<(Nomination, Moment)> = None;
+        loop {
+            let standing = self.stand().await?;
+            let mut lock = self
+                .locker
+                .lock_named(&self.name)
+                .holder(self.candidate.as_str())
+                .wait_forever();
+            if let Some(ttl) = self.ttl {
+                lock = lock.ttl(ttl);
+            }
+            let guard = lock.acquire().await?;
+            let now = self.clock.now();
+            let (nomination, ()) = tokio::join!(self.nomination(), self.withdraw(standing));
+            if let Some((version, nomination)) = nomination? {
+                let until = match &gives_way_until {
+                    Some((before, until)) if *before == nomination => *until,
+                    _ => now + guard.ttl().duration(),
+                };
+                if nomination.candidate != self.candidate.as_str() && now < until {
+                    gives_way_until = Some((nomination, until));
+                    let _ = guard.release().await;
+                    self.clock.sleep(GIVES_WAY).await;
+                    continue;
+                }
+                self.withdraw(Some((nomination_key(&self.name)?, version)))
+                    .await;
+            }
+            counted("won");
+            return Ok(Leadership {
+                guard,
+                election: self.clone(),
+            });
         }
-        let guard = lock.acquire().await?;
-        counted("won");
-        Ok(Leadership {
-            guard,
-            clock: Arc::clone(&self.clock),
-        })
+    }
+
+    /// Puts on record that this candidate stands. Answers the record, where it is this one's.
+    async fn stand(&self) -> Result<Option<(RecordKey, Version)>> {
+        let key = standing_key(&self.name, self.candidate.as_str())?;
+        match self.records.put(&key, b"stands", Expect::Absent).await {
+            Ok(Written::Stored(version)) => Ok(Some((key, version))),
+            // It stands elsewhere, too, or died standing.
+            Ok(_) => Ok(self
+                .records
+                .get(&key)
+                .await?
+                .map(|entry| (key, entry.version))),
+            // Written or not, the only harm is that it cannot be nominated.
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a record. One that stays does no harm but a wait.
+    async fn withdraw(&self, record: Option<(RecordKey, Version)>) {
+        if let Some((key, version)) = record
+            && let Err(error) = self.records.delete(&key, version).await
+        {
+            tracing::debug!(%key, %error, "a record of the election stays");
+        }
+    }
+
+    async fn nomination(&self) -> Result<Option<(Version, Nomination)>> {
+        let key = nomination_key(&self.name)?;
+        let Some(entry) = self.records.get(&key).await? else {
+            return Ok(None);
+        };
+        let corrupt =
+            |why: String| Error::new(ErrorKind::Corrupt, format!("the record {key}: {why}"));
+        let nomination: Nomination =
+            serde_json::from_slice(&entry.value).map_err(|error| corrupt(error.to_string()))?;
+        if nomination.v != FORMAT {
+            let unknown = nomination.v;
+            return Err(corrupt(format!(
+                "format {unknown} is not known here, only {FORMAT}"
+            )));
+        }
+        Ok(Some((entry.version, nomination)))
     }
 
     /// Waits until this candidate leads, and does the work for as long as it does. The work is over when
@@ -180,7 +264,7 @@ impl fmt::Debug for Election {
 #[derive(Debug)]
 pub struct Leadership {
     guard: Guard,
-    clock: Arc<dyn Clock>,
+    election: Election,
 }
 
 /// A term in office, for the work that is done in it.
@@ -228,8 +312,50 @@ impl Leadership {
             tokio::select! {
                 biased;
                 reason = self.guard.lost() => return reason,
-                () = self.clock.sleep(left - margin) => {}
+                () = self.election.clock.sleep(left - margin) => {}
             }
+        }
+    }
+
+    /// Names the candidate that is to lead next: when the seat is given up, the others give way to it, for
+    /// a lease at most. It must stand at this moment. The last nomination counts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for somebody who does not stand; [`ErrorKind::Lost`] when the seat
+    /// is; failures of the store.
+    ///
+    /// # Cancel safety
+    /// When it is dropped the nomination is made or not.
+    pub async fn nominate(&self, candidate: &str) -> Result<()> {
+        let Election { records, name, .. } = &self.election;
+        let standing = match HolderLabel::new(candidate) {
+            Ok(label) => records.get(&standing_key(name, label.as_str())?).await?,
+            Err(_) => None,
+        };
+        if standing.is_none() {
+            let says =
+                format!("{candidate:?} does not stand in {name:?}, so it cannot be nominated");
+            return Err(Error::new(ErrorKind::InvalidArgument, says));
+        }
+        self.guard.check()?;
+        let key = nomination_key(name)?;
+        let before = records.get(&key).await?;
+        let nomination = Nomination {
+            v: FORMAT,
+            candidate: candidate.to_owned(),
+            by: self.guard.token(),
+        };
+        let value = serde_json::to_vec(&nomination).map_err(|error| {
+            Error::new(ErrorKind::Internal, "a nomination cannot be written").caused_by(error)
+        })?;
+        let expect = before.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+        match records.put(&key, &value, expect).await? {
+            Written::Stored(_) => Ok(()),
+            // Only who leads nominates.
+            _ => Err(Error::new(
+                ErrorKind::Lost,
+                format!("somebody else leads {name:?}"),
+            )),
         }
     }
 
@@ -273,6 +399,14 @@ impl Observer {
             self.election.clock.sleep(LOOK).await;
         }
     }
+}
+
+fn nomination_key(name: &LockName) -> Result<RecordKey> {
+    RecordKey::new(format!("{name}/nominee"))
+}
+
+fn standing_key(name: &LockName, candidate: &str) -> Result<RecordKey> {
+    RecordKey::new(format!("{name}/stands/{candidate}"))
 }
 
 fn counted(event: &'static str) {

@@ -108,6 +108,27 @@ impl Idempotent {
         T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T>>,
     {
+        let once = self.try_once(key, token, effect).await;
+        let result = match &once {
+            Ok(Once::Now(_)) => "now",
+            Ok(Once::Before(_)) => "before",
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => "unknown",
+            Err(_) => "failed",
+        };
+        metrics::counter!("distlock_idempotent_total", "result" => result).increment(1);
+        once
+    }
+
+    async fn try_once<T, F>(
+        &self,
+        key: &str,
+        token: FencingToken,
+        effect: impl FnOnce() -> F,
+    ) -> Result<Once<T>>
+    where
+        T: Serialize + DeserializeOwned,
+        F: Future<Output = Result<T>>,
+    {
         let record = RecordKey::new(format!("once/{key}"))?;
         let before = match self.read(&record).await? {
             None => None,

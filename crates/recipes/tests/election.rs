@@ -3,7 +3,7 @@
 use std::{
     future::pending,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -28,7 +28,7 @@ async fn one_leads_at_a_time_and_terms_rise() {
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU32::new(0)),
     );
-    let last = Arc::new(std::sync::Mutex::new(0));
+    let last = Arc::new(Mutex::new(0));
     let mut candidates = JoinSet::new();
     for candidate in 0..8 {
         let election = Election::new(&store(&memory), "seat", &format!("c{candidate}")).unwrap();
@@ -132,4 +132,64 @@ async fn bad_input_is_named() {
         let error = Election::new(&store(&memory), name, candidate).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
     }
+}
+
+/// Also when others have waited for longer.
+#[tokio::test]
+async fn whoever_was_nominated_leads_next() {
+    let memory = Memory::default();
+    let stands = |name: &str| Election::new(&store(&memory), "seat", name).unwrap();
+    let leads = stands("a").campaign().await.unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let others = ["b", "c", "d"].map(|name| {
+        let (election, order) = (stands(name), Arc::clone(&order));
+        tokio::spawn(async move {
+            let leads = election.campaign().await.unwrap();
+            order.lock().unwrap().push(name);
+            let _ = leads.resign().await;
+        })
+    });
+    let error = leads.nominate("e").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(
+        error.to_string().contains("\"e\" does not stand"),
+        "{error}"
+    );
+    // They may not have come to it yet.
+    for name in ["b", "c", "d"] {
+        while leads.nominate(name).await.is_err() {
+            yield_now().await;
+        }
+    }
+    let _ = leads.resign().await;
+    for other in others {
+        other.await.unwrap();
+    }
+    let order = order.lock().unwrap().clone();
+    assert_eq!((order[0], order.len()), ("d", 3), "{order:?}");
+    let left = memory.records().scan("election/", None, 10).await.unwrap();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The nominated candidate died: the others wait for a lease, and go on.
+#[tokio::test]
+async fn nobody_waits_for_ever_for_a_nominated_candidate() {
+    let memory = Memory::default();
+    let stands = |name: &str| {
+        let election = Election::new(&store(&memory), "seat", name).unwrap();
+        election.ttl(Duration::from_millis(300))
+    };
+    let leads = stands("a").campaign().await.unwrap();
+    let dead = stands("dead");
+    let dies = tokio::spawn(async move { dead.campaign().await.map(drop) });
+    while leads.nominate("dead").await.is_err() {
+        yield_now().await;
+    }
+    dies.abort();
+    let _ = leads.resign().await;
+    let next = stands("b").campaign().await.unwrap();
+    assert_eq!(stands("b").leader().await.unwrap().unwrap().candidate, "b");
+    let _ = next.resign().await;
+    // The nomination is over.
+    let _ = stands("c").campaign().await.unwrap().resign().await;
 }
