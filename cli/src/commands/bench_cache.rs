@@ -90,14 +90,29 @@ fn unguarded(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
 pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
     let store = distlock::open(target.clone()).await?;
+    output::tell(format_args!(
+        "measuring a value that is fresh for {TTL:?} and takes {LOAD:?} to load, for {:.1} s each",
+        options.duration.as_secs_f64()
+    ));
+    let report = side_by_side(&target, &store, options).await;
+    store.close().await;
+    report
+}
+
+/// With the guard, and without.
+pub(crate) async fn side_by_side(
+    target: &Target,
+    store: &Store,
+    options: &Options,
+) -> Outcome<Report> {
     let name = options.name.clone().unwrap_or_else(|| "bench:cache".into());
     let mut settings = Settings::ttl(TTL);
     settings.jitter = 0.0;
     settings.beta = 0.0;
-    let guard = CacheGuard::new(&store, cache(&target, &store)?, settings)?;
+    let guard = CacheGuard::new(store, cache(target, store)?, settings)?;
     let arms = [
         ("guarded", Reader::Guarded(guard)),
-        ("naive", Reader::Naive(cache(&target, &store)?)),
+        ("naive", Reader::Naive(cache(target, store)?)),
     ];
     let arms = arms.map(|(arm, reader)| {
         let way = Way {
@@ -107,13 +122,7 @@ pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Re
         };
         Arm::new(arm, way)
     });
-    output::tell(format_args!(
-        "measuring a value that is fresh for {TTL:?} and takes {LOAD:?} to load, for {:.1} s each",
-        options.duration.as_secs_f64()
-    ));
-    let report = measure(&arms, Workload::Cache, options).await?;
-    store.close().await;
-    Ok(report)
+    Ok(measure(&arms, Workload::Cache, options).await?)
 }
 
 /// The cache that goes with the store.

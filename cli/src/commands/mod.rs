@@ -2,8 +2,8 @@
 
 pub(crate) mod acquire;
 pub(crate) mod bench;
-mod bench_cache;
-mod bench_counters;
+pub(crate) mod bench_cache;
+pub(crate) mod bench_counters;
 mod bench_takeover;
 pub(crate) mod compare;
 pub(crate) mod completions;

@@ -6,7 +6,7 @@
 //! | `plan.rs` | how much is measured |
 //! | `rounds.rs` | interleaved rounds, and what is said when a store dies |
 //! | `properties.rs` | what the conformance suite says about that very server |
-//! | `waiting.rs`, `competing.rs`, `idle.rs`, `kickout.rs` | what is measured beside the workloads |
+//! | `waiting.rs`, `competing.rs`, `idle.rs`, `kickout.rs`, `recipes.rs` | what is measured beside the workloads |
 //! | `client.rs` | bytes and memory |
 //! | `failures.rs` | what is broken on purpose |
 //! | `peers.rs` | raw drivers and other libraries, through `distlock-peers` |
@@ -23,6 +23,7 @@ mod machine;
 mod peers;
 mod plan;
 mod properties;
+mod recipes;
 mod rounds;
 mod stores;
 mod waiting;
@@ -111,6 +112,8 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
     run.idle().await?;
     run.kick_out().await?;
     run.idle_sessions().await?;
+    run.counters().await?;
+    run.caches().await?;
     run.traffic().await?;
     run.memory().await?;
     if let Some(program) = other_ways {
@@ -136,9 +139,9 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
 
 impl Run {
     fn steps(&self, experiments: usize) -> usize {
-        // Beside the workloads: wake-ups, processes that compete, the kick-out flow and each number of idle locks are rounds
-        // of their own.
-        let rounds = (experiments + 3 + self.plan.idle.len()) * self.plan.rounds as usize;
+        // Beside the workloads: wake-ups, processes that compete, the kick-out flow, counters, a cache and each number of idle
+        // locks are rounds of their own.
+        let rounds = (experiments + 5 + self.plan.idle.len()) * self.plan.rounds as usize;
         // Properties, waiting, idle sessions, bytes and memory: once each.
         (rounds + 5) * self.stores.len() + ScenarioKind::ALL.len()
     }

@@ -137,6 +137,10 @@ pub enum Measure {
     Cpu,
     /// Peak resident memory of the client, in KiB.
     Memory,
+    /// Changes that were begun anew per cycle.
+    Retries,
+    /// Loads behind a cache per second.
+    Loads,
 }
 
 impl Measure {

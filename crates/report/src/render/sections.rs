@@ -149,6 +149,34 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
                 Column::new("memory of an idle session", "sessions", Measure::Memory, kib),
             ],
         ),
+        (
+            "Unread counters",
+            "Sixteen callers change one user's counters: an increment, and after every fourth a clear. The ways give the same \
+             results; watch and script are a Redis server's own, the transaction a database's. Begun anew: because somebody \
+             was in between, per change."
+                .into(),
+            vec![
+                Column::new("lock, a second", "counters-lock", Measure::Rate, number),
+                Column::new("optimistic, a second", "counters-optimistic", Measure::Rate, number),
+                Column::new("begun anew", "counters-optimistic", Measure::Retries, number),
+                Column::new("watch, a second", "counters-watch", Measure::Rate, number),
+                Column::new("begun anew", "counters-watch", Measure::Retries, number),
+                Column::new("script, a second", "counters-script", Measure::Rate, number),
+                Column::new("transaction, a second", "counters-transaction", Measure::Rate, number),
+            ],
+        ),
+        (
+            "A hot value of a cache",
+            "Sixty-four callers want one value that is fresh for 200 ms and takes 20 ms to load: 4.5 loads a second would do. \
+             The cache is in Redis, in the store's records, or in memory where records tell no ages."
+                .into(),
+            vec![
+                Column::new("loads a second, guarded", "cache-guarded", Measure::Loads, number),
+                Column::new("without the guard", "cache-naive", Measure::Loads, number),
+                Column::new("looks a second, guarded", "cache-guarded", Measure::Rate, number),
+                Column::new("99 % within", "cache-guarded", Measure::P99, time),
+            ],
+        ),
     ]
 }
 

@@ -1,0 +1,93 @@
+//! What people build with a lock, measured as `distlock bench --workload counters` and `cache` do it.
+
+use std::time::Duration;
+
+use distlock_report::{Options, Report, compare::Measure};
+
+use super::{Run, rounds::Turn};
+use crate::{
+    commands::{bench_cache, bench_counters},
+    exit::Outcome,
+};
+
+/// Ways of counting at the most.
+const WAYS: u32 = 4;
+/// With the guard, and without.
+const CACHES: u32 = 2;
+/// For opening the ways.
+const BESIDE: Duration = Duration::from_secs(10);
+
+impl Run {
+    /// Unread counters, in every way that each store knows.
+    pub(super) async fn counters(&mut self) -> Outcome<()> {
+        self.progress.part("measuring unread counters");
+        let options = self.one_round();
+        let expected = (options.duration + options.warmup) * WAYS + BESIDE;
+        self.interleave("counters", self.plan.rounds, expected, |store, _| {
+            let (target, store, options) =
+                (store.target.clone(), store.store.clone(), options.clone());
+            Some(async move {
+                turn(
+                    "counters",
+                    bench_counters::side_by_side(&target, &store, &options).await,
+                )
+            })
+        })
+        .await
+    }
+
+    /// A hot value of a cache, with the guard and without.
+    pub(super) async fn caches(&mut self) -> Outcome<()> {
+        self.progress.part("measuring a cache");
+        let options = self.one_round();
+        let expected = (options.duration + options.warmup) * CACHES + BESIDE;
+        self.interleave("cache", self.plan.rounds, expected, |store, _| {
+            let (target, store, options) =
+                (store.target.clone(), store.store.clone(), options.clone());
+            Some(async move {
+                turn(
+                    "cache",
+                    bench_cache::side_by_side(&target, &store, &options).await,
+                )
+            })
+        })
+        .await
+    }
+
+    fn one_round(&self) -> Options {
+        let mut options = Options::default().rounds(1).duration(self.plan.time);
+        options.warmup = self.plan.warmup;
+        options
+    }
+}
+
+/// The figures of each arm, under the name of its own experiment.
+fn turn(experiment: &str, report: Outcome<Report>) -> Turn {
+    let report = match report {
+        Ok(report) => report,
+        Err(failure) => return Turn::failed(failure.to_string()),
+    };
+    if let Some(failed) = report.figures.iter().find(|it| it.errors > 0) {
+        let first = failed.first_error.as_deref().unwrap_or("unknown");
+        return Turn::failed(format!(
+            "{}: {} failed, the first: {first}",
+            failed.arm, failed.errors
+        ));
+    }
+    let mut beside = Vec::new();
+    for it in &report.figures {
+        for (measure, value) in [
+            (Measure::Rate, it.cycles_per_second.map(|it| it.median)),
+            (Measure::P99, it.p99_us.map(|it| it.median)),
+            (Measure::Retries, it.retries_per_cycle),
+            (Measure::Loads, it.loads_per_second),
+        ] {
+            let experiment = format!("{experiment}-{}", it.arm);
+            beside.extend(value.map(|value| (experiment, measure, value)));
+        }
+    }
+    Turn {
+        beside,
+        ..Turn::default()
+    }
+}
