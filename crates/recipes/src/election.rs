@@ -134,7 +134,12 @@ impl Election {
             let guard = lock.acquire().await?;
             let now = self.clock.now();
             let (nomination, ()) = tokio::join!(self.nomination(), self.withdraw(standing));
-            if let Some((version, nomination)) = nomination? {
+            let nomination = match nomination {
+                // It is a wish: the seat is not given back for its sake.
+                Err(error) if is_passing(&error) => None,
+                nomination => nomination?,
+            };
+            if let Some((version, nomination)) = nomination {
                 let until = match &gives_way_until {
                     Some((before, until)) if *before == nomination => *until,
                     _ => now + guard.ttl().duration(),
@@ -162,13 +167,13 @@ impl Election {
         match self.records.put(&key, b"stands", Expect::Absent).await {
             Ok(Written::Stored(version)) => Ok(Some((key, version))),
             // It stands elsewhere, too, or died standing.
-            Ok(_) => Ok(self
-                .records
-                .get(&key)
-                .await?
-                .map(|entry| (key, entry.version))),
+            Ok(_) => match self.records.get(&key).await {
+                Ok(entry) => Ok(entry.map(|entry| (key, entry.version))),
+                Err(error) if is_passing(&error) => Ok(None),
+                Err(error) => Err(error),
+            },
             // Written or not, the only harm is that it cannot be nominated.
-            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => Ok(None),
+            Err(error) if is_passing(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -399,6 +404,11 @@ impl Observer {
             self.election.clock.sleep(LOOK).await;
         }
     }
+}
+
+/// Whether waiting may mend it.
+fn is_passing(error: &Error) -> bool {
+    error.is_retryable() || error.kind() == ErrorKind::OutcomeUnknown
 }
 
 fn nomination_key(name: &LockName) -> Result<RecordKey> {

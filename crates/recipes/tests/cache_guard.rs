@@ -413,3 +413,65 @@ async fn bad_input_is_named() {
         assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
     }
 }
+
+/// Somebody who has a stale value looks whether anybody loads a new one; somebody who has none must
+/// not take that for an answer.
+#[tokio::test]
+async fn whoever_needs_a_value_is_not_content_with_somebody_elses_look() {
+    let ground = Ground::new();
+    let mut settings = settings();
+    settings.stale = MINUTE;
+    let cache = ground.cache();
+    let guard = ground.guard(cache.clone(), settings);
+    assert_eq!(ground.get(&guard).await, 1);
+    let held = ground
+        .store()
+        .locker()
+        .lock("cache/hot")
+        .acquire()
+        .await
+        .unwrap();
+    ground.clock.advance(MINUTE + Duration::from_secs(1));
+    // It begins a look in the background, which finds the lock busy.
+    assert_eq!(ground.get(&guard).await, 1);
+    cache.delete("hot", MINUTE).await.unwrap();
+    ground.clock.advance(Duration::from_millis(1));
+    let needs = tokio::spawn({
+        let (ground, guard) = (ground.clone(), guard.clone());
+        async move { ground.get(&guard).await }
+    });
+    for _ in 0..20 {
+        yield_now().await;
+    }
+    let _ = held.release().await;
+    assert!(needs.await.unwrap() >= 2, "a new one");
+}
+
+/// Its own delete is seen by whoever asks after it.
+#[tokio::test]
+async fn nobody_joins_a_load_from_before_a_delete() {
+    let ground = Ground::new();
+    let guard = ground.guard(ground.cache(), settings());
+    let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let old = tokio::spawn({
+        let (guard, begun, goes_on) = (guard.clone(), Arc::clone(&begun), Arc::clone(&goes_on));
+        let loader = async move || {
+            begun.notify_one();
+            goes_on.notified().await;
+            Ok(Some(b"old".to_vec()))
+        };
+        async move { guard.get_or_rebuild("hot", loader).await }
+    });
+    begun.notified().await;
+    guard.delete("hot").await.unwrap();
+    ground.clock.advance(Duration::from_millis(1));
+    let after = tokio::spawn({
+        let (ground, guard) = (ground.clone(), guard.clone());
+        async move { ground.get(&guard).await }
+    });
+    yield_now().await;
+    goes_on.notify_one();
+    assert_eq!(&old.await.unwrap().unwrap().unwrap()[..], b"old");
+    assert_eq!(after.await.unwrap(), 1, "loaded after the delete");
+    assert_eq!(ground.get(&guard).await, 1, "and stored");
+}

@@ -71,7 +71,15 @@ struct Inner {
 }
 
 /// What a load comes to; `None` = it is under way.
-type Flight = watch::Receiver<Option<Result<Value>>>;
+type Flight = watch::Receiver<Option<Result<Rebuilt>>>;
+
+/// How a load ends that did not fail.
+#[derive(Clone, Debug)]
+enum Rebuilt {
+    Here(Value),
+    /// Somebody else loads it, and whoever began this one had a value that will do meanwhile.
+    Elsewhere,
+}
 
 /// Who asks for a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,24 +148,30 @@ impl CacheGuard {
             counted(if is_stale { "stale" } else { "hit" });
             return Ok(found.value);
         }
-        let (flight, loader) = self.flight(key, loader, Asks::InNeed);
-        let Some(loader) = loader else {
-            return landed(flight).await;
-        };
         let patience = self.0.clock.sleep(self.0.settings.wait);
-        tokio::select! {
-            biased;
-            outcome = landed(flight) => {
-                if outcome.is_ok() {
+        tokio::pin!(patience);
+        let mut loader = loader;
+        loop {
+            let (flight, not_needed) = self.flight(key, loader, Asks::InNeed);
+            let Some(back) = not_needed else {
+                return match landed(flight).await? {
+                    Rebuilt::Here(value) => Ok(value),
+                    Rebuilt::Elsewhere => Err(broke_off()),
+                };
+            };
+            loader = back;
+            tokio::select! {
+                biased;
+                outcome = landed(flight) => if let Rebuilt::Here(value) = outcome? {
                     counted("waited");
+                    return Ok(value);
+                },
+                () = &mut patience => {
+                    let waited = self.0.settings.wait;
+                    let says = format!("{key:?} was not loaded by somebody else within {waited:?}");
+                    let error = Error::new(ErrorKind::Timeout, says);
+                    return self.0.fall_back(loader, error).await;
                 }
-                outcome
-            }
-            () = patience => {
-                let waited = self.0.settings.wait;
-                let says = format!("{key:?} was not loaded by somebody else within {waited:?}");
-                let error = Error::new(ErrorKind::Timeout, says);
-                self.0.fall_back(loader, error).await
             }
         }
     }
@@ -172,7 +186,10 @@ impl CacheGuard {
     /// When it is dropped the value is removed or not; repeating it is safe.
     pub async fn delete(&self, key: &str) -> Result<()> {
         lock_name(key)?;
-        self.0.cache.delete(key, self.0.settings.max_load).await
+        self.0.cache.delete(key, self.0.settings.max_load).await?;
+        // Whoever comes from now on does not join a load that has begun before.
+        self.0.flights().remove(key);
+        Ok(())
     }
 
     /// Joins the load of this process that is under way, or begins one. The loader comes back where
@@ -189,7 +206,7 @@ impl CacheGuard {
         let (landing, flight) = watch::channel(None);
         flights.insert(key.to_owned(), flight.clone());
         drop(flights);
-        let (inner, key) = (Arc::clone(&self.0), key.to_owned());
+        let (inner, key, its_own) = (Arc::clone(&self.0), key.to_owned(), flight.clone());
         tokio::spawn(async move {
             let outcome = inner.rebuild(&key, loader, asks).await;
             if let Err(error) = &outcome
@@ -197,7 +214,15 @@ impl CacheGuard {
             {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
             }
-            inner.flights().remove(&key);
+            let mut flights = inner.flights();
+            // After a delete, another load may be under way.
+            if flights
+                .get(&key)
+                .is_some_and(|its| its.same_channel(&its_own))
+            {
+                flights.remove(&key);
+            }
+            drop(flights);
             landing.send_replace(Some(outcome));
         });
         (flight, None)
@@ -206,16 +231,17 @@ impl CacheGuard {
 
 impl Inner {
     /// Loads the value under the key's lock, unless somebody has in between.
-    async fn rebuild<L, F>(&self, key: &str, loader: L, asks: Asks) -> Result<Value>
+    async fn rebuild<L, F>(&self, key: &str, loader: L, asks: Asks) -> Result<Rebuilt>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
         let guard = match self.lock(key, asks).await {
             Ok(Some(guard)) => guard,
-            // Somebody else loads it.
-            Ok(None) => return Ok(None),
-            Err(error) if asks == Asks::InNeed => return self.fall_back(loader, error).await,
+            Ok(None) => return Ok(Rebuilt::Elsewhere),
+            Err(error) if asks == Asks::InNeed => {
+                return self.fall_back(loader, error).await.map(Rebuilt::Here);
+            }
             Err(error) => return Err(error),
         };
         let seen = self.cache.get(key).await?;
@@ -224,7 +250,7 @@ impl Inner {
             && asks != Asks::AheadOf(found.token)
         {
             counted("waited");
-            return Ok(found.value);
+            return Ok(Rebuilt::Here(found.value));
         }
         let (value, load) = self.load(loader).await?;
         counted("rebuilt");
@@ -239,7 +265,7 @@ impl Inner {
         self.store(key, &loaded, seen.mark).await;
         // It is released behind the caller's back.
         drop(guard);
-        Ok(value)
+        Ok(Rebuilt::Here(value))
     }
 
     /// Under which it is loaded; `None` = nobody is in need of it, and somebody else has the lock.
@@ -335,10 +361,15 @@ impl fmt::Debug for CacheGuard {
     }
 }
 
-async fn landed(mut flight: Flight) -> Result<Value> {
+async fn landed(mut flight: Flight) -> Result<Rebuilt> {
     let outcome = flight.wait_for(Option::is_some).await;
     let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-    outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the load broke off")))
+    outcome.unwrap_or_else(|| Err(broke_off()))
+}
+
+/// The runtime ends.
+fn broke_off() -> Error {
+    Error::new(ErrorKind::Internal, "the load broke off")
 }
 
 /// Whether a fresh value is loaded anew before its end: the likelier, the nearer its end is, and the
