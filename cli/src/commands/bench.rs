@@ -16,7 +16,7 @@ use crate::{
 /// Measure a backend: cycles per second, latencies, store operations per cycle, fairness.
 ///
 /// One cycle is one acquire and one release. The locks it takes have names that start with bench: and are released. The
-/// workload counters measures the unread counters of distlock-recipes, and leaves those of the user bench:counters; cache measures its guarded cache. The workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
+/// workload counters measures the unread counters of distlock-recipes, whose records for the user bench:counters remain; cache measures its guarded cache. The workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {

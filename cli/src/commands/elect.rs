@@ -42,7 +42,8 @@ pub(crate) struct Elect {
     /// Run by sh before the command; when it fails the seat is given up
     #[arg(long, value_name = "SCRIPT")]
     on_gain: Option<OsString>,
-    /// Run by sh when the command has ended and the seat was given up, for half a minute at most
+    /// Run by sh when the command has ended and the seat was given up, when another one may lead already; for
+    /// half a minute at most, and not if this process is killed
     #[arg(long, value_name = "SCRIPT")]
     on_loss: Option<OsString>,
     /// This candidate's name [default: user@host:pid]
@@ -59,11 +60,12 @@ Environment of the command and of both scripts:
 
 Exit codes:
   the command's own when this process was told to end; 128 + the signal's number when it
-  was told so while it stood by; 126 and 127 as in a shell
+  was told so while it stood by; 126 and 127 when the command cannot be started; 69, 77
+  and 78 when the store cannot be used
 
 Examples:
   distlock elect scheduler -- ./scheduler
-  distlock elect scheduler --on-gain './announce up' --on-loss './announce down' -- ./scheduler
+  distlock elect scheduler --on-gain './announce \"$DISTLOCK_HOLDER\"' -- ./scheduler
   distlock inspect election/scheduler        (who leads)";
 
 /// The first pause of a command that ends by itself, and the longest.

@@ -71,7 +71,7 @@ impl Token {
 /// Where it is remembered.
 #[derive(Args, Debug)]
 struct Place {
-    /// Remember in this file, and in PATH.fence beside it, instead of the backend; for one NAME, on this host
+    /// Remember in this file, PATH.fence and PATH.fence.lock instead of the backend; for one NAME, on this host
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
 }
@@ -103,10 +103,12 @@ enum Only {
 
 const EXAMPLES: &str = "\
 Exit codes:
-  the command's own; 126 and 127 as in a shell; 76 a later token was seen, and the command was not run
+  the command's own; 126 and 127 as in a shell; 76 a later token was seen, and the command was not run;
+  69, 77 and 78 where the tokens are remembered cannot be used
 
 Examples:
-  distlock run nightly -- sh -c 'pg_dump shop > new.sql && distlock fence nightly --file /backup/shop -- mv new.sql shop.sql'
+  distlock run nightly -- sh -c 'pg_dump shop > $DISTLOCK_TOKEN.sql &&
+    distlock fence nightly --file /backup/gate -- mv $DISTLOCK_TOKEN.sql shop.sql'
   distlock fence check nightly --backend redis://127.0.0.1 --token 41
 
 A nightly backup that survives being stopped in the middle is in docs/recipes.md.";

@@ -28,8 +28,8 @@ pub(super) use supervise::End;
 ///
 /// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and
 /// KILL no later than when it does; if it is gone already (released by force, say), KILL at once.
-/// The exit code is then 76. A watchdog process does it where this one cannot: killed, it leaves the command TERM at once and
-/// KILL when the lock lapses; stopped, KILL when it does. A command that ended by itself while the lock was held has succeeded,
+/// The exit code is then 76. A watchdog process does it where this one cannot: when this one was killed, the command gets
+/// TERM at once and KILL when the lock lapses; when it was stopped, KILL. A command that ended by itself while the lock was held has succeeded,
 /// also when the store cannot be told of the release.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, override_usage = "distlock run [OPTIONS] <NAME> -- <CMD>...")]
@@ -56,7 +56,7 @@ pub(crate) struct Run {
     /// for the lock
     #[arg(long)]
     give_up_when_unreachable: bool,
-    /// Exit code when the lock is busy
+    /// Exit code when the lock is busy, without --every
     #[arg(
         short = 'E',
         long,

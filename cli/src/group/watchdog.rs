@@ -1,5 +1,5 @@
-//! A process that ends the command when its supervisor cannot: it was killed, or it has stood still
-//! for longer than the lease.
+//! A process that ends the command when its supervisor cannot, because the supervisor was killed, or
+//! has stood still for longer than the lease.
 
 use std::{
     io::{self, BufRead as _},

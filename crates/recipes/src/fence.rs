@@ -1,4 +1,4 @@
-//! The bar of a resource that has no place for one, kept in a store's records.
+//! The highest fence that each resource has seen, kept in a store's records.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl RecordsFence {
     /// The highest fence that was let through.
     ///
     /// # Errors
-    /// As [`admit`](Self::admit).
+    /// Failures of the store, and [`ErrorKind::Corrupt`].
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -84,7 +84,7 @@ impl RecordsFence {
     /// Forgets what was seen of a resource, when all its former holders are known to be gone.
     ///
     /// # Errors
-    /// As [`admit`](Self::admit).
+    /// Failures of the store.
     ///
     /// # Cancel safety
     /// When it is dropped it is forgotten or not; repeating it is safe.

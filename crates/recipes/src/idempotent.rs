@@ -6,7 +6,8 @@
 //! - That the effect begins is on record before it does, with the holder's token; its result is on
 //!   record when it has succeeded. Whoever asks again gets the result.
 //! - A holder of an earlier lock begins nothing after a later one has.
-//! - An effect that fails says that it has not happened; the next one who asks tries again.
+//! - An effect that returns an error counts as not made, and the next one who asks makes it. Return one
+//!   only if it surely did not happen.
 //!
 //! # What breaks it
 //!
@@ -87,12 +88,13 @@ impl Idempotent {
     }
 
     /// Makes the effect `key` unless it was made before, for the holder of the lock that `token` is
-    /// of: nobody else may begin it at the same time.
+    /// of: nobody else may begin it at the same time. All who ask for one key hold the same lock in turn.
     ///
     /// # Errors
     /// The effect's own error, after which it counts as not made; [`ErrorKind::Lost`] when the holder
-    /// of a later lock has begun it; [`ErrorKind::OutcomeUnknown`] when it was begun and its end is not on
-    /// record; [`ErrorKind::Corrupt`] for a record of another version, or a result of another type;
+    /// of a later lock has begun it, before this one or meanwhile; [`ErrorKind::OutcomeUnknown`] when it
+    /// was begun and its end is not on record; [`ErrorKind::InvalidArgument`] for a result that cannot be
+    /// written; [`ErrorKind::Corrupt`] for a record of another version, or a result of another type;
     /// [`ErrorKind::LimitExceeded`] for a result of more than about 64 KiB, which leaves the end off
     /// the record; failures of the store before it began.
     ///

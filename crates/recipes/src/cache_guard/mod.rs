@@ -7,7 +7,7 @@
 //!   lock's lease.
 //! - A value that was loaded earlier never replaces one that was loaded under a later lock, and never
 //!   comes back after a [`delete`](CacheGuard::delete), however late its loader goes on.
-//! - A hit costs one request to the cache, and none to the lock's store.
+//! - A hit costs one request to the cache, and no lock.
 //!
 //! # What breaks it
 //!

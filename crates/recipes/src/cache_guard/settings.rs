@@ -7,10 +7,11 @@ use distlock_core::{Error, ErrorKind, Result};
 /// Longest time that any setting may name.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// What a caller gets who has waited for somebody else's load long enough.
+/// What a caller gets who has waited for somebody else's load long enough, or for whom the cache or the
+/// lock's store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
-    /// An error of kind [`Timeout`](ErrorKind::Timeout).
+    /// An error: of kind [`Timeout`](ErrorKind::Timeout), or what the store says.
     #[default]
     Error,
     /// It loads by itself, and what it gets is not stored.

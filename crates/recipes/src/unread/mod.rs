@@ -9,7 +9,7 @@
 //! - A change is begun anew at most [`TRIES`] times when others are in between, and each time is
 //!   counted.
 //!
-//! Three cures for the two failures of counters that are written one by one (the second write fails;
+//! Cures for the two failures of counters that are written one by one (the second write fails;
 //! an increment comes between the read and the write of a clear), equal in result:
 //!
 //! | | cure | store |
@@ -144,8 +144,9 @@ pub trait UnreadCounters: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an amount below 1; [`ErrorKind::LimitExceeded`] when the
     /// total would be above [`MOST`]; [`ErrorKind::Corrupt`] when something else stands where a
-    /// counter should be; [`ErrorKind::Unavailable`] after [`TRIES`] tries, and failures of the
-    /// store: the change is made only after [`ErrorKind::OutcomeUnknown`], and perhaps.
+    /// counter should be; [`ErrorKind::Unavailable`] after [`TRIES`] tries; failures of the store. With a
+    /// lock also [`ErrorKind::Timeout`] after 30 s, and [`ErrorKind::Lost`]. After
+    /// [`ErrorKind::OutcomeUnknown`] the change may have been made; after any other it was not.
     ///
     /// # Cancel safety
     /// When it is dropped the change is made or not, as a whole.
