@@ -60,19 +60,15 @@ impl History {
 
     /// A lock of this node says this of the store's history.
     pub(crate) fn met(&self, epoch: &Epoch) {
-        let silent = self.silent_for().is_some();
-        let is_news = {
-            let mut state = self.state();
-            // What a lock says that was taken or renewed before the change is old.
-            let is_old = silent && state.epoch_before.as_ref() == Some(epoch);
-            if is_old || state.epoch.as_ref() == Some(epoch) {
-                return;
-            }
-            state.epoch_before = state.epoch.replace(epoch.clone());
-            state.epoch_before.is_some()
-        };
-        if is_news {
-            self.forgotten("the store's history is another one");
+        let mut state = self.state();
+        // What a lock says that was taken or renewed before the change is old.
+        let is_old = state.epoch_before.as_ref() == Some(epoch) && self.silent_in(&state).is_some();
+        if is_old || state.epoch.as_ref() == Some(epoch) {
+            return;
+        }
+        state.epoch_before = state.epoch.replace(epoch.clone());
+        if state.epoch_before.is_some() {
+            self.silence(state, "the store's history is another one");
         }
     }
 
@@ -103,24 +99,35 @@ impl History {
 
     /// The store has this roster, or none.
     pub(crate) fn met_roster(&self, id: Option<Uuid>) {
-        let before = std::mem::replace(&mut self.state().roster, id);
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.roster, id);
         if before.is_some() && before != id {
-            self.forgotten("the store was emptied");
+            self.silence(state, "the store was emptied");
         }
     }
 
     /// The store may have forgotten sessions.
     pub(crate) fn forgotten(&self, why: &'static str) {
+        self.silence(self.state(), why);
+    }
+
+    /// In one step with what was found out: whoever looks next must not find it known, and nobody
+    /// silent.
+    fn silence(&self, mut state: MutexGuard<'_, State>, why: &'static str) {
         let no_logins_for = self.node_lease;
-        self.state().silent = Some(self.clock.now() + no_logins_for);
+        state.silent = Some(self.clock.now() + no_logins_for);
+        drop(state);
         self.forgot.notify_one();
         tracing::warn!(node = %self.node, ?no_logins_for, "{why}: sessions may be missing from the directory");
     }
 
     /// For how long nothing may be granted.
     pub(crate) fn silent_for(&self) -> Option<Duration> {
-        let until = self.state().silent?;
-        let left = until.since(self.clock.now());
+        self.silent_in(&self.state())
+    }
+
+    fn silent_in(&self, state: &State) -> Option<Duration> {
+        let left = state.silent?.since(self.clock.now());
         (!left.is_zero()).then_some(left)
     }
 
