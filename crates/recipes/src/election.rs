@@ -20,7 +20,11 @@
 //! Sources of the idea: the leader election of Kubernetes' client-go, which does not wait for the
 //! work; Curator's `LeaderSelector`; etcd's election recipe.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use distlock_core::{
     Clock, Error, ErrorKind, Expect, Fence, FencingToken, Guard, HolderInfo, HolderLabel, LockName,
@@ -48,6 +52,8 @@ pub struct Election {
     name: LockName,
     candidate: HolderLabel,
     ttl: Option<Duration>,
+    /// The nomination that this candidate gives way to, and until when.
+    gives_way: Arc<Mutex<Option<(Nomination, Moment)>>>,
 }
 
 /// Who is to lead next, as its predecessor has it.
@@ -101,6 +107,7 @@ impl Election {
             name: LockName::new(format!("election/{name}"))?,
             candidate: HolderLabel::new(candidate)?,
             ttl: None,
+            gives_way: Arc::default(),
         })
     }
 
@@ -120,7 +127,6 @@ impl Election {
     /// Safe: dropping it leaves the line, and a seat that was won meanwhile is given back. It may be
     /// nominated still, and then the others give way to it for a lease.
     pub async fn campaign(&self) -> Result<Leadership> {
-        let mut gives_way_until: Option<(Nomination, Moment)> = None;
         loop {
             let standing = self.stand().await?;
             let mut lock = self
@@ -140,12 +146,21 @@ impl Election {
                 nomination => nomination?,
             };
             if let Some((version, nomination)) = nomination {
-                let until = match &gives_way_until {
-                    Some((before, until)) if *before == nomination => *until,
-                    _ => now + guard.ttl().duration(),
+                let until = {
+                    let mut before = self
+                        .gives_way
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner);
+                    match &*before {
+                        Some((it, until)) if *it == nomination => *until,
+                        _ => {
+                            let until = now + guard.ttl().duration();
+                            *before = Some((nomination.clone(), until));
+                            until
+                        }
+                    }
                 };
                 if nomination.candidate != self.candidate.as_str() && now < until {
-                    gives_way_until = Some((nomination, until));
                     let _ = guard.release().await;
                     self.clock.sleep(GIVES_WAY).await;
                     continue;
@@ -342,9 +357,14 @@ impl Leadership {
                 format!("{candidate:?} does not stand in {name:?}, so it cannot be nominated");
             return Err(Error::new(ErrorKind::InvalidArgument, says));
         }
-        self.guard.check()?;
+        let before = self.election.nomination().await?;
+        if before
+            .as_ref()
+            .is_some_and(|(_, it)| it.by > self.guard.token())
+        {
+            return Err(led_by_another(name));
+        }
         let key = nomination_key(name)?;
-        let before = records.get(&key).await?;
         let nomination = Nomination {
             v: FORMAT,
             candidate: candidate.to_owned(),
@@ -353,14 +373,12 @@ impl Leadership {
         let value = serde_json::to_vec(&nomination).map_err(|error| {
             Error::new(ErrorKind::Internal, "a nomination cannot be written").caused_by(error)
         })?;
-        let expect = before.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+        let expect = before.map_or(Expect::Absent, |(version, _)| Expect::Version(version));
+        self.guard.check()?;
         match records.put(&key, &value, expect).await? {
             Written::Stored(_) => Ok(()),
             // Only who leads nominates.
-            _ => Err(Error::new(
-                ErrorKind::Lost,
-                format!("somebody else leads {name:?}"),
-            )),
+            _ => Err(led_by_another(name)),
         }
     }
 
@@ -404,6 +422,10 @@ impl Observer {
             self.election.clock.sleep(LOOK).await;
         }
     }
+}
+
+fn led_by_another(name: &LockName) -> Error {
+    Error::new(ErrorKind::Lost, format!("somebody else leads {name:?}"))
 }
 
 /// Whether waiting may mend it.

@@ -26,10 +26,11 @@ use distlock_core::{
     Written,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use uuid::Uuid;
 
 /// Format of the records; a reader refuses another one.
 const FORMAT: u8 = 1;
-/// Pause before a result that could not be written is written again, and for how often.
+/// Pause before what could not be written is written again, and how often it is.
 const PAUSE: Duration = Duration::from_millis(100);
 const TRIES: u32 = 50;
 
@@ -64,8 +65,20 @@ struct Effect {
     v: u8,
     /// Of the lock under which it was begun.
     token: FencingToken,
-    /// `None` = it was begun.
-    result: Option<serde_json::Value>,
+    /// Tells a write whose reply was lost from another one's.
+    id: Uuid,
+    state: State,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// It was begun, and its end is not on record.
+    Begun,
+    /// It was not made.
+    Failed,
+    /// It was made, with this result.
+    Done(serde_json::Value),
 }
 
 impl Idempotent {
@@ -134,14 +147,25 @@ impl Idempotent {
         let record = RecordKey::new(format!("once/{key}"))?;
         let before = match self.read(&record).await? {
             None => None,
-            Some((_, effect)) if effect.result.is_some() => {
-                return result_of(&record, effect).map(Once::Before);
+            Some((
+                _,
+                Effect {
+                    state: State::Done(result),
+                    ..
+                },
+            )) => {
+                let result = serde_json::from_value(result);
+                return result
+                    .map(Once::Before)
+                    .map_err(|error| corrupt(&record, &error.to_string()));
             }
             Some((_, begun)) if begun.token > token => {
                 let says = format!("the holder of token {} has begun {key:?}", begun.token);
                 return Err(Error::new(ErrorKind::Lost, says));
             }
-            Some((version, _)) if self.retry_unfinished => Some(version),
+            Some((version, before)) if self.retry_unfinished || before.state == State::Failed => {
+                Some(version)
+            }
             Some((_, begun)) => {
                 let says = format!(
                     "{key:?} was begun under token {}, and its end is not on record",
@@ -150,84 +174,67 @@ impl Idempotent {
                 return Err(Error::new(ErrorKind::OutcomeUnknown, says));
             }
         };
-        let Some(version) = self.begin(&record, before, token).await? else {
-            let says = format!("somebody else has begun {key:?} at the same time");
-            return Err(Error::new(ErrorKind::Lost, says));
-        };
-        let result = match effect().await {
-            Ok(result) => result,
-            Err(error) => {
-                // Nobody needs to ask whether it has happened. Where that cannot be written, they do.
-                let undone = self.records.delete(&record, version).await;
-                if let Err(error) = undone {
-                    tracing::warn!(key, %error, "that an effect has failed is not on record");
-                }
-                return Err(error);
-            }
-        };
-        self.end(&record, version, token, &result).await?;
-        Ok(Once::Now(result))
-    }
-
-    /// Puts on record that it begins; `None` = somebody else was faster.
-    async fn begin(
-        &self,
-        record: &RecordKey,
-        before: Option<Version>,
-        token: FencingToken,
-    ) -> Result<Option<Version>> {
-        let expect = before.map_or(Expect::Absent, Expect::Version);
-        let begun = bytes(&Effect {
+        let mut it = Effect {
             v: FORMAT,
             token,
-            result: None,
-        })?;
-        // A lost reply leaves a beginning behind, and nothing has happened: whoever knows that says so.
-        match self.records.put(record, &begun, expect).await? {
-            Written::Stored(version) => Ok(Some(version)),
-            _ => Ok(None),
+            id: Uuid::new_v4(),
+            state: State::Begun,
+        };
+        let expect = before.map_or(Expect::Absent, Expect::Version);
+        let version = self.write(&record, expect, &it).await?;
+        match effect().await {
+            Ok(result) => {
+                let value = serde_json::to_value(&result).map_err(|error| {
+                    Error::new(ErrorKind::InvalidArgument, "the result cannot be written")
+                        .caused_by(error)
+                })?;
+                it.state = State::Done(value);
+                self.write(&record, Expect::Version(version), &it).await?;
+                Ok(Once::Now(result))
+            }
+            Err(error) => {
+                // Nobody needs to ask whether it has happened. Where that cannot be written, they do.
+                it.state = State::Failed;
+                let written = self.write(&record, Expect::Version(version), &it).await;
+                if let Err(error) = written {
+                    tracing::warn!(key, %error, "that an effect has failed is not on record");
+                }
+                Err(error)
+            }
         }
     }
 
-    /// Puts the result on record. It has happened, so this is tried for a while.
-    async fn end<T: Serialize>(
-        &self,
-        record: &RecordKey,
-        version: Version,
-        token: FencingToken,
-        result: &T,
-    ) -> Result<()> {
-        let result = serde_json::to_value(result).map_err(|error| {
-            Error::new(ErrorKind::InvalidArgument, "the result cannot be written").caused_by(error)
+    /// Writes a state on top of the one before, for as long as that may have been written and is not
+    /// known. [`ErrorKind::Lost`] when somebody else has written meanwhile.
+    async fn write(&self, record: &RecordKey, expect: Expect, it: &Effect) -> Result<Version> {
+        let value = serde_json::to_vec(it).map_err(|error| {
+            Error::new(ErrorKind::Internal, "an effect cannot be written").caused_by(error)
         })?;
-        let ended = bytes(&Effect {
-            v: FORMAT,
-            token,
-            result: Some(result),
-        })?;
+        let mut unknown = None;
         for _ in 0..TRIES {
-            let put = self
-                .records
-                .put(record, &ended, Expect::Version(version))
-                .await;
-            match put {
-                Ok(Written::Stored(_)) => return Ok(()),
-                // An earlier try that was carried out, or somebody who has tried again meanwhile.
-                Ok(_) => {
-                    let now = self.read(record).await?.map(|(_, now)| now);
-                    if now.is_some_and(|now| now.token == token && now.result.is_some()) {
-                        return Ok(());
+            match self.records.put(record, &value, expect).await {
+                Ok(Written::Stored(version)) => return Ok(version),
+                // An earlier try that was carried out, or somebody else.
+                Ok(_) => match self.read(record).await {
+                    Ok(Some((version, now))) if now.id == it.id && now.state == it.state => {
+                        return Ok(version);
                     }
-                    let says = format!("somebody else has begun what the record {record} is of");
-                    return Err(Error::new(ErrorKind::Lost, says));
-                }
+                    Err(error) if error.is_retryable() => {}
+                    Err(error) => return Err(error),
+                    Ok(_) => {
+                        let says = format!("somebody else has written the record {record}");
+                        return Err(Error::new(ErrorKind::Lost, says));
+                    }
+                },
+                // Writing the same again settles it: one of the two finds what it expects.
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
+                Err(error) if it.state == State::Begun && unknown.is_none() => return Err(error),
                 Err(error) if error.is_retryable() => {}
-                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(unknown.unwrap_or(error)),
             }
             self.clock.sleep(PAUSE).await;
         }
-        let says = format!("it has happened, and the record {record} cannot be written");
+        let says = format!("whether the record {record} is written is not known");
         Err(Error::new(ErrorKind::OutcomeUnknown, says))
     }
 
@@ -253,17 +260,6 @@ impl fmt::Debug for Idempotent {
             .field("retry_unfinished", &self.retry_unfinished)
             .finish_non_exhaustive()
     }
-}
-
-fn result_of<T: DeserializeOwned>(record: &RecordKey, effect: Effect) -> Result<T> {
-    let result = effect.result.unwrap_or_default();
-    serde_json::from_value(result).map_err(|error| corrupt(record, &error.to_string()))
-}
-
-fn bytes(effect: &Effect) -> Result<Vec<u8>> {
-    serde_json::to_vec(effect).map_err(|error| {
-        Error::new(ErrorKind::Internal, "an effect cannot be written").caused_by(error)
-    })
 }
 
 fn corrupt(record: &RecordKey, why: &str) -> Error {

@@ -15,6 +15,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that are kept while nobody uses them.
 const KEPT: usize = 64;
 
+/// What a server says that cannot serve now, and one that may not be asked.
+const AWAY: [&str; 6] = [
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "BUSY",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+];
+const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
+
 /// One server's connections. Whoever takes one has it alone, and gives it back when it is in order.
 #[derive(Clone)]
 pub(crate) struct Connections {
@@ -57,7 +68,7 @@ impl Connections {
             .get_multiplexed_async_connection_with_config(&patience);
         connecting
             .await
-            .map_err(|error| failed(&error, Sent::Nothing))
+            .map_err(|error| self.failed(&error, Sent::Nothing))
     }
 
     pub(crate) fn give_back(&self, connection: MultiplexedConnection) {
@@ -65,6 +76,25 @@ impl Connections {
         if idle.len() < KEPT {
             idle.push(connection);
         }
+    }
+
+    /// What an error means. Where a connection broke, the others may be as dead, and nobody is given
+    /// one of them.
+    pub(crate) fn failed(&self, error: &RedisError, sent: Sent) -> Error {
+        let broke = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
+        if broke {
+            self.idle().clear();
+        }
+        let kind = match (error.code(), sent) {
+            (Some(code), _) if AWAY.contains(&code) => ErrorKind::Unavailable,
+            (Some(code), _) if DENIED.contains(&code) => ErrorKind::AccessDenied,
+            (_, Sent::Nothing) if broke => ErrorKind::Unavailable,
+            (_, Sent::Change) if broke => ErrorKind::OutcomeUnknown,
+            _ => ErrorKind::Internal,
+        };
+        Error::new(kind, "the server cannot be asked")
+            .on(BACKEND)
+            .caused_by(error.to_string())
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
@@ -78,27 +108,4 @@ impl fmt::Debug for Connections {
             .field("idle", &self.idle().len())
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) fn failed(error: &RedisError, sent: Sent) -> Error {
-    const AWAY: [&str; 6] = [
-        "LOADING",
-        "READONLY",
-        "MASTERDOWN",
-        "BUSY",
-        "CLUSTERDOWN",
-        "TRYAGAIN",
-    ];
-    const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
-    let broke = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
-    let kind = match (error.code(), sent) {
-        (Some(code), _) if AWAY.contains(&code) => ErrorKind::Unavailable,
-        (Some(code), _) if DENIED.contains(&code) => ErrorKind::AccessDenied,
-        (_, Sent::Nothing) if broke => ErrorKind::Unavailable,
-        (_, Sent::Change) if broke => ErrorKind::OutcomeUnknown,
-        _ => ErrorKind::Internal,
-    };
-    Error::new(kind, "the server cannot be asked")
-        .on(BACKEND)
-        .caused_by(error.to_string())
 }

@@ -104,7 +104,7 @@ async fn what_is_no_result_is_named() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("once/text"), "{error}");
     let key = RecordKey::new("once/newer").unwrap();
-    let newer = br#"{"v":2,"token":1,"result":null}"#;
+    let newer = br#"{"v":2,"token":1,"id":"00000000-0000-0000-0000-000000000000","state":"begun"}"#;
     memory
         .records()
         .put(&key, newer, Expect::Absent)
@@ -138,14 +138,53 @@ impl RecordsLayer for LosesReply {
     }
 }
 
+/// The first write is the beginning, the second the end.
 #[tokio::test]
-async fn a_result_whose_reply_was_lost_is_recognised() {
+async fn a_write_whose_reply_was_lost_is_recognised() {
+    for write in [1, 2] {
+        let memory = Memory::default();
+        let records = LosesReply(memory.records(), Arc::new(Mutex::new(write)));
+        let once = Idempotent::new(&Store::new(memory.lock(), records.into_records()));
+        let got = once
+            .once("order-7", token(1), async || Ok(1))
+            .await
+            .unwrap();
+        assert_eq!(got, Once::Now(1));
+        let got = once
+            .once("order-7", token(2), async || Ok(2))
+            .await
+            .unwrap();
+        assert_eq!(got, Once::Before(1));
+    }
+}
+
+#[tokio::test]
+async fn an_effect_without_a_result_happens_once_as_well() {
     let memory = Memory::default();
-    // The first write is the beginning, the second the end.
-    let records = LosesReply(memory.records(), Arc::new(Mutex::new(2)));
-    let once = Idempotent::new(&Store::new(memory.lock(), records.into_records()));
+    let once = Idempotent::new(&store(&memory));
+    for expected in [Once::Now(()), Once::Before(())] {
+        let got = once
+            .once("order-7", token(1), async || Ok(()))
+            .await
+            .unwrap();
+        assert_eq!(got, expected);
+    }
+}
+
+/// It stood still since before a later one tried and failed.
+#[tokio::test]
+async fn an_earlier_holder_begins_nothing_after_a_later_one_has_failed() {
+    let memory = Memory::default();
+    let once = Idempotent::new(&store(&memory));
+    let fails = async || Err::<u32, _>(Error::new(ErrorKind::Unavailable, "no route"));
+    once.once("order-7", token(6), fails).await.unwrap_err();
+    let error = once
+        .once("order-7", token(5), async || Ok(1))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
     let got = once
-        .once("order-7", token(1), async || Ok(1))
+        .once("order-7", token(6), async || Ok(1))
         .await
         .unwrap();
     assert_eq!(got, Once::Now(1));

@@ -12,7 +12,7 @@ use std::{
 use async_trait::async_trait;
 use distlock_conformance::RecordsLayer;
 use distlock_core::{
-    Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Store, Version, Written,
+    Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Store, Version, Written,
 };
 use distlock_memory::Memory;
 use distlock_recipes::unread::{
@@ -354,12 +354,72 @@ async fn counters_written_one_by_one_disagree() {
     assert!(wrong > HISTORIES / 2, "only {wrong} histories went wrong");
 }
 
+/// Reads several records one by one, as a cluster does, and lets others go on in between.
+#[derive(Clone, Debug)]
+struct Slow(Arc<dyn Records>);
+
+#[async_trait]
+impl Records for Slow {
+    fn backend(&self) -> &'static str {
+        self.0.backend()
+    }
+
+    fn tells_ages(&self) -> bool {
+        self.0.tells_ages()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn Records>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        let entry = self.0.get(key).await;
+        others_go_on().await;
+        entry
+    }
+
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let mut entries = Vec::new();
+        for key in keys {
+            entries.push(self.get(key).await?);
+        }
+        Ok(entries)
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        others_go_on().await;
+        self.0.put(key, value, expect).await
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.0.delete(key, expect).await
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.0.scan(prefix, after, limit).await
+    }
+
+    async fn close(&self) {}
+}
+
+async fn others_go_on() {
+    for _ in 0..fastrand::u8(..4) {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Of many at once, with and without a lock beside each other.
 async fn storm(modes: [Mode; 2]) -> std::result::Result<State, String> {
     let memory = Memory::default();
     let mut tasks = JoinSet::new();
     for task in 0..8 {
-        let counters = counters(modes[task % 2], &memory, memory.records());
+        let records = Arc::new(Slow(memory.records()));
+        let counters = counters(modes[task % 2], &memory, records);
         tasks.spawn(async move {
             for _ in 0..100 {
                 tokio::task::yield_now().await;

@@ -206,26 +206,52 @@ impl CacheGuard {
         let (landing, flight) = watch::channel(None);
         flights.insert(key.to_owned(), flight.clone());
         drop(flights);
-        let (inner, key, its_own) = (Arc::clone(&self.0), key.to_owned(), flight.clone());
+        let landing = Landing {
+            inner: Arc::clone(&self.0),
+            key: key.to_owned(),
+            outcome: landing,
+        };
         tokio::spawn(async move {
-            let outcome = inner.rebuild(&key, loader, asks).await;
+            let key = &landing.key;
+            let outcome = landing.inner.rebuild(key, loader, asks).await;
             if let Err(error) = &outcome
                 && asks != Asks::InNeed
             {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
             }
-            let mut flights = inner.flights();
-            // After a delete, another load may be under way.
-            if flights
-                .get(&key)
-                .is_some_and(|its| its.same_channel(&its_own))
-            {
-                flights.remove(&key);
-            }
-            drop(flights);
-            landing.send_replace(Some(outcome));
+            landing.end();
+            landing.outcome.send_replace(Some(outcome));
         });
         (flight, None)
+    }
+}
+
+/// A load under way. Where it breaks off, with its runtime or by a cache that panics, nobody joins it
+/// any more.
+struct Landing {
+    inner: Arc<Inner>,
+    key: String,
+    outcome: watch::Sender<Option<Result<Rebuilt>>>,
+}
+
+impl Landing {
+    /// From now on nobody joins it.
+    fn end(&self) {
+        let mut flights = self.inner.flights();
+        // After a delete, another load may be under way.
+        let its_own = self.outcome.subscribe();
+        if flights
+            .get(&self.key)
+            .is_some_and(|it| it.same_channel(&its_own))
+        {
+            flights.remove(&self.key);
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -244,7 +270,12 @@ impl Inner {
             }
             Err(error) => return Err(error),
         };
-        let seen = self.cache.get(key).await?;
+        let seen = match self.cache.get(key).await {
+            Err(error) if asks == Asks::InNeed => {
+                return self.fall_back(loader, error).await.map(Rebuilt::Here);
+            }
+            seen => seen?,
+        };
         if let Some(found) = seen.found
             && !found.fresh_for.is_zero()
             && asks != Asks::AheadOf(found.token)

@@ -7,7 +7,7 @@ use distlock_core::{Error, ErrorKind, FencingToken, Result};
 use redis::{Script, ScriptInvocation, Value};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
-use crate::redis::{BACKEND, Connections, Sent, failed};
+use crate::redis::{BACKEND, Connections, Sent};
 
 /// The server's clock, in microseconds.
 const NOW: &str = "
@@ -81,7 +81,7 @@ impl RedisCache {
     ) -> Result<T> {
         let mut connection = self.connections.take().await?;
         let answer = call.invoke_async(&mut connection).await;
-        let answer = answer.map_err(|error| failed(&error, sent))?;
+        let answer = answer.map_err(|error| self.connections.failed(&error, sent))?;
         self.connections.give_back(connection);
         Ok(answer)
     }

@@ -76,10 +76,16 @@ impl Look {
         self.intent.as_ref().map_or(0, |(_, intent)| intent.number)
     }
 
-    /// A counter of a change that the journal did not have yet when it was read.
-    fn is_torn(&self) -> bool {
-        let counts = [&self.conversation, &self.total].into_iter().flatten();
-        counts.into_iter().any(|(_, it)| it.number > self.number())
+    /// Whether the counters are not of one moment: one is of a change that the journal did not have yet
+    /// when it was read, or this conversation was read before the journal's change was written to it.
+    fn is_torn(&self, counter: &Counter) -> bool {
+        let number = |count: &Option<(Version, Count)>| count.map_or(0, |(_, it)| it.number);
+        let (conversation, total) = (number(&self.conversation), number(&self.total));
+        let is_its = |(_, it): &(Version, Intent)| it.conversation == counter.conversation();
+        let is_old = self.pending().is_none()
+            && self.intent.as_ref().is_some_and(is_its)
+            && conversation < self.number();
+        conversation.max(total) > self.number() || is_old
     }
 
     /// The change that was decided and is perhaps not finished.
@@ -124,7 +130,7 @@ impl Journal {
     pub(super) async fn read(&self, counter: &Counter) -> Result<Unread> {
         for tries in 1..=TRIES {
             let look = self.look(counter).await?;
-            if !look.is_torn() {
+            if !look.is_torn(counter) {
                 let unread = look.conversation(counter).map(|conversation| Unread {
                     conversation,
                     total: look.total(),
@@ -182,7 +188,7 @@ impl Journal {
                 _ => return Err(error),
             }
         }
-        if look.is_torn() {
+        if look.is_torn(counter) {
             return Ok(None);
         }
         if let Some(intent) = look.pending() {

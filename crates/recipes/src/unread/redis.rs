@@ -9,7 +9,7 @@ use redis::{Pipeline, Script, Value, aio::MultiplexedConnection};
 use super::{
     Change, Counter, MOST, TRIES, Tries, Unread, UnreadCounters, restless, too_many, unknown,
 };
-use crate::redis::{BACKEND, Connections, Sent, failed};
+use crate::redis::{BACKEND, Connections, Sent};
 
 /// Checks both counters before it writes either: what a script has written is not taken back when
 /// one of its commands fails.
@@ -99,7 +99,7 @@ impl RedisCounters {
         let answer: Vec<Value> = call
             .invoke_async(&mut connection)
             .await
-            .map_err(|error| failed(&error, Sent::Change))?;
+            .map_err(|error| self.connections.failed(&error, Sent::Change))?;
         self.connections.give_back(connection);
         answered(counter, &answer)
     }
@@ -111,7 +111,7 @@ impl RedisCounters {
             let mut connection = self.connections.take().await?;
             let mut look = redis::pipe();
             look.cmd("WATCH").arg(&keys(counter)).ignore();
-            let (before, total) = seen(counter, look, &mut connection).await?;
+            let (before, total) = self.seen(counter, look, &mut connection).await?;
             let after = match change.of(counter, before, total.unwrap_or_default()) {
                 Ok(after) => after,
                 Err(error) => {
@@ -129,7 +129,7 @@ impl RedisCounters {
                 .set(total, after.total)
                 .query_async(&mut connection)
                 .await
-                .map_err(|error| failed(&error, Sent::Change))?;
+                .map_err(|error| self.connections.failed(&error, Sent::Change))?;
             self.connections.give_back(connection);
             if done != Value::Nil {
                 return Ok(after);
@@ -137,6 +137,28 @@ impl RedisCounters {
             self.tries.again(tries).await;
         }
         Err(restless(counter))
+    }
+
+    /// Both counters, at one moment. What comes before is asked in the same breath.
+    async fn seen(
+        &self,
+        counter: &Counter,
+        mut look: Pipeline,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(Option<u64>, Option<u64>)> {
+        let keys = keys(counter);
+        look.cmd("TYPE").arg(&keys[0]);
+        look.cmd("TYPE").arg(&keys[1]);
+        // What is no string is nothing to it, and no error.
+        look.cmd("MGET").arg(&keys);
+        let answer = look.query_async(connection).await;
+        let (one, two, texts): (String, String, [Option<String>; 2]) =
+            answer.map_err(|error| self.connections.failed(&error, Sent::Nothing))?;
+        let [conversation, total] = texts;
+        Ok((
+            count(&keys[0], &one, conversation)?,
+            count(&keys[1], &two, total)?,
+        ))
     }
 }
 
@@ -152,7 +174,7 @@ impl UnreadCounters for RedisCounters {
 
     async fn read(&self, counter: &Counter) -> Result<Unread> {
         let mut connection = self.connections.take().await?;
-        let seen = seen(counter, redis::pipe(), &mut connection).await?;
+        let seen = self.seen(counter, redis::pipe(), &mut connection).await?;
         self.connections.give_back(connection);
         match seen {
             (Some(conversation), total) => Ok(Unread {
@@ -174,27 +196,6 @@ impl fmt::Debug for RedisCounters {
             .field("mode", &self.tries.mode)
             .finish_non_exhaustive()
     }
-}
-
-/// Both counters, at one moment. What comes before is asked in the same breath.
-async fn seen(
-    counter: &Counter,
-    mut look: Pipeline,
-    connection: &mut MultiplexedConnection,
-) -> Result<(Option<u64>, Option<u64>)> {
-    let keys = keys(counter);
-    look.cmd("TYPE").arg(&keys[0]);
-    look.cmd("TYPE").arg(&keys[1]);
-    // What is no string is nothing to it, and no error.
-    look.cmd("MGET").arg(&keys);
-    let answer = look.query_async(connection).await;
-    let (one, two, texts): (String, String, [Option<String>; 2]) =
-        answer.map_err(|error| failed(&error, Sent::Nothing))?;
-    let [conversation, total] = texts;
-    Ok((
-        count(&keys[0], &one, conversation)?,
-        count(&keys[1], &two, total)?,
-    ))
 }
 
 fn count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Error, ErrorKind, Result, SystemClock};
+use distlock_core::{Clock as _, Error, ErrorKind, Result, SystemClock};
 use sqlx::{
     Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction,
     any::{AnyPoolOptions, install_default_drivers},
@@ -15,7 +15,8 @@ use super::{
 
 /// Most connections.
 const CONNECTIONS: u32 = 8;
-/// Longest wait for a connection.
+/// Longest wait for a connection, and for the statements of a change: somebody may stand still who has
+/// the user's row.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Counters that are rows of two tables, `distributed_unread` and `distributed_unread_total`, of
@@ -157,25 +158,24 @@ impl SqlCounters {
     /// The inner error is one of a transaction that was taken back.
     async fn try_change(&self, counter: &Counter, change: Change) -> Result<Result<Unread, Error>> {
         let backend = self.statements.backend;
-        let begun = self.pool.begin().await;
-        let mut open = begun.map_err(|error| failed(backend, &error, ErrorKind::Unavailable))?;
-        let changed = match change {
-            Change::Add(by) => self.add(&mut open, counter, by).await,
-            Change::Clear => self.clear(&mut open, counter).await,
+        let away = |error: sqlx::Error| failed(backend, &error, ErrorKind::Unavailable);
+        let mut open = within(self.pool.begin()).await.map_err(away)?;
+        let changing = async {
+            match change {
+                Change::Add(by) => self.add(&mut open, counter, by).await,
+                Change::Clear => self.clear(&mut open, counter).await,
+            }
         };
+        let changed = within(changing).await;
         let unread = match changed {
             Ok(Ok(unread)) => unread,
             Ok(Err(refused)) => return Err(refused),
-            Err(error) if is_taken_back(&error) => {
-                return Ok(Err(failed(backend, &error, ErrorKind::Unavailable)));
-            }
-            Err(error) => return Err(failed(backend, &error, ErrorKind::Unavailable)),
+            Err(error) if is_taken_back(&error) => return Ok(Err(away(error))),
+            Err(error) => return Err(away(error)),
         };
-        match open.commit().await {
+        match within(open.commit()).await {
             Ok(()) => Ok(Ok(unread)),
-            Err(error) if is_taken_back(&error) => {
-                Ok(Err(failed(backend, &error, ErrorKind::Unavailable)))
-            }
+            Err(error) if is_taken_back(&error) => Ok(Err(away(error))),
             Err(error) => Err(failed(backend, &error, ErrorKind::OutcomeUnknown)),
         }
     }
@@ -312,9 +312,26 @@ fn target(url: &str) -> Result<(Dialect, String)> {
     }
 }
 
-/// Whether the server took the transaction back for another's sake: a deadlock, or a file that
-/// somebody else kept busy.
+/// A step that must not take for ever. Its connection is not used again when it does.
+async fn within<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    tokio::select! {
+        biased;
+        done = step => done,
+        () = SystemClock.sleep(PATIENCE) => Err(sqlx::Error::PoolTimedOut),
+    }
+}
+
+/// Whether the server took the transaction back for another's sake: a deadlock, or a row or a file
+/// that somebody else kept busy.
 fn is_taken_back(error: &sqlx::Error) -> bool {
+    // MySQL's number for a wait for a row that was too long has no code of its own.
+    const WAITED: &str = "Lock wait timeout exceeded";
+    if error
+        .as_database_error()
+        .is_some_and(|error| error.message().contains(WAITED))
+    {
+        return true;
+    }
     const TAKEN_BACK: [&str; 5] = ["40001", "40P01", "5", "6", "517"];
     let code = error
         .as_database_error()
