@@ -5,12 +5,11 @@ use std::{ffi::OsString, time::Duration};
 use clap::Args;
 use distlock::{Guard, HolderLabel, LockName, Locker, Moment};
 use rustix::process::Signal;
-use tokio::process::Command;
 
-use super::run::{End, Supervised, check_kill_after, code_of};
+use super::run::{End, Supervised, check_kill_after, code_of, command_for};
 use crate::{
     context::{Context, Sharing},
-    exit::{Outcome, signalled},
+    exit::{Outcome, code, signalled},
     group::{ProcessGroup, Signals},
     output, values,
 };
@@ -60,7 +59,7 @@ Environment of the command and of both scripts:
 
 Exit codes:
   the command's own when this process was told to end; 128 + the signal's number when it
-  was told so while it stood by; 126 and 127 when the command cannot be started; 69, 77
+  was told so while it stood by, and 76 while the seat was being lost; 126 and 127 when the command cannot be started; 69, 77
   and 78 when the store cannot be used
 
 Examples:
@@ -170,14 +169,20 @@ impl Elect {
                 command: &script,
                 ..supervised
             };
-            let end = gain.run(guard, signals, &*clock).await?;
+            let end = match gain.run(guard, signals, &*clock).await {
+                Err(failure) if failure.code == code::LOST => return Ok(Term::Lost),
+                end => end?,
+            };
             match over(end, "--on-gain") {
                 Term::Over if succeeded(end) => {}
                 term => return Ok(term),
             }
         }
-        let end = supervised.run(guard, signals, &*clock).await?;
-        Ok(over(end, "the command"))
+        match supervised.run(guard, signals, &*clock).await {
+            // This process stood still since it was granted.
+            Err(failure) if failure.code == code::LOST => Ok(Term::Lost),
+            end => Ok(over(end?, "the command")),
+        }
     }
 
     /// Runs a script that has no lock any more.
@@ -190,12 +195,7 @@ impl Elect {
         token: distlock::FencingToken,
     ) {
         let words = by_shell(script);
-        let mut command = Command::new(&words[0]);
-        command
-            .args(&words[1..])
-            .env("DISTLOCK_NAME", name.as_str())
-            .env("DISTLOCK_TOKEN", token.to_string())
-            .env("DISTLOCK_HOLDER", holder.as_str());
+        let mut command = command_for(&words, name, token, holder);
         let mut group = match ProcessGroup::spawn(&mut command) {
             Ok(group) => group,
             Err(error) => return output::tell(format_args!("--on-loss cannot be run: {error}")),
@@ -223,7 +223,8 @@ fn succeeded(end: End) -> bool {
 /// What the end of something that ran means for the term.
 fn over(end: End, what: &str) -> Term {
     match end {
-        End::LockLost => Term::Lost,
+        End::LockLost { told: None } => Term::Lost,
+        End::LockLost { told: Some(_) } => Term::Told(code::LOST),
         End::ByItself {
             status,
             told: Some(_),

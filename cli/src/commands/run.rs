@@ -17,7 +17,7 @@ use crate::{
 mod command;
 mod supervise;
 
-pub(super) use command::{Supervised, check_kill_after, code_of, not_started};
+pub(super) use command::{Supervised, check_kill_after, code_of, command_for, not_started};
 pub(super) use supervise::End;
 
 /// Run a command while holding a lock.
@@ -254,7 +254,7 @@ impl Run {
                 Ok(code_of(status))
             }
             (Ok(End::ByItself { status, .. }), _) => Ok(code_of(status)),
-            (Ok(End::LockLost), _) => Ok(code::LOST),
+            (Ok(End::LockLost { .. }), _) => Ok(code::LOST),
             (Err(failure), _) => Err(failure),
         };
         if let Released::Unconfirmed(error) = released {

@@ -24,6 +24,9 @@ use crate::exit::{Failure, Outcome, code};
 /// The first argument of the process, which nobody gives by hand.
 pub(crate) const NAME: &str = "watchdog";
 
+/// As the system knows it.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// What it is told: the lock's token and name, the group, each deadline as a number, and that it is
 /// not needed any more.
 const LOCK: &str = "lock ";
@@ -59,7 +62,8 @@ pub(crate) struct Watchdog {
 impl Ready {
     /// For the command of this lock.
     pub(crate) async fn start(guard: &Guard) -> io::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
+        // This very program, also when its file was replaced meanwhile.
+        let mut command = Command::new(OWN_PROGRAM);
         for (variable, _) in std::env::vars_os() {
             // It needs nothing of it.
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
@@ -67,6 +71,7 @@ impl Ready {
             }
         }
         let mut process = command
+            .arg0("distlock")
             .arg(NAME)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -186,7 +191,8 @@ pub(crate) fn execute() -> Outcome {
             }
         }
     }
-    if let Some(group) = group {
+    // The supervisor may have been stopped before it said which group it is.
+    if let Some(group) = group.or_else(|| found(lock.as_deref())) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     Ok(code::OK)

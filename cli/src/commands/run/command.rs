@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use distlock::{Clock, Guard, HolderLabel};
+use distlock::{Clock, FencingToken, Guard, HolderLabel, LockName};
 use rustix::fs::{Access, access};
 use tokio::process::Command;
 
@@ -69,33 +69,23 @@ impl Supervised<'_> {
     }
 
     fn start(&self, guard: &Guard) -> Outcome<ProcessGroup> {
-        let mut command = self.command_for(guard, self.command);
+        let mut command = command_for(self.command, guard.name(), guard.token(), self.holder);
         let started = match ProcessGroup::spawn(&mut command) {
             // As a shell does with a script that does not say which shell it is for.
             Err(error) if error.raw_os_error() == Some(NO_FORMAT) => {
                 let script = on_path(&self.command[0]);
                 let words = [OsString::from("/bin/sh"), script];
                 let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
-                ProcessGroup::spawn(&mut self.command_for(guard, &words))
+                ProcessGroup::spawn(&mut command_for(
+                    &words,
+                    guard.name(),
+                    guard.token(),
+                    self.holder,
+                ))
             }
             started => started,
         };
         started.map_err(|error| not_started(&self.command[0], &error))
-    }
-
-    fn command_for(&self, guard: &Guard, words: &[OsString]) -> Command {
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("DISTLOCK_") {
-                command.env_remove(variable);
-            }
-        }
-        command
-            .env("DISTLOCK_NAME", guard.name().as_str())
-            .env("DISTLOCK_TOKEN", guard.token().to_string())
-            .env("DISTLOCK_HOLDER", self.holder.as_str());
-        command
     }
 
     /// As far as the lease allows that was granted: one that hangs on a session can be shorter than what was asked for.
@@ -113,6 +103,28 @@ impl Supervised<'_> {
             Some(given) => given,
         }
     }
+}
+
+/// With what it is to know of the lock, and nothing else of ours: the backend's URL may have a password
+/// in it.
+pub(in crate::commands) fn command_for(
+    words: &[OsString],
+    name: &LockName,
+    token: FencingToken,
+    holder: &HolderLabel,
+) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with("DISTLOCK_") {
+            command.env_remove(variable);
+        }
+    }
+    command
+        .env("DISTLOCK_NAME", name.as_str())
+        .env("DISTLOCK_TOKEN", token.to_string())
+        .env("DISTLOCK_HOLDER", holder.as_str());
+    command
 }
 
 /// The file that a command's name stands for: the first that may be executed.

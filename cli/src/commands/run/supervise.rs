@@ -27,7 +27,10 @@ pub(in crate::commands) enum End {
         told: Option<Signal>,
     },
     /// The lock was lost, or was about to be, and the command was ended for it.
-    LockLost,
+    LockLost {
+        /// We were told to end as well.
+        told: Option<Signal>,
+    },
 }
 
 /// One command under one lock.
@@ -68,13 +71,13 @@ impl<'a> Supervision<'a> {
         self.leftovers(group, signals).await;
         // A command that ended by itself in the very moment of the loss is no success: it may have run without the lock.
         if self.warned || self.killed {
-            return Ok(End::LockLost);
+            return Ok(End::LockLost { told: self.told });
         }
         let now = self.clock.now();
         let left = self.guard.remaining();
         if left.is_zero() {
             self.say_lost("before the command ended").await;
-            return Ok(End::LockLost);
+            return Ok(End::LockLost { told: self.told });
         }
         Ok(End::ByItself {
             status: status?,
@@ -118,7 +121,7 @@ impl<'a> Supervision<'a> {
                     () = &mut grace => break,
                     () = self.alarm(alarm) => self.check_lease(group).await,
                     arrived = signals.next() => if let Arrived::ForCommand(signal) = arrived {
-                        pass_on(signal, group);
+                        self.pass_on(signal, group);
                     },
                 }
                 if self.killed {
@@ -137,12 +140,7 @@ impl<'a> Supervision<'a> {
 
     async fn arrived(&mut self, arrived: Arrived, group: &ProcessGroup) {
         match arrived {
-            Arrived::ForCommand(signal) => {
-                if means_end(signal) {
-                    self.told = Some(signal);
-                }
-                pass_on(signal, group);
-            }
+            Arrived::ForCommand(signal) => self.pass_on(signal, group),
             Arrived::Continued => self.terminal.offer_again(group),
             Arrived::Child => {
                 group.bury_adopted();
@@ -213,21 +211,22 @@ impl<'a> Supervision<'a> {
         }
     }
 
+    /// Passes a signal on. A stopped process gets no signal before it continues, so one that means "end" wakes it as well:
+    /// otherwise nothing but KILL would end a command that is stopped, and its lock would be renewed for ever.
+    fn pass_on(&mut self, signal: Signal, group: &ProcessGroup) {
+        group.signal(signal);
+        if means_end(signal) {
+            self.told = Some(signal);
+            group.signal(Signal::CONT);
+        }
+    }
+
     async fn say_lost(&self, when: &str) {
         output::tell(format_args!(
             "{:?} was lost {when}: {}",
             self.guard.name(),
             self.guard.lost().await
         ));
-    }
-}
-
-/// Passes a signal on. A stopped process gets no signal before it continues, so one that means "end" wakes it as well:
-/// otherwise nothing but KILL would end a command that is stopped, and its lock would be renewed for ever.
-fn pass_on(signal: Signal, group: &ProcessGroup) {
-    group.signal(signal);
-    if means_end(signal) {
-        group.signal(Signal::CONT);
     }
 }
 
