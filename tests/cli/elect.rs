@@ -31,7 +31,7 @@ fn one_leads_and_another_takes_over(url: &str) {
         "--on-gain".to_owned(),
         format!("echo gain >> {}", log.display()),
         "--on-loss".to_owned(),
-        format!("echo loss >> {}", log.display()),
+        format!("echo loss$DISTLOCK_BACKEND >> {}", log.display()),
     ];
     let hooks: Vec<_> = hooks.iter().map(String::as_str).collect();
     let mut first = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
@@ -153,4 +153,32 @@ fn bad_input_is_named() {
     );
     let none = run(&["elect", "x", "--", "/no/such/program"]);
     assert_eq!(none.code, 127, "{none:?}");
+}
+
+/// Also while it ends what its command has left behind.
+#[test]
+fn whoever_is_told_to_end_does_not_stand_again() {
+    let home = Home::new();
+    let url = format!("sqlite:{}", home.store().display());
+    let script = "(trap '' TERM; echo left; while :; do sleep 0.1; done) & sleep 0.3";
+    let more = ["--ttl", "8s", "--kill-after", "2s"];
+    let mut words = vec!["elect", "leaves"];
+    words.extend(more);
+    words.extend(["--", "sh", "-c", script]);
+    let mut command = home.bare(words);
+    let mut leaves = Process::spawn(command.env("DISTLOCK_BACKEND", &url)).unwrap();
+    leaves.wait_for_line(SOON, |line| line == "left").unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    leaves.signal(Signal::TERM).unwrap();
+    assert_eq!(
+        leaves.wait(SOON).unwrap().code(),
+        Some(0),
+        "{}",
+        leaves.output()
+    );
+    assert!(
+        !leaves.output().contains("stands for"),
+        "{}",
+        leaves.output()
+    );
 }
