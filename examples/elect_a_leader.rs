@@ -1,4 +1,5 @@
-//! Three candidates, of which one leads at a time. Start it in two terminals, and end one with Ctrl-C.
+//! Three candidates, of which one leads at a time. Start it in two terminals, and end one with
+//! Ctrl-C.
 //!
 //! `cargo run -p distlock --features sqlite --example elect_a_leader`
 

@@ -139,8 +139,8 @@ fn bad_input_is_named() {
     assert_eq!(gone.code, 127);
 }
 
-/// The script of docs/recipes.md, of which one run is stopped in the middle for longer than its lease.
-/// What it would have put in place when it goes on is older than what is there.
+/// The script of docs/recipes.md, of which one run is stopped in the middle for longer than its
+/// lease. What it would have put in place when it goes on is older than what is there.
 #[test]
 fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let home = Home::new();

@@ -161,8 +161,8 @@ async fn bad_input(ways: &[Way]) -> Result<()> {
     Ok(())
 }
 
-/// Eight processes, of which one after the other is killed and replaced, while connections break and
-/// replies get lost.
+/// Eight processes, of which one after the other is killed and replaced, while connections break
+/// and replies get lost.
 async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) -> Result<()> {
     let proxy = match proxied {
         Some(server) => Some(FaultProxy::start(server).await?),

@@ -11,8 +11,9 @@ use crate::{
 
 /// Watch two gateway nodes arbitrate one account: six scenes, a timeline, and a verdict on each.
 ///
-/// It starts two real gateway processes on free ports over a SQLite file in a temporary folder (or over --backend) and
-/// connects real WebSocket clients to them. Nothing is left behind. Exit code 0 says that every invariant held.
+/// It starts two real gateway processes on free ports over a SQLite file in a temporary folder (or
+/// over --backend) and connects real WebSocket clients to them. Nothing is left behind. Exit code 0
+/// says that every invariant held.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
@@ -25,7 +26,8 @@ enum Act {
     /// Watch what people build with a lock: unread counters, a cache that one caller fills, an
     /// election whose leader is killed
     ///
-    /// It plays on a SQLite file in a temporary folder, and shows the naive way beside each. Exit code 0 says that each scene ended as it should.
+    /// It plays on a SQLite file in a temporary folder, and shows the naive way beside each. Exit
+    /// code 0 says that each scene ended as it should.
     #[command(after_help = RECIPES_EXAMPLES)]
     Recipes,
 }
@@ -57,7 +59,8 @@ impl Demo {
                 signal = signals.next_ending() => Ok(signalled(signal.as_raw())),
             };
         }
-        // Only an explicit --backend: a store that is configured for other work is nothing to play on.
+        // Only an explicit --backend: a store that is configured for other work is nothing to play
+        // on.
         let backend = if context.backend_is_flag() {
             Some(context.target(Sharing::Required)?)
         } else {

@@ -16,10 +16,11 @@ use crate::{
 
 /// Run a command while leading an election, and stand for it again when it has ended.
 ///
-/// Of all candidates one leads, and runs CMD; the others stand by. The command is ended before its lease can lapse, as by
-/// distlock run, and only then does the next one begin. When it ends by itself the seat is given up to whoever stands by,
-/// and this candidate stands again after a pause: 1 s at first, twice as long each time, up to 1 min; a command that has run for a
-/// minute begins anew with 1 s. TERM, INT, HUP and QUIT end the command and then this process.
+/// Of all candidates one leads, and runs CMD; the others stand by. The command is ended before its
+/// lease can lapse, as by distlock run, and only then does the next one begin. When it ends by
+/// itself the seat is given up to whoever stands by, and this candidate stands again after a pause:
+/// 1 s at first, twice as long each time, up to 1 min; a command that has run for a minute begins
+/// anew with 1 s. TERM, INT, HUP and QUIT end the command and then this process.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, override_usage = "distlock elect [OPTIONS] <NAME> -- <CMD>...")]
 pub(crate) struct Elect {
@@ -35,14 +36,15 @@ pub(crate) struct Elect {
         allow_hyphen_values = true,
     )]
     ttl: Duration,
-    /// Time between TERM and KILL when the seat cannot be kept [default: 5s, but at most a quarter of the TTL]
+    /// Time between TERM and KILL when the seat cannot be kept [default: 5s, but at most a quarter
+    /// of the TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
     /// Run by sh before the command; when it fails the seat is given up
     #[arg(long, value_name = "SCRIPT")]
     on_gain: Option<OsString>,
-    /// Run by sh when the command has ended and the seat was given up, when another one may lead already; for
-    /// half a minute at most, and not if this process is killed
+    /// Run by sh when the command has ended and the seat was given up, when another one may lead
+    /// already; for half a minute at most, and not if this process is killed
     #[arg(long, value_name = "SCRIPT")]
     on_loss: Option<OsString>,
     /// This candidate's name [default: user@host:pid]

@@ -17,11 +17,11 @@ use crate::{
 
 /// Run a command only if nobody with a later fencing token was here before.
 ///
-/// A holder that stands still for longer than its lease goes on beside the next one, and no lock can
-/// stop it: the resource has to refuse it. Where the resource cannot check tokens itself, this is the
-/// gate before the step that matters: it remembers the highest token it has seen for NAME, and runs CMD only
-/// for that token or a higher one. It ends with 76 and runs nothing otherwise. It is a gate before
-/// the step, not a part of it: make the step short, such as one mv.
+/// A holder that stands still for longer than its lease goes on beside the next one, and no lock
+/// can stop it: the resource has to refuse it. Where the resource cannot check tokens itself, this
+/// is the gate before the step that matters: it remembers the highest token it has seen for NAME,
+/// and runs CMD only for that token or a higher one. It ends with 76 and runs nothing otherwise. It
+/// is a gate before the step, not a part of it: make the step short, such as one mv.
 #[derive(Args, Debug)]
 #[command(
     after_help = EXAMPLES,
@@ -71,7 +71,8 @@ impl Token {
 /// Where it is remembered.
 #[derive(Args, Debug)]
 struct Place {
-    /// Remember in this file, PATH.fence and PATH.fence.lock instead of the backend; for one NAME, on this host
+    /// Remember in this file, PATH.fence and PATH.fence.lock instead of the backend; for one NAME,
+    /// on this host
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
 }
@@ -89,8 +90,8 @@ enum Only {
         #[command(flatten)]
         place: Place,
     },
-    /// Forget which tokens were seen, when the store that gives them out has lost its history and all
-    /// former holders are known to be gone
+    /// Forget which tokens were seen, when the store that gives them out has lost its history and
+    /// all former holders are known to be gone
     #[command(after_help = RESET_EXAMPLES)]
     Reset {
         /// The resource

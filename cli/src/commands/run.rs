@@ -22,15 +22,17 @@ pub(super) use supervise::End;
 
 /// Run a command while holding a lock.
 ///
-/// The lock is renewed while the command runs and released when the command and everything in its process group has
-/// ended. What is left running in the group when the command ends is terminated. TERM, INT, HUP, QUIT, USR1 and USR2 are
-/// passed on, except those that were ignored from the start, as under nohup.
+/// The lock is renewed while the command runs and released when the command and everything in its
+/// process group has ended. What is left running in the group when the command ends is terminated.
+/// TERM, INT, HUP, QUIT, USR1 and USR2 are passed on, except those that were ignored from the
+/// start, as under nohup.
 ///
 /// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and
 /// KILL no later than when it does; if it is gone already (released by force, say), KILL at once.
-/// The exit code is then 76. A watchdog process does it where this one cannot: when this one was killed, the command gets
-/// TERM at once and KILL when the lock lapses; when it was stopped, KILL. A command that ended by itself while the lock was held has succeeded,
-/// also when the store cannot be told of the release.
+/// The exit code is then 76. A watchdog process does it where this one cannot: when this one was
+/// killed, the command gets TERM at once and KILL when the lock lapses; when it was stopped, KILL.
+/// A command that ended by itself while the lock was held has succeeded, also when the store cannot
+/// be told of the release.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, override_usage = "distlock run [OPTIONS] <NAME> -- <CMD>...")]
 pub(crate) struct Run {
@@ -81,7 +83,8 @@ pub(crate) struct Run {
         allow_hyphen_values = true,
     )]
     min_hold: Duration,
-    /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter of the TTL]
+    /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter
+    /// of the TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
     /// Run the command once per period, on whichever host comes first: starts are at least nine

@@ -1,4 +1,5 @@
-//! What people build with a lock, measured as `distlock bench --workload counters` and `cache` do it.
+//! What people build with a lock, measured as `distlock bench --workload counters` and `cache` do
+//! it.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The second act: what people build with a lock. Counters, a cache, and an election, each with a verdict.
+//! The second act: what people build with a lock. Counters, a cache, and an election, each with a
+//! verdict.
 
 use std::{
     future::Future,

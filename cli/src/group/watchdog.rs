@@ -1,5 +1,5 @@
-//! A process that ends the command when its supervisor cannot, because the supervisor was killed, or
-//! has stood still for longer than the lease.
+//! A process that ends the command when its supervisor cannot, because the supervisor was killed,
+//! or has stood still for longer than the lease.
 
 use std::{
     io::{self, BufRead as _},
@@ -37,7 +37,8 @@ const DONE: &str = "done";
 const LOOKS_PER_LEASE: u32 = 20;
 /// How long it may take to end when it is not needed any more.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Longest time for which it does not look at the clock, which also counts while the machine sleeps.
+/// Longest time for which it does not look at the clock, which also counts while the machine
+/// sleeps.
 const NAP: Duration = Duration::from_secs(1);
 /// How often the rest of a group is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -91,8 +92,8 @@ impl Ready {
         Ok(Self { process, stdin })
     }
 
-    /// It ends the group at the lock's deadline unless it hears of a later one in time, and begins to
-    /// when this process is gone.
+    /// It ends the group at the lock's deadline unless it hears of a later one in time, and begins
+    /// to when this process is gone.
     pub(crate) async fn over(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
         let line = format!("{GROUP}{}\n", group.as_raw_nonzero());
         self.stdin.write_all(line.as_bytes()).await?;

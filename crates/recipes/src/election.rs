@@ -4,9 +4,9 @@
 //!
 //! - One candidate leads at a time, and each term has a higher number than the one before: the
 //!   fencing token of the seat's lock.
-//! - Work that runs [while its candidate leads](Election::run_while_leader) is over before the seat is
-//!   given up, whether the candidate resigns or the seat is about to be lost. Tasks that the work has
-//!   spawned are its own affair.
+//! - Work that runs [while its candidate leads](Election::run_while_leader) is over before the seat
+//!   is given up, whether the candidate resigns or the seat is about to be lost. Tasks that the
+//!   work has spawned are its own affair.
 //! - Whoever resigns is followed at once where the store wakes waiters; by the candidate that it
 //!   [nominated](Leadership::nominate), if it did and that one stands.
 //!
@@ -118,14 +118,15 @@ impl Election {
         self
     }
 
-    /// Waits until this candidate leads. It gives way to one that was nominated, for a lease at most.
+    /// Waits until this candidate leads. It gives way to one that was nominated, for a lease at
+    /// most.
     ///
     /// # Errors
     /// Failures of the store that waiting cannot mend.
     ///
     /// # Cancel safety
-    /// Safe: dropping it leaves the line, and a seat that was won meanwhile is given back. It may be
-    /// nominated still, and then the others give way to it for a lease.
+    /// Safe: dropping it leaves the line, and a seat that was won meanwhile is given back. It may
+    /// be nominated still, and then the others give way to it for a lease.
     pub async fn campaign(&self) -> Result<Leadership> {
         loop {
             let standing = self.stand().await?;
@@ -220,8 +221,8 @@ impl Election {
         Ok(Some((entry.version, nomination)))
     }
 
-    /// Waits until this candidate leads, and does the work for as long as it does. The work is over when
-    /// this returns, and was before the seat was given up.
+    /// Waits until this candidate leads, and does the work for as long as it does. The work is over
+    /// when this returns, and was before the seat was given up.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign).
@@ -292,7 +293,8 @@ pub struct Leadership {
 pub struct Term {
     /// Its number: higher than that of every earlier term. Show it to whatever the leader changes.
     pub number: FencingToken,
-    /// The number with the leader's tag, as a [`FenceGuard`](distlock_core::FenceGuard) checks them.
+    /// The number with the leader's tag, as a [`FenceGuard`](distlock_core::FenceGuard) checks
+    /// them.
     pub fence: Fence,
     /// Whether the seat is held, and for how long it surely is.
     pub seat: LockWatch,
@@ -317,8 +319,8 @@ impl Leadership {
         self.guard.lost().await
     }
 
-    /// Waits until whatever the leader does must stop: the seat is lost, or its lease is nearly over
-    /// and could not be renewed.
+    /// Waits until whatever the leader does must stop: the seat is lost, or its lease is nearly
+    /// over and could not be renewed.
     ///
     /// # Cancel safety
     /// Safe.
@@ -337,12 +339,12 @@ impl Leadership {
         }
     }
 
-    /// Names the candidate that is to lead next: when the seat is given up, the others give way to it, for
-    /// a lease at most. It must stand at this moment. The last nomination counts.
+    /// Names the candidate that is to lead next: when the seat is given up, the others give way to
+    /// it, for a lease at most. It must stand at this moment. The last nomination counts.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for somebody who does not stand; [`ErrorKind::Lost`] when the seat
-    /// is; failures of the store.
+    /// [`ErrorKind::InvalidArgument`] for somebody who does not stand; [`ErrorKind::Lost`] when the
+    /// seat is; failures of the store.
     ///
     /// # Cancel safety
     /// When it is dropped the nomination is made or not.

@@ -12,8 +12,9 @@ const TRIES: usize = 32;
 
 /// Remembers for each resource the highest fence that was let through.
 ///
-/// It is a gate before a step, and no part of it: whoever was let through, and then stands still, is not stopped
-/// any more. Where the resource can check by itself, in one step with the change, let it (`distlock::fence`).
+/// It is a gate before a step, and no part of it: whoever was let through, and then stands still,
+/// is not stopped any more. Where the resource can check by itself, in one step with the change,
+/// let it (`distlock::fence`).
 #[derive(Clone, Debug)]
 pub struct RecordsFence(Arc<dyn Records>);
 

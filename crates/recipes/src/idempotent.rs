@@ -6,15 +6,15 @@
 //! - That the effect begins is on record before it does, with the holder's token; its result is on
 //!   record when it has succeeded. Whoever asks again gets the result.
 //! - A holder of an earlier lock begins nothing after a later one has.
-//! - An effect that returns an error counts as not made, and the next one who asks makes it. Return one
-//!   only if it surely did not happen.
+//! - An effect that returns an error counts as not made, and the next one who asks makes it. Return
+//!   one only if it surely did not happen.
 //!
 //! # What breaks it
 //!
 //! - A process that dies in the middle leaves a beginning without a result. Whether the effect has
 //!   happened only its recipient can say, so the next one who asks gets
-//!   [`ErrorKind::OutcomeUnknown`] - or, with [`retry_unfinished`](Idempotent::retry_unfinished), tries
-//!   again: then the recipient must recognise the key, or the effect may happen twice.
+//!   [`ErrorKind::OutcomeUnknown`] - or, with [`retry_unfinished`](Idempotent::retry_unfinished),
+//!   tries again: then the recipient must recognise the key, or the effect may happen twice.
 //! - A store that forgets what it had acknowledged forgets results.
 //!
 //! Source of the idea: the idempotency keys of payment interfaces.
@@ -101,15 +101,17 @@ impl Idempotent {
     }
 
     /// Makes the effect `key` unless it was made before, for the holder of the lock that `token` is
-    /// of: nobody else may begin it at the same time. All who ask for one key hold the same lock in turn.
+    /// of: nobody else may begin it at the same time. All who ask for one key hold the same lock in
+    /// turn.
     ///
     /// # Errors
-    /// The effect's own error, after which it counts as not made; [`ErrorKind::Lost`] when the holder
-    /// of a later lock has begun it, before this one or meanwhile; [`ErrorKind::OutcomeUnknown`] when it
-    /// was begun and its end is not on record; [`ErrorKind::InvalidArgument`] for a result that cannot be
-    /// written; [`ErrorKind::Corrupt`] for a record of another version, or a result of another type;
-    /// [`ErrorKind::LimitExceeded`] for a result of more than about 64 KiB, which leaves the end off
-    /// the record; failures of the store before it began.
+    /// The effect's own error, after which it counts as not made; [`ErrorKind::Lost`] when the
+    /// holder of a later lock has begun it, before this one or meanwhile;
+    /// [`ErrorKind::OutcomeUnknown`] when it was begun and its end is not on record;
+    /// [`ErrorKind::InvalidArgument`] for a result that cannot be written; [`ErrorKind::Corrupt`]
+    /// for a record of another version, or a result of another type; [`ErrorKind::LimitExceeded`]
+    /// for a result of more than about 64 KiB, which leaves the end off the record; failures of the
+    /// store before it began.
     ///
     /// # Cancel safety
     /// When it is dropped the effect is dropped; that it was begun stays on record.
@@ -193,7 +195,8 @@ impl Idempotent {
                 Ok(Once::Now(result))
             }
             Err(error) => {
-                // Nobody needs to ask whether it has happened. Where that cannot be written, they do.
+                // Nobody needs to ask whether it has happened. Where that cannot be written, they
+                // do.
                 it.state = State::Failed;
                 let written = self.write(&record, Expect::Version(version), &it).await;
                 if let Err(error) = written {
@@ -204,8 +207,8 @@ impl Idempotent {
         }
     }
 
-    /// Writes a state on top of the one before, for as long as that may have been written and is not
-    /// known. [`ErrorKind::Lost`] when somebody else has written meanwhile.
+    /// Writes a state on top of the one before, for as long as that may have been written and is
+    /// not known. [`ErrorKind::Lost`] when somebody else has written meanwhile.
     async fn write(&self, record: &RecordKey, expect: Expect, it: &Effect) -> Result<Version> {
         let value = serde_json::to_vec(it).map_err(|error| {
             Error::new(ErrorKind::Internal, "an effect cannot be written").caused_by(error)

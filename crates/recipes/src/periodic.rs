@@ -17,7 +17,8 @@
 //! - A store that forgets what it had acknowledged (a failover to a replica that lagged behind), or
 //!   whose clock is stepped, forgets or misjudges the last start.
 //! - A host that was stopped after its start was put on record, and goes on after its lease has
-//!   ended, works beside the next holder. Only a resource that looks at the fencing token refuses it.
+//!   ended, works beside the next holder. Only a resource that looks at the fencing token refuses
+//!   it.
 //! - Stores whose records tell no ages (ZooKeeper) are refused.
 //!
 //! Source of the idea: ShedLock's `lockAtMostFor` and `lockAtLeastFor`.

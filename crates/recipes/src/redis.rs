@@ -78,8 +78,8 @@ impl Connections {
         }
     }
 
-    /// What an error means. Where a connection broke, the others may be as dead, and nobody is given
-    /// one of them.
+    /// What an error means. Where a connection broke, the others may be as dead, and nobody is
+    /// given one of them.
     pub(crate) fn failed(&self, error: &RedisError, sent: Sent) -> Error {
         let broke = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
         if broke {

@@ -88,7 +88,8 @@ impl Supervised<'_> {
         started.map_err(|error| not_started(&self.command[0], &error))
     }
 
-    /// As far as the lease allows that was granted: one that hangs on a session can be shorter than what was asked for.
+    /// As far as the lease allows that was granted: one that hangs on a session can be shorter than
+    /// what was asked for.
     fn kill_after_under(&self, guard: &Guard) -> Duration {
         let lease = guard.ttl().duration();
         match self.kill_after {
@@ -105,8 +106,8 @@ impl Supervised<'_> {
     }
 }
 
-/// With what it is to know of the lock, and nothing else of ours: the backend's URL may have a password
-/// in it.
+/// With what it is to know of the lock, and nothing else of ours: the backend's URL may have a
+/// password in it.
 pub(in crate::commands) fn command_for(
     words: &[OsString],
     name: &LockName,

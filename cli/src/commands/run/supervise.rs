@@ -11,8 +11,8 @@ use crate::{
     output::{self, brief},
 };
 
-/// How long the rest of a killed group may take to vanish. It cannot run any code; only a process stuck in the kernel
-/// takes this long, or one of another user, which we may not kill.
+/// How long the rest of a killed group may take to vanish. It cannot run any code; only a process
+/// stuck in the kernel takes this long, or one of another user, which we may not kill.
 const UNKILLABLE: Duration = Duration::from_secs(10);
 
 /// How it ended.
@@ -69,7 +69,8 @@ impl<'a> Supervision<'a> {
         let status = self.leader(group, signals).await;
         self.terminal.take_back();
         self.leftovers(group, signals).await;
-        // A command that ended by itself in the very moment of the loss is no success: it may have run without the lock.
+        // A command that ended by itself in the very moment of the loss is no success: it may have
+        // run without the lock.
         if self.warned || self.killed {
             return Ok(End::LockLost { told: self.told });
         }
@@ -211,8 +212,9 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Passes a signal on. A stopped process gets no signal before it continues, so one that means "end" wakes it as well:
-    /// otherwise nothing but KILL would end a command that is stopped, and its lock would be renewed for ever.
+    /// Passes a signal on. A stopped process gets no signal before it continues, so one that means
+    /// "end" wakes it as well: otherwise nothing but KILL would end a command that is stopped, and
+    /// its lock would be renewed for ever.
     fn pass_on(&mut self, signal: Signal, group: &ProcessGroup) {
         group.signal(signal);
         if means_end(signal) {

@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_core::{FencingToken, Result};
 
-/// A cache that refuses values which came too late. Three operations; each is one step of the cache.
+/// A cache that refuses values which came too late. Three operations; each is one step of the
+/// cache.
 ///
 /// For each key it keeps, beside the value, a *floor*: the highest token that a value was stored
 /// with, and when the key was last deleted. The floor must outlive the value by the time that the
@@ -22,8 +23,8 @@ pub trait Cache: fmt::Debug + Send + Sync {
     async fn get(&self, key: &str) -> Result<Seen>;
 
     /// Stores what a load gave, unless it came too late: a value with a higher token is there, the
-    /// key was deleted after the mark was given, or the mark is older than the floor is kept. Answers
-    /// whether it was stored.
+    /// key was deleted after the mark was given, or the mark is older than the floor is kept.
+    /// Answers whether it was stored.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`](distlock_core::ErrorKind::LimitExceeded) for a value that the

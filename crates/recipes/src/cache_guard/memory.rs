@@ -15,8 +15,8 @@ use super::cache::{Cache, Found, Loaded, Mark, Seen};
 /// Values of this process alone. For processes that each have their own, and load from the same
 /// place, the guard's lock still lets one of them load at a time.
 ///
-/// When it is full, what ends first makes room, with its floor: make it large enough for all that is
-/// loaded within the longest load.
+/// When it is full, what ends first makes room, with its floor: make it large enough for all that
+/// is loaded within the longest load.
 #[derive(Clone)]
 pub struct MemoryCache {
     clock: Arc<dyn Clock>,

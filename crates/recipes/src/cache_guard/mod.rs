@@ -2,17 +2,17 @@
 //!
 //! # What it promises
 //!
-//! - When a value has ended, one caller of all processes loads it: within a process the callers share
-//!   one load, between processes a lock decides. When the loader dies another one loads, after the
-//!   lock's lease.
-//! - A value that was loaded earlier never replaces one that was loaded under a later lock, and never
-//!   comes back after a [`delete`](CacheGuard::delete), however late its loader goes on.
+//! - When a value has ended, one caller of all processes loads it: within a process the callers
+//!   share one load, between processes a lock decides. When the loader dies another one loads,
+//!   after the lock's lease.
+//! - A value that was loaded earlier never replaces one that was loaded under a later lock, and
+//!   never comes back after a [`delete`](CacheGuard::delete), however late its loader goes on.
 //! - A hit costs one request to the cache, and no lock.
 //!
 //! # What breaks it
 //!
-//! - A cache that forgets its floors (an eviction, a failover to a replica that lagged behind) stores
-//!   whatever comes next.
+//! - A cache that forgets its floors (an eviction, a failover to a replica that lagged behind)
+//!   stores whatever comes next.
 //! - A lock's store that hands out lower tokens than before, because it has forgotten them: values
 //!   are not stored until the floors have ended.
 //! - [`Fallback::Load`]: whoever has waited long enough loads as well.
@@ -180,7 +180,8 @@ impl CacheGuard {
     /// and is not stored.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`] as [`get_or_rebuild`](Self::get_or_rebuild); failures of the cache.
+    /// [`ErrorKind::InvalidName`] as [`get_or_rebuild`](Self::get_or_rebuild); failures of the
+    /// cache.
     ///
     /// # Cancel safety
     /// When it is dropped the value is removed or not; repeating it is safe.
@@ -226,8 +227,8 @@ impl CacheGuard {
     }
 }
 
-/// A load under way. Where it breaks off, with its runtime or by a cache that panics, nobody joins it
-/// any more.
+/// A load under way. Where it breaks off, with its runtime or by a cache that panics, nobody joins
+/// it any more.
 struct Landing {
     inner: Arc<Inner>,
     key: String,
@@ -403,8 +404,8 @@ fn broke_off() -> Error {
     Error::new(ErrorKind::Internal, "the load broke off")
 }
 
-/// Whether a fresh value is loaded anew before its end: the likelier, the nearer its end is, and the
-/// longer its load takes.
+/// Whether a fresh value is loaded anew before its end: the likelier, the nearer its end is, and
+/// the longer its load takes.
 fn is_early(found: &Found, beta: f64) -> bool {
     // 0 is not among the random numbers.
     let ahead = -(1.0 - fastrand::f64()).ln() * beta * found.load.as_secs_f64();

@@ -9,13 +9,16 @@ use redis::{Script, ScriptInvocation, Value};
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 use crate::redis::{BACKEND, Connections, Sent};
 
-/// The server's clock, in microseconds.
+/// KEYS: the value's hash. The server's clock, in microseconds, and the hash's fields.
 const NOW: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local key = redis.call('HMGET', KEYS[1], 'token', 'voided', 'fresh', 'stale', 'none', 'load', 'value')
 ";
 
+/// Answers the mark alone, or the mark, the token, how long the value is fresh, how long its load
+/// took, whether there is none, and the value.
+///
 /// Times are microseconds of the server's clock; as texts, for a script's numbers are cut to whole
 /// ones on their way out.
 const GET: &str = "
@@ -24,7 +27,8 @@ if not key[4] or tonumber(key[4]) <= now then return {text(now)} end
 return {text(now), key[1], text(math.max(key[3] - now, 0)), key[6], key[5] or '', key[7]}
 ";
 
-/// token, mark, ttl, stale, floor, load, none, value.
+/// ARGV: token, mark, ttl, stale, floor, load, none, value. Answers 1 when it is stored, 0 when it
+/// came too late.
 const PUT: &str = "
 local began = tonumber(ARGV[2])
 if now - began > tonumber(ARGV[5]) then return 0 end
@@ -38,7 +42,7 @@ redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil((stale + ARGV[5
 return 1
 ";
 
-/// floor.
+/// ARGV: floor. Answers 1.
 const DELETE: &str = "
 redis.call('HDEL', KEYS[1], 'fresh', 'stale', 'load', 'none', 'value')
 redis.call('HSET', KEYS[1], 'voided', string.format('%.0f', now))

@@ -7,8 +7,8 @@ use distlock_core::{Error, ErrorKind, Result};
 /// Longest time that any setting may name.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// What a caller gets who has waited for somebody else's load long enough, or for whom the cache or the
-/// lock's store is away.
+/// What a caller gets who has waited for somebody else's load long enough, or for whom the cache or
+/// the lock's store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// An error: of kind [`Timeout`](ErrorKind::Timeout), or what the store says.
@@ -24,8 +24,8 @@ pub enum Fallback {
 pub struct Settings {
     /// How long a value is fresh: 1 ms to 366 days, 60 s unless set.
     pub ttl: Duration,
-    /// By how much a value's time is varied at random, as a share of it: 0 to 1, a tenth unless set.
-    /// Values that were stored together do not end together.
+    /// By how much a value's time is varied at random, as a share of it: 0 to 1, a tenth unless
+    /// set. Values that were stored together do not end together.
     pub jitter: f64,
     /// How long a value that is not fresh any more is good enough while a new one is loaded; zero
     /// unless set: nobody gets a stale one.
@@ -41,7 +41,8 @@ pub struct Settings {
     pub wait: Duration,
     /// What becomes of a caller after that wait.
     pub fallback: Fallback,
-    /// Largest value in bytes, 1 MiB unless set. A larger one is given to its caller and not stored.
+    /// Largest value in bytes, 1 MiB unless set. A larger one is given to its caller and not
+    /// stored.
     pub max_value: usize,
     /// How long a key is nobody's to load when its loader has died; the store's default unless set.
     pub lock_ttl: Option<Duration>,

@@ -2,8 +2,8 @@
 //!
 //! A change is decided by one write: its intent goes into the user's journal, if the journal is
 //! still what it was when the counters were read. The counters are written after it, and only count
-//! as far as the journal says so. A change whose author died there is finished by whoever changes the
-//! counters next, and readers see it as made. So no order of crashes leaves half a change.
+//! as far as the journal says so. A change whose author died there is finished by whoever changes
+//! the counters next, and readers see it as made. So no order of crashes leaves half a change.
 //!
 //! Every change has a number, one more than that of the change before, and both the journal and the
 //! counters carry it. The total is written last: when its number is the journal's, the change is
@@ -76,8 +76,9 @@ impl Look {
         self.intent.as_ref().map_or(0, |(_, intent)| intent.number)
     }
 
-    /// Whether the counters are not of one moment: one is of a change that the journal did not have yet
-    /// when it was read, or this conversation was read before the journal's change was written to it.
+    /// Whether the counters are not of one moment: one is of a change that the journal did not have
+    /// yet when it was read, or this conversation was read before the journal's change was written
+    /// to it.
     fn is_torn(&self, counter: &Counter) -> bool {
         let number = |count: &Option<(Version, Count)>| count.map_or(0, |(_, it)| it.number);
         let (conversation, total) = (number(&self.conversation), number(&self.total));

@@ -2,8 +2,9 @@
 //!
 //! # What they promise
 //!
-//! - A user's total is the sum of the user's conversations whenever no change is under way, whatever
-//!   crashed, failed or raced before: a change of the two counters is seen as a whole or not at all.
+//! - A user's total is the sum of the user's conversations whenever no change is under way,
+//!   whatever crashed, failed or raced before: a change of the two counters is seen as a whole or
+//!   not at all.
 //! - [`increment`](UnreadCounters::increment) and [`clear`](UnreadCounters::clear) of one user come
 //!   one after the other, as if each had been alone.
 //! - A change is begun anew at most [`TRIES`] times when others are in between, and each time is
@@ -144,8 +145,8 @@ pub trait UnreadCounters: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an amount below 1; [`ErrorKind::LimitExceeded`] when the
     /// total would be above [`MOST`]; [`ErrorKind::Corrupt`] when something else stands where a
-    /// counter should be; [`ErrorKind::Unavailable`] after [`TRIES`] tries; failures of the store. With a
-    /// lock also [`ErrorKind::Timeout`] after 30 s, and [`ErrorKind::Lost`]. After
+    /// counter should be; [`ErrorKind::Unavailable`] after [`TRIES`] tries; failures of the store.
+    /// With a lock also [`ErrorKind::Timeout`] after 30 s, and [`ErrorKind::Lost`]. After
     /// [`ErrorKind::OutcomeUnknown`] the change may have been made; after any other it was not.
     ///
     /// # Cancel safety

@@ -11,6 +11,10 @@ use super::{
 };
 use crate::redis::{BACKEND, Connections, Sent};
 
+/// KEYS: the conversation's counter, the user's total. ARGV: the amount, or `clear`; the most that
+/// a total may be. Answers `done` with both counters after it, `unknown`, `many` with the total, or
+/// `type` with the number of the key and what stands there.
+///
 /// Checks both counters before it writes either: what a script has written is not taken back when
 /// one of its commands fails.
 const CHANGE: &str = "

@@ -15,8 +15,8 @@ use super::{
 
 /// Most connections.
 const CONNECTIONS: u32 = 8;
-/// Longest wait for a connection, and for the statements of a change: somebody may stand still who has
-/// the user's row.
+/// Longest wait for a connection, and for the statements of a change: somebody may stand still who
+/// has the user's row.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Counters that are rows of two tables, `distributed_unread` and `distributed_unread_total`, of
