@@ -61,8 +61,8 @@ Environment of the command and of both scripts:
 
 Exit codes:
   the command's own when this process was told to end; 128 + the signal's number when it
-  was told so while it stood by, and 76 while the seat was being lost; 126 and 127 when the command cannot be started; 69, 77
-  and 78 when the store cannot be used
+  was told so while it stood by; 76 when it was losing the seat then; 126 and 127 when the
+  command cannot be started; 69, 77 and 78 when the store cannot be used
 
 Examples:
   distlock elect scheduler -- ./scheduler
