@@ -37,6 +37,15 @@ pub trait RecordsLayer: Clone + fmt::Debug + Send + Sync + 'static {
         self.below().get(key).await
     }
 
+    /// As [`Records::get_many`]: each of them goes through [`get`](Self::get).
+    async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let mut entries = Vec::with_capacity(keys.len());
+        for key in keys {
+            entries.push(self.get(key).await?);
+        }
+        Ok(entries)
+    }
+
     /// As [`Records::put`].
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         self.below().put(key, value, expect).await
@@ -75,7 +84,7 @@ impl<L: RecordsLayer> Records for Layered<L> {
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         self.0.before().await?;
-        self.0.below().get_many(keys).await
+        self.0.get_many(keys).await
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
