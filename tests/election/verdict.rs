@@ -36,6 +36,20 @@ impl Paused {
     }
 }
 
+/// Whether a term's process stood still at any time of it. It may have been stopped in the instant
+/// before the term began, and may end it in the instant in which it is told to go on.
+fn was_paused(paused: &[Paused], term: &Term, ends_us: u64) -> bool {
+    let mut its = paused.iter().filter(|it| it.process == term.process);
+    while let Some(from) = its.find(|it| !it.goes_on) {
+        let goes_on = its.clone().find(|it| it.goes_on);
+        let until_us = goes_on.map_or(u64::MAX, |it| it.at_us);
+        if from.at_us <= ends_us && until_us >= term.begins_us {
+            return true;
+        }
+    }
+    false
+}
+
 /// One term of one leader.
 #[derive(Clone, Copy, Debug)]
 struct Term {
@@ -140,9 +154,7 @@ impl Verdict {
         for pair in terms.windows(2) {
             let [(term, one), (_, next)] = [pair[0], pair[1]];
             let ends_us = one.ends_us.unwrap_or(u64::MAX);
-            let was_paused = paused.iter().any(|it| {
-                it.process == one.process && (one.begins_us..=ends_us).contains(&it.at_us)
-            });
+            let was_paused = was_paused(paused, one, ends_us);
             if !was_paused && next.begins_us < ends_us {
                 self.overlaps
                     .push(format!("election {number}, term {term}: {one:?}, {next:?}"));
