@@ -269,7 +269,11 @@ impl Inner {
             Err(error) if asks == Asks::InNeed => {
                 return self.fall_back(loader, error).await.map(Rebuilt::Here);
             }
-            Err(error) => return Err(error),
+            // Whoever is in need has joined it, perhaps, and has a fallback of its own.
+            Err(error) => {
+                tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
+                return Ok(Rebuilt::Elsewhere);
+            }
         };
         let seen = match self.cache.get(key).await {
             Err(error) if asks == Asks::InNeed => {
