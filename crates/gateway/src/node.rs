@@ -147,7 +147,7 @@ impl Builder {
         let timers = config.timers();
         let peers = GrpcPeers::new(
             node.clone(),
-            key.clone(),
+            key.peers()?,
             timers.peer_deadline,
             Arc::clone(&clock),
         );
@@ -228,14 +228,13 @@ impl Builder {
             admin_listen: admin.1,
         };
         let mut servers = JoinSet::new();
-        let token_key = key.clone();
         let sender = Sender {
             front: shared.clone(),
             token: config.send_token.map(Arc::new),
         };
         let serving = serve_peers(
             kick.clone(),
-            key,
+            key.peers()?,
             sender.clone(),
             peer_lines(peer.0),
             stop.child_token(),
@@ -250,7 +249,7 @@ impl Builder {
         };
         let page = Page {
             kick: kick.clone(),
-            key: token_key,
+            key: key.clone(),
             token: admin_state.token.clone(),
             stop: stop.child_token(),
         };

@@ -12,29 +12,34 @@ use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
 };
+use prost::Message;
 use tonic::{
-    Code, Request, Status,
-    metadata::{Ascii, MetadataValue},
+    Code, Request, Response, Status,
+    metadata::{Ascii, MetadataMap, MetadataValue},
     transport::{Channel, Endpoint},
 };
 
 use super::{
-    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
+    CALLS, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
     v1::{self, peer_client::PeerClient},
     wire::{delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire},
 };
-use crate::token::TokenKey;
+use crate::token::{Call, PeerKey};
 
 /// Beyond the flow's own deadlines: a connection that hangs must not collect calls for ever.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Time after which a channel that was not used may go.
 const UNUSED: Duration = Duration::from_secs(60);
 
+const KICK: &str = "/distlock.v1.Peer/Kick";
+const DELIVER: &str = "/distlock.v1.Peer/Deliver";
+const IDLE: &str = "/distlock.v1.Peer/Idle";
+
 /// Channels to other nodes, opened at the first call and kept by address.
 #[derive(Debug)]
 pub(crate) struct GrpcPeers {
     node: NodeId,
-    key: TokenKey,
+    key: PeerKey,
     connect: Duration,
     clock: Arc<dyn Clock>,
     channels: Mutex<HashMap<NodeId, Open>>,
@@ -45,12 +50,14 @@ struct Open {
     addr: String,
     channel: Channel,
     used: Moment,
+    /// The node is of the version before and does not read tokens that name the call.
+    before: bool,
 }
 
 impl GrpcPeers {
     pub(crate) fn new(
         node: NodeId,
-        key: TokenKey,
+        key: PeerKey,
         connect: Duration,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -63,14 +70,15 @@ impl GrpcPeers {
         }
     }
 
-    fn client(&self, to: &NodeAddress) -> Result<PeerClient<Channel>, PeerError> {
+    /// A client of the node, and whether it is of the version before.
+    fn client(&self, to: &NodeAddress) -> Result<(PeerClient<Channel>, bool), PeerError> {
         let now = self.clock.now();
-        let channel = {
+        let (channel, before) = {
             let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
             match channels.get_mut(&to.node) {
                 Some(open) if open.addr == to.addr => {
                     open.used = now;
-                    open.channel.clone()
+                    (open.channel.clone(), open.before)
                 }
                 _ => {
                     let channel = self.channel(&to.addr)?;
@@ -80,15 +88,27 @@ impl GrpcPeers {
                         addr: to.addr.clone(),
                         channel: channel.clone(),
                         used: now,
+                        before: false,
                     };
                     channels.insert(to.node.clone(), open);
-                    channel
+                    (channel, false)
                 }
             }
         };
-        Ok(PeerClient::new(channel)
+        let client = PeerClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(MAX_MESSAGE))
+            .max_encoding_message_size(MAX_MESSAGE);
+        Ok((client, before))
+    }
+
+    /// Remembers which version a node is of. One that is upgraded keeps its address.
+    fn is_of_before(&self, to: &NodeAddress, before: bool) {
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = channels.get_mut(&to.node)
+            && open.addr == to.addr
+        {
+            open.before = before;
+        }
     }
 
     fn channel(&self, addr: &str) -> Result<Channel, PeerError> {
@@ -104,31 +124,88 @@ impl GrpcPeers {
             .connect_lazy())
     }
 
-    fn request<T>(&self, message: T) -> Result<Request<T>, PeerError> {
-        let not_sent = |_| PeerError::NotSent("the call could not be signed".into());
-        let token = self
-            .key
-            .mint_for_peers(self.node.as_str(), self.clock.wall())
-            .map_err(|error| PeerError::NotSent(error.to_string()))?;
-        let mut bearer: MetadataValue<Ascii> =
-            format!("Bearer {token}").parse().map_err(not_sent)?;
+    /// A request with the token that is good for it.
+    fn request<T: Message>(
+        &self,
+        to: &NodeAddress,
+        method: &str,
+        message: T,
+        before: bool,
+    ) -> Result<Request<T>, PeerError> {
+        let (from, now) = (self.node.as_str(), self.clock.wall());
+        let token = if before {
+            self.key.sign_as_before(from, now)
+        } else {
+            let to = to.node.as_str();
+            let call = Call { from, to, method };
+            self.key.sign(call, &framed(&message), now)
+        };
+        let token = token.map_err(|error| PeerError::NotSent(error.to_string()))?;
+        let mut bearer: MetadataValue<Ascii> = format!("Bearer {token}")
+            .parse()
+            .map_err(|_| PeerError::NotSent("the call could not be signed".into()))?;
         bearer.set_sensitive(true);
         let mut request = Request::new(message);
         request.metadata_mut().insert("authorization", bearer);
         Ok(request)
     }
+
+    async fn call<T: Message + Clone, A>(
+        &self,
+        to: &NodeAddress,
+        method: &str,
+        message: T,
+        send: impl AsyncFn(PeerClient<Channel>, Request<T>) -> Result<Response<A>, Status>,
+    ) -> Result<A, PeerError> {
+        let (client, before) = self.client(to)?;
+        let request = self.request(to, method, message.clone(), before)?;
+        let answer = send(client.clone(), request).await;
+        let says = match &answer {
+            Ok(answer) => answer.metadata(),
+            Err(status) => status.metadata(),
+        };
+        let answer = match &answer {
+            _ if before && speaks_calls(says) => {
+                self.is_of_before(to, false);
+                answer
+            }
+            // A node of the version before did not understand the token, and has done nothing.
+            Err(status)
+                if !before && status.code() == Code::Unauthenticated && !speaks_calls(says) =>
+            {
+                self.is_of_before(to, true);
+                send(client, self.request(to, method, message, true)?).await
+            }
+            _ => answer,
+        };
+        answer
+            .map(Response::into_inner)
+            .map_err(|status| not_answered(&status))
+    }
+}
+
+/// Whether who answers reads tokens that name the call.
+fn speaks_calls(says: &MetadataMap) -> bool {
+    says.contains_key(CALLS)
+}
+
+/// A message as it is on the wire: not compressed, behind its length.
+fn framed(message: &impl Message) -> Vec<u8> {
+    let body = message.encode_to_vec();
+    // No longer than the limit of messages, or it is not sent.
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    let mut framed = vec![0];
+    framed.extend_from_slice(&length.to_be_bytes());
+    framed.extend_from_slice(&body);
+    framed
 }
 
 #[async_trait]
 impl Peers for GrpcPeers {
     async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
-        let request = self.request(kick_to_wire(request))?;
-        let response = self
-            .client(to)?
-            .kick(request)
-            .await
-            .map_err(|status| not_answered(&status))?;
-        kicked_from_wire(response.into_inner())
+        let send = async |mut client: PeerClient<_>, request| client.kick(request).await;
+        let answer = self.call(to, KICK, kick_to_wire(request), send).await?;
+        kicked_from_wire(answer)
             .ok_or_else(|| PeerError::Unknown("an answer of another version".into()))
     }
 
@@ -137,13 +214,10 @@ impl Peers for GrpcPeers {
         to: &NodeAddress,
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
-        let request = self.request(delivery_to_wire(request))?;
-        let response = self
-            .client(to)?
-            .deliver(request)
-            .await
-            .map_err(|status| not_answered(&status))?;
-        Ok(delivered_from_wire(response.into_inner()))
+        let send = async |mut client: PeerClient<_>, request| client.deliver(request).await;
+        let message = delivery_to_wire(request);
+        let answer = self.call(to, DELIVER, message, send).await?;
+        Ok(delivered_from_wire(answer))
     }
 
     async fn idle(
@@ -151,15 +225,11 @@ impl Peers for GrpcPeers {
         to: &NodeAddress,
         uid: &Uid,
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
-        let request = self.request(v1::IdleRequest {
-            uid: uid.to_string(),
-        })?;
-        let response = self
-            .client(to)?
-            .idle(request)
-            .await
-            .map_err(|status| not_answered(&status))?;
-        idle_from_wire(response.into_inner()).map_err(|error| PeerError::Unknown(error.to_string()))
+        let uid = uid.to_string();
+        let send = async |mut client: PeerClient<_>, request| client.idle(request).await;
+        let message = v1::IdleRequest { uid };
+        let answer = self.call(to, IDLE, message, send).await?;
+        idle_from_wire(answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 }
 
@@ -196,13 +266,14 @@ mod tests {
     use distlock_kickout::Boot;
 
     use super::*;
+    use crate::token::TokenKey;
 
     #[tokio::test]
     async fn channels_to_nodes_of_long_ago_are_closed() {
         let clock = ManualClock::new();
         let peers = GrpcPeers::new(
             NodeId::new("n1").unwrap(),
-            TokenKey::new(&[7; 32]).unwrap(),
+            TokenKey::new(&[7; 32]).unwrap().peers().unwrap(),
             Duration::from_secs(1),
             Arc::new(clock.clone()),
         );

@@ -2,6 +2,7 @@
 //! definitions are in proto/distlock/v1.
 
 mod client;
+mod gate;
 mod messages;
 mod server;
 mod wire;
@@ -29,10 +30,16 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest message on the wire; a client's frame fits with room to spare.
 const MAX_MESSAGE: usize = 256 * 1024;
+/// The header by which a node says which tokens for calls it reads. A node of the version before
+/// sends none.
+const CALLS: &str = "distlock-calls";
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
 
     use distlock_core::{Clock, ManualClock, Store, SystemClock};
     use distlock_kickout::{
@@ -46,6 +53,7 @@ mod tests {
         time::timeout,
     };
     use tokio_util::sync::CancellationToken;
+    use tower_service::Service as _;
     use uuid::Uuid;
 
     use super::*;
@@ -57,7 +65,7 @@ mod tests {
         },
         inbox::RecordsInbox,
         sender::Sender,
-        token::TokenKey,
+        token::{Call, TokenKey},
     };
 
     const SEND_TOKEN: &str = "a token for those who send";
@@ -87,7 +95,13 @@ mod tests {
             front: stage::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
             token: Some(Arc::new(Secret::new(SEND_TOKEN))),
         };
-        let serving = serve_peers(kick.clone(), key.clone(), sender, listener, stop.clone());
+        let serving = serve_peers(
+            kick.clone(),
+            key.peers().unwrap(),
+            sender,
+            listener,
+            stop.clone(),
+        );
         tokio::spawn(async move { serving.await.unwrap() });
         (kick, to, stop)
     }
@@ -113,7 +127,12 @@ mod tests {
         let (_kick, to, stop) = node(&key).await;
         let n2 = NodeId::new("n2").unwrap();
         let second = Duration::from_secs(1);
-        let good = GrpcPeers::new(n2.clone(), key, second, Arc::new(SystemClock));
+        let good = GrpcPeers::new(
+            n2.clone(),
+            key.peers().unwrap(),
+            second,
+            Arc::new(SystemClock),
+        );
         let answer = good.kick(&to, kick(&to, to.boot)).await;
         assert_eq!(answer, Ok(KickResult::AlreadyGone));
         let later = Boot::new(to.boot.get() + 1);
@@ -127,12 +146,127 @@ mod tests {
 
         let stranger = GrpcPeers::new(
             n2,
-            TokenKey::new(&[8; 32]).unwrap(),
+            TokenKey::new(&[8; 32]).unwrap().peers().unwrap(),
             second,
             Arc::new(SystemClock),
         );
         let answer = stranger.kick(&to, kick(&to, to.boot)).await;
         assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+        stop.cancel();
+    }
+
+    /// Whatever is wrong with a call's token, the body is not even decoded.
+    #[tokio::test]
+    async fn calls_are_refused_before_their_body_is_decoded() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (_kick, to, stop) = node(&key).await;
+        let peers = key.peers().unwrap();
+        let wall = SystemClock.wall();
+        let call = |from: &str, to: &str, method: &str, body: &[u8], wall| {
+            let call = Call { from, to, method };
+            Some(peers.sign(call, body, wall).unwrap())
+        };
+        let (kick, garbage) = (
+            "/distlock.v1.Peer/Kick",
+            &b"\x00\x00\x00\x00\x02\xff\xff"[..],
+        );
+        let days = Duration::from_secs(6 * 24 * 3600);
+        let login = crate::token::mint(&key, &Uid::new("anna").unwrap(), days / 24).unwrap();
+        let channel = tonic::transport::Endpoint::try_from(format!("http://{}", to.addr));
+        let mut channel = channel.unwrap().connect().await.unwrap();
+        for (token, code) in [
+            (call("n2", "n1", kick, garbage, wall), tonic::Code::Internal),
+            (None, tonic::Code::Unauthenticated),
+            (Some("guess".into()), tonic::Code::Unauthenticated),
+            (Some(login), tonic::Code::Unauthenticated),
+            (
+                call("n2", "n3", kick, garbage, wall),
+                tonic::Code::Unauthenticated,
+            ),
+            (
+                call("n2", "n1", "/distlock.v1.Peer/Idle", garbage, wall),
+                tonic::Code::Unauthenticated,
+            ),
+            (
+                call("n2", "n1", kick, b"another", wall),
+                tonic::Code::Unauthenticated,
+            ),
+            (
+                call("n2", "n1", kick, garbage, wall - days),
+                tonic::Code::Unauthenticated,
+            ),
+        ] {
+            let mut request = axum::http::Request::post(format!("http://{}{kick}", to.addr))
+                .header("content-type", "application/grpc");
+            if let Some(token) = &token {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            let body = tonic::body::Body::new(axum::body::Body::from(garbage));
+            std::future::poll_fn(|context| channel.poll_ready(context))
+                .await
+                .unwrap();
+            let answer = channel.call(request.body(body).unwrap());
+            let answer = answer.await.unwrap();
+            let status = answer.headers().get("grpc-status").unwrap().to_str();
+            let expected = (code as i32).to_string();
+            assert_eq!(status.unwrap(), expected, "{token:?}");
+        }
+        stop.cancel();
+    }
+
+    /// For one version, in either order of an upgrade.
+    #[tokio::test]
+    async fn nodes_of_the_version_before_call_and_are_called() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let peers = key.peers().unwrap();
+        let (new, to, stop) = node(&key).await;
+        let second = Duration::from_secs(1);
+        let bearer = |request: &mut tonic::Request<_>, token: String| {
+            let token = format!("Bearer {token}").parse().unwrap();
+            request.metadata_mut().insert("authorization", token);
+        };
+        let channel = tonic::transport::Endpoint::try_from(format!("http://{}", to.addr));
+        let channel = channel.unwrap().connect().await.unwrap();
+        let mut old = v1::peer_client::PeerClient::new(channel);
+        let days = Duration::from_secs(6 * 24 * 3600);
+        for (wall, heard) in [
+            (SystemClock.wall(), true),
+            (SystemClock.wall() - days, false),
+        ] {
+            let mut request = tonic::Request::new(wire::kick_to_wire(kick(&to, to.boot)));
+            bearer(&mut request, peers.sign_as_before("n0", wall).unwrap());
+            assert_eq!(old.kick(request).await.is_ok(), heard);
+        }
+
+        // An old node takes one kind of token alone, and counts who shows another one.
+        let refused = Arc::new(AtomicU32::new(0));
+        let (counts, checks) = (Arc::clone(&refused), peers.clone());
+        let takes = move |request: tonic::Request<()>| {
+            let token = request.metadata().get("authorization").unwrap();
+            let token = token.to_str().unwrap().strip_prefix("Bearer ").unwrap();
+            let checked = checks.check_as_before(token, SystemClock.wall());
+            checked.map(|()| request).map_err(|_| {
+                counts.fetch_add(1, Ordering::SeqCst);
+                tonic::Status::unauthenticated("a peer token is needed")
+            })
+        };
+        let service = v1::peer_server::PeerServer::with_interceptor(
+            server::Service { kick: new.clone() },
+            takes,
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut at = to.clone();
+        at.addr = listener.local_addr().unwrap().to_string();
+        let lines = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let serving = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(serving.serve_with_incoming_shutdown(lines, stop.clone().cancelled_owned()));
+        let n2 = NodeId::new("n2").unwrap();
+        let calls = GrpcPeers::new(n2, peers, second, Arc::new(SystemClock));
+        for _ in 0..3 {
+            let answer = calls.kick(&at, kick(&at, to.boot)).await;
+            assert_eq!(answer, Ok(KickResult::AlreadyGone));
+        }
+        assert_eq!(refused.load(Ordering::SeqCst), 1);
         stop.cancel();
     }
 
@@ -161,9 +295,8 @@ mod tests {
         };
         let answer = ask(SEND_TOKEN, good.clone()).await.unwrap();
         assert_eq!((&*answer.id, answer.outcome()), ("m1", v1::Outcome::Stored));
-        let peer = key
-            .mint_for_peers(to.node.as_str(), SystemClock.wall())
-            .unwrap();
+        let peer = key.peers().unwrap();
+        let peer = peer.sign_as_before("n2", SystemClock.wall()).unwrap();
         for token in ["guess", &peer] {
             let refused = ask(token, good.clone()).await.unwrap_err();
             assert_eq!(refused.code(), tonic::Code::Unauthenticated);
@@ -206,7 +339,7 @@ mod tests {
         let clock = ManualClock::new();
         let (_kick, to, stop) = node_at(&key, Places::new(9, 2), Arc::new(clock.clone())).await;
         let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
-        let peers = GrpcPeers::new(n2, key, second, Arc::new(SystemClock));
+        let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(SystemClock));
         let answer = peers.kick(&to, kick(&to, to.boot)).await;
         assert_eq!(answer, Ok(KickResult::AlreadyGone));
         let ended = async |stream: &mut TcpStream| {
@@ -237,23 +370,23 @@ mod tests {
     async fn nodes_whose_clocks_are_apart_hear_each_other() {
         let key = TokenKey::new(&[7; 32]).unwrap();
         let (_kick, to, stop) = node(&key).await;
-        let day = Duration::from_secs(24 * 3600);
+        let (seconds, day) = (Duration::from_secs, Duration::from_secs(24 * 3600));
         let clocks = [(); 4].map(|()| ManualClock::new());
         let years = SystemClock.wall().duration_since(clocks[0].wall());
         let years = years.unwrap();
         let heard = [
-            (years - day * 6, true),
-            (years + day * 6, true),
-            // What was read off the wire long ago is good for nothing.
-            (years - day * 8, false),
-            (years + day * 8, false),
+            (years - seconds(20), true),
+            (years + seconds(20), true),
+            // What was read off the wire days ago is good for nothing.
+            (years - day * 6, false),
+            (years + seconds(60), false),
         ];
         for (clock, (time, heard)) in clocks.into_iter().zip(heard) {
             clock.advance(time);
             let wall = clock.wall();
             let second = Duration::from_secs(1);
             let n2 = NodeId::new("n2").unwrap();
-            let peers = GrpcPeers::new(n2, key.clone(), second, Arc::new(clock));
+            let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(clock));
             let answer = peers.kick(&to, kick(&to, to.boot)).await;
             assert_eq!(answer == Ok(KickResult::AlreadyGone), heard, "{wall:?}");
         }
@@ -265,7 +398,7 @@ mod tests {
         let key = TokenKey::new(&[7; 32]).unwrap();
         let peers: Arc<dyn Peers> = Arc::new(GrpcPeers::new(
             NodeId::new("n2").unwrap(),
-            key,
+            key.peers().unwrap(),
             Duration::from_secs(1),
             Arc::new(SystemClock),
         ));

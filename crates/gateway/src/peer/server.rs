@@ -2,15 +2,20 @@
 
 use std::io;
 
+use axum::middleware;
 use distlock_kickout::{KickOut, PeerError, Uid};
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    Request, Response, Status, service::interceptor::InterceptedService, transport::Server,
+    Request, Response, Status,
+    service::{Routes, interceptor::InterceptedService},
+    transport::Server,
 };
 
 use super::{
-    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE, messages,
+    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
+    gate::{Gate, admit},
+    messages,
     v1::{
         self,
         messages_server::MessagesServer,
@@ -21,26 +26,33 @@ use super::{
         kicked_to_wire,
     },
 };
-use crate::{
-    front::line::{LineHandle, LineListener},
-    sender::Sender,
-    token::TokenKey,
-};
+use crate::{front::line::LineListener, sender::Sender, token::PeerKey};
 
-const STREAMS_PER_CONNECTION: u32 = 256;
+/// As many calls as a node has under way to another one: 64 kicks and 64 deliveries.
+const STREAMS_PER_CONNECTION: u32 = 128;
 const MAX_HEADERS: u32 = 16 * 1024;
+/// What a caller may send ahead of being read: for each call, and for all of a connection. The
+/// least that HTTP/2 allows for a connection, because a stranger has it, too.
+const WINDOW: u32 = 65_535;
 
 /// Serves other nodes, and servers that send messages, until `stop`; calls under way are finished.
 pub(crate) async fn serve_peers(
     kick: KickOut,
-    key: TokenKey,
+    key: PeerKey,
     sender: Sender,
     listener: LineListener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = PeerServer::new(Service { kick, key })
+    let gate = Gate {
+        node: kick.node().clone(),
+        key,
+    };
+    let service = PeerServer::new(Service { kick })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
+    let service = Routes::new(service)
+        .into_axum_router()
+        .layer(middleware::from_fn_with_state(gate, admit));
     let messages = MessagesServer::new(messages::Service(sender.clone()))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
@@ -54,39 +66,18 @@ pub(crate) async fn serve_peers(
     Server::builder()
         // The library's own default is without a limit.
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-        .add_service(service)
-        .add_service(messages)
+        .add_routes(Routes::from(service).add_service(messages))
         .serve_with_incoming_shutdown(lines, stop.cancelled_owned())
         .await
 }
 
-struct Service {
-    kick: KickOut,
-    key: TokenKey,
-}
-
-impl Service {
-    /// Only nodes that know the common key may call.
-    fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
-        let refused = || Status::unauthenticated("a peer token is needed");
-        let bearer = request
-            .metadata()
-            .get("authorization")
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "))
-            .ok_or_else(refused)?;
-        self.key.verify_peer(bearer).map_err(|error| {
-            tracing::warn!(%error, "a call of another node was refused");
-            refused()
-        })?;
-        if let Some(line) = request.extensions().get::<LineHandle>() {
-            line.logged_in();
-        }
-        Ok(request.into_inner())
-    }
+pub(super) struct Service {
+    pub(super) kick: KickOut,
 }
 
 #[tonic::async_trait]
@@ -95,7 +86,7 @@ impl Peer for Service {
         &self,
         request: Request<v1::KickRequest>,
     ) -> Result<Response<v1::KickResponse>, Status> {
-        let request = kick_from_wire(self.admit(request)?).map_err(invalid)?;
+        let request = kick_from_wire(request.into_inner()).map_err(invalid)?;
         match self.kick.handle_kick(&request) {
             Ok(result) => Ok(Response::new(kicked_to_wire(result))),
             Err(PeerError::NotSent(why)) => Err(Status::failed_precondition(why)),
@@ -107,7 +98,7 @@ impl Peer for Service {
         &self,
         request: Request<v1::DeliverRequest>,
     ) -> Result<Response<v1::DeliverResponse>, Status> {
-        let request = self.admit(request)?;
+        let request = request.into_inner();
         let version = check_version(&request).map_err(Status::failed_precondition)?;
         let request = delivery_from_wire(request).map_err(invalid)?;
         let result = self.kick.handle_deliver(request).await;
@@ -118,7 +109,7 @@ impl Peer for Service {
         &self,
         request: Request<v1::IdleRequest>,
     ) -> Result<Response<v1::IdleResponse>, Status> {
-        let uid = Uid::new(self.admit(request)?.uid).map_err(invalid)?;
+        let uid = Uid::new(request.into_inner().uid).map_err(invalid)?;
         Ok(Response::new(idle_to_wire(self.kick.handle_idle(&uid))))
     }
 }

@@ -1,0 +1,165 @@
+//! JSON Web Tokens in compact form (RFC 7519), signed with HS256 and no other algorithm.
+//!
+//! Written here, over well-kept parts for the HMAC and the encoding, because the libraries for all
+//! of JWT choose their cryptography once per process: a program that embeds a node may have chosen
+//! otherwise.
+
+use std::fmt;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use distlock_core::{Error, ErrorKind, Result};
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize, de::DeserializeOwned, de::IgnoredAny};
+use sha2::Sha256;
+
+/// `{"alg":"HS256","typ":"JWT"}`
+const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
+const MAX_TOKEN_BYTES: usize = 4096;
+
+/// A key that signs and checks.
+#[derive(Clone)]
+pub(super) struct Hs256(Hmac<Sha256>);
+
+/// Why a token is refused.
+pub(super) type Why = &'static str;
+
+/// What a header may say. All else in it is the sender's word and decides nothing, a `kid` neither.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    /// Extensions that a reader must understand or refuse (RFC 7515, 4.1.11). None is understood.
+    #[serde(default)]
+    crit: Option<IgnoredAny>,
+}
+
+impl fmt::Debug for Hs256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Hs256 {
+    pub(super) fn new(secret: &[u8]) -> Result<Self> {
+        Hmac::new_from_slice(secret)
+            .map(Self)
+            .map_err(|error| Error::new(ErrorKind::Internal, "key cannot be used").caused_by(error))
+    }
+
+    /// Another key, which only the holder of this one can make; a different one for each purpose.
+    pub(super) fn derived(&self, purpose: &str) -> Result<Self> {
+        Self::new(&self.over(purpose.as_bytes()).finalize().into_bytes())
+    }
+
+    pub(super) fn sign(&self, claims: &impl Serialize) -> Result<String> {
+        let claims = serde_json::to_vec(claims).map_err(|error| {
+            Error::new(ErrorKind::Internal, "token could not be signed").caused_by(error)
+        })?;
+        let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
+        let signature = self.over(signed.as_bytes()).finalize().into_bytes();
+        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+    }
+
+    fn over(&self, bytes: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.0.clone();
+        mac.update(bytes);
+        mac
+    }
+}
+
+/// The claims of a token that one of these keys has signed. Nothing but the signature is checked.
+pub(super) fn read<'a, T: DeserializeOwned>(
+    token: &str,
+    keys: impl IntoIterator<Item = &'a Hs256>,
+) -> Result<T, Why> {
+    const MALFORMED: Why = "it is malformed or lacks a claim";
+    if token.len() > MAX_TOKEN_BYTES {
+        return Err("it is longer than 4096 bytes");
+    }
+    let part = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| MALFORMED);
+    let (signed, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
+    let (header, claims) = signed.split_once('.').ok_or(MALFORMED)?;
+    let header: Header = serde_json::from_slice(&part(header)?).map_err(|_| MALFORMED)?;
+    if header.alg != "HS256" {
+        return Err("it is not signed with HS256");
+    }
+    if header.crit.is_some() {
+        return Err("its header asks for an extension that is not understood (crit)");
+    }
+    let signature = part(signature)?;
+    // The comparison takes the same time wherever the two differ.
+    let is_of = |key: &Hs256| key.over(signed.as_bytes()).verify_slice(&signature).is_ok();
+    if !keys.into_iter().any(is_of) {
+        return Err("its signature is wrong");
+    }
+    serde_json::from_slice(&part(claims)?).map_err(|_| MALFORMED)
+}
+
+#[cfg(test)]
+mod tests {
+    use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Validation, decode, encode};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn signed(header: &Value, claims: &[u8], key: &Hs256) -> String {
+        let header = URL_SAFE_NO_PAD.encode(header.to_string());
+        let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims));
+        let signature = key.over(signed.as_bytes()).finalize().into_bytes();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    #[test]
+    fn the_header_does_not_choose_the_key() {
+        let keys = [7, 8].map(|byte| Hs256::new(&[byte; 32]).unwrap());
+        let header = json!({"alg": "HS256", "kid": "/dev/null", "jwk": {"k": "AA"}});
+        for (secret, good) in [(7, true), (8, true), (0, false)] {
+            let token = signed(&header, b"{}", &Hs256::new(&[secret; 32]).unwrap());
+            assert_eq!(read::<Value>(&token, &keys).is_ok(), good);
+        }
+    }
+
+    #[test]
+    fn what_a_header_asks_for_is_refused() {
+        let key = Hs256::new(&[7; 32]).unwrap();
+        for (header, says) in [
+            (json!({"alg": "HS256", "crit": ["exp"], "exp": 1}), "crit"),
+            (json!({"alg": "HS256", "crit": []}), "crit"),
+            (json!({"alg": "none"}), "HS256"),
+            (json!({"alg": "HS512"}), "HS256"),
+            (json!({"typ": "JWT"}), "malformed"),
+        ] {
+            let why = read::<Value>(&signed(&header, b"{}", &key), [&key]).unwrap_err();
+            assert!(why.contains(says), "{header}: {why}");
+        }
+    }
+
+    /// The well-known library and this one read each other's tokens, and refuse the same ones.
+    #[test]
+    fn tokens_are_those_of_everybody_else() {
+        let (secret, claims) = ([7; 32], json!({"sub": "anna", "exp": u32::MAX}));
+        let key = Hs256::new(&secret).unwrap();
+        let theirs = encode(
+            &jsonwebtoken::Header::new(Algorithm::HS256),
+            &claims,
+            &EncodingKey::from_secret(&secret),
+        );
+        let ours = key.sign(&claims).unwrap();
+        let reads = |token: &str| {
+            let mut rules = Validation::new(Algorithm::HS256);
+            rules.validate_exp = false;
+            let theirs = decode::<Value>(token, &DecodingKey::from_secret(&secret), &rules);
+            (theirs.ok().map(|it| it.claims), read(token, [&key]).ok())
+        };
+        for token in [theirs.unwrap(), ours] {
+            assert_eq!(reads(&token), (Some(claims.clone()), Some(claims.clone())));
+            for at in 0..token.len() {
+                for change in [".", "A", "_", "=", ""] {
+                    let mut broken = token.clone();
+                    broken.replace_range(at..=at, change);
+                    let (theirs, ours) = reads(&broken);
+                    assert_eq!(theirs, ours, "{broken}");
+                }
+            }
+        }
+    }
+}

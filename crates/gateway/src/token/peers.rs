@@ -1,0 +1,257 @@
+//! How nodes know one another: each call carries a token that is good for that call alone.
+//!
+//! The keys are derived from `token_key`, so a login token opens nothing here and the other way
+//! round. A token names caller, callee, method and body; whoever reads one off the wire can only
+//! repeat the same call, for 30 s. Calls are exact, so a repeated one does no harm.
+
+use std::time::{Duration, SystemTime};
+
+use distlock_core::Result;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::{Claims, ISSUER, TokenKey, hex, jwt, jwt::Hs256, refused, same, seconds};
+
+const PURPOSE: &str = "distlock calls between nodes, version 1";
+/// How long a token is good, and how far the clocks of nodes may be apart.
+const GOOD_FOR: Duration = Duration::from_secs(30);
+/// The audience of the tokens of the version before, which name neither callee nor call and are
+/// signed with `token_key` itself.
+const BEFORE: &str = "distlock-peer";
+
+/// The keys for calls between nodes. Never shown.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerKey {
+    signs: Hs256,
+    also: Option<Hs256>,
+    before: TokenKey,
+}
+
+/// Who calls what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) from: &'a str,
+    pub(crate) to: &'a str,
+    /// The path of the method.
+    pub(crate) method: &'a str,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct CallClaims {
+    /// The calling node.
+    iss: String,
+    /// The node that is called.
+    aud: String,
+    /// The method.
+    sub: String,
+    /// SHA-256 of the request's body, in hexadecimal digits.
+    body: String,
+    iat: u64,
+    exp: u64,
+    jti: String,
+}
+
+/// The body that a token is good for.
+#[derive(Debug)]
+pub(crate) struct BodyHash(String);
+
+impl BodyHash {
+    pub(crate) fn is_of(&self, body: &[u8]) -> bool {
+        same(self.0.as_bytes(), sha256(body).as_bytes())
+    }
+}
+
+impl PeerKey {
+    pub(super) fn of(key: &TokenKey) -> Result<Self> {
+        Ok(Self {
+            signs: key.signs.derived(PURPOSE)?,
+            also: key
+                .also
+                .as_ref()
+                .map(|it| it.derived(PURPOSE))
+                .transpose()?,
+            before: key.clone(),
+        })
+    }
+
+    pub(crate) fn sign(&self, call: Call<'_>, body: &[u8], now: SystemTime) -> Result<String> {
+        let now = seconds(now);
+        self.signs.sign(&CallClaims {
+            iss: call.from.into(),
+            aud: call.to.into(),
+            sub: call.method.into(),
+            body: sha256(body),
+            iat: now,
+            exp: now + GOOD_FOR.as_secs(),
+            jti: Uuid::new_v4().to_string(),
+        })
+    }
+
+    /// Checks that a token is good for this method of this node, before anything of the body is
+    /// looked at.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied); the message says which
+    /// check failed.
+    pub(crate) fn check(
+        &self,
+        token: &str,
+        to: &str,
+        method: &str,
+        now: SystemTime,
+    ) -> Result<BodyHash> {
+        let keys = [&self.signs].into_iter().chain(&self.also);
+        let claims: CallClaims = jwt::read(token, keys).map_err(refused)?;
+        if claims.aud != to {
+            return Err(refused("it was issued for another node"));
+        }
+        if claims.sub != method {
+            return Err(refused("it was issued for another method"));
+        }
+        in_time(claims.iat, claims.exp, now)?;
+        Ok(BodyHash(claims.body))
+    }
+
+    /// As nodes of the version before sign: for no call in particular.
+    pub(crate) fn sign_as_before(&self, from: &str, now: SystemTime) -> Result<String> {
+        let now = seconds(now);
+        self.before.signs.sign(&Claims {
+            sub: from.into(),
+            iss: ISSUER.into(),
+            aud: BEFORE.into(),
+            iat: now,
+            exp: now + GOOD_FOR.as_secs(),
+            nbf: None,
+            jti: Uuid::new_v4().to_string(),
+            class: None,
+        })
+    }
+
+    /// Checks a token of a node of the version before.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(crate) fn check_as_before(&self, token: &str, now: SystemTime) -> Result<()> {
+        let claims: Claims = self.before.claims(token)?;
+        if claims.iss != ISSUER || claims.aud != BEFORE {
+            return Err(refused("it was issued for something else"));
+        }
+        in_time(claims.iat, claims.exp, now)
+    }
+}
+
+fn in_time(issued: u64, expires: u64, now: SystemTime) -> Result<()> {
+    let now = seconds(now);
+    if expires < now || issued.abs_diff(now) > GOOD_FOR.as_secs() {
+        return Err(refused(
+            "it was not issued within 30 s of now: is the clock of one of the two nodes wrong?",
+        ));
+    }
+    Ok(())
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::{Clock as _, SystemClock};
+    use serde_json::json;
+
+    use super::*;
+
+    const CALL: Call<'_> = Call {
+        from: "n2",
+        to: "n1",
+        method: "/distlock.v1.Peer/Kick",
+    };
+
+    fn key(byte: u8) -> TokenKey {
+        TokenKey::new(&[byte; 32]).unwrap()
+    }
+
+    fn now() -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn check(key: &PeerKey, token: &str, now: SystemTime) -> Result<BodyHash, String> {
+        let checked = key.check(token, CALL.to, CALL.method, now);
+        checked.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_token_is_good_for_its_call_alone() {
+        let key = key(7).peers().unwrap();
+        let token = key.sign(CALL, b"body", now()).unwrap();
+        let body = check(&key, &token, now()).unwrap();
+        assert!(body.is_of(b"body") && !body.is_of(b"bodY") && !body.is_of(b""));
+        let refusal = |to, method| key.check(&token, to, method, now()).unwrap_err();
+        assert!(refusal("n3", CALL.method).message().contains("node"));
+        let other = refusal(CALL.to, "/distlock.v1.Peer/Deliver");
+        assert!(other.message().contains("method"), "{other}");
+    }
+
+    #[test]
+    fn a_token_is_good_for_half_a_minute_by_either_clock() {
+        let key = key(7).peers().unwrap();
+        let seconds = Duration::from_secs;
+        for (age, good) in [(29, true), (32, false), (6 * 24 * 3600, false)] {
+            let then = now() - seconds(age);
+            let token = key.sign(CALL, b"", then).unwrap();
+            assert_eq!(check(&key, &token, now()).is_ok(), good, "{age} s old");
+            let before = key.sign_as_before("n2", then).unwrap();
+            assert_eq!(key.check_as_before(&before, now()).is_ok(), good);
+            // As the version before signed: for a minute.
+            let minute = json!({
+                "sub": "n2", "iss": ISSUER, "aud": BEFORE, "iat": seconds_of(then),
+                "exp": seconds_of(then) + 60, "nbf": seconds_of(then), "jti": "1",
+            });
+            let before = key.before.signs.sign(&minute).unwrap();
+            assert_eq!(key.check_as_before(&before, now()).is_ok(), good);
+            let ahead = key.sign(CALL, b"", now() + seconds(age)).unwrap();
+            assert_eq!(check(&key, &ahead, now()).is_ok(), good, "{age} s ahead");
+        }
+    }
+
+    fn seconds_of(time: SystemTime) -> u64 {
+        seconds(time)
+    }
+
+    #[test]
+    fn no_token_is_good_for_another_purpose() {
+        let logins = key(7);
+        let peers = logins.peers().unwrap();
+        let anna = distlock_kickout::Uid::new("anna").unwrap();
+        let login = super::super::mint(&logins, &anna, Duration::from_secs(60)).unwrap();
+        let call = peers.sign(CALL, b"", now()).unwrap();
+        let before = peers.sign_as_before("n2", now()).unwrap();
+        assert!(check(&peers, &login, now()).is_err());
+        assert!(check(&peers, &before, now()).is_err());
+        assert!(peers.check_as_before(&login, now()).is_err());
+        assert!(peers.check_as_before(&call, now()).is_err());
+        assert!(logins.verify(&call).is_err() && logins.verify(&before).is_err());
+    }
+
+    #[test]
+    fn while_the_key_changes_calls_of_either_are_taken() {
+        let (old, new) = (key(7), key(8));
+        let before = key(7).also(&[8; 32]).unwrap().peers().unwrap();
+        let after = key(8).also(&[7; 32]).unwrap().peers().unwrap();
+        for signs in [&old, &new] {
+            let signs = signs.peers().unwrap();
+            let call = signs.sign(CALL, b"", now()).unwrap();
+            let plain = signs.sign_as_before("n2", now()).unwrap();
+            for checks in [&before, &after] {
+                check(checks, &call, now()).unwrap();
+                checks.check_as_before(&plain, now()).unwrap();
+            }
+        }
+        let call = old.peers().unwrap().sign(CALL, b"", now()).unwrap();
+        let refusal = check(&new.peers().unwrap(), &call, now()).unwrap_err();
+        assert!(refusal.contains("signature"), "{refusal}");
+        let shown = format!("{before:?}");
+        assert!(!shown.contains('7') && shown.contains("***"), "{shown}");
+    }
+}
