@@ -28,8 +28,8 @@ pub(crate) use audit::Audit;
 
 use crate::{
     config::Secret,
-    front::line::{LineHandle, LineListener},
     health::health,
+    listen::{LineHandle, LineListener},
     page::{self, Page},
     sender::Sender,
 };
@@ -233,12 +233,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        front::{line::Places, stage},
-        inbox::RecordsInbox,
-        metering,
-        token::TokenKey,
-    };
+    use crate::{front::stage, inbox::RecordsInbox, listen::Places, metering, token::TokenKey};
 
     const LONG: Duration = Duration::from_secs(20);
 

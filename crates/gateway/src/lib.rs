@@ -52,6 +52,7 @@ mod config;
 mod front;
 mod health;
 mod inbox;
+mod listen;
 mod may_send;
 mod metering;
 mod node;

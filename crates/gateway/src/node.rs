@@ -11,12 +11,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     admin::{Admin, Audit, serve_admin},
     config::{GatewayConfig, invalid},
-    front::{
-        Front, Limits,
-        line::{LineListener, Places},
-        serve_tcp, serve_websocket,
-    },
+    front::{Front, Limits, serve_tcp, serve_websocket},
     inbox::{OfflineStore, RecordsInbox},
+    listen::{LineListener, Places},
     may_send::{MaySend, WebMaySend},
     metering,
     page::Page,

@@ -15,7 +15,7 @@ use distlock_kickout::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{Admin, Asked, Failed};
-use crate::front::line::LineHandle;
+use crate::listen::LineHandle;
 
 /// Entries kept per node.
 const KEPT: usize = 200;

@@ -11,10 +11,10 @@ use super::{
     FrameReader, FrameWriter, Front, Incoming,
     frames::{ErrorCode, Frame, Inbound, Outbound, Refused},
     greet::{EARLY, greet},
-    line::LineHandle,
     outbox::{Outbox, Urgent},
     send,
 };
+use crate::listen::LineHandle;
 
 /// Time for the last words of a connection to get on the wire before it is reset.
 const LAST_WORDS: Duration = Duration::from_millis(100);

@@ -3,7 +3,6 @@
 pub(crate) mod frames;
 mod greet;
 mod limits;
-pub(crate) mod line;
 mod machine;
 mod outbox;
 pub(crate) mod send;

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
     frames::{ErrorCode, Frame},
-    line::{Line, LineListener},
     machine,
 };
+use crate::listen::{Line, LineListener};
 
 const HEADER: usize = 4;
 const CHUNK: usize = 4096;

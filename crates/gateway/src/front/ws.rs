@@ -21,10 +21,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
     frames::{ErrorCode, Frame},
-    line::{LineHandle, LineListener},
     machine,
 };
-use crate::health::health;
+use crate::{
+    health::health,
+    listen::{LineHandle, LineListener},
+};
 
 /// What is read at a time. Frames are short, and the library fills a buffer of this size with zeroes before every read and
 /// keeps it for as long as the connection lasts: its own default, 128 KiB, is most of what an idle session weighs.

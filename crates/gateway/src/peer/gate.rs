@@ -12,7 +12,7 @@ use distlock_kickout::NodeId;
 use tonic::Status;
 
 use super::{CALLS, MAX_MESSAGE};
-use crate::{front::line::LineHandle, token::PeerKey};
+use crate::{listen::LineHandle, token::PeerKey};
 
 /// In front of each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;

@@ -11,7 +11,8 @@ use super::{
     v1::{self, messages_server::Messages, send_response},
 };
 use crate::{
-    front::{Outcome, line::LineHandle},
+    front::Outcome,
+    listen::LineHandle,
     sender::{NoRight, Sender},
 };
 

@@ -59,11 +59,9 @@ mod tests {
     use super::*;
     use crate::{
         config::Secret,
-        front::{
-            line::{LineListener, Places},
-            stage,
-        },
+        front::stage,
         inbox::RecordsInbox,
+        listen::{LineListener, Places},
         sender::Sender,
         token::{Call, TokenKey},
     };

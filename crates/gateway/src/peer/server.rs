@@ -26,7 +26,7 @@ use super::{
         kicked_to_wire,
     },
 };
-use crate::{front::line::LineListener, sender::Sender, token::PeerKey};
+use crate::{listen::LineListener, sender::Sender, token::PeerKey};
 
 /// As many calls as a node has under way to another one: 64 kicks and 64 deliveries.
 const STREAMS_PER_CONNECTION: u32 = 128;
