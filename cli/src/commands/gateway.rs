@@ -4,11 +4,11 @@ use std::{io::Read as _, time::Duration};
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, parser::ValueSource};
 use distlock::{Error, config::Config};
-use distlock_gateway::{Event, GatewayConfig, Uid, mint, mint_for_class};
+use distlock_gateway::{Certificates, Event, GatewayConfig, Uid, mint, mint_for_class};
 use distlock_kickout::Class;
 use serde_json::json;
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{
         broadcast::{self, error::RecvError},
         oneshot,
@@ -60,7 +60,7 @@ impl Gateway {
 ///
 /// Settings come from the [gateway] table of the configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden
 /// by flags. When it is ready it prints one JSON line on standard output with the addresses it is bound to. TERM and INT end
-/// it in an orderly way.
+/// it in an orderly way; HUP has certificates read again.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 struct Node {
@@ -133,6 +133,11 @@ impl Node {
                 "every connection is an open file, and fewer are allowed (ulimit -n)"
             );
         }
+        let has_certificates = config.tls_cert.is_some() || config.peer_tls_ca.is_some();
+        // Without certificates HUP ends the node, as it ends other programs.
+        let hangups = has_certificates
+            .then(|| signal(SignalKind::hangup()))
+            .transpose()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let parent = self.exit_with_stdin.then(stdin_ends);
@@ -181,13 +186,29 @@ impl Node {
             ));
         }
         let printer = self.events.then(|| print(events)).transpose()?;
-        gateway.run(shutdown).await?;
+        let certificates = gateway.certificates();
+        let reloads = hangups.map(|hangups| tokio::spawn(reload(certificates, hangups)));
+        let served = gateway.run(shutdown).await;
+        if let Some(reloads) = reloads {
+            reloads.abort();
+        }
+        served?;
         store.close().await;
         if let Some(printed) = printer {
             // Not for ever: perhaps nobody reads.
             drop(tokio::time::timeout(LAST_EVENTS, printed).await);
         }
         Ok(code::OK)
+    }
+}
+
+/// Reads the certificates again at each HUP.
+async fn reload(certificates: Certificates, mut hangups: Signal) {
+    while hangups.recv().await.is_some() {
+        match certificates.reload() {
+            Ok(()) => output::tell("certificates were read again"),
+            Err(error) => tracing::error!(%error, "certificates stay as they were"),
+        }
     }
 }
 
@@ -365,12 +386,20 @@ impl Args for Settings {
             .map(|(key, help)| {
                 let default = GatewayConfig::default_of(key);
                 let default = default.map(|default| format!(" [default: {default}]"));
-                Arg::new(*key)
+                let flag = Arg::new(*key)
                     .long(key.replace('_', "-"))
                     .env(variable(key))
                     .hide_env_values(true)
                     .value_name("VALUE")
-                    .help(format!("{help}{}", default.unwrap_or_default()))
+                    .help(format!("{help}{}", default.unwrap_or_default()));
+                if GatewayConfig::SWITCHES.contains(key) {
+                    return flag
+                        .value_name("true|false")
+                        .num_args(0..=1)
+                        .require_equals(true)
+                        .default_missing_value("true");
+                }
+                flag
             });
         command.args(flags)
     }

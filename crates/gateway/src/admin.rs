@@ -6,7 +6,7 @@ mod nodes;
 mod send;
 mod sessions;
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Json, Router,
@@ -29,7 +29,7 @@ pub(crate) use audit::Audit;
 use crate::{
     config::Secret,
     health::health,
-    listen::{LineHandle, LineListener},
+    listen::{LineHandle, LineListener, serve_http},
     page::{self, Page},
     sender::Sender,
 };
@@ -54,7 +54,7 @@ pub(crate) async fn serve_admin(
     page: Page,
     listener: LineListener,
     stop: CancellationToken,
-) -> io::Result<()> {
+) {
     let orders = TaskTracker::new();
     let guarded = Router::new()
         .route("/metrics", get(metrics))
@@ -85,13 +85,9 @@ pub(crate) async fn serve_admin(
                 "another method is needed here",
             )
         });
-    let service = routes.into_make_service_with_connect_info::<LineHandle>();
-    axum::serve(listener, service)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await?;
+    serve_http(listener, routes, stop).await;
     orders.close();
     orders.wait().await;
-    Ok(())
 }
 
 /// Carries an order out, and puts it on record, on its own: who gave it may not wait for the answer.
@@ -233,7 +229,13 @@ mod tests {
     };
 
     use super::*;
-    use crate::{front::stage, inbox::RecordsInbox, listen::Places, metering, token::TokenKey};
+    use crate::{
+        front::stage,
+        inbox::RecordsInbox,
+        listen::{Bounds, Places},
+        metering,
+        token::TokenKey,
+    };
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -280,7 +282,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (clock, limit) = (ManualClock::new(), Duration::from_secs(10));
         let shared = Arc::new(clock.clone());
-        let listener = LineListener::new(listener, Places::new(9, 1), shared, limit);
+        let places = Places::new(Bounds {
+            all: 9,
+            pending: 1,
+            all_per_address: 9,
+            pending_per_address: 9,
+        });
+        let listener = LineListener::new(listener, places, shared, limit);
         tokio::spawn(serve_admin(admin, sender, page, listener, stop.clone()));
 
         let mut friend = TcpStream::connect(address).await.unwrap();

@@ -63,10 +63,10 @@ mod sender;
 mod token;
 mod web;
 
-pub use config::{GatewayConfig, Secret};
+pub use config::{ClientAddress, GatewayConfig, PeerAuth, Secret};
 pub use distlock_kickout::{Event, Uid};
 pub use inbox::{OfflineStore, RecordsInbox};
 pub use may_send::{MaySend, Permission};
 pub use metering::install_metrics;
-pub use node::{Builder, Gateway, Ready, run};
+pub use node::{Builder, Certificates, Gateway, Ready, run};
 pub use token::{Claims, TokenKey, mint, mint_for_class};

@@ -10,10 +10,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{Admin, Audit, serve_admin},
-    config::{GatewayConfig, invalid},
+    config::{ClientAddress, GatewayConfig, invalid},
     front::{Front, Limits, serve_tcp, serve_websocket},
     inbox::{OfflineStore, RecordsInbox},
-    listen::{LineListener, Places},
+    listen::{Bounds, LineListener, Places, Side, Tls},
     may_send::{MaySend, WebMaySend},
     metering,
     page::Page,
@@ -25,9 +25,15 @@ use crate::{
 
 /// How often the metrics recorder tidies up.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// Connections of nodes at one time, and as many of administrators; those of them that have shown no token yet; and the time
-/// for showing one.
-const PEERS: (usize, usize, Duration) = (1024, 256, Duration::from_secs(10));
+/// Connections of nodes at one time, and as many of administrators.
+const PEERS: Bounds = Bounds {
+    all: 1024,
+    pending: 256,
+    all_per_address: 512,
+    pending_per_address: 64,
+};
+/// Time for showing a token over them.
+const PEERS_SHOW: Duration = Duration::from_secs(10);
 /// Time for the servers to finish what is under way, after the sessions have ended.
 const FINISH: Duration = Duration::from_secs(1);
 
@@ -61,6 +67,22 @@ pub struct Gateway {
     servers: JoinSet<Result<()>>,
     clock: Arc<dyn Clock>,
     grace: Duration,
+    tls: Arc<Tls>,
+}
+
+/// The certificates of a node, which go on changing while it runs. All clones are of one node.
+#[derive(Clone, Debug)]
+pub struct Certificates(Arc<Tls>);
+
+impl Certificates {
+    /// Reads the files of the configuration again. New connections use what is in them; those that
+    /// are open go on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`], naming the file; the node goes on with what it has.
+    pub fn reload(&self) -> Result<()> {
+        self.0.reload()
+    }
 }
 
 /// Starts a node, announces it, serves until `shutdown` and takes leave of everybody: [`Gateway::start`] and [`Gateway::run`].
@@ -131,13 +153,14 @@ impl Builder {
         let key = config.key()?;
         let metrics = metering::handle();
         metering::show();
-        let front = bind("listen", &config.listen).await?;
+        let tls = Arc::new(Tls::read(config.tls_files()?)?);
+        let front = bind(&config, "listen", &config.listen).await?;
         let tcp = match &config.tcp_listen {
-            Some(address) => Some(bind("tcp_listen", address).await?),
+            Some(address) => Some(bind(&config, "tcp_listen", address).await?),
             None => None,
         };
-        let peer = bind("peer_listen", &config.peer_listen).await?;
-        let admin = bind("admin_listen", &config.admin_listen).await?;
+        let peer = bind(&config, "peer_listen", &config.peer_listen).await?;
+        let admin = bind(&config, "admin_listen", &config.admin_listen).await?;
         config.check_admin(admin.1)?;
         let node = NodeId::new(&config.node)?;
         let clock = store.locker().clock();
@@ -147,7 +170,8 @@ impl Builder {
             key.peers()?,
             timers.peer_deadline,
             Arc::clone(&clock),
-        );
+        )
+        .secured(Arc::clone(&tls));
         let advertise = match &config.peer_advertise {
             Some(address) => address.clone(),
             None => {
@@ -195,8 +219,15 @@ impl Builder {
             max_frame: config.max_frame,
             connections: connections.clone(),
             cut: cut.clone(),
+            forwarded: config.client_address == ClientAddress::ForwardedFor,
         };
-        let places = Places::new(config.max_connections, config.max_pending);
+        let places = Places::new(Bounds {
+            all: config.max_connections,
+            pending: config.max_pending,
+            all_per_address: config.max_per_address,
+            pending_per_address: config.max_pending_per_address,
+        });
+        let proxied = config.client_address == ClientAddress::ProxyProtocol;
         let lines = |listener| {
             let slowest = config.profile_timeout
                 + config.lock_wait
@@ -206,15 +237,13 @@ impl Builder {
             // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
             LineListener::new(listener, places.clone(), Arc::clone(&clock), limit)
                 .more_once_opened(limit * 2 + slowest)
+                .secured(Arc::clone(&tls), Side::Clients)
+                .proxied(proxied)
         };
-        let peer_lines = |listener| {
-            let (all, pending, limit) = PEERS;
-            LineListener::new(
-                listener,
-                Places::new(all, pending),
-                Arc::clone(&clock),
-                limit,
-            )
+        let guarded_lines = |listener, side| {
+            let places = Places::new(PEERS);
+            LineListener::new(listener, places, Arc::clone(&clock), PEERS_SHOW)
+                .secured(Arc::clone(&tls), side)
         };
         let ready = Ready {
             event: "ready",
@@ -233,7 +262,7 @@ impl Builder {
             kick.clone(),
             key.peers()?,
             sender.clone(),
-            peer_lines(peer.0),
+            guarded_lines(peer.0, Side::Peers),
             stop.child_token(),
         );
         servers.spawn(async move { serving.await.map_err(|error| broke("peer_listen", error)) });
@@ -254,12 +283,18 @@ impl Builder {
             admin_state,
             sender,
             page,
-            peer_lines(admin.0),
+            guarded_lines(admin.0, Side::Clients),
             stop.child_token(),
         );
-        servers.spawn(async move { serving.await.map_err(|error| broke("admin_listen", error)) });
+        servers.spawn(async move {
+            serving.await;
+            Ok(())
+        });
         let serving = serve_websocket(shared.clone(), lines(front.0), stop.child_token());
-        servers.spawn(async move { serving.await.map_err(|error| broke("listen", error)) });
+        servers.spawn(async move {
+            serving.await;
+            Ok(())
+        });
         if let Some((listener, _)) = tcp {
             let serving = serve_tcp(shared, lines(listener), stop.child_token());
             servers.spawn(async move {
@@ -286,6 +321,7 @@ impl Builder {
             servers,
             clock,
             grace: config.grace,
+            tls,
         })
     }
 }
@@ -324,6 +360,12 @@ impl Gateway {
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.kick.events()
+    }
+
+    /// Its certificates, to be read again when the files have changed.
+    #[must_use]
+    pub fn certificates(&self) -> Certificates {
+        Certificates(Arc::clone(&self.tls))
     }
 
     /// The flow inside.
@@ -386,15 +428,21 @@ fn one_of<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Option<T>> {
     }
 }
 
-async fn bind(key: &str, address: &str) -> Result<(TcpListener, SocketAddr)> {
+async fn bind(
+    config: &GatewayConfig,
+    key: &str,
+    address: &str,
+) -> Result<(TcpListener, SocketAddr)> {
     let bound = async {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         std::io::Result::Ok((listener, address))
     };
-    bound.await.map_err(|error| {
+    let bound = bound.await.map_err(|error| {
         invalid(key, &format!("is \"{address}\", which cannot be bound")).caused_by(error)
-    })
+    })?;
+    config.check_listen(key, bound.1)?;
+    Ok(bound)
 }
 
 fn broke(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -9,9 +9,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-/// Certificates in a folder of their own, which is removed when this is dropped. `server` is 127.0.0.1 and `localhost`.
+/// Certificates in a folder of their own, which is removed when this is dropped. All are for 127.0.0.1 and
+/// `localhost`.
 ///
-/// The files are `ca.crt`, `server.crt`, `server.key`, `client.crt` and `client.key`, all PEM.
+/// The files are `ca.crt`, and `.crt` and `.key` of `server`, of `client`, and of `node`, which is
+/// both; all PEM.
 #[derive(Debug)]
 pub struct Pki(TempDir);
 
@@ -26,7 +28,11 @@ impl Pki {
         pki.openssl(&format!(
             "{request} -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.crt"
         ))?;
-        for (name, use_of_key) in [("server", "serverAuth"), ("client", "clientAuth")] {
+        for (name, use_of_key) in [
+            ("server", "serverAuth"),
+            ("client", "clientAuth"),
+            ("node", "serverAuth,clientAuth"),
+        ] {
             fs::write(
                 pki.path("extensions"),
                 format!(

@@ -183,7 +183,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
         let from = parts.extensions.get::<ConnectInfo<LineHandle>>();
         Ok(Self {
             name,
-            from: from.map_or_else(String::new, |from| from.0.peer.to_string()),
+            from: from.map_or_else(String::new, |from| from.0.peer().to_string()),
         })
     }
 }

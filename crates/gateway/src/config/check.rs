@@ -56,7 +56,18 @@ impl GatewayConfig {
                 address(key, value)?;
             }
         }
+        self.tls_files()?;
         // Names are looked up when they are bound, and looked at then.
+        for (key, address) in [
+            ("listen", Some(&self.listen)),
+            ("tcp_listen", self.tcp_listen.as_ref()),
+            ("peer_listen", Some(&self.peer_listen)),
+            ("admin_listen", Some(&self.admin_listen)),
+        ] {
+            if let Some(address) = address.and_then(|it| it.parse().ok()) {
+                self.check_listen(key, address)?;
+            }
+        }
         if let Ok(address) = self.admin_listen.parse() {
             self.check_admin(address)?;
         }
@@ -117,6 +128,13 @@ impl GatewayConfig {
             ("max_frame", self.max_frame, 512, 65_535),
             ("max_connections", self.max_connections, 1, 1_000_000),
             ("max_pending", self.max_pending, 1, 1_000_000),
+            ("max_per_address", self.max_per_address, 1, 1_000_000),
+            (
+                "max_pending_per_address",
+                self.max_pending_per_address,
+                1,
+                1_000_000,
+            ),
             ("login_rate", self.login_rate, 0, 100_000),
             ("login_burst", self.login_burst, 1, 1_000_000),
             ("max_logins", self.max_logins, 1, 1_000_000),

@@ -19,6 +19,34 @@ impl GatewayConfig {
         ("peer_listen", "address for other nodes (gRPC)"),
         ("peer_advertise", "address that other nodes are told"),
         ("admin_listen", "address of the admin HTTP"),
+        (
+            "tls_cert",
+            "certificate chain (PEM file): clients and administrators come by TLS",
+        ),
+        ("tls_key", "private key of tls_cert (PEM file)"),
+        (
+            "peer_tls_ca",
+            "CA certificates (PEM file): nodes call one another by TLS",
+        ),
+        (
+            "peer_tls_cert",
+            "certificate chain for other nodes (PEM file; tls_cert unless set)",
+        ),
+        ("peer_tls_key", "private key of peer_tls_cert (PEM file)"),
+        (
+            "peer_tls_auth",
+            "what a node must show beside a certificate's check: token, or mutual for its own \
+             certificate as well",
+        ),
+        (
+            "peer_tls_name",
+            "name in the certificates of other nodes (the host of their address unless set)",
+        ),
+        ("insecure_listen", "listen beyond loopback without TLS"),
+        (
+            "client_address",
+            "where a client's address comes from: connection, proxy_protocol or forwarded_for",
+        ),
         ("admin_token", "bearer token of the admin HTTP"),
         (
             "send_token",
@@ -67,6 +95,14 @@ impl GatewayConfig {
             "most connections at one time that have not logged in yet",
         ),
         (
+            "max_per_address",
+            "most connections of one address at one time",
+        ),
+        (
+            "max_pending_per_address",
+            "most connections of one address that have not logged in yet",
+        ),
+        (
             "login_rate",
             "logins of one account per second and node, in the long run; 0 = no bound",
         ),
@@ -105,6 +141,9 @@ impl GatewayConfig {
         ("may_send_timeout", "longest wait for its answer"),
     ];
 
+    /// The keys that are either true or false, and whose flag needs no value.
+    pub const SWITCHES: &'static [&'static str] = &["insecure_listen"];
+
     /// Sets one key from text, as a flag or an environment variable gives it.
     ///
     /// # Errors
@@ -118,6 +157,15 @@ impl GatewayConfig {
             "peer_listen" => self.peer_listen = text(),
             "peer_advertise" => self.peer_advertise = Some(text()),
             "admin_listen" => self.admin_listen = text(),
+            "tls_cert" => self.tls_cert = Some(text()),
+            "tls_key" => self.tls_key = Some(text()),
+            "peer_tls_ca" => self.peer_tls_ca = Some(text()),
+            "peer_tls_cert" => self.peer_tls_cert = Some(text()),
+            "peer_tls_key" => self.peer_tls_key = Some(text()),
+            "peer_tls_auth" => self.peer_tls_auth = choice(key, value)?,
+            "peer_tls_name" => self.peer_tls_name = Some(text()),
+            "insecure_listen" => self.insecure_listen = yes_or_no(key, value)?,
+            "client_address" => self.client_address = choice(key, value)?,
             "admin_token" => self.admin_token = Some(Secret::new(value)),
             "send_token" => self.send_token = Some(Secret::new(value)),
             "policy" => {
@@ -165,6 +213,8 @@ impl GatewayConfig {
             "listen" => Some(config.listen),
             "peer_listen" => Some(config.peer_listen),
             "admin_listen" => Some(config.admin_listen),
+            "peer_tls_auth" => Some("token".into()),
+            "client_address" => Some("connection".into()),
             "policy" => Some(config.policy.to_string()),
             "on_exceed" => Some("evict_oldest".into()),
             "classes" => Some(config.classes),
@@ -179,6 +229,8 @@ impl GatewayConfig {
             "max_frame" => &mut self.max_frame,
             "max_connections" => &mut self.max_connections,
             "max_pending" => &mut self.max_pending,
+            "max_per_address" => &mut self.max_per_address,
+            "max_pending_per_address" => &mut self.max_pending_per_address,
             "login_rate" => &mut self.login_rate,
             "login_burst" => &mut self.login_burst,
             "max_logins" => &mut self.max_logins,
@@ -210,6 +262,12 @@ impl GatewayConfig {
 fn choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
     let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(value);
     T::deserialize(deserializer).map_err(|error| invalid(key, &format!("is not valid: {error}")))
+}
+
+fn yes_or_no(key: &str, value: &str) -> Result<bool> {
+    value
+        .parse()
+        .map_err(|_| invalid(key, &format!("is \"{value}\": true or false is needed")))
 }
 
 /// A choice as it is written.

@@ -2,6 +2,7 @@
 
 mod check;
 mod keys;
+mod listen;
 mod secret;
 mod service;
 
@@ -14,6 +15,8 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use crate::token::TokenKey;
 
 pub(crate) use check::invalid;
+pub(crate) use listen::TlsFiles;
+pub use listen::{ClientAddress, PeerAuth};
 pub use secret::Secret;
 pub(crate) use service::ServiceSettings;
 
@@ -37,6 +40,25 @@ pub struct GatewayConfig {
     pub peer_advertise: Option<String>,
     /// Where the admin HTTP listens.
     pub admin_listen: String,
+    /// Certificate chain (PEM file) towards clients and administrators; they come without TLS unless
+    /// it is set.
+    pub tls_cert: Option<String>,
+    /// The private key of `tls_cert` (PEM file).
+    pub tls_key: Option<String>,
+    /// The certificates (PEM file) by which nodes check one another's. Turns on TLS between nodes.
+    pub peer_tls_ca: Option<String>,
+    /// Certificate chain (PEM file) towards other nodes; `tls_cert` unless set.
+    pub peer_tls_cert: Option<String>,
+    /// The private key of `peer_tls_cert` (PEM file).
+    pub peer_tls_key: Option<String>,
+    /// Whether who connects to `peer_listen` has to show a certificate, too.
+    pub peer_tls_auth: PeerAuth,
+    /// The name in the certificates of other nodes; the host of their address unless set.
+    pub peer_tls_name: Option<String>,
+    /// Listen beyond loopback without TLS.
+    pub insecure_listen: bool,
+    /// Where the address of a client comes from.
+    pub client_address: ClientAddress,
     /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address.
     pub admin_token: Option<Secret>,
     /// The bearer token of servers that send messages by `POST /v1/send`, which nobody may unless
@@ -87,6 +109,10 @@ pub struct GatewayConfig {
     pub max_connections: usize,
     /// Most connections at one time that have not logged in yet; more are refused.
     pub max_pending: usize,
+    /// Most connections of one address (of IPv6, of one /64 network) at one time.
+    pub max_per_address: usize,
+    /// Most connections of one address at one time that have not logged in yet.
+    pub max_pending_per_address: usize,
     /// Logins of one account per second on this node, in the long run; 0 = no bound.
     pub login_rate: usize,
     /// Logins of one account on this node at once, after a quiet time.
@@ -129,6 +155,15 @@ impl Default for GatewayConfig {
             peer_listen: "127.0.0.1:7431".into(),
             peer_advertise: None,
             admin_listen: "127.0.0.1:7432".into(),
+            tls_cert: None,
+            tls_key: None,
+            peer_tls_ca: None,
+            peer_tls_cert: None,
+            peer_tls_key: None,
+            peer_tls_auth: PeerAuth::Token,
+            peer_tls_name: None,
+            insecure_listen: false,
+            client_address: ClientAddress::Connection,
             admin_token: None,
             send_token: None,
             policy: PolicyName::Single,
@@ -149,6 +184,8 @@ impl Default for GatewayConfig {
             max_frame: 65_535,
             max_connections: 10_000,
             max_pending: 4096,
+            max_per_address: 10_000,
+            max_pending_per_address: 1024,
             login_rate: 20,
             login_burst: 200,
             max_logins: 4096,

@@ -45,6 +45,8 @@ pub(crate) struct Front {
     pub(crate) connections: TaskTracker,
     /// Ends every connection at once.
     pub(crate) cut: CancellationToken,
+    /// A proxy says in `X-Forwarded-For` whose WebSocket it passes on.
+    pub(crate) forwarded: bool,
 }
 
 /// What came from a client.

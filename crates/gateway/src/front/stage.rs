@@ -67,6 +67,7 @@ pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
         max_frame: 65_535,
         connections: TaskTracker::new(),
         cut: CancellationToken::new(),
+        forwarded: false,
     }
 }
 

@@ -19,13 +19,13 @@ const CHUNK: usize = 4096;
 /// Serves raw TCP clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
 pub(crate) async fn serve_tcp(front: Front, mut listener: LineListener, stop: CancellationToken) {
     loop {
-        let (line, peer) = tokio::select! {
+        let line = tokio::select! {
             biased;
             () = stop.cancelled() => return,
             accepted = listener.next() => accepted,
         };
-        tracing::debug!(%peer, "a client connected by TCP");
-        let handle = line.handle(peer);
+        let handle = line.handle();
+        tracing::debug!(peer = %handle.peer(), "a client connected by TCP");
         let (reader, writer) = tokio::io::split(line);
         let reader = TcpReader {
             half: reader,

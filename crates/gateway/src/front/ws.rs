@@ -1,6 +1,6 @@
 //! The WebSocket front: `/ws`, one JSON object per text frame.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::IpAddr};
 
 use async_trait::async_trait;
 use axum::{
@@ -9,7 +9,8 @@ use axum::{
         ConnectInfo, State, WebSocketUpgrade,
         ws::{CloseFrame, Message, WebSocket},
     },
-    response::Response,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
     routing::get,
 };
 use futures_util::{
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::{
     health::health,
-    listen::{LineHandle, LineListener},
+    listen::{LineHandle, LineListener, serve_http},
 };
 
 /// What is read at a time. Frames are short, and the library fills a buffer of this size with zeroes before every read and
@@ -38,29 +39,29 @@ const READ_BUFFER: usize = 2048;
 const WRITE_BUFFER: usize = 256 * 1024;
 
 /// Serves WebSocket clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
-pub(crate) async fn serve_websocket(
-    front: Front,
-    listener: LineListener,
-    stop: CancellationToken,
-) -> io::Result<()> {
+pub(crate) async fn serve_websocket(front: Front, listener: LineListener, stop: CancellationToken) {
     let routes = Router::new()
         .route("/ws", get(upgrade))
         .route(
             "/healthz",
             get(async |State(front): State<Front>| health(&front.kick)),
         )
-        .with_state(front)
-        .into_make_service_with_connect_info::<LineHandle>();
-    axum::serve(listener, routes)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+        .with_state(front);
+    serve_http(listener, routes, stop).await;
 }
 
 async fn upgrade(
     State(front): State<Front>,
     ConnectInfo(line): ConnectInfo<LineHandle>,
+    headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
+    if front.forwarded
+        && let Some(source) = forwarded_for(&headers)
+        && !line.comes_from((source, 0).into())
+    {
+        return StatusCode::TOO_MANY_REQUESTS.into_response();
+    }
     let connections = front.connections.clone();
     upgrade
         .max_message_size(front.max_frame)
@@ -70,9 +71,16 @@ async fn upgrade(
         .on_upgrade(move |socket| connections.track_future(converse(front, socket, line)))
 }
 
+/// The last entry is what the proxy before this node saw itself; those in front of it are the
+/// client's word.
+fn forwarded_for(headers: &HeaderMap) -> Option<IpAddr> {
+    let last = headers.get_all("x-forwarded-for").iter().next_back()?;
+    let last = last.to_str().ok()?.rsplit(',').next()?.trim();
+    last.trim_matches(['[', ']']).parse().ok()
+}
+
 async fn converse(front: Front, socket: WebSocket, line: LineHandle) {
-    let peer: SocketAddr = line.peer;
-    tracing::debug!(%peer, "a client connected by WebSocket");
+    tracing::debug!(peer = %line.peer(), "a client connected by WebSocket");
     let (writer, reader) = socket.split();
     let reader = WsReader {
         stream: reader,

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -13,37 +13,19 @@ use std::{
 };
 
 use distlock_core::{Clock, Sleep};
+use rustls::ServerConfig;
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::OwnedSemaphorePermit,
 };
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use super::{Places, Side, Tls, places::AddressPlace, proxy};
 
 /// Pause after an accept that failed for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// The places for connections on all fronts of a node.
-#[derive(Clone, Debug)]
-pub(crate) struct Places {
-    all: Arc<Semaphore>,
-    /// Those that have not logged in yet: a crowd of strangers leaves room for whoever is in.
-    pending: Arc<Semaphore>,
-}
-
-impl Places {
-    pub(crate) fn new(all: usize, pending: usize) -> Self {
-        Self {
-            all: Arc::new(Semaphore::new(all)),
-            pending: Arc::new(Semaphore::new(pending)),
-        }
-    }
-
-    fn take(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        let pending = Arc::clone(&self.pending).try_acquire_owned().ok()?;
-        let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some((place, pending))
-    }
-}
 
 /// Accepts connections up to a number.
 #[derive(Debug)]
@@ -53,19 +35,38 @@ pub(crate) struct LineListener {
     clock: Arc<dyn Clock>,
     login_timeout: Duration,
     once_opened: Duration,
+    tls: Option<(Arc<Tls>, Side)>,
+    /// A header of the PROXY protocol comes first.
+    proxied: bool,
 }
 
 /// A connection. Until somebody logs in over it, waiting for the client fails after the time for that is over, whether for
 /// something to read or for room to write: a client that says nothing, or says it a byte a minute, or does not read what it is
 /// answered, holds no place for ever.
 pub(crate) struct Line {
-    stream: TcpStream,
-    peer: SocketAddr,
+    link: Link,
     end: Arc<End>,
     deadline: Deadline,
     clock: Arc<dyn Clock>,
     once_opened: Duration,
-    _place: OwnedSemaphorePermit,
+}
+
+/// What carries the bytes.
+enum Link {
+    /// The header of the PROXY protocol, then the handshake of TLS.
+    Opening(Opening),
+    Open(Open),
+    Broken(io::Error),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
+type Opening = Pin<Box<dyn Future<Output = io::Result<Open>> + Send>>;
+
+enum Open {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// The time to log in.
@@ -82,15 +83,23 @@ enum Deadline {
 #[derive(Clone, Debug)]
 pub(crate) struct LineHandle {
     end: Arc<End>,
-    pub(crate) peer: SocketAddr,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct End {
+    /// Who connected here: a client, or a proxy.
+    accepted: SocketAddr,
+    /// Whose connection a proxy passes on.
+    source: OnceLock<SocketAddr>,
     opened: AtomicBool,
     logged_in: AtomicBool,
+    places: Places,
+    /// Given back when somebody logs in.
     pending: Mutex<Option<OwnedSemaphorePermit>>,
+    /// Those of its address, the first for as long as it lasts.
+    of_address: Mutex<(Option<AddressPlace>, Option<AddressPlace>)>,
     abort: AtomicBool,
+    _place: OwnedSemaphorePermit,
 }
 
 impl LineListener {
@@ -106,7 +115,21 @@ impl LineListener {
             clock,
             login_timeout,
             once_opened: Duration::ZERO,
+            tls: None,
+            proxied: false,
         }
+    }
+
+    /// With TLS, where this side of the node has a certificate.
+    pub(crate) fn secured(mut self, tls: Arc<Tls>, side: Side) -> Self {
+        self.tls = Some((tls, side));
+        self
+    }
+
+    /// Behind a proxy that says by the PROXY protocol whose connection it passes on.
+    pub(crate) const fn proxied(mut self, proxied: bool) -> Self {
+        self.proxied = proxied;
+        self
     }
 
     /// Gives a connection that speaks the protocol of its front, which for a WebSocket begins with the upgrade, so much more
@@ -119,7 +142,7 @@ impl LineListener {
     /// The next connection that has a place.
     ///
     /// Cancel safety: safe.
-    pub(crate) async fn next(&mut self) -> (Line, SocketAddr) {
+    pub(crate) async fn next(&mut self) -> Line {
         loop {
             let (stream, peer) = match self.tcp.accept().await {
                 Ok(accepted) => accepted,
@@ -129,48 +152,105 @@ impl LineListener {
                     continue;
                 }
             };
-            let Some((place, pending)) = self.places.take() else {
+            let Some(end) = self.admit(peer) else {
                 metrics::counter!("distlock_connections_refused_total").increment(1);
                 let _ = stream.set_zero_linger();
                 continue;
             };
             // Frames are small and each is wanted at once.
             let _ = stream.set_nodelay(true);
-            let line = Line {
-                stream,
-                peer,
-                end: Arc::new(End {
-                    pending: Mutex::new(Some(pending)),
-                    ..End::default()
-                }),
+            return Line {
+                link: self.link(stream, &end),
+                end,
                 deadline: Deadline::Opens(self.clock.sleep(self.login_timeout)),
                 clock: Arc::clone(&self.clock),
                 once_opened: self.once_opened,
-                _place: place,
             };
-            return (line, peer);
+        }
+    }
+
+    fn admit(&self, peer: SocketAddr) -> Option<Arc<End>> {
+        let (place, pending) = self.places.take()?;
+        let end = End {
+            accepted: peer,
+            source: OnceLock::new(),
+            opened: AtomicBool::default(),
+            logged_in: AtomicBool::default(),
+            places: self.places.clone(),
+            pending: Mutex::new(Some(pending)),
+            of_address: Mutex::default(),
+            abort: AtomicBool::default(),
+            _place: place,
+        };
+        // That of a proxy is everybody's address.
+        (self.proxied || end.takes_places_of(peer)).then(|| Arc::new(end))
+    }
+
+    fn link(&self, stream: TcpStream, end: &Arc<End>) -> Link {
+        let tls = self.tls.as_ref().and_then(|(tls, side)| tls.server(*side));
+        if tls.is_none() && !self.proxied {
+            return Link::Open(Open::Plain(stream));
+        }
+        // One that is given up before it is open leaves nothing behind on this side's port.
+        let _ = stream.set_zero_linger();
+        let proxied = self.proxied.then(|| Arc::clone(end));
+        Link::Opening(Box::pin(open(stream, proxied, tls)))
+    }
+}
+
+async fn open(
+    mut stream: TcpStream,
+    proxied: Option<Arc<End>>,
+    tls: Option<Arc<ServerConfig>>,
+) -> io::Result<Open> {
+    if let Some(end) = proxied {
+        let source = proxy::source(&mut stream).await;
+        let source = source.inspect_err(|error| {
+            tracing::warn!(%error, proxy = %end.accepted, "a connection was refused");
+        })?;
+        // The health checks of a proxy count for its own address.
+        if !end.comes_from(source.unwrap_or(end.accepted)) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+    }
+    let open = match tls {
+        Some(config) => Open::Tls(Box::new(TlsAcceptor::from(config).accept(stream).await?)),
+        None => Open::Plain(stream),
+    };
+    let _ = SockRef::from(open.tcp()).set_linger(None);
+    Ok(open)
+}
+
+impl Open {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
         }
     }
 }
 
-impl axum::serve::Listener for LineListener {
-    type Io = Line;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Line, SocketAddr) {
-        self.next().await
+impl End {
+    fn takes_places_of(&self, address: SocketAddr) -> bool {
+        let Some((place, pending)) = self.places.take_for(address.ip()) else {
+            return false;
+        };
+        let mut places = self
+            .of_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *places = (Some(place), Some(pending));
+        true
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp.local_addr()
-    }
-}
-
-impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, LineListener>>
-    for LineHandle
-{
-    fn connect_info(stream: axum::serve::IncomingStream<'_, LineListener>) -> Self {
-        stream.io().handle(*stream.remote_addr())
+    /// A proxy said whose connection it passes on. `false` = that address has too many.
+    fn comes_from(&self, source: SocketAddr) -> bool {
+        if !self.takes_places_of(source) {
+            metrics::counter!("distlock_connections_refused_total").increment(1);
+            return false;
+        }
+        let _ = self.source.set(source);
+        true
     }
 }
 
@@ -178,16 +258,36 @@ impl tonic::transport::server::Connected for Line {
     type ConnectInfo = LineHandle;
 
     fn connect_info(&self) -> LineHandle {
-        self.handle(self.peer)
+        self.handle()
     }
 }
 
 impl Line {
-    pub(crate) fn handle(&self, peer: SocketAddr) -> LineHandle {
+    pub(crate) fn handle(&self) -> LineHandle {
         LineHandle {
             end: Arc::clone(&self.end),
-            peer,
         }
+    }
+
+    /// Does something once the link is open. Both halves may wait for that only while one task has
+    /// them: whoever waits last is the one that is woken.
+    fn poll<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        does: impl FnOnce(Pin<&mut (dyn Stream + 'static)>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Link::Opening(opening) = &mut self.link
+            && let Poll::Ready(opened) = opening.as_mut().poll(context)
+        {
+            self.link = opened.map_or_else(Link::Broken, Link::Open);
+        }
+        let answer = match &mut self.link {
+            Link::Open(Open::Plain(stream)) => does(Pin::new(stream), context),
+            Link::Open(Open::Tls(stream)) => does(Pin::new(stream), context),
+            Link::Opening(_) => Poll::Pending,
+            Link::Broken(why) => Poll::Ready(Err(io::Error::new(why.kind(), why.to_string()))),
+        };
+        self.in_time(context, answer)
     }
 
     /// An answer of the stream's, unless it is to wait and the time to log in is over.
@@ -222,6 +322,17 @@ impl Line {
 }
 
 impl LineHandle {
+    /// Whose connection it is.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        *self.end.source.get().unwrap_or(&self.end.accepted)
+    }
+
+    /// A proxy said, in the head of a request, whose connection it passes on. `false` = that address
+    /// has too many.
+    pub(crate) fn comes_from(&self, source: SocketAddr) -> bool {
+        self.end.comes_from(source)
+    }
+
     /// The connection speaks its front's protocol.
     pub(crate) fn opened(&self) {
         self.end.opened.store(true, Ordering::Release);
@@ -236,6 +347,8 @@ impl LineHandle {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         drop(pending.take());
+        let places = self.end.of_address.lock();
+        drop(places.unwrap_or_else(PoisonError::into_inner).1.take());
     }
 
     /// Ends the connection by a reset when it is dropped: nothing of it lingers on this side's port. Whatever is to reach the
@@ -247,8 +360,10 @@ impl LineHandle {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        if self.end.abort.load(Ordering::Acquire) {
-            let _ = self.stream.set_zero_linger();
+        if let Link::Open(open) = &self.link
+            && self.end.abort.load(Ordering::Acquire)
+        {
+            let _ = open.tcp().set_zero_linger();
         }
     }
 }
@@ -259,8 +374,7 @@ impl AsyncRead for Line {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let answer = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.in_time(context, answer)
+        self.poll(context, |open, context| open.poll_read(context, buffer))
     }
 }
 
@@ -270,17 +384,18 @@ impl AsyncWrite for Line {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let answer = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.in_time(context, answer)
+        self.poll(context, |open, context| open.poll_write(context, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let answer = Pin::new(&mut self.stream).poll_flush(context);
-        self.in_time(context, answer)
+        self.poll(context, AsyncWrite::poll_flush)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let answer = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.in_time(context, answer)
+        // Before it is open, nothing was said that would have to arrive.
+        if !matches!(self.link, Link::Open(_)) {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll(context, AsyncWrite::poll_shutdown)
     }
 }

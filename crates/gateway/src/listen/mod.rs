@@ -1,5 +1,12 @@
-//! What every listener of a node shares: its connections, their number, and how they end.
+//! What every listener of a node shares: its connections, their number, TLS, and how they end.
 
+mod http;
 mod line;
+mod places;
+mod proxy;
+mod tls;
 
-pub(crate) use line::{Line, LineHandle, LineListener, Places};
+pub(crate) use http::serve_http;
+pub(crate) use line::{Line, LineHandle, LineListener};
+pub(crate) use places::{Bounds, Places};
+pub(crate) use tls::{Side, Tls};

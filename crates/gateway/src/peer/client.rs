@@ -2,29 +2,39 @@
 
 use std::{
     collections::HashMap,
+    io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use axum::http::Uri;
 use distlock_core::{Clock, Moment};
 use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
 };
+use hyper_util::rt::TokioIo;
 use prost::Message;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::{
     Code, Request, Response, Status,
     metadata::{Ascii, MetadataMap, MetadataValue},
     transport::{Channel, Endpoint},
 };
+use tower::{Service, service_fn};
 
 use super::{
     CALLS, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
     v1::{self, peer_client::PeerClient},
     wire::{delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire},
 };
-use crate::token::{Call, PeerKey};
+use crate::{
+    listen::Tls,
+    token::{Call, PeerKey},
+};
 
 /// Beyond the flow's own deadlines: a connection that hangs must not collect calls for ever.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -42,6 +52,7 @@ pub(crate) struct GrpcPeers {
     key: PeerKey,
     connect: Duration,
     clock: Arc<dyn Clock>,
+    tls: Option<Arc<Tls>>,
     channels: Mutex<HashMap<NodeId, Open>>,
 }
 
@@ -66,8 +77,15 @@ impl GrpcPeers {
             key,
             connect,
             clock,
+            tls: None,
             channels: Mutex::default(),
         }
+    }
+
+    /// Calls by TLS, where this node has what it takes.
+    pub(crate) fn secured(mut self, tls: Arc<Tls>) -> Self {
+        self.tls = Some(tls);
+        self
     }
 
     /// A client of the node, and whether it is of the version before.
@@ -114,14 +132,19 @@ impl GrpcPeers {
     fn channel(&self, addr: &str) -> Result<Channel, PeerError> {
         let endpoint = Endpoint::from_shared(format!("http://{addr}"))
             .map_err(|error| PeerError::NotSent(format!("address \"{addr}\": {error}")))?;
-        Ok(endpoint
+        let endpoint = endpoint
             .connect_timeout(self.connect)
             .timeout(CALL_LIMIT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-            .keep_alive_while_idle(true)
-            .connect_lazy())
+            .keep_alive_while_idle(true);
+        Ok(match &self.tls {
+            Some(tls) if tls.peers().is_some() => {
+                endpoint.connect_with_connector_lazy(secured(Arc::clone(tls), addr.to_owned()))
+            }
+            _ => endpoint.connect_lazy(),
+        })
     }
 
     /// A request with the token that is good for it.
@@ -182,6 +205,34 @@ impl GrpcPeers {
             .map(Response::into_inner)
             .map_err(|status| not_answered(&status))
     }
+}
+
+/// Connects to a node by TLS, each time with the certificates of that moment.
+fn secured(
+    tls: Arc<Tls>,
+    addr: String,
+) -> impl Service<
+    Uri,
+    Response = TokioIo<TlsStream<TcpStream>>,
+    Error = io::Error,
+    Future: Send + 'static,
+> + Send
++ 'static {
+    service_fn(move |_| {
+        let (tls, addr) = (Arc::clone(&tls), addr.clone());
+        async move {
+            let Some((config, name)) = tls.peers() else {
+                return Err(io::Error::other("there is no certificate any more"));
+            };
+            let host = addr.rsplit_once(':').map_or(&*addr, |(host, _)| host);
+            let name = name.unwrap_or(host.trim_matches(['[', ']'])).to_owned();
+            let name = ServerName::try_from(name).map_err(io::Error::other)?;
+            let stream = TcpStream::connect(&addr).await?;
+            stream.set_nodelay(true)?;
+            let secured = TlsConnector::from(config).connect(name, stream).await?;
+            Ok(TokioIo::new(secured))
+        }
+    })
 }
 
 /// Whether who answers reads tokens that name the call.
@@ -252,8 +303,8 @@ fn not_answered(status: &Status) -> PeerError {
 fn never_connected(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return io.kind() == std::io::ErrorKind::ConnectionRefused;
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return io.kind() == io::ErrorKind::ConnectionRefused;
         }
         cause = error.source();
     }

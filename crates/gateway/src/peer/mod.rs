@@ -61,15 +61,24 @@ mod tests {
         config::Secret,
         front::stage,
         inbox::RecordsInbox,
-        listen::{LineListener, Places},
+        listen::{Bounds, LineListener, Places},
         sender::Sender,
         token::{Call, TokenKey},
     };
 
     const SEND_TOKEN: &str = "a token for those who send";
 
+    fn places(pending: usize) -> Places {
+        Places::new(Bounds {
+            all: 9,
+            pending,
+            all_per_address: 9,
+            pending_per_address: 9,
+        })
+    }
+
     async fn node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
-        node_at(key, Places::new(9, 9), Arc::new(SystemClock)).await
+        node_at(key, places(9), Arc::new(SystemClock)).await
     }
 
     async fn node_at(
@@ -335,7 +344,7 @@ mod tests {
     async fn strangers_keep_no_connection() {
         let key = TokenKey::new(&[7; 32]).unwrap();
         let clock = ManualClock::new();
-        let (_kick, to, stop) = node_at(&key, Places::new(9, 2), Arc::new(clock.clone())).await;
+        let (_kick, to, stop) = node_at(&key, places(2), Arc::new(clock.clone())).await;
         let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
         let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(SystemClock));
         let answer = peers.kick(&to, kick(&to, to.boot)).await;

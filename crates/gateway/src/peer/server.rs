@@ -60,7 +60,7 @@ pub(crate) async fn serve_peers(
         messages::authorise(&sender, request)
     });
     let lines = stream::unfold(listener, async |mut listener| {
-        let (line, _) = listener.next().await;
+        let line = listener.next().await;
         Some((io::Result::Ok(line), listener))
     });
     Server::builder()

@@ -63,11 +63,14 @@ fn every_key_can_be_set_from_text() {
                 "1024"
             }
             "node" => "n1",
+            "insecure_listen" => "true",
             _ if key.ends_with("listen") || *key == "peer_advertise" => "127.0.0.1:0",
             "token_key" | "token_key_also" | "admin_token" | "send_token" | "profile_token" => {
                 "a key of at least thirty-two bytes"
             }
             "profile_url" => "http://127.0.0.1:8080/may-log-in?of=us",
+            "peer_tls_auth" => "mutual",
+            "client_address" => "proxy_protocol",
             _ => "1s",
         };
         config("n1")
@@ -204,6 +207,7 @@ async fn what_others_could_reach_needs_a_token_or_a_name() {
         ("listen", "203.0.113.1:0", "cannot be bound"),
     ] {
         let mut config = config("n1");
+        config.set("insecure_listen", "true").unwrap();
         config.set(key, value).unwrap();
         // Known before anything is bound.
         assert_eq!(config.validate().is_err(), says.ends_with("is not set"));
@@ -211,4 +215,55 @@ async fn what_others_could_reach_needs_a_token_or_a_name() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains(says), "{error}");
     }
+}
+
+#[tokio::test]
+async fn what_others_could_read_needs_tls_or_a_word() {
+    let net = Net::new();
+    let store = || Store::new(net.memory.lock(), net.memory.records());
+    for (key, remedy) in [
+        ("listen", "tls_cert and tls_key"),
+        ("tcp_listen", "tls_cert and tls_key"),
+        ("admin_listen", "tls_cert and tls_key"),
+        ("peer_listen", "peer_tls_ca"),
+    ] {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:1"] {
+            let mut config = config("n1");
+            config.set(key, address).unwrap();
+            // Known before anything is bound.
+            let error = config.validate().unwrap_err();
+            assert_eq!(GatewayConfig::key_of(&error), Some(key));
+            let text = error.to_string();
+            for says in [address, "without TLS", remedy, "insecure_listen"] {
+                assert!(text.contains(says), "{text}");
+            }
+        }
+    }
+    // A name is known once it is bound.
+    let mut config = config("n1");
+    config.set("listen", "0:0").unwrap();
+    config.validate().unwrap();
+    let error = Gateway::start(config, store()).await.unwrap_err();
+    assert!(error.to_string().contains("without TLS"), "{error}");
+}
+
+#[test]
+fn half_a_certificate_is_none() {
+    for (set, lacks) in [
+        ("tls_cert", "tls_key"),
+        ("tls_key", "tls_cert"),
+        ("peer_tls_cert", "peer_tls_key"),
+        ("peer_tls_key", "peer_tls_cert"),
+        ("peer_tls_name", "peer_tls_ca"),
+    ] {
+        let mut config = config("n1");
+        config.set(set, "/etc/distlock/x.pem").unwrap();
+        let error = config.validate().unwrap_err();
+        assert_eq!(GatewayConfig::key_of(&error), Some(set), "{error}");
+        assert!(error.message().contains(lacks), "{error}");
+    }
+    let mut config = config("n1");
+    config.set("peer_tls_auth", "mutual").unwrap();
+    let error = config.validate().unwrap_err();
+    assert!(error.message().contains("peer_tls_ca"), "{error}");
 }

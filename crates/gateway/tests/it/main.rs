@@ -2,6 +2,7 @@
 
 mod admin;
 mod config;
+mod crowd;
 mod flood;
 mod hanging;
 mod keys;
@@ -13,3 +14,4 @@ mod profiles;
 mod protocol;
 mod takeover;
 mod tcp;
+mod tls;

@@ -3,13 +3,13 @@
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use distlock_core::Store;
-use distlock_gateway::{Gateway, GatewayConfig, TokenKey, Uid, mint};
+use distlock_gateway::{Certificates, Gateway, GatewayConfig, TokenKey, Uid, mint};
 use distlock_kickout::KickOut;
 use distlock_memory::Memory;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     sync::oneshot,
     task::JoinHandle,
@@ -32,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) tcp_listen: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
     pub(crate) kick: KickOut,
+    pub(crate) certificates: Certificates,
+    pub(crate) peer: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<distlock_core::Result<()>>,
 }
@@ -85,6 +87,7 @@ impl Node {
     pub(crate) fn run(gateway: Gateway) -> Self {
         let ready = gateway.ready().clone();
         let kick = gateway.kick_out().clone();
+        let certificates = gateway.certificates();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(gateway.run(async {
             // A test that ends drops the sender, which is as good.
@@ -95,6 +98,8 @@ impl Node {
             tcp_listen: ready.tcp_listen,
             admin: ready.admin_listen,
             kick,
+            certificates,
+            peer: ready.peer_listen,
             stop: Some(stop),
             running,
         }
@@ -159,7 +164,14 @@ impl Node {
 
 /// Sends an HTTP request as it is and reads the answer to its end.
 pub(crate) async fn http(to: SocketAddr, request: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(to).await.unwrap();
+    http_over(TcpStream::connect(to).await.unwrap(), request).await
+}
+
+/// As [`http`], over a connection that stands.
+pub(crate) async fn http_over(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: &str,
+) -> (u16, String) {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     soon("the answer", stream.read_to_string(&mut answer))

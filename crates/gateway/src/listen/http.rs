@@ -1,0 +1,55 @@
+//! Serving HTTP/1.1 on a listener.
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{ConnectInfo, Request},
+};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower_service::Service as _;
+
+use super::LineListener;
+
+/// Longest head of a request; a longer one is answered 431. Also what is read of a body at a time.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// Serves until `stop`; requests under way are finished. Handlers find a
+/// [`LineHandle`](super::LineHandle) as [`ConnectInfo`].
+pub(crate) async fn serve_http(
+    mut listener: LineListener,
+    routes: Router,
+    stop: CancellationToken,
+) {
+    let mut protocol = auto::Builder::new(TokioExecutor::new()).http1_only();
+    protocol.http1().max_buf_size(MAX_HEAD);
+    let (graceful, connections) = (GracefulShutdown::new(), TaskTracker::new());
+    loop {
+        let line = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            line = listener.next() => line,
+        };
+        let (handle, routes) = (line.handle(), routes.clone());
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let mut request: Request = request.map(Body::new);
+            request.extensions_mut().insert(ConnectInfo(handle.clone()));
+            // A router is always ready.
+            routes.clone().call(request)
+        });
+        let connection = protocol.serve_connection_with_upgrades(TokioIo::new(line), service);
+        let connection = graceful.watch(connection.into_owned());
+        connections.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended");
+            }
+        });
+    }
+    // No more are accepted while the rest is finished.
+    drop(listener);
+    graceful.shutdown().await;
+}

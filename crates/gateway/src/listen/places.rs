@@ -1,0 +1,156 @@
+//! The places for connections: how many there are, and how many of one address.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many connections there may be at one time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) all: usize,
+    /// Those that have not logged in yet: a crowd of strangers leaves room for whoever is in.
+    pub(crate) pending: usize,
+    /// The same two for each address: a crowd from one address leaves room for all others.
+    pub(crate) all_per_address: usize,
+    pub(crate) pending_per_address: usize,
+}
+
+/// The places of one or more listeners.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    all: Arc<Semaphore>,
+    pending: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
+}
+
+/// A place, and the one among those that have not logged in yet.
+pub(super) type Pair<T> = (T, T);
+
+#[derive(Debug)]
+struct Addresses {
+    bounds: Bounds,
+    taken: Mutex<HashMap<IpAddr, Taken>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    all: usize,
+    pending: usize,
+}
+
+/// One of the places of an address.
+#[derive(Debug)]
+pub(super) struct AddressPlace {
+    addresses: Arc<Addresses>,
+    network: IpAddr,
+    pending: bool,
+}
+
+impl Places {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(bounds.all)),
+            pending: Arc::new(Semaphore::new(bounds.pending)),
+            addresses: Arc::new(Addresses {
+                bounds,
+                taken: Mutex::default(),
+            }),
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Pair<OwnedSemaphorePermit>> {
+        let pending = Arc::clone(&self.pending).try_acquire_owned().ok()?;
+        let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some((place, pending))
+    }
+
+    /// Places for a connection from this address.
+    pub(super) fn take_for(&self, address: IpAddr) -> Option<Pair<AddressPlace>> {
+        let network = network(address);
+        let bounds = &self.addresses.bounds;
+        let mut taken = self.addresses.taken();
+        let now = taken.entry(network).or_default();
+        if now.all >= bounds.all_per_address || now.pending >= bounds.pending_per_address {
+            return None;
+        }
+        now.all += 1;
+        now.pending += 1;
+        drop(taken);
+        let place = |pending| AddressPlace {
+            addresses: Arc::clone(&self.addresses),
+            network,
+            pending,
+        };
+        Some((place(false), place(true)))
+    }
+}
+
+impl Addresses {
+    fn taken(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Taken>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for AddressPlace {
+    fn drop(&mut self) {
+        let mut taken = self.addresses.taken();
+        let Some(now) = taken.get_mut(&self.network) else {
+            return;
+        };
+        let count = if self.pending {
+            &mut now.pending
+        } else {
+            &mut now.all
+        };
+        *count = count.saturating_sub(1);
+        if now.all == 0 && now.pending == 0 {
+            taken.remove(&self.network);
+        }
+    }
+}
+
+/// What counts as one address. A single host has all of a /64 network of IPv6.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_takes_no_more_than_its_share() {
+        let places = Places::new(Bounds {
+            all: 9,
+            pending: 9,
+            all_per_address: 3,
+            pending_per_address: 2,
+        });
+        let of = |address: &str| places.take_for(address.parse().unwrap());
+        let (_first, first_pending) = of("10.0.0.1").unwrap();
+        let second = of("::ffff:10.0.0.1").unwrap();
+        assert!(of("10.0.0.1").is_none(), "two have not logged in");
+        drop(first_pending);
+        let third = of("10.0.0.1").unwrap();
+        drop(third.1);
+        assert!(of("10.0.0.1").is_none(), "three are connected");
+        let _others = (of("10.0.0.2").unwrap(), of("10.0.0.2").unwrap());
+        drop(second);
+        of("10.0.0.1").unwrap();
+        let _six = (of("2001:db8::1").unwrap(), of("2001:db8::2:0:0:2").unwrap());
+        assert!(of("2001:db8::3").is_none(), "one network");
+        of("2001:db8:0:1::1").unwrap();
+        drop((_first, third.0, _others, _six));
+        assert!(places.addresses.taken().is_empty());
+    }
+}

@@ -1,0 +1,200 @@
+//! TLS of a node, by rustls: on its listeners, and towards other nodes.
+//!
+//! Certificates and keys are files. They are read at the start, and again on request; connections
+//! that are open then keep what they have.
+
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use distlock_core::{Error, Result};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::WebPkiClientVerifier,
+};
+
+use crate::config::{PeerAuth, TlsFiles, invalid};
+
+/// What the node's certificates are at the moment.
+pub(crate) struct Tls {
+    files: TlsFiles,
+    now: RwLock<Now>,
+}
+
+/// Who connects to a listener.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    /// Clients and administrators.
+    Clients,
+    /// Other nodes.
+    Peers,
+}
+
+#[derive(Default)]
+struct Now {
+    clients: Option<Arc<ServerConfig>>,
+    peers: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
+}
+
+/// A certificate and its key, each with the key of the configuration that names its file.
+type Files<'a> = [(&'static str, &'a str); 2];
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming key and file.
+    pub(crate) fn read(files: TlsFiles) -> Result<Self> {
+        let now = RwLock::new(Now::read(&files)?);
+        Ok(Self { files, now })
+    }
+
+    /// Reads the files again. What cannot be used changes nothing.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn reload(&self) -> Result<()> {
+        let now = Now::read(&self.files)?;
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
+        Ok(())
+    }
+
+    /// What a listener shows; `None` = it speaks without TLS.
+    pub(crate) fn server(&self, side: Side) -> Option<Arc<ServerConfig>> {
+        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        match side {
+            Side::Clients => now.clients.clone(),
+            Side::Peers => now.peers.as_ref().map(|(server, _)| Arc::clone(server)),
+        }
+    }
+
+    /// How other nodes are called, and the name that their certificates must have where that is not
+    /// the host of their address; `None` = without TLS.
+    pub(crate) fn peers(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
+        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        let (_, client) = now.peers.as_ref()?;
+        Some((Arc::clone(client), self.files.peer_name.as_deref()))
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.files).finish()
+    }
+}
+
+impl Now {
+    fn read(files: &TlsFiles) -> Result<Self> {
+        // Chosen here: a provider for the whole process is the business of whoever embeds a node.
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let own = files
+            .own
+            .as_ref()
+            .map(|(cert, key)| [("tls_cert", &**cert), ("tls_key", key)]);
+        let clients = own
+            .map(|own| server(&provider, own, None, &[]))
+            .transpose()?;
+        let Some(ca) = &files.peer_ca else {
+            return Ok(Self {
+                clients,
+                peers: None,
+            });
+        };
+        let peer = files.peer.as_ref();
+        let peer = peer.map(|(cert, key)| [("peer_tls_cert", &**cert), ("peer_tls_key", key)]);
+        let shown = peer.or(own).ok_or_else(|| {
+            invalid(
+                "peer_tls_ca",
+                "is set, and this node has no certificate: set peer_tls_cert and peer_tls_key, \
+                 or tls_cert and tls_key",
+            )
+        })?;
+        let roots = Arc::new(roots(ca)?);
+        let mutual = files.peer_auth == PeerAuth::Mutual;
+        let verifies = mutual.then(|| Arc::clone(&roots));
+        let server = server(&provider, shown, verifies, &[b"h2"])?;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable("peer_tls_ca", ca, error))?
+            .with_root_certificates(roots);
+        let (chain, key) = identity(shown)?;
+        let mut client = if mutual {
+            client
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| unusable(shown[0].0, shown[0].1, error))?
+        } else {
+            client.with_no_client_auth()
+        };
+        client.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self {
+            clients,
+            peers: Some((server, Arc::new(client))),
+        })
+    }
+}
+
+fn server(
+    provider: &Arc<CryptoProvider>,
+    files: Files<'_>,
+    verifies: Option<Arc<RootCertStore>>,
+    protocols: &[&[u8]],
+) -> Result<Arc<ServerConfig>> {
+    let [(cert_key, cert), _] = files;
+    let (chain, key) = identity(files)?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(cert_key, cert, error))?;
+    let builder = match verifies {
+        Some(roots) => {
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
+            builder.with_client_cert_verifier(
+                verifier.map_err(|error| invalid("peer_tls_ca", &format!("{error}")))?,
+            )
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| unusable(cert_key, cert, error))?;
+    config.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn identity([(cert_key, cert), (key_key, key)]: Files<'_>) -> Result<Identity> {
+    let chain = certificates(cert_key, cert)?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key_key, key, error))?;
+    Ok((chain, key))
+}
+
+fn certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let read = read.map_err(|error| unusable(key, file, error))?;
+    if read.is_empty() {
+        return Err(invalid(
+            key,
+            &format!("is \"{}\", which holds no certificate", file.escape_debug()),
+        ));
+    }
+    Ok(read)
+}
+
+fn roots(file: &str) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("peer_tls_ca", file)? {
+        roots
+            .add(certificate)
+            .map_err(|error| unusable("peer_tls_ca", file, error))?;
+    }
+    Ok(roots)
+}
+
+fn unusable(key: &str, file: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let problem = format!("is \"{}\", which cannot be used", file.escape_debug());
+    invalid(key, &problem).caused_by(error)
+}

@@ -1,0 +1,138 @@
+//! Strangers in a crowd: they hold what they get, and the places of others stay free.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
+
+use crate::net::{Net, Node, eventually, http, http_over, soon};
+
+async fn from(source: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    let source: IpAddr = source.parse().unwrap();
+    socket.bind((source, 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Whether a node leaves a connection open that says nothing, as is found by one that it ends.
+async fn is_ended(stream: &mut TcpStream) -> bool {
+    matches!(soon("its end", stream.read(&mut [0])).await, Ok(0) | Err(_))
+}
+
+async fn crowded(net: &Net, proxy: &str) -> Node {
+    let node = net.node_with("n1", |config| {
+        config.set("max_pending_per_address", "8").unwrap();
+        config.set("tcp_listen", "127.0.0.1:0").unwrap();
+        config.set("login_timeout", "1h").unwrap();
+        config.set("client_address", proxy).unwrap();
+    });
+    node.await
+}
+
+#[tokio::test]
+async fn hanging_strangers_of_one_address_leave_room_for_others() {
+    let net = Net::new();
+    let n1 = crowded(&net, "connection").await;
+    let mut strangers = Vec::new();
+    for _ in 0..8 {
+        strangers.push(from("127.0.0.2", n1.tcp_listen.unwrap()).await);
+    }
+    for to in [n1.listen, n1.tcp_listen.unwrap()] {
+        assert!(is_ended(&mut from("127.0.0.2", to).await).await);
+    }
+    // Others get in, more of them than may be about to: who has logged in counts no longer.
+    let mut clients = Vec::new();
+    for account in 0..9 {
+        clients.push(n1.login(&format!("u{account}"), "phone").await);
+    }
+    // A stranger that leaves makes room for the next one of its address.
+    drop(strangers.pop());
+    eventually("a place", || async {
+        let mut next = from("127.0.0.2", n1.listen).await;
+        let ask = "GET /healthz HTTP/1.1\r\nhost: n1\r\n\r\n";
+        next.write_all(ask.as_bytes()).await.is_ok()
+            && matches!(next.read(&mut [0; 64]).await, Ok(read) if read > 0)
+    })
+    .await;
+}
+
+/// The header that a proxy puts in front.
+fn proxied(source: &str) -> String {
+    format!("PROXY TCP4 {source} 127.0.0.1 40000 7430\r\n")
+}
+
+#[tokio::test]
+async fn behind_a_proxy_each_client_has_its_own_address() {
+    let net = Net::new();
+    let n1 = crowded(&net, "proxy_protocol").await;
+    let connect = async |source: &str, to: SocketAddr| {
+        let mut stream = TcpStream::connect(to).await.unwrap();
+        stream.write_all(proxied(source).as_bytes()).await.unwrap();
+        stream
+    };
+    let mut strangers = Vec::new();
+    for _ in 0..8 {
+        let mut stranger = connect("192.0.2.1", n1.tcp_listen.unwrap()).await;
+        // So that it is known to have its place: a ping is answered.
+        stranger
+            .write_all(b"\0\x03\0\x0f{\"type\":\"ping\"}")
+            .await
+            .unwrap();
+        soon("a pong", stranger.read(&mut [0; 64])).await.unwrap();
+        strangers.push(stranger);
+    }
+    let ask = "GET /healthz HTTP/1.1\r\nhost: n1\r\nconnection: close\r\n\r\n";
+    let mut refused = connect("192.0.2.1", n1.listen).await;
+    let _ = refused.write_all(ask.as_bytes()).await;
+    assert!(is_ended(&mut refused).await);
+    let other = connect("192.0.2.2", n1.listen).await;
+    assert_eq!(http_over(other, ask).await.0, 200);
+    // Without the header nobody is let in.
+    let mut plain = TcpStream::connect(n1.listen).await.unwrap();
+    let _ = plain.write_all(ask.as_bytes()).await;
+    assert!(is_ended(&mut plain).await);
+}
+
+#[tokio::test]
+async fn a_web_proxy_says_whose_request_it_passes_on() {
+    let net = Net::new();
+    let n1 = crowded(&net, "forwarded_for").await;
+    let upgrade = |source: &str| {
+        format!(
+            "GET /ws HTTP/1.1\r\nhost: n1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+             x-forwarded-for: 203.0.113.9, {source}\r\n\r\n"
+        )
+    };
+    let status = async |source: &str| {
+        // Proxies of several addresses, which have no places of their own to give.
+        let mut stream = TcpStream::connect(n1.listen).await.unwrap();
+        stream.write_all(upgrade(source).as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        soon("an answer", stream.read_exact(&mut head))
+            .await
+            .unwrap();
+        (String::from_utf8_lossy(&head[9..]).into_owned(), stream)
+    };
+    let mut strangers = Vec::new();
+    for _ in 0..8 {
+        let (status, stream) = status("192.0.2.1").await;
+        assert_eq!(status, "101");
+        strangers.push(stream);
+    }
+    assert_eq!(status("192.0.2.1").await.0, "429");
+    assert_eq!(status("192.0.2.2").await.0, "101");
+}
+
+#[tokio::test]
+async fn heads_and_bodies_of_strangers_are_short() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    for to in [n1.listen, n1.admin] {
+        let long = "x".repeat(20_000);
+        let ask = format!("GET /healthz HTTP/1.1\r\nhost: n1\r\nx-long: {long}\r\n\r\n");
+        assert_eq!(http(to, &ask).await.0, 431);
+    }
+}
