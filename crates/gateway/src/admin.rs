@@ -1,16 +1,18 @@
 //! The admin HTTP: health, metrics, looking at accounts and nodes, ending sessions, bans, draining, and a log of all that.
 
 mod audit;
-pub(crate) mod host;
+mod guard;
 mod nodes;
 mod send;
 mod sessions;
 
-use std::sync::Arc;
+use std::net::IpAddr;
 
 use axum::{
     Json, Router,
-    extract::{ConnectInfo, FromRequest, FromRequestParts, Query, Request, State},
+    extract::{
+        ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Query, Request, State,
+    },
     http::{StatusCode, header, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -25,15 +27,17 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use audit::Actor;
 pub(crate) use audit::Audit;
+pub(crate) use guard::Guard;
 
 use crate::{
-    config::Secret,
     health::health,
     listen::{LineHandle, LineListener, serve_http},
     page::{self, Page},
     sender::Sender,
 };
 
+/// Longest body of an order in bytes.
+const MAX_BODY: usize = 64 * 1024;
 /// Longest reason in bytes.
 const MAX_REASON: usize = 256;
 
@@ -43,8 +47,7 @@ pub(crate) struct Admin {
     pub(crate) locker: Locker,
     pub(crate) audit: Audit,
     pub(crate) metrics: PrometheusHandle,
-    /// Asked for when it is set.
-    pub(crate) token: Option<Arc<Secret>>,
+    pub(crate) guard: Guard,
 }
 
 /// Serves administrators until `stop`.
@@ -67,6 +70,7 @@ pub(crate) async fn serve_admin(
         .route("/v1/drain", post(nodes::drain).delete(nodes::undrain))
         .route("/v1/force-release", post(nodes::force_release))
         .route("/v1/audit", get(audit::audit))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .route_layer(middleware::from_fn_with_state(orders.clone(), to_its_end))
         .route_layer(middleware::from_fn_with_state(admin.clone(), authorise));
     let routes = Router::new()
@@ -103,21 +107,18 @@ async fn to_its_end(State(orders): State<TaskTracker>, request: Request, next: N
 }
 
 async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> Response {
-    if let Some(token) = &admin.token {
-        let given = request
-            .headers()
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "));
-        if !given.is_some_and(|given| token.matches(given)) {
-            let error = json!({"error": "a bearer token is needed"});
-            return (StatusCode::UNAUTHORIZED, Json(error)).into_response();
-        }
-    } else if host::is_foreign(request.headers()) {
-        return refused(StatusCode::FORBIDDEN, host::WHY).into_response();
+    if !admin.guard.admits(request.headers(), from(&request)).await {
+        let why = "the bearer token of admin_token is needed";
+        return refused(StatusCode::UNAUTHORIZED, why).into_response();
     }
     let_in(&request);
     next.run(request).await
+}
+
+/// The address that a request comes from.
+pub(crate) fn from(request: &Request) -> IpAddr {
+    let line = request.extensions().get::<ConnectInfo<LineHandle>>();
+    line.map_or(IpAddr::from([0; 4]), |line| line.0.peer().ip())
 }
 
 /// Whoever may ask keeps the connection: strangers have theirs for a short time.
@@ -217,9 +218,9 @@ impl IntoResponse for Failed {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
-    use distlock_core::{ManualClock, Store, SystemClock};
+    use distlock_core::{Clock, ManualClock, Store, SystemClock};
     use distlock_kickout::NodeId;
     use distlock_memory::Memory;
     use tokio::{
@@ -230,6 +231,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        config::Secret,
         front::stage,
         inbox::RecordsInbox,
         listen::{Bounds, Places},
@@ -259,7 +261,8 @@ mod tests {
         let node = NodeId::new("n1").unwrap();
         let kick = KickOut::builder(store.clone(), node.clone());
         let kick = kick.start().await.unwrap();
-        let token = Some(Arc::new(Secret::new("open sesame")));
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let (guard, _) = Guard::new(Some(Secret::new("open sesame")), clock, false);
         let stop = CancellationToken::new();
         let sender = Sender {
             front: stage::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
@@ -268,7 +271,7 @@ mod tests {
         let page = Page {
             kick: kick.clone(),
             key: TokenKey::new(&[7; 32]).unwrap(),
-            token: token.clone(),
+            guard: guard.clone(),
             stop: stop.clone(),
         };
         let admin = Admin {
@@ -276,7 +279,7 @@ mod tests {
             locker: store.locker(),
             audit: Audit::new(node, store.records(), Arc::new(SystemClock)),
             metrics: metering::handle(),
-            token,
+            guard,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -48,6 +48,10 @@ pub(crate) fn show() {
             "distlock_connections_refused_total",
             "Connections for which there was no place",
         ),
+        (
+            "distlock_admin_refused_total",
+            "Wrong admin tokens that were shown",
+        ),
     ] {
         metrics::describe_counter!(name, help);
         metrics::counter!(name).increment(0);

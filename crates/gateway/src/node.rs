@@ -9,8 +9,8 @@ use tokio::{net::TcpListener, sync::broadcast, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    admin::{Admin, Audit, serve_admin},
-    config::{ClientAddress, GatewayConfig, invalid},
+    admin::{Admin, Audit, Guard, serve_admin},
+    config::{ClientAddress, GatewayConfig, Secret, invalid},
     front::{Front, Limits, serve_tcp, serve_websocket},
     inbox::{OfflineStore, RecordsInbox},
     listen::{Bounds, LineListener, Places, Side, Tls},
@@ -68,6 +68,7 @@ pub struct Gateway {
     clock: Arc<dyn Clock>,
     grace: Duration,
     tls: Arc<Tls>,
+    made_token: Option<Secret>,
 }
 
 /// The certificates of a node, which go on changing while it runs. All clones are of one node.
@@ -253,6 +254,8 @@ impl Builder {
             peer_listen: peer.1,
             admin_listen: admin.1,
         };
+        let secure = config.tls_cert.is_some();
+        let (guard, made_token) = Guard::new(config.admin_token, Arc::clone(&clock), secure);
         let mut servers = JoinSet::new();
         let sender = Sender {
             front: shared.clone(),
@@ -271,12 +274,12 @@ impl Builder {
             locker: store.locker().clone(),
             audit: Audit::new(ready.node.clone(), store.records(), Arc::clone(&clock)),
             metrics: metrics.clone(),
-            token: config.admin_token.map(Arc::new),
+            guard: guard.clone(),
         };
         let page = Page {
             kick: kick.clone(),
             key: key.clone(),
-            token: admin_state.token.clone(),
+            guard,
             stop: stop.child_token(),
         };
         let serving = serve_admin(
@@ -322,6 +325,7 @@ impl Builder {
             clock,
             grace: config.grace,
             tls,
+            made_token,
         })
     }
 }
@@ -360,6 +364,12 @@ impl Gateway {
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.kick.events()
+    }
+
+    /// The admin token that it made because none is configured; another one at each start.
+    #[must_use]
+    pub const fn made_admin_token(&self) -> Option<&Secret> {
+        self.made_token.as_ref()
     }
 
     /// Its certificates, to be read again when the files have changed.

@@ -42,6 +42,48 @@ pub(super) struct Entry {
     result: String,
 }
 
+/// What an administrator asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order<'a> {
+    pub(super) action: &'a str,
+    pub(super) target: &'a str,
+    pub(super) reason: Option<&'a str>,
+}
+
+impl<'a> Order<'a> {
+    pub(super) const fn new(action: &'a str, target: &'a str) -> Self {
+        Self {
+            action,
+            target,
+            reason: None,
+        }
+    }
+
+    pub(super) const fn because(mut self, reason: Option<&'a str>) -> Self {
+        self.reason = reason;
+        self
+    }
+}
+
+/// What came of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// Something changed, or that is not known.
+    Something,
+    /// Nothing changed.
+    Nothing,
+}
+
+impl Done {
+    pub(super) const fn unless(nothing: bool) -> Self {
+        if nothing {
+            Self::Nothing
+        } else {
+            Self::Something
+        }
+    }
+}
+
 /// Who asks.
 #[derive(Debug)]
 pub(super) struct Actor {
@@ -65,15 +107,15 @@ impl Audit {
         }
     }
 
-    /// Adds an entry. What was done is done: a store that does not take the entry is reported in the log, with the entry.
-    pub(super) async fn note(
-        &self,
-        actor: &Actor,
-        action: &str,
-        target: &str,
-        reason: Option<&str>,
-        result: &str,
-    ) {
+    /// Writes an order to the log, and keeps it in the store unless it is known to have changed
+    /// nothing: such orders must not push out those that did. What was done is done: a store that
+    /// does not take the entry is reported in the log, with the entry.
+    pub(super) async fn note(&self, actor: &Actor, order: Order<'_>, done: Done, result: &str) {
+        let Order {
+            action,
+            target,
+            reason,
+        } = order;
         let short = |text: &str| text.chars().take(LONGEST).collect::<String>();
         let entry = Entry {
             at_ms: u64::try_from(unix_time(&*self.clock).as_millis()).unwrap_or(u64::MAX),
@@ -93,6 +135,9 @@ impl Audit {
             from = entry.from,
             result = entry.result,
         );
+        if done == Done::Nothing {
+            return;
+        }
         if let Err(error) = self.add(&entry).await {
             tracing::error!(target: "distlock::audit", %error, ?entry, "an audit entry could not be kept");
         }
@@ -231,9 +276,9 @@ mod tests {
         };
         let long = "\u{1d11e}".repeat(LONGEST);
         for number in 0..80 {
-            audit
-                .note(&actor, &format!("{number}"), &long, None, &long)
-                .await;
+            let action = format!("{number}");
+            let order = Order::new(&action, &long);
+            audit.note(&actor, order, Done::Something, &long).await;
         }
         let (entries, _) = audit.entries().await.unwrap();
         assert!(entries.len() > 30 && entries.iter().any(|it| it.action == "79"));
@@ -252,7 +297,8 @@ mod tests {
         for (node, kept) in [("n1", vec![]), ("n2", vec!["n2"])] {
             let node = NodeId::new(node).unwrap();
             let audit = Audit::new(node, Arc::clone(&records), clock.clone());
-            audit.note(&actor, "kick", "anna", None, "1 ended").await;
+            let order = Order::new("kick", "anna");
+            audit.note(&actor, order, Done::Something, "1 ended").await;
             let (entries, unreadable) = audit.entries().await.unwrap();
             assert_eq!(unreadable, std::slice::from_ref(&key));
             let nodes: Vec<_> = entries.iter().map(|it| it.node.as_str()).collect();

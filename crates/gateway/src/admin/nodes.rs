@@ -2,11 +2,14 @@
 
 use axum::{Json, extract::State};
 use distlock_core::{Error, ErrorKind, FencingToken, Forced};
-use distlock_kickout::{NodeId, NodeInfo};
+use distlock_kickout::{NodeId, NodeInfo, NodeState};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Actor, Admin, Failed, Given};
+use super::{
+    Actor, Admin, Failed, Given,
+    audit::{Done, Order},
+};
 
 #[derive(Serialize)]
 pub(super) struct Nodes {
@@ -33,22 +36,26 @@ pub(super) async fn drain(
     actor: Actor,
     Given(body): Given<DrainBody>,
 ) -> Result<Json<Value>, Failed> {
+    let before = admin.kick.state();
     let outcome = admin.kick.drain(body.rate).await;
-    settled(&admin, &actor, "drain", outcome, json!(body.rate)).await
+    let rate = json!(body.rate);
+    settled(&admin, &actor, "drain", before, outcome, rate).await
 }
 
 pub(super) async fn undrain(
     State(admin): State<Admin>,
     actor: Actor,
 ) -> Result<Json<Value>, Failed> {
+    let before = admin.kick.state();
     let outcome = admin.kick.undrain().await;
-    settled(&admin, &actor, "undrain", outcome, Value::Null).await
+    settled(&admin, &actor, "undrain", before, outcome, Value::Null).await
 }
 
 async fn settled(
     admin: &Admin,
     actor: &Actor,
     action: &str,
+    before: NodeState,
     outcome: Result<(), Error>,
     rate: Value,
 ) -> Result<Json<Value>, Failed> {
@@ -57,8 +64,9 @@ async fn settled(
         Ok(()) => "done".to_owned(),
         Err(error) => error.to_string(),
     };
-    let whom = node.as_str();
-    admin.audit.note(actor, action, whom, None, &result).await;
+    let order = Order::new(action, node.as_str());
+    let done = Done::unless(outcome.is_ok() && admin.kick.state() == before);
+    admin.audit.note(actor, order, done, &result).await;
     outcome?;
     let sessions = admin.kick.sessions();
     Ok(Json(
@@ -91,10 +99,12 @@ pub(super) async fn force_release(
         Ok(Forced::OtherToken(token)) => ("other_token".to_owned(), Some(token.get())),
         Err(error) => (error.to_string(), None),
     };
-    admin
-        .audit
-        .note(&actor, "force_release", &body.name, None, &result)
-        .await;
+    let order = Order::new("force_release", &body.name);
+    let done = Done::unless(matches!(
+        outcome,
+        Ok(Forced::NotHeld | Forced::OtherToken(_))
+    ));
+    admin.audit.note(&actor, order, done, &result).await;
     outcome?;
     Ok(Json(
         json!({"name": body.name, "result": result, "held_with": held_with}),

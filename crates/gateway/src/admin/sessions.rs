@@ -13,7 +13,11 @@ use distlock_kickout::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Actor, Admin, Asked, Failed, Given, checked_reason};
+use super::{
+    Actor, Admin, Asked, Failed, Given,
+    audit::{Done, Order},
+    checked_reason,
+};
 
 /// Revocations shown unless the request says otherwise.
 const SHOWN: usize = 1000;
@@ -90,10 +94,9 @@ pub(super) async fn kick(
         Err(error) => error.to_string(),
     };
     let whom = json!(target).to_string();
-    admin
-        .audit
-        .note(&actor, "kick", &whom, reason, &result)
-        .await;
+    let order = Order::new("kick", &whom).because(reason);
+    let done = Done::unless(matches!(&outcome, Ok(kicked) if kicked.is_empty()));
+    admin.audit.note(&actor, order, done, &result).await;
     Ok(Json(KickAnswer {
         dry_run: false,
         kicked: Some(outcome?),
@@ -128,8 +131,9 @@ pub(super) async fn ban(
         Ok((_, kicked)) => format!("banned, {}", counted(kicked)),
         Err(error) => error.to_string(),
     };
-    let whom = body.uid.as_str();
-    admin.audit.note(&actor, "ban", whom, reason, &result).await;
+    let order = Order::new("ban", body.uid.as_str()).because(reason);
+    let done = Done::Something;
+    admin.audit.note(&actor, order, done, &result).await;
     let (ban, kicked) = outcome?;
     Ok(Json(BanAnswer {
         uid: body.uid,
@@ -155,8 +159,9 @@ pub(super) async fn unban(
         Ok(false) => "there was none".to_owned(),
         Err(error) => error.to_string(),
     };
-    let whom = account.uid.as_str();
-    admin.audit.note(&actor, "unban", whom, None, &result).await;
+    let order = Order::new("unban", account.uid.as_str());
+    let done = Done::unless(matches!(outcome, Ok(false)));
+    admin.audit.note(&actor, order, done, &result).await;
     let lifted = outcome?;
     Ok(Json(json!({"uid": account.uid, "lifted": lifted})))
 }

@@ -161,7 +161,7 @@ impl GatewayConfig {
         bearer("admin_token", self.admin_token.as_ref())
     }
 
-    /// Without a token, administrators are served on loopback alone.
+    /// A token that the node makes is good where who reads its output is who uses it.
     pub(crate) fn check_admin(&self, listen: SocketAddr) -> Result<()> {
         if listen.ip().is_loopback() || self.admin_token.is_some() {
             return Ok(());

@@ -59,7 +59,8 @@ pub struct GatewayConfig {
     pub insecure_listen: bool,
     /// Where the address of a client comes from.
     pub client_address: ClientAddress,
-    /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address.
+    /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address;
+    /// on loopback the node makes one at each start unless it is set.
     pub admin_token: Option<Secret>,
     /// The bearer token of servers that send messages by `POST /v1/send`, which nobody may unless
     /// it is set.

@@ -2,19 +2,18 @@
 //!
 //! Rendered here; a little script swaps in the changing part, follows the takeovers and plays the two devices. Nothing is
 //! loaded from elsewhere. It is guarded as the rest of the admin HTTP is; because a browser cannot be told to send a bearer
-//! token, it may show a pass instead, in a cookie. A browser sends that to every port of the host, so it is not the token but
-//! made from it, and opens nothing but this page.
+//! token, it may show a pass instead, in a cookie.
 
 mod render;
 mod state;
 mod takeovers;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     Json, Router,
-    extract::{Request, State},
-    http::{HeaderMap, HeaderName, StatusCode, header},
+    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{
         IntoResponse, Response,
@@ -30,9 +29,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin::{host, let_in, refused},
-    config::Secret,
-    token::{TokenKey, derived, mint},
+    admin::{Guard, from, let_in},
+    listen::LineHandle,
+    token::{TokenKey, mint},
 };
 use state::Snapshot;
 use takeovers::Takeovers;
@@ -40,8 +39,8 @@ use takeovers::Takeovers;
 /// Accounts of the playground begin with this, so that nobody gets a token here for an account of somebody else.
 const PLAYGROUND: &str = "playground-";
 const PLAY_TIME: Duration = Duration::from_secs(3600);
-const COOKIE: &str = "distlock_admin";
-const PASS: &str = "distlock admin page";
+/// Longest body of a sign-in, which comes from strangers.
+const MAX_SIGN_IN: usize = 8 * 1024;
 /// Nothing from elsewhere, no inline script; the playground's sockets go to the nodes, whose addresses are not known here.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self' ws: wss:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -50,8 +49,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 pub(crate) struct Page {
     pub(crate) kick: KickOut,
     pub(crate) key: TokenKey,
-    /// Asked for when it is set.
-    pub(crate) token: Option<Arc<Secret>>,
+    pub(crate) guard: Guard,
     /// Ends the streams of takeovers, which have no end of their own.
     pub(crate) stop: CancellationToken,
 }
@@ -67,6 +65,8 @@ pub(crate) fn routes(page: Page) -> Router {
         .route("/page/style.css", get(style))
         .route("/page/script.js", get(script))
         .route("/page/sign-in", post(sign_in))
+        .route("/page/sign-out", post(sign_out))
+        .layer(DefaultBodyLimit::max(MAX_SIGN_IN))
         .merge(guarded)
         .layer(middleware::map_response(async |mut response: Response| {
             let headers = response.headers_mut();
@@ -77,7 +77,7 @@ pub(crate) fn routes(page: Page) -> Router {
                 (header::REFERRER_POLICY, "no-referrer"),
             ];
             for (name, value) in plain {
-                headers.insert(name, header::HeaderValue::from_static(value));
+                headers.insert(name, HeaderValue::from_static(value));
             }
             response
         }))
@@ -85,30 +85,13 @@ pub(crate) fn routes(page: Page) -> Router {
 }
 
 async fn authorise(State(page): State<Page>, request: Request, next: Next) -> Response {
-    if let Some(token) = &page.token {
-        if !shows(request.headers(), token) {
-            let body = (HTML, render::sign_in(page.kick.node()));
-            return (StatusCode::UNAUTHORIZED, body).into_response();
-        }
-    } else if host::is_foreign(request.headers()) {
-        return refused(StatusCode::FORBIDDEN, host::WHY).into_response();
+    let headers = request.headers();
+    if !page.guard.has_pass(headers) && !page.guard.admits(headers, from(&request)).await {
+        let body = (HTML, render::sign_in(page.kick.node()));
+        return (StatusCode::UNAUTHORIZED, body).into_response();
     }
     let_in(&request);
     next.run(request).await
-}
-
-fn shows(headers: &HeaderMap, token: &Secret) -> bool {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-    let mut cookies = text(header::COOKIE).unwrap_or_default().split("; ");
-    let cookie = cookies.find_map(|pair| pair.strip_prefix(COOKIE)?.strip_prefix('='));
-    bearer.is_some_and(|given| token.matches(given))
-        || cookie.is_some_and(|given| pass(token).is_some_and(|pass| pass.matches(given)))
-}
-
-/// What the cookie holds; the same on all nodes that have the same token.
-fn pass(token: &Secret) -> Option<Secret> {
-    derived(token.expose(), PASS).map(Secret::new)
 }
 
 const HTML: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
@@ -190,17 +173,26 @@ struct SignIn {
     token: String,
 }
 
-/// Exchanges the admin token for the pass.
-async fn sign_in(State(page): State<Page>, Json(body): Json<SignIn>) -> Response {
-    let Some(token) = &page.token else {
-        return StatusCode::NO_CONTENT.into_response();
-    };
-    match pass(token) {
-        Some(pass) if token.matches(&body.token) => {
-            let pass = pass.expose();
-            let cookie = format!("{COOKIE}={pass}; Path=/; HttpOnly; SameSite=Strict");
-            ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response()
-        }
-        _ => StatusCode::UNAUTHORIZED.into_response(),
+/// Exchanges the admin token for a pass.
+async fn sign_in(
+    State(page): State<Page>,
+    ConnectInfo(line): ConnectInfo<LineHandle>,
+    Json(body): Json<SignIn>,
+) -> Response {
+    if !page.guard.is_right(&body.token, line.peer().ip()).await {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    given(page.guard.sign_in())
+}
+
+/// Has the browser forget the pass.
+async fn sign_out(State(page): State<Page>) -> Response {
+    given(page.guard.sign_out())
+}
+
+fn given(cookie: Option<HeaderValue>) -> Response {
+    match cookie {
+        Some(cookie) => ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn whole(snapshot: &Snapshot) -> String {
     frame(
         &snapshot.node,
         &format!(
-            r#"<header><h1>Gateway node <b>{node}</b></h1><p id="live" class="live" role="status">live</p></header>
+            r#"<header><h1>Gateway node <b>{node}</b></h1><p id="live" class="live" role="status">live</p><button type="button" id="sign-out">Sign out</button></header>
 <div id="state">{part}</div>
 <section aria-labelledby="t"><h2 id="t">Takeovers as they happen</h2>
 <table><thead><tr><th>time</th><th>account</th><th>from</th><th>to</th><th class="n">took</th></tr></thead>
@@ -165,7 +165,7 @@ pub(super) fn sign_in(node: &NodeId) -> String {
     frame(
         node,
         r#"<header><h1>Sign in</h1></header>
-<form id="sign-in"><p>This page needs the gateway's <code>admin_token</code>.</p>
+<form id="sign-in"><p>This page needs the gateway's <code>admin_token</code>. Where none is set, the node prints one when it starts.</p>
 <p><label>Token <input id="token" type="password" autocomplete="current-password" required></label> <button>Sign in</button></p>
 <p id="refused" class="trouble" hidden>That is not it.</p></form>"#,
     )

@@ -133,16 +133,31 @@ function device(box) {
 }
 
 function signIn(form) {
-  form.onsubmit = async (event) => {
-    event.preventDefault();
+  const show = async (token) => {
     const answer = await fetch("/page/sign-in", {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: JSON.stringify({ token: byId("token").value }),
+      body: JSON.stringify({ token }),
     });
     if (answer.ok) location.reload();
     else byId("refused").hidden = false;
   };
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    show(byId("token").value);
+  };
+  // A link may hold the token behind its '#': a browser sends that to nobody. It is not left in
+  // the history.
+  const [, linked] = /^#token=(.+)$/.exec(location.hash) ?? [];
+  if (linked) {
+    history.replaceState(null, "", location.pathname);
+    show(linked);
+  }
+}
+
+async function signOut() {
+  await fetch("/page/sign-out", { method: "POST" });
+  location.reload();
 }
 
 const form = byId("sign-in");
@@ -150,6 +165,7 @@ if (form) {
   signIn(form);
 } else {
   document.querySelectorAll(".device").forEach(device);
+  byId("sign-out").onclick = signOut;
   refresh();
   follow();
 }

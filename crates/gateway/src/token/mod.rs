@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use uuid::Uuid;
 
-use crate::config::invalid;
+use crate::config::{Secret, invalid};
 use jwt::Hs256;
 pub(crate) use peers::{Call, PeerKey};
 
@@ -179,6 +179,12 @@ pub(crate) fn derived(secret: &str, purpose: &str) -> Option<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).ok()?;
     mac.update(purpose.as_bytes());
     Some(hex(&mac.finalize().into_bytes()))
+}
+
+/// A secret that nobody knows yet: two random UUIDs have 244 random bits.
+pub(crate) fn random() -> Secret {
+    let (one, two) = (Uuid::new_v4().simple(), Uuid::new_v4().simple());
+    Secret::new(format!("{one}{two}"))
 }
 
 fn hex(bytes: &[u8]) -> String {

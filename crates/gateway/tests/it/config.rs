@@ -208,6 +208,7 @@ async fn what_others_could_reach_needs_a_token_or_a_name() {
     ] {
         let mut config = config("n1");
         config.set("insecure_listen", "true").unwrap();
+        config.admin_token = None;
         config.set(key, value).unwrap();
         // Known before anything is bound.
         assert_eq!(config.validate().is_err(), says.ends_with("is not set"));

@@ -21,6 +21,7 @@ use tokio_tungstenite::{
 
 /// Far beyond anything a healthy run needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const ADMIN_TOKEN: &str = "what administrators show";
 pub(crate) const KEY: &str = "a key of at least thirty-two bytes";
 
 pub(crate) struct Net {
@@ -114,6 +115,7 @@ pub(crate) fn config(name: &str) -> GatewayConfig {
         ("peer_listen", "127.0.0.1:0"),
         ("admin_listen", "127.0.0.1:0"),
         ("token_key", KEY),
+        ("admin_token", ADMIN_TOKEN),
         ("lock_wait", "10s"),
         ("node_lease", "3s"),
         ("grace", "300ms"),
@@ -152,10 +154,15 @@ impl Node {
         (client, ok)
     }
 
-    /// An HTTP request to the admin listener: status and body.
+    /// An HTTP request to the admin listener, with the token: status and body.
     pub(crate) async fn admin(&self, request: &str, body: &str) -> (u16, String) {
+        self.admin_with(ADMIN_TOKEN, request, body).await
+    }
+
+    /// As [`admin`](Self::admin), with another token.
+    pub(crate) async fn admin_with(&self, token: &str, request: &str, body: &str) -> (u16, String) {
         let text = format!(
-            "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         http(self.admin, &text).await

@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::net::{Net, http, soon};
+use crate::net::{ADMIN_TOKEN, Net, http, soon};
 
 #[tokio::test]
 async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
@@ -67,7 +67,9 @@ async fn follows_takeovers_across_nodes_and_ends_with_the_node() {
     let (mut n1, n2) = (net.node("n1").await, net.node("n2").await);
     let (_old, _) = n2.login("anna", "phone").await;
     let mut stream = TcpStream::connect(n1.admin).await.unwrap();
-    let request = "GET /page/takeovers HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let request = format!(
+        "GET /page/takeovers HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ADMIN_TOKEN}\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut heard = String::new();
     let mut block = [0; 4096];
@@ -96,12 +98,9 @@ async fn follows_takeovers_across_nodes_and_ends_with_the_node() {
 #[tokio::test]
 async fn is_guarded_as_the_admin_http_is() {
     let net = Net::new();
-    let secret = "a long enough admin token";
-    let n1 = net
-        .node_with("n1", |config| config.set("admin_token", secret).unwrap())
-        .await;
+    let (secret, n1) = (ADMIN_TOKEN, net.node("n1").await);
     for path in ["GET /", "GET /page/state", "GET /page/takeovers"] {
-        let (status, body) = n1.admin(path, "").await;
+        let (status, body) = n1.admin_with("a guess", path, "").await;
         assert_eq!(status, 401, "{path}");
         assert!(
             body.contains("Sign in") && !body.contains("lease"),
@@ -109,7 +108,9 @@ async fn is_guarded_as_the_admin_http_is() {
         );
     }
     assert_eq!(
-        n1.admin("POST /page/token", r#"{"account":"a"}"#).await.0,
+        n1.admin_with("a guess", "POST /page/token", r#"{"account":"a"}"#)
+            .await
+            .0,
         401
     );
     let sign_in = |token: &str| json!({"token": token}).to_string();
@@ -136,6 +137,7 @@ async fn is_guarded_as_the_admin_http_is() {
     soon("the pass", read).await.unwrap();
     let pass = answer.split_once("distlock_admin=").unwrap().1;
     let pass = pass.split_once(';').unwrap().0;
+    assert!(answer.contains("; Max-Age=43200"), "{answer}");
     // Every port of the host gets it: it must open this page and nothing else.
     assert_ne!(pass, secret);
     for (path, header, expected) in [
@@ -155,4 +157,19 @@ async fn is_guarded_as_the_admin_http_is() {
             "{path} {header}"
         );
     }
+}
+
+#[tokio::test]
+async fn what_strangers_send_is_not_read_for_long() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let long = format!("{{\"token\": \"{}\"}}", "x".repeat(10_000));
+    let (status, _) = n1.admin("POST /page/sign-in", &long).await;
+    assert_eq!(status, 413);
+    let long = format!("{{\"uid\": \"{}\"}}", "x".repeat(100_000));
+    assert_eq!(n1.admin("POST /v1/kick", &long).await.0, 413);
+    // Nor is any of it, without the token.
+    let head = "POST /v1/kick HTTP/1.1\r\nhost: n1\r\ncontent-type: application/json\r\n\
+                connection: close\r\ncontent-length: 1000000\r\n\r\n";
+    assert_eq!(http(n1.admin, head).await.0, 401);
 }
