@@ -3,11 +3,10 @@
 use std::{io, time::Duration};
 
 use clap::Args;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{Request, body::Bytes, header};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::Value;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 
 use crate::{
     commands::gateway,
@@ -18,7 +17,9 @@ use crate::{
 /// Ending all sessions of a large directory takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// More than any answer has.
-const MAX_ANSWER: u64 = 64 * 1024 * 1024;
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+const HTTP: &str = "http";
+const HTTPS: &str = "https";
 
 /// The variable that names the node.
 const ADDRESS: &str = "DISTLOCK_GATEWAY_ADMIN";
@@ -26,7 +27,8 @@ const ADDRESS: &str = "DISTLOCK_GATEWAY_ADMIN";
 /// Where the node's administrators are served.
 #[derive(Args, Debug)]
 pub(crate) struct AdminAddress {
-    /// The node's admin HTTP [default: admin_listen of the configuration, http://127.0.0.1:7432]
+    /// The node's admin HTTP [default: admin_listen of the configuration, http://127.0.0.1:7432]. By
+    /// https:// it must be known to the system's authorities, or to those in SSL_CERT_FILE
     #[arg(
         long,
         value_name = "URL",
@@ -37,6 +39,7 @@ pub(crate) struct AdminAddress {
 }
 
 pub(crate) struct AdminHttp {
+    scheme: &'static str,
     authority: String,
     token: Option<String>,
 }
@@ -53,19 +56,22 @@ impl AdminHttp {
         // An empty variable names nothing; an empty flag was meant to name something.
         let unset = std::env::var_os(ADDRESS).is_some_and(|value| value.is_empty());
         let given = address.admin.as_ref();
-        let authority = match given.filter(|url| !(url.is_empty() && unset)) {
-            None => config.admin_listen.clone(),
+        let (scheme, authority) = match given.filter(|url| !(url.is_empty() && unset)) {
+            None if config.tls_cert.is_some() => (HTTPS, config.admin_listen.clone()),
+            None => (HTTP, config.admin_listen.clone()),
             Some(url) => {
                 // It is not shown: a password may stand anywhere in it.
                 let refused = |why: &str| {
                     Failure::usage(format!(
-                        "--admin (or DISTLOCK_GATEWAY_ADMIN) {why}: write http://HOST:PORT and nothing else"
+                        "--admin (or DISTLOCK_GATEWAY_ADMIN) {why}: write http://HOST:PORT or https://HOST:PORT and nothing else"
                     ))
                 };
-                let authority = url
-                    .strip_prefix("http://")
-                    .ok_or_else(|| refused("does not start with http://"))?
-                    .trim_end_matches('/');
+                let (scheme, authority) = match url.split_once("://") {
+                    Some((HTTP, authority)) => (HTTP, authority),
+                    Some((HTTPS, authority)) => (HTTPS, authority),
+                    _ => return Err(refused("does not start with http:// or https://")),
+                };
+                let authority = authority.trim_end_matches('/');
                 if authority.contains(['/', '@', '?', '#']) {
                     return Err(refused("holds more than an address"));
                 }
@@ -73,10 +79,11 @@ impl AdminHttp {
                     Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {}
                     _ => return Err(refused("names no host and port")),
                 }
-                authority.to_owned()
+                (scheme, authority.to_owned())
             }
         };
         Ok(Self {
+            scheme,
             authority,
             token: gateway::admin_token(context)?,
         })
@@ -128,7 +135,6 @@ impl AdminHttp {
         ))
     }
 
-    /// HTTP/1.0, so that an answer is never in chunks and ends with its connection.
     async fn exchange(
         &self,
         method: &str,
@@ -138,34 +144,36 @@ impl AdminHttp {
         let body = body.map(Value::to_string).unwrap_or_default();
         let actor = std::env::var("USER").unwrap_or_default();
         let actor: String = actor.chars().filter(char::is_ascii_graphic).collect();
-        let mut request = format!(
-            "{method} {path} HTTP/1.0\r\nhost: {}\r\nx-distlock-actor: {actor:.128}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n",
-            self.authority,
-            body.len()
-        );
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}://{}{path}", self.scheme, self.authority))
+            .header("x-distlock-actor", format!("{actor:.128}"))
+            .header(header::CONTENT_TYPE, "application/json");
         if let Some(token) = &self.token {
-            request += &format!("authorization: Bearer {token}\r\n");
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        request += "\r\n";
-        request += &body;
-        let mut stream = TcpStream::connect(&self.authority).await?;
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
-        let not_http = || io::Error::other("what answers there is no admin HTTP");
-        let end = answer
-            .windows(4)
-            .position(|window| window == b"\r\n\r\n")
-            .ok_or_else(not_http)?;
-        let head = String::from_utf8_lossy(&answer[..end]);
-        let status = head
-            .strip_prefix("HTTP/1.")
-            .and_then(|rest| rest.split(' ').nth(1))
-            .and_then(|status| status.parse().ok())
-            .ok_or_else(not_http)?;
-        Ok((status, answer.split_off(end + 4)))
+        let request = request
+            .body(Full::<Bytes>::from(body))
+            .map_err(io::Error::other)?;
+        let connector = distlock_gateway::connector(self.scheme == HTTPS);
+        let connector = connector.map_err(io::Error::other)?;
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        let answer = client.request(request).await;
+        let answer = answer.map_err(|error| cause(&error))?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, MAX_ANSWER).collect().await;
+        let body = body.map_err(io::Error::other)?;
+        Ok((head.status.as_u16(), body.to_bytes().to_vec()))
     }
+}
+
+/// What the client's error comes from; its own words only say that it was an error of the client.
+fn cause(error: &hyper_util::client::legacy::Error) -> io::Error {
+    let mut said: &(dyn std::error::Error + 'static) = error;
+    while let Some(cause) = said.source() {
+        said = cause;
+    }
+    io::Error::other(said.to_string())
 }
 
 /// A text as a part of a path or a query.

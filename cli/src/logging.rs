@@ -30,7 +30,10 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
         Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
             .map_err(|error| wrong(format!("\"{}\": {error}", text.escape_debug())))?,
         Err(VarError::NotUnicode(_)) => return Err(wrong("not UTF-8".into())),
-        Ok(_) | Err(VarError::NotPresent) => EnvFilter::new(level),
+        // What administrators did is for everybody who looks after a node to see.
+        Ok(_) | Err(VarError::NotPresent) => {
+            EnvFilter::new(format!("{level},distlock::audit=info"))
+        }
     };
     let log = fmt().with_env_filter(filter).with_writer(|| stderr::Log);
     let discreet = filter_fn(is_discreet);

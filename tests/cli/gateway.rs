@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use distlock_harness::{Process, Signal};
+use distlock_harness::{Pki, Process, Signal};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -355,6 +355,7 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
         let line = [&NODE, args, &["--config", file.to_str().unwrap()]].concat();
         let mut command = home.distlock(line);
         command.env("DISTLOCK_GATEWAY_MAX_FRAME", "1");
+        command.env_remove("DISTLOCK_GATEWAY_ADMIN_TOKEN");
         let done = finish(&mut command, "");
         done.failed_with(78, "gateway.");
         assert!(done.stderr.contains(place), "{place:?} is not in {done:?}");
@@ -557,8 +558,88 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     ask(&["kick", "--uid", "a", "--reason", "\u{7}"], good).failed_with(64, "control character");
     ask(&["ban", "a", "--ttl", "0s"], good).failed_with(64, "ban ttl");
     ask(&["drain", "--rate", "0"], good).failed_with(64, "drain rate is 0");
-    ask(&["nodes", "--admin", "https://x:1"], good).failed_with(64, "http://HOST:PORT");
+    ask(&["nodes", "--admin", "ftp://x:1"], good).failed_with(64, "http://HOST:PORT");
     ask(&["nodes", "--admin", "http://127.0.0.1:1"], good).failed_with(69, "127.0.0.1:1");
+}
+
+/// The token and the page are told to who started the node, and to no one who reads its results.
+#[test]
+fn without_an_admin_token_a_node_makes_one_and_tells_it() {
+    let home = Home::new();
+    let mut command = home.distlock(NODE);
+    command
+        .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+        .env_remove("DISTLOCK_GATEWAY_ADMIN_TOKEN");
+    let node = Process::spawn(&mut command).unwrap();
+    let line = |starts: &str| node.wait_for_line(SOON, |line| line.starts_with(starts));
+    let line = |starts: &str| line(starts).unwrap();
+    let ready: Value = serde_json::from_str(&line("{")).unwrap();
+    let page = ready["page"].as_str().unwrap();
+    assert_eq!(
+        page,
+        format!("http://{}/", ready["admin_listen"].as_str().unwrap())
+    );
+    let commands = line("  commands: export DISTLOCK_GATEWAY_ADMIN_TOKEN=");
+    let token = commands.split_once('=').unwrap().1;
+    assert!(token.len() >= 32, "{commands}");
+    assert!(line("  page:").ends_with(&format!("{page}#token={token}")));
+    assert!(!ready.to_string().contains(token));
+    let ask = |token: &str| {
+        let mut command = home.distlock(["gateway", "nodes", "--admin", page]);
+        command.env("DISTLOCK_GATEWAY_ADMIN_TOKEN", token);
+        finish(&mut command, "").code
+    };
+    assert_eq!((ask(token), ask("a guess of some length")), (0, 77));
+}
+
+#[test]
+fn administrators_come_by_https_and_certificates_change_while_a_node_runs() {
+    let (home, pki, later) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
+    let path = |name: &str| pki.path(name).to_str().unwrap().to_owned();
+    let mut command = home.distlock(NODE);
+    command
+        .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+        .env("DISTLOCK_GATEWAY_TLS_KEY", path("server.key"))
+        .args(["--tls-cert", &path("server.crt")]);
+    let (node, ready) = started(&mut command);
+    let page = ready["page"].as_str().unwrap().to_owned();
+    assert!(page.starts_with("https://127.0.0.1:"), "{page}");
+    let ask = |pki: &Pki, url: &str| {
+        let mut command = home.distlock(["gateway", "nodes", "--admin", url]);
+        command.env("SSL_CERT_FILE", pki.path("ca.crt"));
+        finish(&mut command, "")
+    };
+    assert_eq!(ask(&pki, &page).code, 0, "{:?}", ask(&pki, &page));
+    ask(&later, &page).failed_with(69, "certificate");
+    ask(&pki, &page.replace("https", "http")).failed_with(69, "127.0.0.1");
+
+    for name in ["server.crt", "server.key"] {
+        std::fs::copy(later.path(name), pki.path(name)).unwrap();
+    }
+    node.signal(Signal::HUP).unwrap();
+    node.wait_for_line(SOON, |line| line.contains("certificates were read again"))
+        .unwrap();
+    assert_eq!(ask(&later, &page).code, 0);
+    std::fs::write(pki.path("server.key"), "no key").unwrap();
+    node.signal(Signal::HUP).unwrap();
+    node.wait_for_line(SOON, |line| line.contains("certificates stay as they were"))
+        .unwrap();
+    assert_eq!(ask(&later, &page).code, 0);
+}
+
+#[test]
+fn beyond_loopback_a_node_listens_with_tls_or_a_word() {
+    let home = Home::new();
+    let run = |args: &[&str]| {
+        let line = [&NODE[..], &["--tcp-listen", "0.0.0.0:0"], args].concat();
+        let mut command = home.distlock(line);
+        command.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
+        command
+    };
+    finish(&mut run(&[]), "").failed_with(78, "--insecure-listen");
+    let (_node, ready) = started(&mut run(&["--insecure-listen"]));
+    let listens = ready["tcp_listen"].as_str().unwrap();
+    assert!(listens.starts_with("0.0.0.0:"), "{ready}");
 }
 
 /// Whoever only wants the first line learns how it ended all the same.

@@ -30,6 +30,9 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
+/// What administrators of the tests' nodes show.
+pub(crate) const ADMIN_TOKEN: &str = "what administrators show";
+
 impl Home {
     pub(crate) fn new() -> Self {
         Self {
@@ -66,6 +69,7 @@ impl Home {
             "DISTLOCK_BACKEND",
             format!("sqlite:{}", self.store().display()),
         );
+        command.env("DISTLOCK_GATEWAY_ADMIN_TOKEN", ADMIN_TOKEN);
         command
     }
 

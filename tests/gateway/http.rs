@@ -8,11 +8,12 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::world::SOON;
+use crate::world::{ADMIN_TOKEN, SOON};
 
 /// The whole answer to a `GET`, with its head.
 pub(crate) async fn get(to: SocketAddr, path: &str) -> String {
-    ask(to, &format!("GET {path}"), "", "").await
+    let token = format!("authorization: Bearer {ADMIN_TOKEN}\r\n");
+    ask(to, &format!("GET {path}"), &token, "").await
 }
 
 /// The JSON answer to a `POST` of JSON.

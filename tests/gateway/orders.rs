@@ -9,7 +9,7 @@ use distlock_kickout::{Code, Uid};
 use crate::{
     client::{Client, Hello, State},
     scenarios::start,
-    world::{SOON, World, pause},
+    world::{ADMIN_TOKEN, SOON, World, pause},
 };
 
 /// An account is banned on the node where it is not, which ends its session and keeps it out everywhere until the ban is lifted.
@@ -163,6 +163,7 @@ impl World {
         let admin = format!("http://{}", self.node(node).admin);
         let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
         command.arg("gateway").args(words).args(["--admin", &admin]);
+        command.env("DISTLOCK_GATEWAY_ADMIN_TOKEN", ADMIN_TOKEN);
         let output = tokio::task::block_in_place(|| command.output()).unwrap();
         assert!(output.status.success(), "{words:?}: {output:?}");
     }

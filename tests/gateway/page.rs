@@ -10,7 +10,7 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 
-use crate::world::{SOON, World, pause};
+use crate::world::{ADMIN_TOKEN, SOON, World, pause};
 
 /// A browser of its own, with its files in a folder of its own.
 struct Browser {
@@ -86,7 +86,7 @@ async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     let mut world = World::new("page", &url);
     world.start("n1").await?;
     world.start("n2").await?;
-    let address = format!("http://{}/", world.node("n1").admin);
+    let address = format!("http://{}/#token={ADMIN_TOKEN}", world.node("n1").admin);
 
     let browser = Box::pin(Browser::start(false)).await?;
     browser.client.goto(&address).await?;

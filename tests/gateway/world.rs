@@ -30,6 +30,8 @@ use crate::{
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// With which servers send.
 pub(crate) const SEND_TOKEN: &str = "servers show this when they send";
+/// What administrators show.
+pub(crate) const ADMIN_TOKEN: &str = "administrators show this";
 const KEY: &str = "a key that is long enough for HS256";
 
 /// What a scenario plays in.
@@ -184,6 +186,7 @@ impl World {
             .env("DISTLOCK_BACKEND", &url)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
             .env("DISTLOCK_GATEWAY_SEND_TOKEN", SEND_TOKEN)
+            .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", ADMIN_TOKEN)
             .env("DISTLOCK_LOG", "warn")
             .env("HOME", self.home.path())
             .current_dir(self.home.path());

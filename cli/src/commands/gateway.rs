@@ -174,6 +174,9 @@ impl Node {
             // It may be waiting for the end of a predecessor's lease.
             () = &mut shutdown => return Ok(code::OK),
         };
+        if let Some(token) = gateway.made_admin_token() {
+            tell_admin_token(token.expose(), &gateway.ready().page);
+        }
         let events = gateway.events();
         if let Err(failure) = output::json(gateway.ready()) {
             // Nobody learns that it runs, nor where.
@@ -200,6 +203,16 @@ impl Node {
         }
         Ok(code::OK)
     }
+}
+
+/// A token that was made for this run is told to whoever reads the node's output, as development
+/// servers do. One of the configuration is never shown.
+fn tell_admin_token(token: &str, page: &str) {
+    output::tell(format_args!(
+        "no admin_token is set; for this run it is {token}\n\
+         \x20 page:     {page}#token={token}\n\
+         \x20 commands: export DISTLOCK_GATEWAY_ADMIN_TOKEN={token}"
+    ));
 }
 
 /// Reads the certificates again at each HUP.

@@ -108,7 +108,7 @@ async fn to_its_end(State(orders): State<TaskTracker>, request: Request, next: N
 
 async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     if !admin.guard.admits(request.headers(), from(&request)).await {
-        let why = "the bearer token of admin_token is needed";
+        let why = "a bearer token is needed";
         return refused(StatusCode::UNAUTHORIZED, why).into_response();
     }
     let_in(&request);

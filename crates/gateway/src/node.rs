@@ -1,6 +1,10 @@
 //! A gateway node: its listeners, its start and its end.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, Store};
 use distlock_kickout::{Event, KickOut, NodeId, Policy, Profiles};
@@ -53,6 +57,8 @@ pub struct Ready {
     pub peer_listen: SocketAddr,
     /// For administrators.
     pub admin_listen: SocketAddr,
+    /// The page for people, on the same address.
+    pub page: String,
 }
 
 /// A node that has its lease and its listeners.
@@ -253,6 +259,7 @@ impl Builder {
             tcp_listen: tcp.as_ref().map(|(_, address)| *address),
             peer_listen: peer.1,
             admin_listen: admin.1,
+            page: page_at(admin.1, config.tls_cert.is_some()),
         };
         let secure = config.tls_cert.is_some();
         let (guard, made_token) = Guard::new(config.admin_token, Arc::clone(&clock), secure);
@@ -453,6 +460,17 @@ async fn bind(
     })?;
     config.check_listen(key, bound.1)?;
     Ok(bound)
+}
+
+/// Where a browser on this host finds the page.
+fn page_at(mut admin: SocketAddr, secure: bool) -> String {
+    match admin.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => admin.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => admin.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    let scheme = if secure { "https" } else { "http" };
+    format!("{scheme}://{admin}/")
 }
 
 fn broke(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {

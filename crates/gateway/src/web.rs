@@ -1,16 +1,18 @@
 //! Asking a web service of the operator's own whether something may be.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
     http::{HeaderValue, Request, StatusCode, Uri, header},
 };
 use distlock_core::{Clock, Error, ErrorKind, Result};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceSettings;
@@ -29,7 +31,7 @@ pub(crate) struct WebService {
     what: &'static str,
     /// The histogram of its answers.
     metric: &'static str,
-    client: Client<HttpConnector, Body>,
+    client: Client<HttpsConnector<HttpConnector>, Body>,
     url: Uri,
     bearer: Option<HeaderValue>,
     clock: Arc<dyn Clock>,
@@ -66,7 +68,7 @@ impl WebService {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE.1)
             .pool_max_idle_per_host(IDLE.0)
-            .build(connector());
+            .build(connector(url.scheme_str() == Some("https"))?);
         Ok(Some(Self {
             what,
             metric,
@@ -155,10 +157,34 @@ impl fmt::Debug for WebService {
     }
 }
 
-fn connector() -> HttpConnector {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    connector
+/// Connects to web services: by TLS where their address says `https`, and then trusts the authorities
+/// that the system trusts, or those of the file that `SSL_CERT_FILE` names.
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] when `secured` and there is no authority to trust.
+pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.enforce_http(false);
+    let provider = aws_lc_rs::default_provider();
+    let builder = HttpsConnectorBuilder::new();
+    let none = |error| {
+        let problem = "no certificate authority can be read from this system (SSL_CERT_FILE)";
+        Error::new(ErrorKind::InvalidConfig, problem).caused_by(error)
+    };
+    let builder = if secured {
+        builder
+            .with_provider_and_native_roots(provider)
+            .map_err(none)?
+    } else {
+        // Looking for authorities that nobody asks takes time, and not every system has any.
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| none(io::Error::other(error)))?
+            .with_root_certificates(RootCertStore::empty());
+        builder.with_tls_config(config.with_no_client_auth())
+    };
+    Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
 }
 
 /// The reason of a refusal, as a client is told it.

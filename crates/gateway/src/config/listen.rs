@@ -102,8 +102,8 @@ impl GatewayConfig {
         Err(invalid(
             key,
             &format!(
-                "is {address}, which is beyond loopback, without TLS: set {by}, or \
-                 insecure_listen where the network itself keeps others out"
+                "is {address}, which is beyond loopback, without TLS: set {by}, or where the \
+                 network itself keeps others out insecure_listen (--insecure-listen)"
             ),
         ))
     }

@@ -40,13 +40,13 @@ fn address(key: &str, url: &str) -> Result<Uri> {
     let parsed = url.parse::<Uri>().unwrap_or_default();
     // Only its beginning is shown: some put a key behind it.
     let problem = match (parsed.scheme_str(), parsed.authority()) {
-        (Some("http"), Some(_)) => return Ok(parsed),
+        (Some("http" | "https"), Some(_)) => return Ok(parsed),
         (Some(scheme), Some(at)) => format!("begins with \"{scheme}://{at}\""),
         _ => "has no host".into(),
     };
     Err(invalid(
         key,
-        &format!("{problem}: http://HOST:PORT/PATH is needed"),
+        &format!("{problem}: http(s)://HOST:PORT/PATH is needed"),
     ))
 }
 
