@@ -1,6 +1,6 @@
 //! Asking a node's HTTP.
 
-use std::net::SocketAddr;
+use std::{io, net::SocketAddr};
 
 use serde_json::Value;
 use tokio::{
@@ -12,6 +12,11 @@ use crate::world::{ADMIN_TOKEN, SOON};
 
 /// The whole answer to a `GET`, with its head.
 pub(crate) async fn get(to: SocketAddr, path: &str) -> String {
+    try_get(to, path).await.unwrap()
+}
+
+/// As [`get`], for a node that may not be reached.
+pub(crate) async fn try_get(to: SocketAddr, path: &str) -> io::Result<String> {
     let token = format!("authorization: Bearer {ADMIN_TOKEN}\r\n");
     ask(to, &format!("GET {path}"), &token, "").await
 }
@@ -19,12 +24,14 @@ pub(crate) async fn get(to: SocketAddr, path: &str) -> String {
 /// The JSON answer to a `POST` of JSON.
 pub(crate) async fn post(to: SocketAddr, path: &str, token: &str, body: &Value) -> Value {
     let headers = format!("authorization: Bearer {token}\r\ncontent-type: application/json\r\n");
-    let answer = ask(to, &format!("POST {path}"), &headers, &body.to_string()).await;
+    let answer = ask(to, &format!("POST {path}"), &headers, &body.to_string())
+        .await
+        .unwrap();
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     serde_json::from_str(body).unwrap()
 }
 
-async fn ask(to: SocketAddr, what: &str, headers: &str, body: &str) -> String {
+async fn ask(to: SocketAddr, what: &str, headers: &str, body: &str) -> io::Result<String> {
     let length = body.len();
     let request = format!(
         "{what} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
@@ -34,7 +41,7 @@ async fn ask(to: SocketAddr, what: &str, headers: &str, body: &str) -> String {
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
-        std::io::Result::Ok(answer)
+        io::Result::Ok(answer)
     };
-    tokio::time::timeout(SOON, asking).await.unwrap().unwrap()
+    tokio::time::timeout(SOON, asking).await.unwrap()
 }

@@ -11,6 +11,7 @@
 //! | `steps.rs` | each step of a takeover fails once |
 //! | `idle.rs` | what nodes cost while nothing happens |
 //! | `messages.rs`, `senders.rs` | acknowledged messages, and accounts with several devices; who may send |
+//! | `strangers.rs` | what strangers may make a node keep |
 //! | `machine.rs` | how late a busy machine is, on top of the documented slack |
 //! | `matrix.rs` | which scenario runs over which store, and why the others do not |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
@@ -42,6 +43,7 @@ mod servers;
 mod settle;
 mod sqlite;
 mod steps;
+mod strangers;
 mod variants;
 mod wire;
 mod world;

@@ -1,12 +1,8 @@
 //! Waiting for peace, and the verdict.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use distlock::{FencingToken, LockName, RecordKey, Store};
 use distlock_checker::{Fact, Invariant, Report, Seen, check};
 use distlock_harness::eventually_async;
@@ -15,6 +11,7 @@ use serde_json::Value;
 
 use crate::{
     client::{Client, State},
+    http::try_get,
     world::{SOON, World, now_us, pause},
 };
 
@@ -181,7 +178,10 @@ impl World {
             let path = format!("/v1/users/{uid}");
             let admin = node.admin;
             let answer = eventually_async("the node answers", PEACE, || async {
-                tokio::task::block_in_place(|| get(admin, &path)).ok()
+                let answer = try_get(admin, &path).await.ok()?;
+                let (head, body) = answer.split_once("\r\n\r\n")?;
+                let is_known = head.starts_with("HTTP/1.1 200");
+                is_known.then(|| serde_json::from_str::<Value>(body).ok())?
             })
             .await
             .unwrap();
@@ -258,23 +258,6 @@ fn read(answer: &Value) -> (Generation, Option<SessionId>) {
         .filter(|slot| up(slot))
         .find_map(|slot| serde_json::from_value(slot["session"].clone()).ok());
     (r#gen, session)
-}
-
-/// One HTTP question.
-fn get(to: SocketAddr, path: &str) -> Result<Value> {
-    let mut stream = TcpStream::connect(to)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("an answer")?;
-    if !head.starts_with("HTTP/1.1 200") {
-        bail!("{answer}");
-    }
-    Ok(serde_json::from_str(body)?)
 }
 
 /// Connections in TIME_WAIT whose local end is this address.

@@ -75,6 +75,8 @@ pub(crate) struct Node {
     /// For clients on plain TCP, where it has one.
     pub(crate) framed: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
+    /// Where it listens for other nodes, who reach it by the wire.
+    pub(crate) peer: SocketAddr,
     /// In front of what other nodes reach it by.
     pub(crate) wire: FaultProxy,
     /// Between it and each server of the store; none where the world has no such wires.
@@ -217,6 +219,7 @@ impl World {
             listen: address("listen")?,
             framed: address("tcp_listen").ok(),
             admin: address("admin_listen")?,
+            peer,
             process,
             wire,
             store,

@@ -41,7 +41,8 @@ function offer(nodes) {
 function address(front) {
   const [, host, port] = /^(.*):(\d+)$/.exec(front) ?? [null, front, "80"];
   const everywhere = host === "0.0.0.0" || host === "[::]";
-  return `ws://${everywhere ? location.hostname : host}:${port}/ws`;
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  return `${scheme}://${everywhere ? location.hostname : host}:${port}/ws`;
 }
 
 function follow() {
@@ -151,7 +152,7 @@ function signIn(form) {
   const [, linked] = /^#token=(.+)$/.exec(location.hash) ?? [];
   if (linked) {
     history.replaceState(null, "", location.pathname);
-    show(linked);
+    show(decodeURIComponent(linked));
   }
 }
 

@@ -1,0 +1,96 @@
+//! Strangers at the port for other nodes: what they make a node keep has a bound.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use distlock_harness::eventually_async;
+use futures_util::future::join_all;
+use h2::client::SendRequest;
+use hyper::{Request, body::Bytes};
+use tokio::net::TcpSocket;
+
+use crate::world::{SOON, World};
+
+/// As many as a node lets be connected that have shown no token.
+const STRANGERS: u8 = 255;
+/// Calls of each, more than a connection may have under way.
+const CALLS: usize = 200;
+
+/// Opens as many calls as it can, with the longest heads and bodies that are taken, and reads no
+/// answer.
+async fn stranger(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
+    let socket = TcpSocket::new_v4()?;
+    // Of addresses of their own, so that the bound of all is met and not that of one.
+    socket.bind(([127, 1, number / 32, 1], 0).into())?;
+    let stream = socket.connect(to).await?;
+    let (mut calls, connection) = h2::client::handshake(stream).await?;
+    tokio::spawn(connection);
+    for _ in 0..CALLS {
+        let ready = tokio::time::timeout(Duration::from_millis(200), calls.clone().ready()).await;
+        let Ok(Ok(ready)) = ready else { break };
+        calls = ready;
+        let request = Request::post(format!("http://{to}/distlock.v1.Peer/Kick"))
+            .header("content-type", "application/grpc")
+            .header("x-long", "x".repeat(12_000))
+            .body(())?;
+        let Ok((_, mut body)) = calls.send_request(request, false) else {
+            break;
+        };
+        let _ = body.send_data(Bytes::from(vec![0; 16_384]), false);
+    }
+    Ok(calls)
+}
+
+/// What a process keeps in memory, in bytes.
+fn resident(id: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(kib.context("VmRSS")?.parse::<u64>()? * 1024)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cost_a_node_no_more_than_64_mb() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let mut world = World::new("strangers", &url);
+    world.start("n1").await?;
+    world.start("n2").await?;
+    let anna = world.uid("anna");
+    // The nodes know each other before.
+    let first = world.log_in(&anna, "phone", "n1").await;
+    let second = world.log_in(&anna, "pc", "n2").await;
+    let (to, id) = (world.node("n1").peer, world.node("n1").process.id());
+    let before = resident(id)?;
+    let strangers = join_all((0..STRANGERS).map(|number| stranger(number, to))).await;
+    let connected = strangers.iter().filter(|it| it.is_ok()).count();
+    ensure!(connected > 200, "{connected} were connected");
+    let mut most = 0;
+    eventually_async("the strangers are sent away", SOON, || {
+        most = resident(id).unwrap_or(u64::MAX).max(most);
+        let established = established(to.port());
+        async move { (established < 10).then_some(()) }
+    })
+    .await?;
+    let cost = most.saturating_sub(before);
+    ensure!(cost < 64_000_000, "{connected} strangers cost {cost} bytes");
+    // And the nodes still hear each other.
+    let third = world.log_in(&anna, "phone", "n1").await;
+    drop((first, second, third));
+    Ok(())
+}
+
+/// Connections to a port of this host that stand.
+fn established(port: u16) -> usize {
+    let port = format!(":{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let lines = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines
+        .filter(|fields| {
+            fields.get(1).is_some_and(|local| local.ends_with(&port))
+                && fields.get(3) == Some(&"01")
+        })
+        .count()
+}
