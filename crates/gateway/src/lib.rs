@@ -33,7 +33,7 @@
 //! # Map
 //!
 //! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what
-//! clients see (`machine` is one connection from its first frame to its end, behind `ws` and `tcp`
+//! clients see, over what `listen` accepts (`machine` is one connection from its first frame to its end, behind `ws` and `tcp`
 //! alike); `peer` what nodes ask of each other; `admin` the admin HTTP and `page` the live page
 //! beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in;
 //! `profiles` and `may_send` the services that are asked about each login and each message, and
@@ -45,7 +45,8 @@
 //! - A session that ends is told before its connection does: the notice has a place of its own and overtakes what is queued.
 //! - The client closes first; one that does not within the grace is cut off by a reset, so that nothing lingers on the server's
 //!   port.
-//! - Nodes call each other with a token signed by their common key; the admin HTTP needs a token unless it is on loopback.
+//! - Nodes call each other with a token for each call, signed by a key that they have in common; the admin HTTP needs a token.
+//! - What is beyond loopback speaks TLS, unless the configuration says that it need not.
 
 mod admin;
 mod config;
