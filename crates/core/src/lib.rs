@@ -19,6 +19,7 @@
 //! |---|---|
 //! | what a backend supplies | `contract`, `records`, `capabilities` |
 //! | values, parsed once at the edge | `name`, `ttl`, `token`, `ident`, `error` |
+//! | the way of a password to a server | `password` |
 //! | what callers hold | `locker`, `builder`, `guard`, `multi`, `scope`, `ticket`, `store` |
 //! | time | `clock` (boot-time, injectable), `deadline` (pure arithmetic), `hold` (one lease's state) |
 //! | taking and letting go | `queue` (the line inside a process), `lineup` (its head, at a store that queues), `acquire`, `release` |
@@ -67,6 +68,7 @@ mod multi;
 mod name;
 mod open_flag;
 mod outage;
+mod password;
 mod queue;
 mod records;
 mod refusal;
@@ -100,6 +102,7 @@ pub use loss::{LossFeed, LossSender};
 pub use multi::GuardSet;
 pub use name::{LockName, RecordKey, decode, encode};
 pub use open_flag::OpenFlag;
+pub use password::{PasswordRule, TLS_DISABLE, is_loopback};
 pub use records::{
     Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value,
 };

@@ -1,0 +1,202 @@
+//! Whether a password may be sent to a server: one rule for every store.
+//!
+//! This module owns the rule and its sentences. It keeps one invariant: a password leaves this
+//! machine through TLS, or in clear because the option `tls=disable` says so. It never resolves a
+//! name and never opens a connection, so a refusal comes before anything is sent.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::{Error, ErrorKind, Health, Result, Verdict};
+
+/// The value of the option `tls` that lets a password leave this machine in clear.
+pub const TLS_DISABLE: &str = "disable";
+
+/// How one store sends its password. A backend fills it from its options.
+#[derive(Clone, Copy, Debug)]
+pub struct PasswordRule<'a> {
+    /// Whether a password is sent in a form that an eavesdropper can use.
+    pub sent: bool,
+    /// Whether every connection that carries the password is encrypted.
+    pub encrypted: bool,
+    /// Whether the option `tls=disable` allows clear text.
+    pub clear_allowed: bool,
+    /// Whether this build can speak TLS.
+    pub tls_built: bool,
+    /// The features that bring the backend with TLS: `redis,tls`.
+    pub features: &'a str,
+    /// How TLS is asked for: "write rediss:// instead of redis://".
+    pub remedy: &'a str,
+}
+
+impl PasswordRule<'_> {
+    /// Refuses a password that would cross a network in clear. `host` is a name or an address
+    /// without its port, as the user or another server wrote it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the host and what to set.
+    pub fn check(&self, host: &str) -> Result<()> {
+        if !self.sent || self.encrypted || self.clear_allowed || is_loopback(host) {
+            return Ok(());
+        }
+        let remedy = if self.tls_built {
+            self.remedy.to_owned()
+        } else {
+            format!(
+                "TLS is not compiled in: run `cargo add distlock --features {}`, or build the \
+                 command with `--features tls`; then {}",
+                self.features, self.remedy
+            )
+        };
+        Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the password would go to {host:?} in clear, where everybody on the way can read \
+                 it: {remedy}; on a network that you trust, set the option `tls` to `disable`"
+            ),
+        ))
+    }
+
+    /// Adds what the doctor says of the way of the password to these hosts.
+    pub fn examine<'h>(&self, hosts: impl IntoIterator<Item = &'h str>, health: &mut Health) {
+        let beyond = hosts.into_iter().find(|host| !is_loopback(host));
+        let (verdict, detail) = match beyond {
+            _ if !self.sent => (Verdict::Pass, "none is sent that others could use".into()),
+            _ if self.encrypted => (Verdict::Pass, "it is sent through TLS".into()),
+            None => (Verdict::Pass, "it does not leave this machine".into()),
+            Some(host) => (
+                Verdict::Warn,
+                format!(
+                    "it goes to {host:?} in clear (`tls` is `disable`), and everybody on the way \
+                     can read it: {}",
+                    self.remedy
+                ),
+            ),
+        };
+        health.found("password", verdict, detail);
+    }
+}
+
+/// Whether what is sent to a host stays on this machine: `localhost`, and the addresses in
+/// 127.0.0.0/8 and `::1`. Other names count as beyond, because a name server says where they are.
+#[must_use]
+pub fn is_loopback(host: &str) -> bool {
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let host = bare.unwrap_or(host);
+    if host.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => address.is_loopback(),
+        Ok(IpAddr::V6(address)) => {
+            let mapped = address.to_ipv4_mapped();
+            address == Ipv6Addr::LOCALHOST || mapped.is_some_and(|v4| v4.is_loopback())
+        }
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: PasswordRule<'_> = PasswordRule {
+        sent: true,
+        encrypted: false,
+        clear_allowed: false,
+        tls_built: true,
+        features: "redis,tls",
+        remedy: "write rediss://",
+    };
+
+    #[test]
+    fn only_loopback_hosts_stay_on_this_machine() {
+        for host in [
+            "localhost",
+            "LocalHost",
+            "127.0.0.1",
+            "127.255.255.254",
+            "::1",
+            "[::1]",
+            "::ffff:127.0.0.1",
+        ] {
+            assert!(is_loopback(host), "{host}");
+            RULE.check(host).unwrap();
+        }
+        for host in [
+            "db.example",
+            "localhost.example",
+            "127.0.0.1.example",
+            "127.1",
+            "10.0.0.1",
+            "0.0.0.0",
+            "::",
+            "::2",
+            "::ffff:10.0.0.1",
+            "[::1",
+            "",
+        ] {
+            assert!(!is_loopback(host), "{host}");
+            assert_eq!(
+                RULE.check(host).unwrap_err().kind(),
+                ErrorKind::InvalidConfig
+            );
+        }
+    }
+
+    #[test]
+    fn clear_text_needs_a_word_of_the_user() {
+        let says = |rule: PasswordRule<'_>| rule.check("db.example").unwrap_err().to_string();
+        let said = says(RULE);
+        for word in ["\"db.example\"", "write rediss://", "`tls` to `disable`"] {
+            assert!(said.contains(word), "{said}");
+        }
+        assert!(!said.contains("cargo add"), "{said}");
+        let built = PasswordRule {
+            tls_built: false,
+            ..RULE
+        };
+        let said = says(built);
+        assert!(
+            said.contains("run `cargo add distlock --features redis,tls`"),
+            "{said}"
+        );
+        for rule in [
+            PasswordRule {
+                sent: false,
+                ..RULE
+            },
+            PasswordRule {
+                encrypted: true,
+                ..RULE
+            },
+            PasswordRule {
+                clear_allowed: true,
+                ..RULE
+            },
+        ] {
+            rule.check("db.example").unwrap();
+        }
+    }
+
+    #[test]
+    fn the_doctor_warns_of_clear_text_beyond_this_machine() {
+        let verdict = |rule: PasswordRule<'_>, hosts: &[&str]| {
+            let mut health = Health::new("a server");
+            rule.examine(hosts.iter().copied(), &mut health);
+            health.findings[0].verdict
+        };
+        let clear = PasswordRule {
+            clear_allowed: true,
+            ..RULE
+        };
+        assert_eq!(verdict(clear, &["::1", "db.example"]), Verdict::Warn);
+        assert_eq!(verdict(clear, &["::1", "localhost"]), Verdict::Pass);
+        let encrypted = PasswordRule {
+            encrypted: true,
+            ..RULE
+        };
+        assert_eq!(verdict(encrypted, &["db.example"]), Verdict::Pass);
+    }
+}
