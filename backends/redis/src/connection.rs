@@ -371,9 +371,20 @@ impl Dialer {
     }
 
     /// The driver's client for a server.
+    ///
+    /// # Errors
+    /// When the password would go there in clear: sentinels, maps and redirects may name servers
+    /// beyond this machine although the URL names none.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client> {
+        self.check_password(endpoint, self.config.password.as_ref())?;
         let info = self.info(endpoint)?.set_redis_settings(self.settings());
         self.open_client(info)
+    }
+
+    fn check_password(&self, endpoint: &Endpoint, password: Option<&Secret>) -> Result<()> {
+        let rule = self.config.password_rule(password.is_some());
+        rule.check(&endpoint.host)
+            .map_err(|error| error.on(BACKEND))
     }
 
     /// What the driver must know to reach a server, without credentials.
@@ -424,6 +435,7 @@ impl Dialer {
     ) -> Result<MultiplexedConnection> {
         let address = endpoint.to_string();
         let config = &self.config;
+        self.check_password(endpoint, config.sentinel_password.as_ref())?;
         let settings = credentials(
             config.sentinel_username.as_deref(),
             config.sentinel_password.as_ref(),

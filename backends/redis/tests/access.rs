@@ -4,10 +4,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{conforms, open, redis};
+use common::{SOON, conforms, open, redis};
 use distlock_conformance::Subject;
-use distlock_core::Verdict;
-use distlock_harness::servers::redis::RedisServer;
+use distlock_core::{ErrorKind, Verdict};
+use distlock_harness::{
+    eventually,
+    servers::redis::{RedisCluster, RedisServer},
+};
 
 /// The line that the crate's documentation gives.
 const ACL: &str = include_str!("../src/acl.txt");
@@ -219,5 +222,69 @@ mod tls {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
             assert!(error.to_string().contains(says), "{error}");
         }
+    }
+}
+
+/// The URL names loopback addresses only, and a server names another.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_password_follows_a_cluster_beyond_this_machine() {
+    let servers = RedisCluster::start(3, 0).unwrap();
+    for node in &servers.nodes {
+        for (setting, value) in [
+            // The resolver takes it for 127.0.0.1; nobody who only reads it can know that.
+            ("cluster-announce-hostname", "127.1"),
+            ("cluster-preferred-endpoint-type", "hostname"),
+        ] {
+            node.command(&["CONFIG", "SET", setting, value]).unwrap();
+        }
+        node.command(&[
+            "ACL", "SETUSER", "app", "on", ">canary", "~*", "&*", "+@all",
+        ])
+        .unwrap();
+    }
+    let seed = &servers.nodes[0];
+    let named = || seed.command(&["CLUSTER", "SLOTS"]).unwrap();
+    eventually("all have the other name", SOON, || {
+        named().matches("127.1").count() >= 3
+    })
+    .unwrap();
+    let url = format!("redis+cluster://app:canary@{}", seed.address());
+    let error = redis(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    for word in ["\"127.1\"", "`tls` to `disable`"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    assert!(!error.to_string().contains("canary"), "{error}");
+
+    let store = redis(&format!("{url}?tls=disable")).await.unwrap();
+    let health = store.lock().health().await.unwrap();
+    let found = health.findings.iter().find(|it| it.check == "password");
+    let found = found.unwrap();
+    assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
+    assert!(found.detail.contains("in clear"), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_says_how_the_password_travels() {
+    let server = RedisServer::with(&["requirepass canary"]).unwrap();
+    let port = server.port();
+    for (url, verdict, says) in [
+        (
+            format!("redis://:canary@127.0.0.1:{port}"),
+            Verdict::Pass,
+            "does not leave this machine",
+        ),
+        (
+            format!("redis://:canary@127.1:{port}?tls=disable"),
+            Verdict::Warn,
+            "write rediss://",
+        ),
+    ] {
+        let store = redis(&url).await.unwrap();
+        let health = store.lock().health().await.unwrap();
+        let found = health.findings.iter().find(|it| it.check == "password");
+        let found = found.unwrap();
+        assert_eq!(found.verdict, verdict, "{found:?}");
+        assert!(found.detail.contains(says), "{found:?}");
     }
 }

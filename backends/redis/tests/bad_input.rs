@@ -119,7 +119,7 @@ async fn addresses() {
         let error = refused(&format!("{scheme}://:canary@{at}{path}")).await;
         says(&error, ErrorKind::Unavailable, &[&at]);
     }
-    let error = refused("redis://:canary@no-such-host.invalid").await;
+    let error = refused("redis://:canary@no-such-host.invalid?tls=disable").await;
     says(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
 
     // Somebody who never says a word.

@@ -4,7 +4,7 @@ mod address;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result, parse_duration};
+use distlock_core::{Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, parse_duration};
 
 use self::address::Address;
 use crate::error::BACKEND;
@@ -23,6 +23,8 @@ pub struct RedisConfig {
     pub database: u16,
     /// TLS, where it is wanted.
     pub tls: Option<Tls>,
+    /// Whether a password may leave this machine without TLS (`tls=disable`).
+    pub clear_password: bool,
     /// Put before every key: 1 to 64 of `A-Z a-z 0-9 _ - . : /`; `distlock:` unless told otherwise.
     pub prefix: String,
     /// How long one request waits for its answer; 100 ms to 60 s, 2 s unless told otherwise.
@@ -102,6 +104,7 @@ impl RedisConfig {
             password: None,
             database: 0,
             tls: None,
+            clear_password: false,
             prefix: "distlock:".into(),
             timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
@@ -182,10 +185,14 @@ impl RedisConfig {
                     ("false", "rediss") => {
                         return Err(invalid("option `tls`: write redis:// instead of rediss://"));
                     }
+                    (TLS_DISABLE, "rediss") => {
+                        return Err(invalid("option `tls`: write redis:// instead of rediss://"));
+                    }
                     ("false", _) => self.tls = None,
+                    (TLS_DISABLE, _) => self.clear_password = true,
                     _ => {
                         return Err(invalid(format!(
-                            "option `tls`: {value:?} is neither `true` nor `false`"
+                            "option `tls`: {value:?} is none of `true`, `false` and `disable`"
                         )));
                     }
                 },
@@ -200,6 +207,11 @@ impl RedisConfig {
             }
             (Some(_), None) => return Err(invalid("option `cert` needs option `key` as well")),
             (None, Some(_)) => return Err(invalid("option `key` needs option `cert` as well")),
+        }
+        if self.clear_password && self.tls.is_some() {
+            return Err(invalid(
+                "option `tls` is `disable`, and `ca`, `cert` and `key` are about TLS: leave out one of the two",
+            ));
         }
         Ok(())
     }
@@ -261,7 +273,43 @@ impl RedisConfig {
             )
             .on(BACKEND));
         }
+        self.check_passwords()
+    }
+
+    /// Refuses passwords that would cross a network in clear to a server that the URL names.
+    fn check_passwords(&self) -> Result<()> {
+        let (sent, hosts) = match &self.topology {
+            Topology::Single(endpoint) => (self.password.is_some(), std::slice::from_ref(endpoint)),
+            // The primary is where its sentinels are, as far as anybody can tell before they are asked.
+            Topology::Sentinel { sentinels, .. } => (
+                self.password.is_some() || self.sentinel_password.is_some(),
+                &**sentinels,
+            ),
+            Topology::Cluster(seeds) => (self.password.is_some(), &**seeds),
+        };
+        let rule = self.password_rule(sent);
+        for endpoint in hosts {
+            rule.check(&endpoint.host)
+                .map_err(|error| error.on(BACKEND))?;
+        }
         Ok(())
+    }
+
+    /// How passwords are sent, if any is.
+    pub(crate) fn password_rule(&self, sent: bool) -> PasswordRule<'static> {
+        PasswordRule {
+            sent,
+            encrypted: self.tls.is_some(),
+            clear_allowed: self.clear_password,
+            tls_built: cfg!(feature = "tls"),
+            features: "redis,tls",
+            remedy: match self.topology {
+                Topology::Single(_) => "write rediss:// instead of redis:// for TLS",
+                Topology::Sentinel { .. } | Topology::Cluster(_) => {
+                    "set the option `tls` to `true` for TLS"
+                }
+            },
+        }
     }
 }
 
@@ -383,9 +431,10 @@ mod tests {
         assert_eq!((config.database, &*config.prefix), (3, "app:"));
         assert_eq!(config.timeout, Duration::from_millis(500));
 
-        let config =
-            RedisConfig::from_url("redis+sentinel://:pw@a,b:1,c/mymaster?db=2&sentinel_password=x")
-                .unwrap();
+        let config = RedisConfig::from_url(
+            "redis+sentinel://:pw@a,b:1,c/mymaster?db=2&sentinel_password=x&tls=disable",
+        )
+        .unwrap();
         assert_eq!(
             config.topology,
             Topology::Sentinel {
@@ -429,6 +478,10 @@ mod tests {
             ("redis://a?request_timeout=2", "has no unit"),
             ("redis://a?request_timeout=1ms", "outside 100 ms"),
             ("redis://a?tls=true", "rediss://"),
+            ("redis://a?tls=off", "none of `true`, `false` and `disable`"),
+            ("rediss://a?tls=disable", "redis:// instead of rediss://"),
+            ("redis+cluster://a?ca=/x&tls=disable", "leave out one"),
+            ("redis+cluster://a?tls=disable&ca=/x", "leave out one"),
             ("redis://a?ca=/x", "rediss://"),
             ("redis://a?sentinel_password=x", "redis+sentinel://"),
             ("redis+unix:///tmp/x", "unknown scheme"),
@@ -441,9 +494,57 @@ mod tests {
     }
 
     #[test]
+    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+        for url in [
+            "redis://:hunter2@db.example",
+            "redis://db.example?password=hunter2",
+            "redis+sentinel://:hunter2@127.0.0.1,db.example/m",
+            "redis+sentinel://db.example/m?sentinel_password=hunter2",
+            "redis+sentinel://:hunter2@db.example/m?tls=false",
+            "redis+cluster://:hunter2@[::1],db.example",
+        ] {
+            let error = RedisConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            let said = error.to_string();
+            let remedy = if url.starts_with("redis://") {
+                "write rediss://"
+            } else {
+                "set the option `tls` to `true`"
+            };
+            for word in ["\"db.example\"", "`tls` to `disable`", remedy] {
+                assert!(said.contains(word), "{url}: {said}");
+            }
+            assert!(!said.contains("hunter2"), "{url}: {said}");
+            let add = "run `cargo add distlock --features redis,tls`";
+            assert_eq!(said.contains(add), !cfg!(feature = "tls"), "{url}: {said}");
+        }
+        for url in [
+            "redis://db.example",
+            "redis://:hunter2@localhost",
+            "redis://:hunter2@127.0.0.1",
+            "redis://:hunter2@[::1]",
+            "redis://:hunter2@db.example?tls=disable",
+            "redis+sentinel://:hunter2@127.0.0.1,[::1]/m?sentinel_password=hunter2",
+            "redis+sentinel://db.example/m",
+            "redis+cluster://:hunter2@db.example?tls=disable",
+            "redis+cluster://:hunter2@127.0.0.1",
+        ] {
+            RedisConfig::from_url(url).unwrap();
+        }
+        #[cfg(feature = "tls")]
+        for url in [
+            "rediss://:hunter2@db.example",
+            "redis+sentinel://:hunter2@db.example/m?tls=true",
+            "redis+cluster://:hunter2@db.example?ca=/ca.pem",
+        ] {
+            RedisConfig::from_url(url).unwrap();
+        }
+    }
+
+    #[test]
     fn passwords_are_not_shown() {
         let config = RedisConfig::from_url(
-            "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2",
+            "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2&tls=disable",
         )
         .unwrap();
         assert!(!format!("{config:?}").contains("canary"));

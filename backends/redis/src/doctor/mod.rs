@@ -8,7 +8,13 @@ use std::{collections::HashMap, sync::Arc};
 use distlock_core::{Health, Result, Verdict};
 use redis::Value;
 
-use crate::{connection::Link, names::SLOTS, server::Info, topology::Router};
+use crate::{
+    config::{Endpoint, RedisConfig, Topology},
+    connection::Link,
+    names::SLOTS,
+    server::Info,
+    topology::Router,
+};
 
 /// The settings that are looked at.
 const SETTINGS: [&str; 10] = [
@@ -32,6 +38,7 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
     let unserved = router.unserved().await?;
     let links = router.links().await?;
     let several = links.len() > 1;
+    let addresses: Vec<_> = links.iter().map(|link| Arc::clone(&link.address)).collect();
     let mut health: Option<Health> = None;
     for link in links {
         let patient = Patient::ask(&link, Arbiter::of(router)).await?;
@@ -56,6 +63,7 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
         let (check, verdict, detail) = settings::sentinels(all, naming);
         health.found(check, verdict, detail);
     }
+    password(router.dialer.config(), &addresses, &mut health);
     match unserved {
         None => {}
         Some(0) => health.found("slots", Verdict::Pass, "each has a server"),
@@ -69,6 +77,22 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
         ),
     }
     Ok(health)
+}
+
+/// How the passwords travel to the primaries and the sentinels.
+fn password(config: &RedisConfig, primaries: &[Arc<str>], health: &mut Health) {
+    let mut hosts = Vec::new();
+    if config.password.is_some() {
+        let endpoints = primaries.iter().filter_map(|at| Endpoint::parse(at, 0));
+        hosts.extend(endpoints.map(|endpoint| endpoint.host));
+    }
+    if let Topology::Sentinel { sentinels, .. } = &config.topology
+        && config.sentinel_password.is_some()
+    {
+        hosts.extend(sentinels.iter().map(|endpoint| endpoint.host.clone()));
+    }
+    let rule = config.password_rule(!hosts.is_empty());
+    rule.examine(hosts.iter().map(String::as_str), health);
 }
 
 type Finding = (&'static str, Verdict, String);
