@@ -15,10 +15,14 @@ pub enum Product {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SslMode {
-    /// Never TLS. (`disable`, `DISABLED`)
+    /// Nothing was said: [`SslMode::Require`] where a password would leave this machine, and
+    /// [`SslMode::Prefer`] elsewhere.
+    #[default]
+    Auto,
+    /// Never TLS. (`disable`, `DISABLED`, and `tls=disable`)
     Disable,
     /// TLS where the server offers it and this build has it, plain text otherwise. (`prefer`, `PREFERRED`)
-    #[default]
+    /// Refused where a password would leave this machine.
     Prefer,
     /// TLS or nothing; the server's certificate is not verified. (`require`, `REQUIRED`)
     Require,
@@ -74,6 +78,7 @@ impl Product {
                 "ssl-mode",
                 "statement_timeout",
                 "table_prefix",
+                "tls",
                 "user",
             ],
             Self::Postgres => &[
@@ -89,6 +94,7 @@ impl Product {
                 "sslrootcert",
                 "statement_timeout",
                 "table_prefix",
+                "tls",
                 "user",
             ],
         }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, is_loopback};
 
 use super::{
     Product, REAP_AFTER, SslMode, certificates, check_prefix, check_range, duration, escape, flag,
@@ -68,7 +68,7 @@ impl ServerConfig {
             user: None,
             password: None,
             database: database.into(),
-            ssl_mode: SslMode::Prefer,
+            ssl_mode: SslMode::Auto,
             ssl_ca: None,
             ssl_client: None,
             table_prefix: String::new(),
@@ -163,6 +163,7 @@ impl ServerConfig {
 
     fn apply(&mut self, options: &[(String, String)]) -> Result<()> {
         let (mut cert, mut key) = (None, None);
+        let mut clear = false;
         for (name, value) in options {
             match name.as_str() {
                 "connect_timeout" => self.connect_timeout = duration(name, value)?,
@@ -177,6 +178,13 @@ impl ServerConfig {
                 "socket" => self.socket = Some(value.into()),
                 "statement_timeout" => self.statement_timeout = duration(name, value)?,
                 "table_prefix" => self.table_prefix.clone_from(value),
+                "tls" if value == TLS_DISABLE => clear = true,
+                "tls" => {
+                    return Err(invalid(format!(
+                        "option `tls`: {value:?} is not `disable`; for TLS set `{}`",
+                        self.product.ssl_option()
+                    )));
+                }
                 "user" => self.user = Some(value.clone()),
                 name if !self.product.options().contains(&name) => {
                     return Err(unknown(name, self.product.name(), self.product.options()));
@@ -193,6 +201,15 @@ impl ServerConfig {
                 "sslcert" | "ssl-cert" => cert = Some(PathBuf::from(value)),
                 _ => key = Some(PathBuf::from(value)),
             }
+        }
+        if clear {
+            if !matches!(self.ssl_mode, SslMode::Auto | SslMode::Disable) {
+                return Err(invalid(format!(
+                    "option `tls` is `disable`, and `{}` asks for TLS: leave out one of the two",
+                    self.product.ssl_option()
+                )));
+            }
+            self.ssl_mode = SslMode::Disable;
         }
         self.ssl_client = match (cert, key) {
             (None, None) => None,
@@ -245,7 +262,10 @@ impl ServerConfig {
         check_range("statement_timeout", self.statement_timeout, timeouts)?;
         check_range("reap_after", self.reap_after, REAP_AFTER)?;
         check_prefix(&self.table_prefix)?;
-        let asked = !matches!(self.ssl_mode, SslMode::Disable | SslMode::Prefer);
+        let asked = !matches!(
+            self.ssl_mode,
+            SslMode::Auto | SslMode::Disable | SslMode::Prefer
+        );
         if !asked && (self.ssl_ca.is_some() || self.ssl_client.is_some()) {
             return Err(invalid(format!(
                 "certificates are given, but TLS is not asked for: set `{}` to one of {}",
@@ -263,7 +283,61 @@ impl ServerConfig {
                 ),
             ));
         }
-        Ok(())
+        self.password_rule().check(self.peer())
+    }
+
+    /// Whether the password would leave this machine, so that nothing but TLS may carry it unless
+    /// the options say otherwise.
+    fn password_leaves(&self) -> bool {
+        self.sends_password() && !is_loopback(self.peer())
+    }
+
+    /// The driver takes a password of Postgres from the environment as well.
+    fn sends_password(&self) -> bool {
+        let inherited =
+            self.product == Product::Postgres && std::env::var_os("PGPASSWORD").is_some();
+        self.password.is_some() || inherited
+    }
+
+    /// The host to which the connection leads. A Unix socket is on this machine.
+    pub(crate) fn peer(&self) -> &str {
+        // The driver of Postgres takes a host that is a path for the folder of the socket.
+        let is_path = self.product == Product::Postgres && self.host.starts_with('/');
+        if self.socket.is_some() || is_path {
+            "localhost"
+        } else {
+            &self.host
+        }
+    }
+
+    /// The mode that the driver is told.
+    pub(crate) fn ssl_mode_in_use(&self) -> SslMode {
+        match self.ssl_mode {
+            SslMode::Auto if self.password_leaves() && cfg!(feature = "tls") => SslMode::Require,
+            SslMode::Auto => SslMode::Prefer,
+            mode => mode,
+        }
+    }
+
+    /// How the password is sent, if there is one.
+    pub(crate) fn password_rule(&self) -> PasswordRule<'static> {
+        let mode = self.ssl_mode_in_use();
+        PasswordRule {
+            sent: self.sends_password(),
+            encrypted: !matches!(mode, SslMode::Auto | SslMode::Disable | SslMode::Prefer),
+            clear_allowed: mode == SslMode::Disable,
+            tls_built: cfg!(feature = "tls"),
+            features: match self.product {
+                Product::MySql => "mysql,tls",
+                Product::Postgres => "postgres,tls",
+            },
+            remedy: match self.product {
+                Product::MySql => {
+                    "set `ssl-mode` to REQUIRED, VERIFY_CA or VERIFY_IDENTITY for TLS"
+                }
+                Product::Postgres => "set `sslmode` to require, verify-ca or verify-full for TLS",
+            },
+        }
     }
 
     /// The URL that means this configuration, without the password, and with `migrate` left out.
@@ -387,7 +461,8 @@ mod tests {
 
     #[test]
     fn a_url_is_read_and_written_back_without_its_password() {
-        let url = "postgres://bo%40b:hun%2Fter@2@db.local:6543/my%20db?pool_size=8&reap_after=2h&table_prefix=app_";
+        let url = "postgres://bo%40b:hun%2Fter@2@db.local:6543/my%20db\
+                   ?pool_size=8&reap_after=2h&table_prefix=app_&sslmode=disable";
         let config = ServerConfig::from_url(url).unwrap();
         assert_eq!(config.user.as_deref(), Some("bo@b"));
         assert_eq!(config.password, Some(Secret::new("hun/ter@2")));
@@ -396,7 +471,8 @@ mod tests {
         assert!(!format!("{config:?}").contains("hun"));
         assert_eq!(
             config.url(),
-            "postgres://bo%40b@db.local:6543/my%20db?pool_size=8&reap_after=7200000ms&table_prefix=app_"
+            "postgres://bo%40b@db.local:6543/my%20db\
+             ?pool_size=8&reap_after=7200000ms&sslmode=disable&table_prefix=app_"
         );
         let again = ServerConfig::from_url(&config.url()).unwrap();
         let password = config.password.clone();
@@ -438,6 +514,8 @@ mod tests {
             ),
             ("postgres://h/d?sslmode=allow", "none of disable, prefer"),
             ("mysql://h/d?ssl-mode=yes", "none of DISABLED, PREFERRED"),
+            ("mysql://h/d?tls=true", "for TLS set `ssl-mode`"),
+            ("postgres://h/d?tls=disable&sslmode=prefer", "leave out one"),
             ("postgres://h/d?sslrootcert=/ca.pem", "TLS is not asked for"),
             (
                 "postgres://h/d?sslmode=require&sslcert=/c.pem",
@@ -453,6 +531,70 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
             assert!(error.to_string().contains(says), "{url}: {error}");
             assert!(!error.to_string().contains("hunter2"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+        for (url, remedy, features) in [
+            (
+                "mysql://bob:hunter2@db.example/d?ssl-mode=PREFERRED",
+                "set `ssl-mode` to REQUIRED",
+                "mysql,tls",
+            ),
+            (
+                "postgres://db.example/d?sslmode=prefer&password=hunter2",
+                "set `sslmode` to require",
+                "postgres,tls",
+            ),
+        ] {
+            let error = ServerConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            let said = error.to_string();
+            for word in ["\"db.example\"", "`tls` to `disable`", remedy] {
+                assert!(said.contains(word), "{url}: {said}");
+            }
+            assert!(!said.contains("hunter2"), "{url}: {said}");
+            let add = format!("run `cargo add distlock --features {features}`");
+            assert_eq!(said.contains(&add), !cfg!(feature = "tls"), "{said}");
+        }
+        for (url, mode) in [
+            ("mysql://bob@db.example/d", SslMode::Prefer),
+            ("mysql://bob:hunter2@localhost/d", SslMode::Prefer),
+            ("mysql://bob:hunter2@127.0.0.9/d", SslMode::Prefer),
+            (
+                "mysql://bob:hunter2@h/d?socket=/run/my.sock",
+                SslMode::Prefer,
+            ),
+            ("postgres://bob:hunter2@[::1]/d", SslMode::Prefer),
+            ("postgres://bob:hunter2@%2Frun/d", SslMode::Prefer),
+            (
+                "mysql://bob:hunter2@db.example/d?tls=disable",
+                SslMode::Disable,
+            ),
+            (
+                "mysql://bob:hunter2@db.example/d?ssl-mode=DISABLED",
+                SslMode::Disable,
+            ),
+            (
+                "postgres://bob:hunter2@db.example/d?sslmode=disable&tls=disable",
+                SslMode::Disable,
+            ),
+        ] {
+            let config = ServerConfig::from_url(url).unwrap();
+            assert_eq!(config.ssl_mode_in_use(), mode, "{url}");
+        }
+        for scheme in ["mysql", "postgres"] {
+            let url = format!("{scheme}://bob:hunter2@db.example/d");
+            let config = ServerConfig::from_url(&url);
+            if cfg!(feature = "tls") {
+                assert_eq!(config.unwrap().ssl_mode_in_use(), SslMode::Require);
+            } else {
+                let error = config.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+                let add = format!("run `cargo add distlock --features {scheme},tls`");
+                assert!(error.to_string().contains(&add), "{error}");
+            }
         }
     }
 

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use distlock_core::{Health, LockName, Result, Verdict};
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::config::ServerConfig;
 use crate::{
     dialect::{Dialect, Place},
     shape::{Difference, told},
@@ -32,6 +34,12 @@ fn rights(health: &mut Health, denied: &[String]) {
         )
     };
     health.found("rights", verdict, detail);
+}
+
+/// How the password travels to the server.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn password(health: &mut Health, config: &ServerConfig) {
+    config.password_rule().examine([config.peer()], health);
 }
 
 /// Whether the tables are what the promises rest on.

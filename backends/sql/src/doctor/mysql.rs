@@ -75,6 +75,7 @@ pub(crate) async fn examine(
     super::tables(health, &differences);
 
     rights(health, open, shared).await?;
+    super::password(health, &shared.config);
 
     let found = ask(open, shared, shared.stock_question()).await?;
     Stock {

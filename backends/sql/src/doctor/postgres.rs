@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Health, Verdict, unix_time};
+use distlock_core::{Health, Verdict, is_loopback, unix_time};
 use sqlx::{
     PgConnection, Postgres, Row as _,
     postgres::{PgArguments, PgRow},
@@ -108,8 +108,7 @@ pub(crate) async fn examine(
 
     shared.tally.count("doctor");
     let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
-    let local = shared.config.socket.is_some()
-        || ["127.0.0.1", "::1", "localhost"].contains(&shared.config.host.as_str());
+    let local = is_loopback(shared.config.peer());
     match (tls.as_str(), local) {
         ("", true) => health.found("TLS", Verdict::Pass, "plain text, on this host"),
         ("", false) => health.found(
@@ -119,6 +118,7 @@ pub(crate) async fn examine(
         ),
         (version, _) => health.found("TLS", Verdict::Pass, version),
     }
+    super::password(&mut health, &shared.config);
 
     shared.tally.count("doctor");
     let row = stock.fetch_one(connection).await?;

@@ -9,6 +9,9 @@ mod sqlite;
 
 use distlock_core::{Error, ErrorKind, batch::Failure};
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::config::{ServerConfig, SslMode};
+
 #[cfg(feature = "mysql")]
 pub(crate) use mysql::MySqlTrouble;
 #[cfg(feature = "sqlite")]
@@ -128,6 +131,24 @@ impl Failed {
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn is_silence(&self) -> bool {
         matches!(&self.source, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
+    }
+
+    /// The same where the options say nothing of TLS, and it is needed because a password leaves
+    /// this machine.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn on_connecting(mut self, config: &ServerConfig) -> Self {
+        if config.ssl_mode == SslMode::Auto
+            && tls_trouble(&self.source, Access::Read) == Some(TlsTrouble::Absent)
+        {
+            self.meaning = Meaning::of(
+                ErrorKind::InvalidConfig,
+                "the server offers no TLS, and a password must not cross a network in clear: turn \
+                 TLS on at the server, or on a network that you trust set the option `tls` to \
+                 `disable`",
+            )
+            .reconnect();
+        }
+        self
     }
 
     pub(crate) fn into_error(self) -> Error {

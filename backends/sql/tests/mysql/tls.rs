@@ -1,6 +1,6 @@
 //! TLS that was asked for is there, or nothing is.
 
-use distlock_core::ErrorKind;
+use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::{
     Pki,
     servers::mysql::{MySqlServer, Product},
@@ -111,4 +111,27 @@ async fn plain(product: Product) {
     );
     let guard = hold(&locker(&preferred).await, "a", LONG).await;
     assert!(guard.release().await.is_clean());
+
+    // A password does not leave this machine in plain text unless somebody says so. The resolver
+    // takes 127.1 for 127.0.0.1; nobody who only reads it can know that.
+    let user = "CREATE USER bob IDENTIFIED BY 'hunter2'; GRANT ALL ON distlock.* TO bob";
+    server.sql(user).unwrap();
+    let port = server.address().port();
+    let said = refusal(
+        &format!("mysql://bob:hunter2@127.1:{port}/distlock"),
+        ErrorKind::InvalidConfig,
+    )
+    .await;
+    for word in ["offers no TLS", "`tls` to `disable`"] {
+        assert!(said.contains(word), "{said}");
+    }
+    if product == Product::MariaDb {
+        // MySQL's own rule wants TLS for a password that it has not seen yet.
+        let url = format!("mysql://bob:hunter2@127.1:{port}/distlock?tls=disable");
+        let health = locker(&url).await.health().await.unwrap();
+        let found = health.findings.iter().find(|it| it.check == "password");
+        let found = found.unwrap();
+        assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
+        assert!(found.detail.contains("set `ssl-mode`"), "{found:?}");
+    }
 }

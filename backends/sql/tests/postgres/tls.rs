@@ -95,3 +95,21 @@ async fn there_is_no_way_back_to_plain_text() {
     // Where it was not asked for, plain text will do.
     open(&format!("{}?sslmode=prefer", server.url())).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+    let server = PostgresServer::start().unwrap();
+    let port = server.address().port();
+    // The resolver takes it for 127.0.0.1; nobody who only reads it can know that.
+    let url = format!("postgres://postgres:hunter2@127.1:{port}/distlock");
+    let said = refusal(&url, ErrorKind::InvalidConfig).await;
+    for word in ["offers no TLS", "`tls` to `disable`"] {
+        assert!(said.contains(word), "{said}");
+    }
+    let locker = locker(&format!("{url}?tls=disable")).await;
+    let health = locker.health().await.unwrap();
+    let found = health.findings.iter().find(|it| it.check == "password");
+    let found = found.unwrap();
+    assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
+    assert!(found.detail.contains("set `sslmode`"), "{found:?}");
+}

@@ -117,9 +117,9 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
         .port(config.port)
         .username(config.user.as_deref().unwrap_or("root"))
         .database(&config.database)
-        .ssl_mode(match config.ssl_mode {
+        .ssl_mode(match config.ssl_mode_in_use() {
             SslMode::Disable => MySqlSslMode::Disabled,
-            SslMode::Prefer => MySqlSslMode::Preferred,
+            SslMode::Auto | SslMode::Prefer => MySqlSslMode::Preferred,
             SslMode::Require => MySqlSslMode::Required,
             SslMode::VerifyCa => MySqlSslMode::VerifyCa,
             SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
@@ -154,7 +154,8 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
         }
     };
     connected.map(Wire::new).map_err(|error| {
-        let error = Failed::mysql(error, Access::Read).into_error();
+        let failed = Failed::mysql(error, Access::Read).on_connecting(config);
+        let error = failed.into_error();
         Error::new(error.kind(), place(shared)).caused_by(error)
     })
 }

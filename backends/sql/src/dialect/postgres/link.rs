@@ -170,9 +170,9 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
         .application_name("distlock")
         // Nothing here is a fraction, and a pooler refuses a setting that it does not know.
         .extra_float_digits(None)
-        .ssl_mode(match config.ssl_mode {
+        .ssl_mode(match config.ssl_mode_in_use() {
             SslMode::Disable => PgSslMode::Disable,
-            SslMode::Prefer => PgSslMode::Prefer,
+            SslMode::Auto | SslMode::Prefer => PgSslMode::Prefer,
             SslMode::Require => PgSslMode::Require,
             SslMode::VerifyCa => PgSslMode::VerifyCa,
             SslMode::VerifyFull => PgSslMode::VerifyFull,
@@ -199,7 +199,10 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
 pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, String)> {
     shared.tally.count("open");
     let failed = |error| shared.told(Failed::postgres(error, Access::Read));
-    let mut connection = options(&shared.config).connect().await.map_err(failed)?;
+    let connected = options(&shared.config).connect().await;
+    let mut connection = connected.map_err(|error| {
+        shared.told(Failed::postgres(error, Access::Read).on_connecting(&shared.config))
+    })?;
     // On the server, a statement ends before we stop to wait for it.
     let statement = shared.config.statement_timeout.as_millis() * 3 / 4;
     let (end_left, left) = shared.sessions.end_left();
