@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result, parse_duration};
+use distlock_core::{Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, parse_duration};
 
 /// Which ensemble, where in its tree, and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub struct ZooKeeperConfig {
     pub acl: AclPolicy,
     /// TLS, when it is wanted.
     pub tls: Option<TlsFiles>,
+    /// Whether a password of ZooKeeper's `digest` may leave this machine without TLS
+    /// (`tls=disable`).
+    pub clear_password: bool,
     /// How long the mark of a deleted record stays before it is removed; 1 s to 365 days, 1 h unless told otherwise, and at
     /// least twice the session timeout: a write that is still on its way must find the mark.
     pub reap_after: Duration,
@@ -101,13 +104,14 @@ impl fmt::Debug for Secret {
 
 impl ZooKeeperConfig {
     /// The names of the options, as in a URL.
-    pub const OPTIONS: [&'static str; 9] = [
+    pub const OPTIONS: [&'static str; 10] = [
         "acl",
         "reap_after",
         "request_timeout",
         "sasl",
         "session_timeout",
         "tick_time",
+        "tls",
         "tls_ca",
         "tls_cert",
         "tls_key",
@@ -128,6 +132,7 @@ impl ZooKeeperConfig {
             credentials: None,
             acl: AclPolicy::Open,
             tls: None,
+            clear_password: false,
             reap_after: Duration::from_secs(3600),
         }
     }
@@ -174,6 +179,12 @@ impl ZooKeeperConfig {
                 "sasl" => config.use_sasl(value)?,
                 "session_timeout" => config.session_timeout = duration(name, value)?,
                 "tick_time" => config.tick_time = Some(duration(name, value)?),
+                "tls" if value == TLS_DISABLE => config.clear_password = true,
+                "tls" => {
+                    return Err(invalid(format!(
+                        "option `tls`: {value:?} is not `disable`; for TLS set `tls_ca`"
+                    )));
+                }
                 "tls_ca" => ca = Some(PathBuf::from(value)),
                 "tls_cert" => cert = Some(PathBuf::from(value)),
                 "tls_key" => key = Some(PathBuf::from(value)),
@@ -189,6 +200,11 @@ impl ZooKeeperConfig {
             }
             (Some(ca), cert, key) => Some(TlsFiles { ca, cert, key }),
         };
+        if config.clear_password && config.tls.is_some() {
+            return Err(invalid(
+                "option `tls` is `disable`, and `tls_ca` asks for TLS: leave out one of the two",
+            ));
+        }
         config.check()?;
         Ok(config)
     }
@@ -249,7 +265,31 @@ impl ZooKeeperConfig {
         {
             return Err(missing_feature("sasl"));
         }
+        let rule = self.password_rule();
+        for host in self.hosts() {
+            rule.check(host).map_err(|error| error.on("zookeeper"))?;
+        }
         Ok(())
+    }
+
+    /// The servers without their ports.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
+        let servers = self.servers.iter();
+        servers.map(|server| server.rsplit_once(':').map_or(&**server, |(host, _)| host))
+    }
+
+    /// How the password is sent, if there is one. SASL proves that we know it without sending it.
+    pub(crate) fn password_rule(&self) -> PasswordRule<'static> {
+        let credentials = self.credentials.as_ref();
+        PasswordRule {
+            sent: credentials.is_some_and(|it| it.mechanism == Mechanism::Digest),
+            encrypted: self.tls.is_some(),
+            clear_allowed: self.clear_password,
+            tls_built: cfg!(feature = "tls"),
+            features: "zookeeper,tls",
+            remedy: "for TLS name the authorities that may vouch for the servers by the option \
+                     `tls_ca`, and the servers' ports for TLS",
+        }
     }
 
     fn use_sasl(&mut self, value: &str) -> Result<()> {
@@ -416,7 +456,11 @@ mod tests {
     fn what_a_url_says() {
         let config = parse(
             "//app:s%40cret@h1:2182,h2,[::1]/team/app",
-            &[("session_timeout", "1m"), ("request_timeout", "500ms")],
+            &[
+                ("session_timeout", "1m"),
+                ("request_timeout", "500ms"),
+                ("tls", "disable"),
+            ],
         )
         .unwrap();
         assert_eq!(config.servers, ["h1:2182", "h2:2181", "[::1]:2181"]);
@@ -464,13 +508,43 @@ mod tests {
             ("//h1", vec![("sasl", "digest-md5")], "needs credentials"),
             ("//u:hunter2@h1", vec![("sasl", "plain")], "unknown"),
             ("//h1", vec![("tls_cert", "x.pem")], "tls_ca"),
+            ("//h1", vec![("tls", "true")], "for TLS set `tls_ca`"),
+            (
+                "//h1",
+                vec![("tls", "disable"), ("tls_ca", "x.pem")],
+                "leave out one",
+            ),
         ] {
             let error = parse(body, &options).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{body}: {error}");
             assert!(error.to_string().contains(says), "{body}: {error}");
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
-        let config = parse("//u:hunter2@h1", &[]).unwrap();
+        let config = parse("//u:hunter2@localhost", &[]).unwrap();
         assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+        let error = parse("//u:hunter2@127.0.0.1,db.example:2182", &[]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        let said = error.to_string();
+        for word in ["\"db.example\"", "`tls` to `disable`", "`tls_ca`"] {
+            assert!(said.contains(word), "{said}");
+        }
+        assert!(!said.contains("hunter2"), "{said}");
+        let add = "run `cargo add distlock --features zookeeper,tls`";
+        assert_eq!(said.contains(add), !cfg!(feature = "tls"), "{said}");
+        for (body, options) in [
+            ("//db.example", vec![]),
+            ("//u:hunter2@localhost,[::1]:2182,127.0.0.1", vec![]),
+            ("//u:hunter2@db.example", vec![("tls", "disable")]),
+            #[cfg(feature = "sasl")]
+            ("//u:hunter2@db.example", vec![("sasl", "digest-md5")]),
+            #[cfg(feature = "tls")]
+            ("//u:hunter2@db.example", vec![("tls_ca", "ca.pem")]),
+        ] {
+            parse(body, &options).unwrap();
+        }
     }
 }

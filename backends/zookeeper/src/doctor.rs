@@ -11,7 +11,7 @@ use tokio::{
 use zookeeper_client::{self as zk, Permission};
 
 use crate::{
-    config::{AclPolicy, Mechanism, ZooKeeperConfig},
+    config::{AclPolicy, ZooKeeperConfig},
     ensemble::Ensemble,
     error::{Access, meaning},
     limits,
@@ -55,6 +55,8 @@ pub(crate) async fn health(
     let serving = serving.map(|(server, _)| *server);
     limits::examine(ensemble, session.timeout(), serving, &mut health).await;
     access(ensemble, session, until, &mut health).await?;
+    let config = &ensemble.config;
+    config.password_rule().examine(config.hosts(), &mut health);
     Ok(health)
 }
 
@@ -255,7 +257,7 @@ fn timeouts(ensemble: &Arc<Ensemble>, session: &Session, health: &mut Health) {
     health.found("session timeout", verdict, detail);
 }
 
-/// Who may touch our tree, and how our credentials travel.
+/// Who may touch our tree.
 async fn access(
     ensemble: &Arc<Ensemble>,
     session: &Arc<Session>,
@@ -296,15 +298,5 @@ async fn access(
         ),
     };
     health.found("access list", verdict, detail);
-    if let Some(credentials) = &config.credentials
-        && credentials.mechanism == Mechanism::Digest
-        && config.tls.is_none()
-    {
-        health.found(
-            "credentials",
-            Verdict::Warn,
-            "the password crosses the network as it is: use TLS",
-        );
-    }
     Ok(())
 }

@@ -294,6 +294,9 @@ async fn a_server_that_speaks_tls() {
     let all = [std::slice::from_ref(&ca), &ours[..]].concat();
     let locker = connect(url(&address, Some("app:secret"), &all)).await;
     give_back(hold(&locker, "a").await).await;
+    let health = locker.health().await.unwrap();
+    let found = health.findings.iter().find(|it| it.check == "password");
+    assert!(found.is_some_and(|it| it.detail.contains("through TLS")));
     // Without a certificate of ours, with another authority, and without TLS.
     let other = distlock_harness::Pki::new().unwrap();
     let stranger = ("tls_ca", other.path("ca.crt").display().to_string());
