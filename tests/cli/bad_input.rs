@@ -209,6 +209,26 @@ fn urls_with_an_unknown_scheme_or_option() {
         ("ftp://h/x", "unknown backend scheme \"ftp:\""),
         ("mysql://bob:hunter2@h", "names no database"),
         ("postgres://bob:hunter2@h", "names no database"),
+        (
+            "redis://:hunter2@db.example",
+            "write rediss:// instead of redis://",
+        ),
+        (
+            "redis+cluster://:hunter2@db.example",
+            "set the option `tls` to `disable`",
+        ),
+        (
+            "mysql://bob:hunter2@db.example/d?ssl-mode=PREFERRED",
+            "would go to \"db.example\" in clear",
+        ),
+        (
+            "postgres://bob:hunter2@db.example/d?sslmode=prefer",
+            "would go to \"db.example\" in clear",
+        ),
+        (
+            "zookeeper://bob:hunter2@db.example/app",
+            "by the option `tls_ca`",
+        ),
         ("etcd://h1:2379", "not part of this"),
         ("distlock://h1:7420", "not part of this"),
         ("sqlite:", "path of the SQLite file is empty"),
