@@ -12,7 +12,7 @@ use std::{
 use distlock_harness::eventually;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::support::{Home, SOON};
+use crate::support::{Home, SOON, content, state_of};
 
 /// A program whose controlling terminal is ours.
 struct Screen {
@@ -159,6 +159,46 @@ fn control_z_pauses_both_and_fg_continues_both() {
     screen.shows("back");
     screen.types("second\n");
     screen.shows("and second");
+    screen.shows("end 0");
+    screen.ends_with(0);
+}
+
+/// As a pager does, or a program that asks for a password.
+#[test]
+fn a_command_that_opens_the_terminal_gets_it_also_when_its_input_is_a_pipe() {
+    let home = Home::new();
+    let asks = "read first; stty -echo < /dev/tty; echo ask $first; read line < /dev/tty; \
+                stty echo < /dev/tty; echo got $line";
+    let script =
+        format!("echo piped | \"$TOOL\" run job -- sh -c '{asks}'; read line; echo then $line");
+    let mut screen = Screen::of(&home, &script);
+    screen.shows("ask piped");
+    screen.types("secret\n");
+    screen.shows("got secret");
+    screen.types("second\n");
+    screen.shows("then second");
+    screen.ends_with(0);
+}
+
+/// A shell that believes a job to be running sends it no signal at `fg`, and this tool goes on
+/// running to renew the lock.
+#[test]
+fn a_background_command_that_waits_for_the_keyboard_gets_it_by_fg() {
+    let home = Home::new();
+    let command = "echo $$ > pid; read line; echo got $line";
+    let script = format!(
+        "exec bash -c 'set -m; \"$TOOL\" run job -- sh -c \"$1\" & \
+         until [ -e go ]; do sleep 0.05; done; fg; echo end $?' bash '{command}'"
+    );
+    let mut screen = Screen::of(&home, &script);
+    let pid = content(&home.path("pid")).trim().parse().unwrap();
+    eventually("the command is stopped", SOON, || {
+        state_of(pid) == Some('T')
+    })
+    .unwrap();
+    home.write("go", "");
+    screen.types("first\n");
+    screen.shows("got first");
     screen.shows("end 0");
     screen.ends_with(0);
 }

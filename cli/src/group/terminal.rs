@@ -8,7 +8,12 @@
 //! While paused the lease is not renewed: it may lapse. The command is paused as well then, and when it has lapsed the
 //! command is killed instead of being continued.
 
-use std::{io, os::fd::AsFd as _, thread};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd as _, BorrowedFd},
+    thread,
+};
 
 use nix::{
     sys::signal::{SigSet, Signal as NixSignal, raise},
@@ -21,9 +26,17 @@ use rustix::{
 
 use super::{ProcessGroup, members};
 
-/// The terminal on standard input, if there is one.
+/// The controlling terminal, whatever the standard streams are: a pager reads its keys from there
+/// while its input is a pipe.
+const CONTROLLING: &str = "/dev/tty";
+
+/// The terminal that the command can ask for, if there is one.
 #[derive(Debug)]
 pub(crate) struct Terminal {
+    /// `None` without a controlling terminal, and where the system does not show it. Standard input
+    /// is asked then.
+    controlling: Option<File>,
+    input: io::Stdin,
     /// Our group. `None` when it belongs to an outer process namespace: then the terminal is never ours to give.
     ours: Option<Pid>,
     given: bool,
@@ -34,6 +47,13 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn new() -> Self {
         Self {
+            // Both ways: some systems want to write when the foreground changes.
+            controlling: File::options()
+                .read(true)
+                .write(true)
+                .open(CONTROLLING)
+                .ok(),
+            input: io::stdin(),
             // Another way to ask insists on a number above 0, which the first process of a namespace need not have.
             ours: Pid::from_raw(getpgrp().as_raw()),
             given: false,
@@ -75,6 +95,12 @@ impl Terminal {
         }
     }
 
+    /// Whether the command is stopped until it gets the terminal. Nothing tells when it can: a
+    /// shell's `fg` sends no signal to a job that it believes to be running.
+    pub(crate) const fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// Whether the command has the terminal now.
     pub(crate) const fn is_given(&self) -> bool {
         self.given
@@ -85,17 +111,44 @@ impl Terminal {
         if std::mem::take(&mut self.given)
             && let Some(ours) = self.ours
         {
-            set_foreground(ours);
+            self.set_foreground(ours);
         }
     }
 
     fn is_ours(&self) -> bool {
-        self.ours.is_some() && foreground().ok() == self.ours
+        self.ours.is_some() && tcgetpgrp(self.descriptor()).ok() == self.ours
     }
 
     fn give_to(&mut self, group: Pid) {
-        set_foreground(group);
+        self.set_foreground(group);
         self.given = true;
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match &self.controlling {
+            Some(terminal) => terminal.as_fd(),
+            None => self.input.as_fd(),
+        }
+    }
+
+    /// Changing the foreground from the background stops the whole group that asks, unless the
+    /// asking thread blocks SIGTTOU; so a thread that lives only for this does it.
+    fn set_foreground(&self, group: Pid) {
+        let change = || {
+            let mut blocked = SigSet::empty();
+            blocked.add(NixSignal::SIGTTOU);
+            blocked.thread_block().map_err(io::Error::from)?;
+            tcsetpgrp(self.descriptor(), group).map_err(io::Error::from)
+        };
+        let changed = thread::scope(|scope| {
+            let thread = thread::Builder::new().spawn_scoped(scope, change)?;
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+        });
+        if let Err(error) = changed {
+            tracing::debug!(%error, "the terminal did not change hands");
+        }
     }
 }
 
@@ -113,25 +166,5 @@ fn how_to_stop() -> Signal {
     match members::is_looked_after(getpgrp().as_raw()) {
         Some(true) => Signal::STOP,
         _ => Signal::TTOU,
-    }
-}
-
-fn foreground() -> rustix::io::Result<Pid> {
-    tcgetpgrp(io::stdin().as_fd())
-}
-
-/// Changing the foreground from the background stops the whole group that asks, unless the asking thread blocks SIGTTOU;
-/// so a thread that lives only for this does it.
-fn set_foreground(group: Pid) {
-    let change = thread::spawn(move || {
-        let mut blocked = SigSet::empty();
-        blocked.add(NixSignal::SIGTTOU);
-        blocked.thread_block().map_err(io::Error::from)?;
-        tcsetpgrp(io::stdin().as_fd(), group).map_err(io::Error::from)
-    });
-    match change.join() {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "the terminal did not change hands"),
-        Err(_) => tracing::debug!("the terminal did not change hands"),
     }
 }

@@ -15,6 +15,9 @@ use crate::{
 /// stuck in the kernel takes this long, or one of another user, which we may not kill.
 const UNKILLABLE: Duration = Duration::from_secs(10);
 
+/// How often the terminal is looked at while the command is stopped until it gets it.
+const LOOK_FOR_TERMINAL: Duration = Duration::from_millis(100);
+
 /// How it ended.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) enum End {
@@ -100,6 +103,9 @@ impl<'a> Supervision<'a> {
                 status = group.leader_ended() => return status,
                 arrived = signals.next() => self.arrived(arrived, group).await,
                 () = self.alarm(alarm) => self.check_lease(group).await,
+                () = self.clock.sleep(LOOK_FOR_TERMINAL), if self.terminal.is_wanted() => {
+                    self.terminal.offer_again(group);
+                }
             }
         }
     }
