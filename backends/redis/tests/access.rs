@@ -172,7 +172,7 @@ mod tls {
         // The wake-up comes over the same connection.
         let waiting = tokio::spawn({
             let locker = common::locker(&url(&server, &pki, &ALL)).await;
-            async move { locker.lock("a").wait(common::SOON).acquire().await }
+            async move { locker.lock("a").wait(SOON).acquire().await }
         });
         guard.extend(Duration::from_secs(30)).await.unwrap();
         assert!(guard.release().await.is_clean());

@@ -182,10 +182,7 @@ impl RedisConfig {
                     ("true", _) => {
                         self.tls.get_or_insert_default();
                     }
-                    ("false", "rediss") => {
-                        return Err(invalid("option `tls`: write redis:// instead of rediss://"));
-                    }
-                    (TLS_DISABLE, "rediss") => {
+                    ("false" | TLS_DISABLE, "rediss") => {
                         return Err(invalid("option `tls`: write redis:// instead of rediss://"));
                     }
                     ("false", _) => self.tls = None,
