@@ -53,6 +53,8 @@
 mod config;
 mod dialect;
 mod doctor;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod driver;
 mod error;
 pub mod fence;
 mod helper;

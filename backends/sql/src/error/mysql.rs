@@ -112,7 +112,11 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
             Meaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
         }
         // A stranger at the other end, or an answer cut off in the middle.
-        _ => Meaning::of(unknown, "the driver failed").reconnect(),
+        _ => Meaning::of(
+            unknown,
+            "the server speaks something else than MySQL, or its answer was damaged on the way",
+        )
+        .reconnect(),
     }
 }
 
@@ -152,7 +156,7 @@ const fn too_large() -> Meaning {
 
 /// By number. One of the server's own errors means that the statement was not carried out, unless it says otherwise.
 fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
-    use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, OutcomeUnknown, Unavailable};
+    use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, OutcomeUnknown, Unavailable};
     match number {
         1205 | 3572 => Meaning::of(Unavailable, "another transaction has the row locked").one_row(),
         1020 | 1213 | 3100 | 3101 => Meaning::of(Unavailable, "other transactions were in the way too often"),
@@ -192,13 +196,26 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
             "a value does not fit its column, so the tables were changed by hand: run `distlock doctor`",
         )
         .one_row(),
-        1690 => Meaning::of(Internal, "a number is out of range").one_row(),
+        1690 => Meaning::of(
+            Corrupt,
+            "a number in a row is out of range, so the row was changed by hand: run `distlock doctor`",
+        )
+        .one_row(),
+        1442 | 1644 => Meaning::of(
+            InvalidConfig,
+            "a trigger of the tables refuses it: they must have none",
+        ),
         1048 | 3819 | 4025 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
         1034 | 1035 | 1194 | 1195 | 1712 => Meaning::of(Corrupt, "a table is damaged"),
         1021 | 1114 => Meaning::server_limit("the disk or the table is full"),
         1037 | 1038 | 1041 | 1206 => Meaning::server_limit("the server is out of memory"),
         1153 => too_large().reconnect(),
-        _ => Meaning::of(Internal, "the database failed").reconnect(),
+        // A proxy uses some numbers for what may have happened.
+        _ => Meaning::of(
+            unknown_if_write,
+            "the server answered with an error that is not known here; its log may say more",
+        )
+        .reconnect(),
     }
 }
 
@@ -209,8 +226,8 @@ mod tests {
     /// Number, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(u16, ErrorKind, ErrorKind, bool, bool)] = {
         use ErrorKind::{
-            AccessDenied as Denied, Corrupt, Internal, InvalidConfig as Config,
-            LimitExceeded as Limit, OutcomeUnknown as Unknown, Unavailable as Down,
+            AccessDenied as Denied, Corrupt, InvalidConfig as Config, LimitExceeded as Limit,
+            OutcomeUnknown as Unknown, Unavailable as Down,
         };
         &[
             (1021, Limit, Limit, false, false),
@@ -223,7 +240,9 @@ mod tests {
             (3032, Down, Down, false, true),
             (3168, Down, Down, false, true),
             (1053, Down, Down, false, true),
-            (1105, Internal, Internal, false, true),
+            (1105, Down, Unknown, false, true),
+            (1644, Config, Config, false, false),
+            (9999, Down, Unknown, false, true),
             (1142, Denied, Denied, false, true),
             (1146, Config, Config, false, true),
             (1153, Limit, Limit, true, true),
@@ -235,7 +254,7 @@ mod tests {
             (3101, Down, Down, false, false),
             (1406, Config, Config, true, false),
             (1665, Config, Config, false, false),
-            (1690, Internal, Internal, true, false),
+            (1690, Corrupt, Corrupt, true, false),
             (1927, Down, Unknown, false, true),
             (3572, Down, Down, true, false),
             (4031, Down, Unknown, false, true),

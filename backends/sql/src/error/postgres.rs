@@ -29,8 +29,12 @@ pub(super) fn said(error: &sqlx::Error) -> Option<String> {
     Some(format!("{} (SQLSTATE {})", error.message(), error.code()))
 }
 
+/// The other end is no such server, or something between has damaged what it said.
+const STRANGE: &str = "the server speaks something else than Postgres, or its answer was damaged on \
+                       the way";
+
 fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
-    use ErrorKind::{Corrupt, Internal, OutcomeUnknown, Unavailable};
+    use ErrorKind::{Corrupt, OutcomeUnknown, Unavailable};
     let unknown_if_write = match access {
         Access::Read => Unavailable,
         Access::Write => OutcomeUnknown,
@@ -52,10 +56,8 @@ fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
             Meaning::of(Corrupt, "a row cannot be read").one_row()
         }
-        sqlx::Error::Protocol(_) => {
-            Meaning::of(unknown_if_write, "the server's answer was not understood").reconnect()
-        }
-        _ => Meaning::of(Internal, "the driver failed").reconnect(),
+        // A packet that the driver does not expect, such as a way to log in that it does not know.
+        _ => Meaning::of(unknown_if_write, STRANGE).reconnect(),
     }
 }
 
@@ -87,8 +89,24 @@ fn of_tls(trouble: TlsTrouble) -> Meaning {
 
 /// A statement that was refused has changed nothing: only where the connection ends is a write unknown.
 fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
-    use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, Unavailable};
+    use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, LimitExceeded, Unavailable};
     match state {
+        // As of an `INSERT` with a conflict to resolve, on a table with rules.
+        "0A000" => {
+            return Meaning::of(
+                InvalidConfig,
+                "the server cannot do this to the tables as they are: they must have no rules and \
+                 no triggers",
+            )
+            .reconnect();
+        }
+        "P0001" => {
+            return Meaning::of(
+                InvalidConfig,
+                "a trigger or function of the database refuses it: the tables must have none",
+            )
+            .reconnect();
+        }
         "25006" => {
             return Meaning::of(
                 Unavailable,
@@ -141,7 +159,11 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
         "54" => Meaning::of(LimitExceeded, "a value is too large").one_row(),
         "58" => Meaning::of(unknown_if_write, "the server's disk failed").reconnect(),
         "XX" => Meaning::of(Corrupt, "the server found its data damaged").reconnect(),
-        _ => Meaning::of(Internal, "the database failed").reconnect(),
+        _ => Meaning::of(
+            unknown_if_write,
+            "the server answered with an error that is not known here; its log may say more",
+        )
+        .reconnect(),
     }
 }
 
@@ -157,8 +179,8 @@ mod tests {
     /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection, worth another try.
     const TABLE: &[(&str, ErrorKind, ErrorKind, bool, bool, bool)] = {
         use ErrorKind::{
-            AccessDenied as Denied, Corrupt, Internal, InvalidConfig as Config,
-            LimitExceeded as Limit, OutcomeUnknown as Unknown, Unavailable as Down,
+            AccessDenied as Denied, Corrupt, InvalidConfig as Config, LimitExceeded as Limit,
+            OutcomeUnknown as Unknown, Unavailable as Down,
         };
         &[
             ("08006", Down, Unknown, false, true, false),
@@ -186,8 +208,10 @@ mod tests {
             ("57P03", Down, Down, false, true, false),
             ("58030", Down, Unknown, false, true, false),
             ("XX001", Corrupt, Corrupt, false, true, false),
-            ("P0001", Internal, Internal, false, true, false),
-            ("", Internal, Internal, false, true, false),
+            ("0A000", Config, Config, false, true, false),
+            ("P0001", Config, Config, false, true, false),
+            ("ZZ999", Down, Unknown, false, true, false),
+            ("", Down, Unknown, false, true, false),
         ]
     };
 

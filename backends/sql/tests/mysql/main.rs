@@ -15,6 +15,8 @@ mod crowds;
 mod failover;
 mod faults;
 mod fence;
+#[path = "../common/strangers.rs"]
+mod garbage;
 mod line;
 #[path = "../common/line.rs"]
 mod lines;
@@ -22,6 +24,7 @@ mod open;
 #[path = "../common/servers.rs"]
 mod servers;
 mod shape;
+mod strangers;
 #[cfg(feature = "tls")]
 mod tls;
 

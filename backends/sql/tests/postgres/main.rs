@@ -13,6 +13,8 @@ mod conformance;
 mod failover;
 mod faults;
 mod fence;
+#[path = "../common/strangers.rs"]
+mod garbage;
 mod line;
 #[path = "../common/line.rs"]
 mod lines;
@@ -22,6 +24,7 @@ mod pooler;
 mod servers;
 mod shape;
 mod storm;
+mod strangers;
 #[cfg(feature = "tls")]
 mod tls;
 mod waiting;

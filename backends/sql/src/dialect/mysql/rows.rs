@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::Shared;
 use crate::{
     dialect::{FORCED, LockRow},
+    driver::decoded,
     error::{Access, Failed},
     wait::telling,
 };
@@ -21,7 +22,7 @@ pub(crate) fn column<'r, T>(row: &'r MySqlRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, sqlx::MySql>,
 {
-    row.try_get_unchecked(index)
+    decoded(|| row.try_get_unchecked(index))
         .map_err(|error| Failed::mysql(error, Access::Read).into_error())
 }
 

@@ -11,6 +11,7 @@ use sqlx::{
 use super::{Shared, prepared, wire::Wire};
 use crate::{
     config::SslMode,
+    driver::caught,
     error::{Access, Failed},
 };
 
@@ -145,7 +146,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
     }
     shared.tally.count("open");
     let connected = tokio::select! {
-        connected = options.connect() => connected,
+        connected = caught(options.connect()) => connected,
         () = shared.clock.sleep(config.connect_timeout) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,

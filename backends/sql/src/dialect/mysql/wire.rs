@@ -9,7 +9,10 @@ use sqlx::{
 };
 
 use super::Shared;
-use crate::error::{Access, Failed};
+use crate::{
+    driver::caught,
+    error::{Access, Failed},
+};
 
 /// A statement that the server is to remember, with its values.
 pub(super) type Prepared<'q> = Query<'q, MySql, MySqlArguments>;
@@ -65,7 +68,7 @@ impl Wire {
         }
         self.unread = true;
         let answers = tokio::select! {
-            pong = self.connection.ping() => pong.is_ok(),
+            pong = caught(self.connection.ping()) => pong.is_ok(),
             () = shared.clock.sleep(shared.config.statement_timeout) => false,
         };
         self.unread = !answers;
@@ -111,7 +114,7 @@ impl Wire {
             Ok(())
         };
         let outcome = tokio::select! {
-            read = reading => read.map_err(|error| Failed::mysql(error, access)),
+            read = caught(reading) => read.map_err(|error| Failed::mysql(error, access)),
             () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::mysql_timed_out(access)),
         };
         // The server's own error is the end of its answer.
@@ -126,6 +129,6 @@ impl Wire {
     }
 
     pub(super) async fn close(self) -> Result<(), sqlx::Error> {
-        self.connection.close().await
+        caught(self.connection.close()).await
     }
 }

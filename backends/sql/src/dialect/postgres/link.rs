@@ -2,11 +2,13 @@
 
 use std::{
     future::Future,
+    panic::AssertUnwindSafe,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
+use futures_util::FutureExt as _;
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _,
     postgres::{PgConnectOptions, PgRow, PgSslMode},
@@ -16,6 +18,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{Shared, rows::column, session::Session, tables};
 use crate::{
     config::{ServerConfig, SslMode},
+    driver::not_understood,
     error::{Access, Failed},
 };
 
@@ -110,15 +113,18 @@ impl Lent<'_> {
     }
 }
 
-/// Bounds what waits for an answer.
+/// Bounds what waits for an answer. A panic of the driver is an answer that was not understood.
 pub(super) async fn within<T>(
     shared: &Shared,
     access: Access,
     asking: impl Future<Output = Result<T, Failed>>,
 ) -> Result<T, Failed> {
+    let asking = AssertUnwindSafe(asking).catch_unwind();
     tokio::select! {
         biased;
-        answer = asking => answer,
+        answer = asking => answer.unwrap_or_else(|_| {
+            Err(Failed::postgres(not_understood(), access))
+        }),
         () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::silent(access)),
     }
 }
@@ -149,9 +155,12 @@ pub(super) async fn bounded<T>(
     asking: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let limit = shared.config.connect_timeout;
+    let asking = AssertUnwindSafe(asking).catch_unwind();
     tokio::select! {
         biased;
-        answer = asking => answer.map_err(|error| {
+        answer = asking => answer.unwrap_or_else(|_| {
+            Err(Failed::postgres(not_understood(), Access::Read).into_error())
+        }).map_err(|error| {
             Error::new(error.kind(), shared.place()).caused_by(error)
         }),
         () = shared.clock.sleep(limit) => Err(Error::new(

@@ -6,6 +6,7 @@ use distlock_core::LockName;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{Shared, link};
+use crate::driver::caught;
 
 /// After this long without a word, the server is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(15);
@@ -16,7 +17,7 @@ pub(super) const LEFT: char = '\u{1}';
 
 /// Wakes those who wait for a name as soon as the server tells that it is free. Ends when the connection is lost.
 pub(super) async fn listen(shared: Arc<Shared>) {
-    if let Err(error) = listening(&shared).await {
+    if let Err(error) = caught(listening(&shared)).await {
         tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
     }
 }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     dialect::{FORCED, LockRow},
+    driver::decoded,
     error::{Access, Failed},
     wait::telling,
 };
@@ -26,7 +27,7 @@ pub(super) fn column<'r, T>(row: &'r PgRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
 {
-    row.try_get(index)
+    decoded(|| row.try_get(index))
         .map_err(|error| Failed::postgres(error, Access::Read).into_error())
 }
 

@@ -13,6 +13,8 @@ use std::{
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{Connection as _, PgConnection};
 
+use crate::driver::caught;
+
 /// A session of the server, among all it ever had: its process, and when that was started, in microseconds since 1970.
 pub(super) type SessionId = (i32, i64);
 
@@ -101,7 +103,7 @@ impl Session {
     pub(super) async fn close(self) {
         let Self { seat, connection } = self;
         drop(seat);
-        if let Err(error) = connection.close().await {
+        if let Err(error) = caught(connection.close()).await {
             tracing::debug!(%error, "a connection did not close cleanly");
         }
     }

@@ -1,0 +1,30 @@
+//! The driver's panics. It panics on packets that no server of its kind sends, as of another kind
+//! of server or of one that broke off in the middle; here such a panic is an error like others.
+//!
+//! What comes out as an error means that the connection is in no known state: whoever gets it must
+//! not use the connection again.
+
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use futures_util::FutureExt as _;
+
+/// What a panic of the driver says of the server.
+pub(crate) fn not_understood() -> sqlx::Error {
+    sqlx::Error::Protocol("a packet was not understood".into())
+}
+
+/// Does something with the driver, whose panic becomes an error.
+pub(crate) async fn caught<T>(
+    does: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let done = AssertUnwindSafe(does).catch_unwind().await;
+    done.unwrap_or_else(|_| Err(not_understood()))
+}
+
+/// Reads a value of a row, which the driver may find cut short.
+pub(crate) fn decoded<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(not_understood()))
+}

@@ -1,0 +1,256 @@
+//! Servers that send what no server sends: bytes at random, and answers that were damaged.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{DistLock, Error, ErrorKind, Result};
+use distlock_harness::eventually_async;
+use fastrand::Rng;
+use futures_util::{StreamExt as _, stream};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::common::request;
+
+/// How many servers one run makes up.
+const SERVERS: u64 = 150;
+
+/// A client that has been told half an answer waits for the rest: the stranger hangs up first.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What a stranger can say of a protocol. Some of it is framed as it must be, and means nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Tongue {
+    /// What the server says first, if it speaks first.
+    pub(crate) greeting: fn(&mut Rng) -> Vec<u8>,
+    /// What it answers to these bytes.
+    pub(crate) reply: fn(&mut Rng, &[u8]) -> Vec<u8>,
+    /// What the library calls the protocol.
+    pub(crate) name: &'static str,
+}
+
+/// Whether a stranger's kind of answer blames nobody wrongly: it is no bug of ours.
+#[track_caller]
+fn is_blameless(seed: u64, error: &Error) {
+    assert_ne!(error.kind(), ErrorKind::Internal, "SEED={seed}: {error}");
+}
+
+/// The first seed, from `SEED` to repeat a run.
+#[expect(clippy::print_stdout, reason = "the test runner shows it")]
+fn first_seed() -> u64 {
+    let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
+    println!("SEED={seed}");
+    seed
+}
+
+/// Opens a store at each of many strangers. None may end in a panic or be called a bug.
+pub(crate) async fn opening_at_strangers<F, T>(tongue: Tongue, open: impl Fn(SocketAddr) -> F)
+where
+    F: Future<Output = Result<T>> + Send + 'static,
+    T: Send + 'static,
+{
+    let first = first_seed();
+    let outcomes: Vec<_> = stream::iter(0..SERVERS)
+        .map(|number| first.wrapping_add(number))
+        .map(|seed| {
+            let open = &open;
+            async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let address = listener.local_addr().unwrap();
+                let serving = tokio::spawn(serve(listener, seed, tongue));
+                let opened = tokio::spawn(open(address)).await;
+                serving.abort();
+                (seed, opened)
+            }
+        })
+        .buffer_unordered(8)
+        .collect()
+        .await;
+    let panics: Vec<_> = outcomes
+        .iter()
+        .filter(|(_, opened)| opened.is_err())
+        .map(|(seed, _)| *seed)
+        .collect();
+    assert!(panics.is_empty(), "{} panics: {panics:?}", panics.len());
+    let mut strange = 0;
+    for (seed, opened) in outcomes {
+        if let Ok(Err(error)) = opened {
+            is_blameless(seed, &error);
+            let says = format!("speaks something else than {}", tongue.name);
+            strange += u64::from(error.to_string().contains(&says));
+        }
+    }
+    assert!(strange > SERVERS / 10, "only {strange} were recognised");
+}
+
+async fn serve(listener: TcpListener, seed: u64, tongue: Tongue) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            return;
+        };
+        tokio::spawn(converse(stream, Rng::with_seed(seed), tongue));
+    }
+}
+
+async fn converse(mut stream: TcpStream, mut rng: Rng, tongue: Tongue) {
+    // The later the damage, the more of the client's code has run.
+    let sane = rng.usize(..8);
+    let mut said = (tongue.greeting)(&mut rng);
+    for step in 0..32 {
+        if step >= sane {
+            said = damaged(&mut rng, said);
+        }
+        if stream.write_all(&said).await.is_err() {
+            return;
+        }
+        let mut request = vec![0; 16 * 1024];
+        match timeout(PATIENCE, stream.read(&mut request)).await {
+            Ok(Ok(length @ 1..)) => said = (tongue.reply)(&mut rng, &request[..length]),
+            _ => return,
+        }
+    }
+}
+
+/// The same bytes, a few of them changed, some left out, or others instead.
+fn damaged(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
+    match rng.u8(..6) {
+        0..=2 if !bytes.is_empty() => {
+            for _ in 0..rng.usize(1..5) {
+                let at = rng.usize(..bytes.len());
+                let any = rng.u8(..);
+                let telling = [0, 1, 2, 0x7f, 0x80, 0xfb, 0xfe, 0xff, any];
+                bytes[at] = telling[rng.usize(..telling.len())];
+            }
+        }
+        3 if !bytes.is_empty() => bytes.truncate(rng.usize(..bytes.len())),
+        4 => bytes = std::iter::repeat_with(|| rng.u8(..)).take(64).collect(),
+        _ => {}
+    }
+    bytes
+}
+
+/// Carries bytes to a real server, and damages what it answers for as long as it is told to.
+struct Garbler {
+    address: SocketAddr,
+    garbles: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Garbler {
+    async fn before(server: SocketAddr, seed: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let garbles = Arc::<AtomicBool>::default();
+        let switch = Arc::clone(&garbles);
+        let task = tokio::spawn(async move {
+            let mut rng = Rng::with_seed(seed);
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(server).await.unwrap();
+                tokio::spawn(carry(client, server, rng.fork(), Arc::clone(&switch)));
+            }
+        });
+        Self {
+            address,
+            garbles,
+            task,
+        }
+    }
+
+    fn garble(&self, garbles: bool) {
+        self.garbles.store(garbles, Ordering::Release);
+    }
+}
+
+impl Drop for Garbler {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn carry(client: TcpStream, server: TcpStream, mut rng: Rng, garbles: Arc<AtomicBool>) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let there = async {
+        let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
+    };
+    let back = async {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
+            let mut said = buffer[..length].to_vec();
+            if garbles.load(Ordering::Acquire) {
+                said = damaged(&mut rng, said);
+            }
+            if to_client.write_all(&said).await.is_err() {
+                break;
+            }
+        }
+    };
+    // Whoever of the two hangs up, the other one is hung up on.
+    tokio::select! {
+        () = there => {}
+        () = back => {}
+    }
+}
+
+/// Has operations answered with garbage. None may end in a panic or be called a bug, and
+/// afterwards the store works again.
+pub(crate) async fn operations_amid_garbage<F>(server: SocketAddr, open: impl Fn(SocketAddr) -> F)
+where
+    F: Future<Output = Result<Arc<dyn DistLock>>>,
+{
+    let first = first_seed();
+    let unknown: Vec<_> = stream::iter(0..24)
+        .map(|number| amid_garbage(server, first.wrapping_add(number), &open))
+        .buffer_unordered(8)
+        .collect()
+        .await;
+    assert!(unknown.contains(&true), "no outcome was unknown");
+}
+
+/// Whether the outcome of an operation was unknown.
+async fn amid_garbage<F>(server: SocketAddr, seed: u64, open: &impl Fn(SocketAddr) -> F) -> bool
+where
+    F: Future<Output = Result<Arc<dyn DistLock>>>,
+{
+    let garbler = Garbler::before(server, seed).await;
+    let lock = open(garbler.address).await.unwrap();
+    garbler.garble(true);
+    let mut unknown = false;
+    let longest = Duration::from_secs(60);
+    for number in 0..3 {
+        let request = request(&format!("garbled-{seed}-{number}"), longest);
+        let (taking, looking) = (Arc::clone(&lock), Arc::clone(&lock));
+        let name = request.name.clone();
+        let taken = tokio::spawn(async move { taking.try_acquire(&request).await }).await;
+        let taken = taken.unwrap_or_else(|panic| panic!("SEED={seed}: {panic}"));
+        if let Err(error) = taken {
+            is_blameless(seed, &error);
+            unknown |= error.kind() == ErrorKind::OutcomeUnknown;
+        }
+        let seen = tokio::spawn(async move { looking.inspect(&name).await }).await;
+        if let Err(error) = seen.unwrap_or_else(|panic| panic!("SEED={seed}: {panic}")) {
+            is_blameless(seed, &error);
+        }
+    }
+    garbler.garble(false);
+    let again = || async {
+        let request = request(&format!("well-{seed}"), longest);
+        lock.try_acquire(&request).await.ok()
+    };
+    let soon = Duration::from_secs(20);
+    eventually_async("the store works again", soon, again)
+        .await
+        .unwrap();
+    lock.close().await;
+    unknown
+}
