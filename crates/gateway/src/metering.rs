@@ -49,6 +49,10 @@ pub(crate) fn show() {
             "Connections for which there was no place",
         ),
         (
+            "distlock_peer_refused_total",
+            "Calls between nodes that showed no good token",
+        ),
+        (
             "distlock_admin_refused_total",
             "Wrong admin tokens that were shown",
         ),

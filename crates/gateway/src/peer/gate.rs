@@ -1,5 +1,7 @@
 //! What a call of another node must show before anything of its body is decoded.
 
+use std::fmt;
+
 use axum::{
     body::{Body, to_bytes},
     extract::{Request, State},
@@ -7,15 +9,22 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use distlock_core::{Clock as _, Error, SystemClock};
+use distlock_core::{Clock as _, SystemClock};
 use distlock_kickout::NodeId;
 use tonic::Status;
 
 use super::{CALLS, MAX_MESSAGE};
-use crate::{listen::LineHandle, token::PeerKey};
+use crate::{
+    listen::LineHandle,
+    token::{PeerKey, Promised},
+};
 
 /// In front of each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+
+/// The node whose token a call showed.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(pub(super) String);
 
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
@@ -38,14 +47,17 @@ pub(super) async fn admit(State(gate): State<Gate>, request: Request, next: Next
 impl Gate {
     async fn checked(&self, request: Request) -> Result<Request, Status> {
         let refused = || Status::unauthenticated("a peer token is needed");
-        let log = |error: &Error| tracing::warn!(%error, "a call of another node was refused");
+        let log = |why: &dyn fmt::Display| {
+            metrics::counter!("distlock_peer_refused_total").increment(1);
+            tracing::warn!(%why, "a call of another node was refused");
+        };
         let token = request.headers().get(header::AUTHORIZATION);
         let token = token
             .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
             .ok_or_else(refused)?;
         let (to, now) = (self.node.as_str(), SystemClock.wall());
-        let body = match self.key.check(token, to, request.uri().path(), now) {
-            Ok(body) => Some(body),
+        let promised = match self.key.check(token, to, request.uri().path(), now) {
+            Ok(promised) => Some(promised),
             // A node of the version before; its tokens name no body.
             Err(_) if self.key.check_as_before(token, now).is_ok() => None,
             Err(error) => {
@@ -53,20 +65,22 @@ impl Gate {
                 return Err(refused());
             }
         };
-        let line = request.extensions().get::<LineHandle>().cloned();
-        if let Some(line) = &line {
+        let (mut head, body) = request.into_parts();
+        let mut body = Body::new(body);
+        if let Some(Promised { from, hash }) = promised {
+            let bytes = to_bytes(body, MAX_MESSAGE + PREFIX).await;
+            let bytes = bytes.map_err(|_| Status::resource_exhausted("the message is too long"))?;
+            if !hash.is_of(&bytes) {
+                log(&"its token is for another body");
+                return Err(refused());
+            }
+            head.extensions.insert(Caller(from));
+            body = Body::from(bytes);
+        }
+        // Only now: who has read a token off the wire has not shown that it is a node.
+        if let Some(line) = head.extensions.get::<LineHandle>() {
             line.logged_in();
         }
-        let Some(body) = body else {
-            return Ok(request);
-        };
-        let (head, bytes) = request.into_parts();
-        let bytes = to_bytes(bytes, MAX_MESSAGE + PREFIX).await;
-        let bytes = bytes.map_err(|_| Status::resource_exhausted("the message is too long"))?;
-        if !body.is_of(&bytes) {
-            tracing::warn!("a call of another node was refused: its token is for another body");
-            return Err(refused());
-        }
-        Ok(Request::from_parts(head, Body::from(bytes)))
+        Ok(Request::from_parts(head, body))
     }
 }

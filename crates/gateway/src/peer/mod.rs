@@ -221,6 +221,23 @@ mod tests {
         stop.cancel();
     }
 
+    /// A node speaks for itself alone.
+    #[tokio::test]
+    async fn a_kick_names_the_node_whose_token_it_shows() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (_kick, to, stop) = node(&key).await;
+        let peers = key.peers().unwrap();
+        let (n3, second) = (NodeId::new("n3").unwrap(), Duration::from_secs(1));
+        let calls = GrpcPeers::new(n3, peers, second, Arc::new(SystemClock));
+        // It is of n2.
+        let answer = calls.kick(&to, kick(&to, to.boot)).await;
+        let Err(PeerError::NotSent(why)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains("another node"), "{why}");
+        stop.cancel();
+    }
+
     /// For one version, in either order of an upgrade.
     #[tokio::test]
     async fn nodes_of_the_version_before_call_and_are_called() {

@@ -14,7 +14,7 @@ use tonic::{
 
 use super::{
     KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
-    gate::{Gate, admit},
+    gate::{Caller, Gate, admit},
     messages,
     v1::{
         self,
@@ -86,7 +86,12 @@ impl Peer for Service {
         &self,
         request: Request<v1::KickRequest>,
     ) -> Result<Response<v1::KickResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = kick_from_wire(request.into_inner()).map_err(invalid)?;
+        if caller.is_some_and(|caller| caller.0 != request.from.as_str()) {
+            let why = "the kick names another node than its token";
+            return Err(Status::permission_denied(why));
+        }
         match self.kick.handle_kick(&request) {
             Ok(result) => Ok(Response::new(kicked_to_wire(result))),
             Err(PeerError::NotSent(why)) => Err(Status::failed_precondition(why)),

@@ -52,6 +52,14 @@ struct CallClaims {
     jti: String,
 }
 
+/// What a good token says of its call.
+#[derive(Debug)]
+pub(crate) struct Promised {
+    /// The calling node.
+    pub(crate) from: String,
+    pub(crate) hash: BodyHash,
+}
+
 /// The body that a token is good for.
 #[derive(Debug)]
 pub(crate) struct BodyHash(String);
@@ -100,7 +108,7 @@ impl PeerKey {
         to: &str,
         method: &str,
         now: SystemTime,
-    ) -> Result<BodyHash> {
+    ) -> Result<Promised> {
         let keys = [&self.signs].into_iter().chain(&self.also);
         let claims: CallClaims = jwt::read(token, keys).map_err(refused)?;
         if claims.aud != to {
@@ -110,7 +118,10 @@ impl PeerKey {
             return Err(refused("it was issued for another method"));
         }
         in_time(claims.iat, claims.exp, now)?;
-        Ok(BodyHash(claims.body))
+        Ok(Promised {
+            from: claims.iss,
+            hash: BodyHash(claims.body),
+        })
     }
 
     /// As nodes of the version before sign: for no call in particular.
@@ -176,7 +187,7 @@ mod tests {
         SystemClock.wall()
     }
 
-    fn check(key: &PeerKey, token: &str, now: SystemTime) -> Result<BodyHash, String> {
+    fn check(key: &PeerKey, token: &str, now: SystemTime) -> Result<Promised, String> {
         let checked = key.check(token, CALL.to, CALL.method, now);
         checked.map_err(|error| error.to_string())
     }
@@ -185,7 +196,9 @@ mod tests {
     fn a_token_is_good_for_its_call_alone() {
         let key = key(7).peers().unwrap();
         let token = key.sign(CALL, b"body", now()).unwrap();
-        let body = check(&key, &token, now()).unwrap();
+        let promised = check(&key, &token, now()).unwrap();
+        assert_eq!(promised.from, "n2");
+        let body = promised.hash;
         assert!(body.is_of(b"body") && !body.is_of(b"bodY") && !body.is_of(b""));
         let refusal = |to, method| key.check(&token, to, method, now()).unwrap_err();
         assert!(refusal("n3", CALL.method).message().contains("node"));

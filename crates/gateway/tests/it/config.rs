@@ -137,13 +137,13 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
         ("node_lease", "2h", "is 7200s: 500ms to 3600s are allowed"),
         (
             "profile_url",
-            "https://profiles",
-            "begins with \"https://profiles\": http://HOST:PORT/PATH is needed",
+            "ftp://profiles",
+            "begins with \"ftp://profiles\": http(s)://HOST:PORT/PATH is needed",
         ),
         (
             "profile_url",
-            "https://profiles/hunter2?key=hunter2",
-            "begins with \"https://profiles\":",
+            "ftp://profiles/hunter2?key=hunter2",
+            "begins with \"ftp://profiles\":",
         ),
         ("profile_url", "/hunter2", "http://HOST:PORT/PATH is needed"),
         ("profile_url", "http:/host/hunter2", "has no host"),
