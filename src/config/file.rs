@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    io::{self, Read as _},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -17,6 +18,9 @@ use super::{
     suggest::{hint, nearest},
     target::Target,
 };
+
+/// Longest configuration file; real ones have a few hundred bytes.
+const MAX_BYTES: u64 = 1024 * 1024;
 
 /// A configuration file:
 ///
@@ -62,14 +66,15 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it cannot be read, is not TOML, or holds an unknown table or key.
+    /// [`ErrorKind::InvalidConfig`] when it cannot be read, is no regular file, has more than 1 MiB, is not TOML, or holds an
+    /// unknown table or key.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::new(
-                ErrorKind::InvalidConfig,
-                format!("cannot read configuration file {}: {error}", path.display()),
-            )
+        let text = read_bounded(path).map_err(|error| {
+            let shown = path.display().to_string();
+            let shown = shown.escape_debug();
+            let problem = format!("cannot read configuration file {shown}: {error}");
+            Error::new(ErrorKind::InvalidConfig, problem)
         })?;
         Self::parse(&text, path)
     }
@@ -130,11 +135,10 @@ impl Config {
                 }
                 ("gateway", Some(table)) => {
                     source.has_gateway = true;
-                    source.has_secret |= table.keys().any(|key| is_secret(key.get_ref()))
-                        || table.get("profile_url").is_some_and(|url| {
-                            let url = url.get_ref().as_str().unwrap_or_default();
-                            url.contains(['@', '?'])
-                        });
+                    source.has_secret |= table.iter().any(|(key, value)| {
+                        let value = value.get_ref().as_str().unwrap_or_default();
+                        is_gateway_secret(key.get_ref(), value)
+                    });
                 }
                 (name @ ("backend" | "gateway"), None) => {
                     return Err(
@@ -289,7 +293,7 @@ impl Source {
             );
         }
         match self.gateway_key_at(span.start) {
-            Some(key) if is_secret(&key) => {
+            Some(key) if is_gateway_secret(&key, "") => {
                 self.wrong(span, format!("`{key}` in [gateway] is not valid"))
             }
             Some(key) => self.wrong(span, format!("`{key}` in [gateway]: {message}")),
@@ -332,6 +336,29 @@ impl fmt::Debug for Config {
             .field("backend", &self.backend)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether a key of the gateway's holds what must not be shown. The address of a service may hold a
+/// key of it.
+fn is_gateway_secret(key: &str, value: &str) -> bool {
+    is_secret(key, value) || ["profile_url", "may_send_url"].contains(&key)
+}
+
+/// The text of a file that is one. Opening a pipe would wait for whoever writes into it, and a device
+/// may never end.
+fn read_bounded(path: &Path) -> io::Result<String> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    // One more, to tell a file that is just as long as allowed from a longer one.
+    file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        let problem = format!("it has more than {MAX_BYTES} bytes");
+        return Err(io::Error::other(problem));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -445,7 +472,8 @@ mod tests {
                 "[gateway]\nprofile_url = \"http://h/check?key=hunter2\"",
                 true,
             ),
-            ("[gateway]\nprofile_url = \"http://h/check\"", false),
+            ("[gateway]\nmay_send_url = \"http://h/hunter2\"", true),
+            ("[gateway]\ntls_key = \"/etc/tls/node.key\"", false),
             (
                 "[backend]\nurl = \"sqlite:x.db\"\nreap_after = \"1h\"\n[gateway]\nnode = \"n\"",
                 false,

@@ -71,7 +71,7 @@ impl Given {
     /// An [`ErrorKind::InvalidConfig`] that points at this option. The value is shown unless it is a secret.
     #[must_use]
     pub fn wrong(&self, problem: impl fmt::Display) -> Error {
-        let shown = if is_secret(&self.key) {
+        let shown = if is_secret(&self.key, &self.value) {
             "***"
         } else {
             &self.value
@@ -89,7 +89,7 @@ impl Given {
 
 impl fmt::Debug for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = if is_secret(&self.key) {
+        let shown = if is_secret(&self.key, &self.value) {
             "***"
         } else {
             &self.value

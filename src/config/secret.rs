@@ -22,7 +22,9 @@ pub fn mask(url: &str) -> String {
         let pairs: Vec<_> = query
             .split('&')
             .map(|pair| match pair.split_once('=') {
-                Some((key, _)) if is_secret(&decoded(key)) => format!("{key}=***"),
+                Some((key, value)) if is_secret(&decoded(key), &decoded(value)) => {
+                    format!("{key}=***")
+                }
                 _ => pair.to_owned(),
             })
             .collect();
@@ -31,15 +33,23 @@ pub fn mask(url: &str) -> String {
     shown
 }
 
-/// An option's name as it is read.
-fn decoded(key: &str) -> String {
-    let pairs = url::form_urlencoded::parse(key.as_bytes());
-    pairs.map(|(key, _)| key.into_owned()).collect()
+/// A part of an option as it is read.
+fn decoded(part: &str) -> String {
+    let pairs = url::form_urlencoded::parse(part.as_bytes());
+    pairs.map(|(part, _)| part.into_owned()).collect()
 }
 
-/// Whether an option of this name holds something that must not be shown.
-pub(super) fn is_secret(key: &str) -> bool {
+/// The options that name the file of a private key.
+const KEY_FILES: [&str; 5] = ["key", "ssl-key", "sslkey", "tls_key", "peer_tls_key"];
+
+/// Whether an option holds something that must not be shown. The file of a key is no secret; a key
+/// that somebody gives instead of its file is one.
+pub(super) fn is_secret(key: &str, value: &str) -> bool {
     let key = key.to_lowercase();
+    let is_file = value.contains('/') || value.ends_with(".pem") || value.ends_with(".key");
+    if is_file && KEY_FILES.contains(&&*key) {
+        return false;
+    }
     ["password", "passwd", "token", "key", "secret"]
         .iter()
         .any(|word| key.contains(word))
@@ -124,6 +134,15 @@ mod tests {
                 "sqlite:/tmp/x@y:z.db?secret=***",
             ),
             ("memory:", "memory:"),
+            (
+                "rediss://h?key=/etc/tls/a.key&ca=/etc/ca.pem",
+                "rediss://h?key=/etc/tls/a.key&ca=/etc/ca.pem",
+            ),
+            (
+                "mysql://h/d?ssl-key=%2Fa%2Fb",
+                "mysql://h/d?ssl-key=%2Fa%2Fb",
+            ),
+            ("rediss://h?key=hunter2", "rediss://h?key=***"),
             (
                 "redis+cluster://h1:1,[::1]:2,h3/x",
                 "redis+cluster://h1:1,[::1]:2,h3/x",

@@ -373,6 +373,38 @@ fn configuration_mistakes_are_told_with_file_line_and_key() {
     assert_eq!(home.files(), ["distlock.toml"], "nothing was created");
 }
 
+/// A file that never ends, or that nobody writes, must not hold up the tool.
+#[test]
+fn what_is_no_configuration_file_is_not_read() {
+    let home = Home::new();
+    let large = home.write("large.toml", "");
+    let file = std::fs::File::options().write(true).open(&large).unwrap();
+    file.set_len(2 << 30).unwrap();
+    let pipe = large.with_file_name("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    for (path, says) in [
+        (large.as_path(), "more than 1048576 bytes"),
+        (&pipe, "no regular file"),
+        (large.parent().unwrap(), "no regular file"),
+        (std::path::Path::new("/dev/zero"), "no regular file"),
+    ] {
+        let done = home.run(["list", "--config", path.to_str().unwrap()]);
+        done.failed_with(78, says);
+        assert!(done.stderr.contains(path.to_str().unwrap()), "{done:?}");
+    }
+}
+
+#[test]
+fn exit_codes_that_are_none_are_explained() {
+    let home = Home::new();
+    for (flag, more) in [("-E", &[][..]), ("--every-exit", &["--every", "1h"])] {
+        let line = [&["run", "job", flag, "-1"], more, &["--", "true"]].concat();
+        home.run(line)
+            .failed_with(64, "a whole number from 0 to 255");
+    }
+}
+
 #[test]
 fn a_later_source_of_the_backend_replaces_an_earlier_one() {
     let home = Home::new();

@@ -111,6 +111,10 @@ fn held_locks_are_listed_one_object_a_line() {
     assert_eq!(table.stdout.lines().count(), 4, "{table:?}");
     let nothing = home.run(["list", "zzz"]);
     assert_eq!((nothing.code, nothing.stdout.as_str()), (0, ""));
+    let says = "no lock is held whose name starts with \"zzz\"";
+    assert!(nothing.stderr.contains(says), "{nothing:?}");
+    let nothing = home.run(["list", "zzz", "--json"]);
+    assert_eq!((nothing.stdout.as_str(), nothing.stderr.as_str()), ("", ""));
 }
 
 #[test]

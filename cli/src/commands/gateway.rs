@@ -76,9 +76,9 @@ struct Node {
 
 const RUN_EXAMPLES: &str = "\
 Secrets:
-  token_key, token_key_also, admin_token, send_token, profile_token and may_send_token are read
-  from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so on: flags can be seen by
-  everybody on the host
+  token_key, token_key_also, admin_token, send_token, profile_url, profile_token, may_send_url and
+  may_send_token are read from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so
+  on: flags can be seen by everybody on the host
 
 Examples:
   export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
@@ -120,6 +120,13 @@ impl Node {
     async fn execute(self: Box<Self>, context: &Context) -> Outcome {
         let mut settings = settings(context)?;
         for (key, value, place) in &self.settings.given {
+            if SECRET_ADDRESSES.contains(key) && place.starts_with("--") {
+                output::tell(format_args!(
+                    "warning: {place} can be seen by everybody on the host, and may hold a key: \
+                     set {} or the configuration file",
+                    variable(key)
+                ));
+            }
             settings.set(key, value, place)?;
         }
         let config = settings.config.clone();
@@ -380,6 +387,9 @@ const SECRETS: [&str; 6] = [
     "may_send_token",
 ];
 
+/// Addresses that may hold a key. Their flags are of before and go with the next version.
+const SECRET_ADDRESSES: [&str; 2] = ["profile_url", "may_send_url"];
+
 fn variable(key: &str) -> String {
     format!("DISTLOCK_GATEWAY_{}", key.to_uppercase())
 }
@@ -403,6 +413,7 @@ impl Args for Settings {
                     .long(key.replace('_', "-"))
                     .env(variable(key))
                     .hide_env_values(true)
+                    .hide(SECRET_ADDRESSES.contains(key))
                     .value_name("VALUE")
                     .help(format!("{help}{}", default.unwrap_or_default()));
                 if GatewayConfig::SWITCHES.contains(key) {

@@ -79,8 +79,19 @@ async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
             _ => break,
         }
     }
-    if !as_json && !table.is_empty() {
-        output::line(table.trim_fmt())?;
+    if as_json {
+        return Ok(());
     }
+    if table.is_empty() {
+        // Scripts read nothing from an empty list; people wonder whether they looked at the wrong place.
+        match prefix {
+            "" => output::tell("no lock is held"),
+            prefix => output::tell(format_args!(
+                "no lock is held whose name starts with {prefix:?}"
+            )),
+        }
+        return Ok(());
+    }
+    output::line(table.trim_fmt())?;
     Ok(())
 }

@@ -65,6 +65,7 @@ pub(crate) struct Run {
         value_name = "CODE",
         default_value_t = code::BUSY,
         value_parser = values::exit_code,
+        allow_hyphen_values = true,
     )]
     busy_exit_code: u8,
     /// Label that others see [default: user@host:pid]
@@ -105,6 +106,7 @@ pub(crate) struct Run {
         requires = "every",
         default_value_t = 0,
         value_parser = values::exit_code,
+        allow_hyphen_values = true,
     )]
     every_exit: u8,
     /// With --every: a command that failed, or whose host died, is run again within the period
