@@ -145,7 +145,11 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
             "ftp://profiles/hunter2?key=hunter2",
             "begins with \"ftp://profiles\":",
         ),
-        ("profile_url", "/hunter2", "http://HOST:PORT/PATH is needed"),
+        (
+            "profile_url",
+            "/hunter2",
+            "http(s)://HOST:PORT/PATH is needed",
+        ),
         ("profile_url", "http:/host/hunter2", "has no host"),
         ("profile_url", "http://host name/hunter2", "has no host"),
         ("profile_url", "http://a:hunter2@host/", "user or password"),
