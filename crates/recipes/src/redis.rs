@@ -6,8 +6,10 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Result};
-use redis::{AsyncConnectionConfig, Client, RedisError, aio::MultiplexedConnection};
+use distlock_core::{Error, ErrorKind, PasswordRule, Result};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, RedisError, aio::MultiplexedConnection,
+};
 
 pub(crate) const BACKEND: &str = "redis";
 /// Longest wait for a connection, and for an answer.
@@ -33,6 +35,26 @@ pub(crate) struct Connections {
     idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
 }
 
+/// As the store of the locks: a password leaves this machine through TLS or on purpose.
+fn password_rule(url: &str, client: &Client) -> Result<()> {
+    let info = client.get_connection_info();
+    let (host, encrypted) = match info.addr() {
+        ConnectionAddr::Tcp(host, _) => (host.as_str(), false),
+        ConnectionAddr::TcpTls { host, .. } => (host.as_str(), true),
+        // A socket is on this machine.
+        _ => return Ok(()),
+    };
+    let rule = PasswordRule {
+        sent: info.redis_settings().password().is_some(),
+        encrypted,
+        clear_allowed: url.contains("tls=disable"),
+        tls_built: true,
+        features: "redis,tls",
+        remedy: "write rediss:// instead of redis://",
+    };
+    rule.check(host).map_err(|error| error.on(BACKEND))
+}
+
 /// What an error of the connection leaves open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sent {
@@ -50,6 +72,7 @@ impl Connections {
             let says = "this is no URL of a Redis server: redis://[USER:PASSWORD@]HOST[:PORT][/DB]";
             Error::new(ErrorKind::InvalidConfig, says).on(BACKEND)
         })?;
+        password_rule(url, &client)?;
         Ok(Self {
             client,
             idle: Arc::default(),
@@ -107,5 +130,30 @@ impl fmt::Debug for Connections {
         f.debug_struct("Connections")
             .field("idle", &self.idle().len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+        let error = Connections::new("redis://:hunter2@db.example")
+            .err()
+            .unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        let said = error.to_string();
+        assert!(
+            said.contains("rediss://") && !said.contains("hunter2"),
+            "{said}"
+        );
+        for url in [
+            "redis://:hunter2@localhost",
+            "redis://db.example",
+            "redis://:hunter2@db.example?tls=disable",
+        ] {
+            Connections::new(url).unwrap();
+        }
     }
 }

@@ -3,10 +3,12 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock as _, Error, ErrorKind, Result, SystemClock};
+use distlock_core::{Clock as _, Error, ErrorKind, PasswordRule, Result, SystemClock};
 use sqlx::{
     Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction,
     any::{AnyPoolOptions, install_default_drivers},
+    mysql::{MySqlConnectOptions, MySqlSslMode},
+    postgres::{PgConnectOptions, PgSslMode},
 };
 
 use super::{
@@ -297,8 +299,16 @@ impl fmt::Debug for SqlCounters {
 fn target(url: &str) -> Result<(Dialect, String)> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
-        "mysql" | "mariadb" => Ok((Dialect::MySql, format!("mysql:{rest}"))),
-        "postgres" | "postgresql" => Ok((Dialect::Postgres, url.to_owned())),
+        "mysql" | "mariadb" => {
+            let url = format!("mysql:{}", rest.replace(CLEAR, "ssl-mode=DISABLED"));
+            password_rule(Dialect::MySql, &url)?;
+            Ok((Dialect::MySql, url))
+        }
+        "postgres" | "postgresql" => {
+            let url = url.replace(CLEAR, "sslmode=disable");
+            password_rule(Dialect::Postgres, &url)?;
+            Ok((Dialect::Postgres, url))
+        }
         "sqlite" => {
             // Options are those of the lock's store.
             let file = rest.split('?').next().unwrap_or_default();
@@ -310,6 +320,54 @@ fn target(url: &str) -> Result<(Dialect, String)> {
             Err(Error::new(ErrorKind::InvalidConfig, says))
         }
     }
+}
+
+/// The option by which a password may leave this machine in clear, as the store of the locks has it.
+const CLEAR: &str = "tls=disable";
+
+/// As the store of the locks: a password leaves this machine through TLS or on purpose.
+fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
+    // What the driver does not understand, it refuses itself.
+    let (host, encrypted, clear_allowed, features, remedy) = match dialect {
+        Dialect::MySql => {
+            let Ok(options) = url.parse::<MySqlConnectOptions>() else {
+                return Ok(());
+            };
+            let mode = options.get_ssl_mode();
+            let clear = matches!(mode, MySqlSslMode::Disabled);
+            let encrypted = !clear && !matches!(mode, MySqlSslMode::Preferred);
+            let host = options.get_host().to_owned();
+            let remedy = "set `ssl-mode` to VERIFY_IDENTITY";
+            (host, encrypted, clear, "mysql,tls", remedy)
+        }
+        Dialect::Postgres => {
+            let Ok(options) = url.parse::<PgConnectOptions>() else {
+                return Ok(());
+            };
+            let mode = options.get_ssl_mode();
+            let clear = matches!(mode, PgSslMode::Disable);
+            let encrypted = !clear && !matches!(mode, PgSslMode::Allow | PgSslMode::Prefer);
+            let host = options.get_host().to_owned();
+            let remedy = "set `sslmode` to verify-full";
+            (host, encrypted, clear, "postgres,tls", remedy)
+        }
+        Dialect::Sqlite => return Ok(()),
+    };
+    let user = url.rsplit_once('@').map_or("", |(before, _)| before);
+    let rule = PasswordRule {
+        // Behind `//` a colon parts the user from the password.
+        sent: user.matches(':').count() > 1 || url.contains("password="),
+        encrypted,
+        clear_allowed,
+        tls_built: true,
+        features,
+        remedy,
+    };
+    if host.starts_with('/') {
+        // A socket is on this machine.
+        return Ok(());
+    }
+    rule.check(&host)
 }
 
 /// A step that must not take for ever. Its connection is not used again when it does.
@@ -357,4 +415,30 @@ fn failed(backend: &'static str, error: &sqlx::Error, broke: ErrorKind) -> Error
     Error::new(kind, says)
         .on(backend)
         .caused_by(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+        for scheme in ["mysql", "mariadb", "postgres"] {
+            let of = |at: &str| target(&format!("{scheme}://{at}"));
+            let error = of("bob:hunter2@db.example/d").err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            let said = error.to_string();
+            assert!(said.contains("`tls` to `disable`"), "{said}");
+            assert!(!said.contains("hunter2"), "{said}");
+            for fine in [
+                "bob:hunter2@localhost/d",
+                "bob@db.example/d",
+                "bob:hunter2@db.example/d?tls=disable",
+            ] {
+                of(fine).unwrap();
+            }
+        }
+        target("mysql://bob:hunter2@db.example/d?ssl-mode=REQUIRED").unwrap();
+        target("postgres://bob:hunter2@db.example/d?sslmode=require").unwrap();
+    }
 }
