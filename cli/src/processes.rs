@@ -50,9 +50,17 @@ impl Node {
             .args(["--listen", "127.0.0.1:0"])
             .args(["--peer-listen", "127.0.0.1:0"])
             .args(["--admin-listen", "127.0.0.1:0"])
+            // All clients are on this machine.
+            .args(["--max-per-address", "1000000"])
+            .args(["--max-pending-per-address", "1000000"])
             // Not as flags: both are secrets.
             .env("DISTLOCK_BACKEND", backend)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", key)
+            // Nobody administers it; without a token it would make one and tell it.
+            .env(
+                "DISTLOCK_GATEWAY_ADMIN_TOKEN",
+                uuid::Uuid::new_v4().to_string(),
+            )
             .env("DISTLOCK_LOG", log)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

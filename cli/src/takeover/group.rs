@@ -159,6 +159,9 @@ impl Group {
             ("peer_listen", "127.0.0.1:0"),
             ("admin_listen", "127.0.0.1:0"),
             ("token_key", &ground.key),
+            // All clients are on this machine.
+            ("max_per_address", "1000000"),
+            ("max_pending_per_address", "1000000"),
         ]
         .iter()
         .chain(settings)
