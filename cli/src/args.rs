@@ -11,7 +11,7 @@ use crate::{
     advice, commands,
     context::Context,
     exit::{Failure, Outcome, code},
-    group::watchdog,
+    group::{survive_full_files, watchdog},
     logging::{self, LogFormat},
     output, stderr,
 };
@@ -155,7 +155,10 @@ fn on_runtime(work: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let outcome = runtime.block_on(work);
+    let outcome = runtime.block_on(async {
+        survive_full_files()?;
+        work.await
+    });
     // A read of standard input cannot be interrupted and must not keep the process.
     runtime.shutdown_background();
     outcome

@@ -2,13 +2,14 @@
 
 use std::{
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
 use distlock_harness::{Process, Signal, distlock_binary, eventually};
 
 use crate::support::{
-    BlockingWriter, Home, SOON, UnreadPipe, content, finish, gone, state_of, through,
+    BlockingWriter, Finished, Home, SOON, UnreadPipe, content, finish, gone, state_of, through,
     waits_for_reader,
 };
 
@@ -116,6 +117,67 @@ fn signals_reach_the_command_and_its_code_is_kept() {
         );
         assert_eq!(home.inspect("job")["state"], "free");
     }
+}
+
+/// Each of them ends a process that does not expect it.
+#[test]
+fn signals_for_alarms_and_the_like_do_not_part_the_tool_from_its_command() {
+    let home = Home::new();
+    let passed_on = [
+        Signal::ALARM,
+        Signal::VTALARM,
+        Signal::PROF,
+        Signal::IO,
+        Signal::POWER,
+        Signal::SYS,
+        Signal::STKFLT,
+    ];
+    let passed_on = passed_on.map(|signal| (signal.as_raw(), signal.as_raw()));
+    // Of the real-time signals the first, one between and the last.
+    let ends = [Signal::XCPU.as_raw(), 34, 50, 64].map(|sent| (sent, Signal::TERM.as_raw()));
+    for (sent, received) in passed_on.into_iter().chain(ends) {
+        let script = format!("trap 'exit 11' {received}; echo trapped; sleep 60 & wait");
+        let mut run = home.hold("job", &[], &script);
+        run.wait_for_line(SOON, |line| line == "trapped").unwrap();
+        let kill = format!("kill -{sent} {}", run.id());
+        let sent_it = Command::new("sh").args(["-c", &kill]).status().unwrap();
+        assert!(sent_it.success(), "{kill}");
+        let status = run.wait(SOON).unwrap();
+        assert_eq!(status.code(), Some(11), "{sent}: {}", run.output());
+        assert_eq!(home.inspect("job")["state"], "free");
+    }
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_an_error_and_not_the_end_of_the_tool() {
+    let home = Home::new();
+    let limited = |script: &str, tool: &Command| {
+        let script = format!("ulimit -f 0; {script}");
+        finish(&mut through("sh", ["-c", &script, "sh"], tool), "")
+    };
+    let out = home.path("out");
+    let script = format!("exec \"$@\" > {}", out.display());
+    let written = limited(&script, &home.distlock(["completions", "bash"]));
+    written.failed_with(69, "cannot write to standard output: File too large");
+    let run = home.distlock(["run", "job", "--", "echo", "never"]);
+    limited("exec \"$@\"", &run).failed_with(69, "");
+}
+
+/// The command has its own limits, and what it ignores is its own affair.
+#[test]
+fn the_command_gets_xfsz_as_if_this_tool_were_not_there() {
+    let home = Home::new();
+    let shows = ["run", "job", "--", "grep", "SigIgn", "/proc/self/status"];
+    let is_ignored = |done: &Finished| {
+        let (_, mask) = done.stdout.trim().rsplit_once('\t').unwrap();
+        u64::from_str_radix(mask, 16).unwrap() & 1 << (Signal::XFSZ.as_raw() - 1) != 0
+    };
+    let done = home.run(shows);
+    assert!(!is_ignored(&done), "{done:?}");
+    let script = "trap '' XFSZ; exec \"$@\"";
+    let tool = home.distlock(shows);
+    let done = finish(&mut through("sh", ["-c", script, "sh"], &tool), "");
+    assert!(is_ignored(&done), "{done:?}");
 }
 
 #[test]

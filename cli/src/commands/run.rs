@@ -24,8 +24,9 @@ pub(super) use supervise::End;
 ///
 /// The lock is renewed while the command runs and released when the command and everything in its
 /// process group has ended. What is left running in the group when the command ends is terminated.
-/// TERM, INT, HUP, QUIT, USR1 and USR2 are passed on, except those that were ignored from the
-/// start, as under nohup.
+/// TERM, INT, HUP, QUIT, USR1, USR2, ALRM, VTALRM, PROF, IO, PWR, SYS and STKFLT are passed on,
+/// except those that were ignored from the start, as under nohup. XCPU and the real-time signals
+/// become TERM.
 ///
 /// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and
 /// KILL no later than when it does; if it is gone already (released by force, say), KILL at once.

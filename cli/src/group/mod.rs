@@ -29,7 +29,7 @@ use rustix::{
 };
 use tokio::process::{Child, Command};
 
-pub(crate) use signals::{Arrived, Signals};
+pub(crate) use signals::{Arrived, Signals, survive_full_files};
 pub(crate) use terminal::{Terminal, stop_ourselves};
 pub(crate) use watchdog::Ready;
 

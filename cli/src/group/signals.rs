@@ -1,21 +1,32 @@
 //! Signals that are sent to this process and meant for the command it runs.
 
-use std::{fs, io, pin::Pin, task::Poll};
+use std::{fs, io, ops::RangeInclusive, pin::Pin, task::Poll};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::terminal::stop_ourselves;
 
-/// Those that are passed on.
-const PASSED_ON: [Signal; 6] = [
+/// Those that are passed on: each would end this process and leave the command running unlocked.
+const PASSED_ON: [Signal; 13] = [
     Signal::TERM,
     Signal::INT,
     Signal::HUP,
     Signal::QUIT,
     Signal::USR1,
     Signal::USR2,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    Signal::POWER,
+    Signal::SYS,
+    Signal::STKFLT,
 ];
+
+/// Real-time signals, as far as the C library leaves them to programs. They have no names, so the
+/// command gets TERM in their place.
+const REAL_TIME: RangeInclusive<i32> = 32..=64;
 
 /// What arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +63,17 @@ impl Signals {
                 )
             })
             .collect::<io::Result<Vec<_>>>()?;
+        // This process has used up its share of the processor, and is killed if it goes on.
+        if !ignored.has(Signal::XCPU) {
+            let used_up = SignalKind::from_raw(Signal::XCPU.as_raw());
+            streams.push(catch(Arrived::ForCommand(Signal::TERM), used_up)?);
+        }
+        for number in REAL_TIME.filter(|number| !ignored.has_number(*number)) {
+            // The C library keeps the first ones to itself, and refuses them.
+            if let Ok(stream) = signal(SignalKind::from_raw(number)) {
+                streams.push((Arrived::ForCommand(Signal::TERM), stream));
+            }
+        }
         if !ignored.has(Signal::TSTP) {
             let pause = SignalKind::from_raw(Signal::TSTP.as_raw());
             streams.push(catch(Arrived::Pause, pause)?);
@@ -91,6 +113,19 @@ impl Signals {
     }
 }
 
+/// From now on a file that has reached the limit of its size is a write error, and not the end of
+/// this process.
+///
+/// The signal is caught and not ignored: other programs that this process starts would inherit that
+/// it is ignored, and their own limits would not end them.
+pub(crate) fn survive_full_files() -> io::Result<()> {
+    if !Ignored::now().has(Signal::XFSZ) {
+        // Once caught, it stays caught.
+        drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
+    }
+    Ok(())
+}
+
 /// The signals that this process ignores; the bit of signal n is n - 1.
 #[derive(Clone, Copy, Debug)]
 struct Ignored(u64);
@@ -112,7 +147,11 @@ impl Ignored {
     }
 
     fn has(self, signal: Signal) -> bool {
-        u32::try_from(signal.as_raw() - 1)
+        self.has_number(signal.as_raw())
+    }
+
+    fn has_number(self, signal: i32) -> bool {
+        u32::try_from(signal - 1)
             .ok()
             .and_then(|bit| self.0.checked_shr(bit))
             .is_some_and(|rest| rest & 1 == 1)
