@@ -47,7 +47,7 @@ fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[kind], &length[..], payload].concat()
 }
 
-/// An answer of some kind, to whatever was asked.
+/// A random packet. It has nothing to do with the question before it.
 fn reply(rng: &mut Rng, request: &[u8]) -> Vec<u8> {
     let ready = message(b'Z', b"I");
     if request.first() == Some(&0) {

@@ -141,7 +141,7 @@ impl GatewayConfig {
         ("may_send_timeout", "longest wait for its answer"),
     ];
 
-    /// The keys that are either true or false, and whose flag needs no value.
+    /// The keys whose value is `true` or `false`. Their flag alone means `true`.
     pub const SWITCHES: &'static [&'static str] = &["insecure_listen"];
 
     /// Sets one key from text, as a flag or an environment variable gives it.

@@ -82,7 +82,7 @@ impl GrpcPeers {
         }
     }
 
-    /// Calls by TLS, where this node has what it takes.
+    /// Calls other nodes by TLS if `peer_tls_ca` is set.
     pub(crate) fn secured(mut self, tls: Arc<Tls>) -> Self {
         self.tls = Some(tls);
         self
@@ -147,7 +147,7 @@ impl GrpcPeers {
         })
     }
 
-    /// A request with the token that is good for it.
+    /// A request that carries a token for this one call.
     fn request<T: Message>(
         &self,
         to: &NodeAddress,

@@ -10,11 +10,7 @@ use super::{
     server::invalid,
     v1::{self, messages_server::Messages, send_response},
 };
-use crate::{
-    front::Outcome,
-    listen::LineHandle,
-    sender::{NoRight, Sender},
-};
+use crate::{front::Outcome, listen::LineHandle, sender::Sender};
 
 /// The version of `Send` that this node speaks: see the definition.
 const SEND: u32 = 0;
@@ -54,9 +50,9 @@ impl Messages for Service {
 pub(super) fn authorise(sender: &Sender, request: Request<()>) -> Result<Request<()>, Status> {
     let shown = request.metadata().get("authorization");
     let shown = shown.and_then(|value| value.to_str().ok());
-    sender.check_right(shown).map_err(|no| match no {
-        NoRight::Off | NoRight::NotShown => Status::unauthenticated(no.why()),
-    })?;
+    sender
+        .check_right(shown)
+        .map_err(|no| Status::unauthenticated(no.why()))?;
     if let Some(line) = request.extensions().get::<LineHandle>() {
         line.logged_in();
     }
