@@ -63,7 +63,7 @@ fn greeting(rng: &mut Rng) -> Vec<u8> {
     packet(0, &payload)
 }
 
-/// A random packet. It has nothing to do with the question before it.
+/// An answer drawn at random, whatever was asked.
 fn reply(rng: &mut Rng, request: &[u8]) -> Vec<u8> {
     let next = request.get(3).map_or(1, |number| number.wrapping_add(1));
     let ok = [0, 0, 0, 2, 0, 0, 0];

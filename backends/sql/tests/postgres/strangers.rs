@@ -47,7 +47,7 @@ fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[kind], &length[..], payload].concat()
 }
 
-/// A random packet. It has nothing to do with the question before it.
+/// An answer drawn at random, whatever was asked.
 fn reply(rng: &mut Rng, request: &[u8]) -> Vec<u8> {
     let ready = message(b'Z', b"I");
     if request.first() == Some(&0) {
