@@ -1,6 +1,6 @@
 //! The audit log: what administrators did, on which node, and what came of it. The last entries of every node, in the store.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use axum::{
     Json,
@@ -154,13 +154,19 @@ impl Audit {
                 Some(there) => read(&key, &there.value)?,
                 None => Vec::new(),
             };
-            entries.push(entry.clone());
-            entries.drain(..entries.len().saturating_sub(KEPT));
-            let mut value = written(&entries)?;
-            // The oldest go: long entries must not keep later ones out.
-            while value.len() > MAX_VALUE_BYTES && entries.len() > 1 {
-                entries.drain(..entries.len().div_ceil(4));
-                value = written(&entries)?;
+            let mut value;
+            loop {
+                // The new entry is on record in any case.
+                let kept = entries.len() + 1;
+                value = written(entries.iter().chain([entry]))?;
+                if kept <= KEPT && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
+                    break;
+                }
+                let longest = value.len().div_ceil(kept);
+                let excess = value.len().saturating_sub(MAX_VALUE_BYTES).div_ceil(longest);
+                for _ in 0..excess.max(kept.saturating_sub(KEPT)).min(entries.len()) {
+                    entries.remove(least_missed(&entries));
+                }
             }
             match self.records.put(&key, &value, expect).await? {
                 Written::Stored(_) => return Ok(()),
@@ -198,6 +204,26 @@ impl Audit {
     }
 }
 
+/// The entry that goes when there is no room: the oldest of the order that was given most often,
+/// by action and then by target. Whoever repeats an order pushes out that order alone, and whoever
+/// bans many accounts pushes out no kick.
+fn least_missed(entries: &[Entry]) -> usize {
+    let mut given = HashMap::<&str, usize>::new();
+    let mut given_to = HashMap::<(&str, &str), usize>::new();
+    for entry in entries {
+        *given.entry(&entry.action).or_default() += 1;
+        *given_to.entry((&entry.action, &entry.target)).or_default() += 1;
+    }
+    let often = |entry: &Entry| {
+        let to = given_to[&(&*entry.action, &*entry.target)];
+        (given[&*entry.action], to)
+    };
+    let newest_first = (0..entries.len()).rev();
+    // Of equals `max_by_key` takes the last one, which is the oldest here.
+    let most_often = newest_first.max_by_key(|at| often(&entries[*at]));
+    most_often.unwrap_or_default()
+}
+
 fn read(key: &RecordKey, value: &[u8]) -> Result<Vec<Entry>> {
     serde_json::from_slice(value).map_err(|error| {
         let problem = format!("audit log in record {key:?} cannot be read; it is left as it is");
@@ -205,8 +231,8 @@ fn read(key: &RecordKey, value: &[u8]) -> Result<Vec<Entry>> {
     })
 }
 
-fn written(entries: &[Entry]) -> Result<Vec<u8>> {
-    serde_json::to_vec(entries).map_err(|error| {
+fn written<'a>(entries: impl Iterator<Item = &'a Entry>) -> Result<Vec<u8>> {
+    serde_json::to_vec(&entries.collect::<Vec<_>>()).map_err(|error| {
         Error::new(ErrorKind::Internal, "audit log cannot be written").caused_by(error)
     })
 }
@@ -282,6 +308,42 @@ mod tests {
         }
         let (entries, _) = audit.entries().await.unwrap();
         assert!(entries.len() > 30 && entries.iter().any(|it| it.action == "79"));
+    }
+
+    #[tokio::test]
+    async fn who_repeats_an_order_pushes_out_nothing_else() {
+        let node = NodeId::new("n1").unwrap();
+        let audit = Audit::new(node, Memory::default().records(), Arc::new(SystemClock));
+        let actor = Actor {
+            name: None,
+            from: String::new(),
+        };
+        let rare = [
+            ("kick", "anna"),
+            ("ban", "bert"),
+            ("force-release", "job"),
+            ("ban", "carl"),
+        ];
+        for (action, target) in rare {
+            let order = Order::new(action, target);
+            audit.note(&actor, order, Done::Something, "done").await;
+        }
+        for round in 0..KEPT {
+            for action in ["ban", "unban"] {
+                let order = Order::new(action, "nobody");
+                let result = round.to_string();
+                audit.note(&actor, order, Done::Something, &result).await;
+            }
+        }
+        let (entries, _) = audit.entries().await.unwrap();
+        assert_eq!(entries.len(), KEPT);
+        for (action, target) in rare {
+            let there = |it: &Entry| it.action == action && it.target == target;
+            assert!(entries.iter().any(there), "{action} {target}");
+        }
+        let last = (KEPT - 1).to_string();
+        assert!(entries.iter().any(|it| it.action == "ban" && it.result == last));
+        assert!(entries.iter().any(|it| it.action == "unban" && it.result == last));
     }
 
     #[tokio::test]
