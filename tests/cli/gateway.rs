@@ -164,6 +164,42 @@ fn a_node_serves_on_when_nobody_reads_its_events() {
     assert_eq!(ended.code(), Some(0), "{}", node.output());
 }
 
+const ADMIN: &str = "what administrators show";
+
+/// Without `DISTLOCK_LOG`.
+#[test]
+fn what_administrators_do_and_who_guesses_is_in_the_log_by_default() {
+    let home = Home::new();
+    let (mut node, ready) = node_with_token(&home, ADMIN);
+    let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
+    for (token, code) in [(ADMIN, 0), ("a guess, as long as it", 77)] {
+        let mut ban = home.distlock(["gateway", "ban", "mallory", "--admin", &url]);
+        let done = finish(ban.env("DISTLOCK_GATEWAY_ADMIN_TOKEN", token), "");
+        assert_eq!(done.code, code, "{done:?}");
+    }
+    node.signal(Signal::TERM).unwrap();
+    node.wait(SOON).unwrap();
+    let log = node.output();
+    for (text, also) in [
+        ("action=\"ban\"", "mallory"),
+        ("a wrong admin token was shown", "from=127.0.0.1"),
+    ] {
+        let line = log.lines().find(|line| line.contains(text));
+        assert!(
+            line.is_some_and(|line| line.contains(also)),
+            "{text} in {log}"
+        );
+    }
+}
+
+fn node_with_token(home: &Home, token: &str) -> (Process, Value) {
+    let mut node = home.distlock(NODE);
+    node.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+        .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", token)
+        .env_remove("DISTLOCK_LOG");
+    started(&mut node)
+}
+
 #[test]
 fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
     let home = Home::new();

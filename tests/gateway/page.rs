@@ -79,6 +79,53 @@ impl Browser {
     }
 }
 
+/// What an operator does, with a session of the playground.
+async fn orders(browser: &Browser) -> Result<()> {
+    let uid = browser.client.find(Locator::Css("#orders [name=uid]"));
+    uid.await?.send_keys("playground-anna").await?;
+    let order = async |button: &str, sure: bool, says: &str| {
+        let button = format!("#orders [value={button}]");
+        browser.click(&button).await?;
+        if sure {
+            browser.client.accept_alert().await?;
+        }
+        browser.shows("#answer", says).await
+    };
+    let looked = order("look", false, "playground-anna: 1 session").await?;
+    ensure!(
+        looked.contains("phone") && looked.contains("page-n1"),
+        "{looked}"
+    );
+    browser.picture("looked-up").await?;
+    order("kick", true, "1 session ended").await?;
+    let log = browser
+        .shows("#phone .log", "ended by an administrator")
+        .await?;
+    ensure!(log.contains("code 3"), "{log}");
+    order("ban", true, "playground-anna is banned without end").await?;
+    browser.click("#phone .in").await?;
+    browser.shows("#phone .log", "denied").await?;
+    order("look", false, "playground-anna is banned").await?;
+    order("unban", false, "is lifted").await?;
+    order("drain", true, "this node drains").await?;
+    browser.shows("#state", "state\ndraining").await?;
+    order("undrain", false, "takes logins again").await?;
+    browser.shows("#state", "state\nup").await?;
+
+    // Another tab has the cookie and not the half that orders need.
+    let address = browser.client.current_url().await?;
+    let tab = browser.client.new_window(true).await?;
+    browser.client.switch_to_window(tab.handle).await?;
+    browser.client.goto(address.as_str()).await?;
+    browser.shows("#state", "page-n2").await?;
+    browser.shows("#locked", "sign in again").await?;
+    let kick = browser.client.find(Locator::Css("#orders [value=kick]"));
+    ensure!(!kick.await?.is_enabled().await?, "orders are locked");
+    browser.click("#sign-out").await?;
+    browser.shows("body", "admin_token").await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -113,6 +160,7 @@ async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     browser.shows("#takeovers", " ms").await?;
     browser.shows("#state", "online here\n1").await?;
     browser.picture("light").await?;
+    orders(&browser).await?;
     browser.client.clone().close().await?;
 
     let dark = Box::pin(Browser::start(true)).await?;

@@ -4,9 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock_harness::eventually_async;
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream};
 use h2::client::SendRequest;
 use hyper::{Request, body::Bytes};
+use rustix::process::{Resource, Rlimit};
 use tokio::net::TcpSocket;
 
 use crate::world::{SOON, World};
@@ -77,6 +78,43 @@ async fn cost_a_node_no_more_than_64_mb() -> Result<()> {
     // And the nodes still hear each other.
     let third = world.log_in(&anna, "phone", "n1").await;
     drop((first, second, third));
+    Ok(())
+}
+
+/// With the bounds by number that a node has by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    rustix::process::setrlimit(Resource::Nofile, most)?;
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let mut world = World::new("crowd", &url);
+    // On a slow machine the logins take longer than strangers may hang.
+    world.set("login_timeout", "60s");
+    world.start("n1").await?;
+    let to = world.node("n1").listen;
+    let hangs = async |_| {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(([127, 0, 0, 2], 0).into())?;
+        socket.connect(to).await
+    };
+    // Those for whom there is no place are reset, many of them while they connect.
+    let crowd = stream::iter(0..5000).map(hangs).buffered(100);
+    let crowd: Vec<_> = crowd.collect().await;
+    let hanging = established(to.port());
+    ensure!(hanging > 500, "{hanging} of them hang");
+    let mut clients = Vec::new();
+    for number in 0..40 {
+        let uid = world.uid(&format!("u{number}"));
+        clients.push(world.log_in(&uid, "phone", "n1").await);
+    }
+    let still = established(to.port());
+    ensure!(still > 500, "{still} of them hang when everybody is in");
+    drop((crowd, clients));
     Ok(())
 }
 

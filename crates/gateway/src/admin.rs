@@ -3,6 +3,7 @@
 mod audit;
 mod guard;
 mod nodes;
+mod pass;
 mod send;
 mod sessions;
 
@@ -236,6 +237,8 @@ mod tests {
         inbox::RecordsInbox,
         listen::{Bounds, Places},
         metering,
+        peer::GrpcPeers,
+        takeovers::Recent,
         token::TokenKey,
     };
 
@@ -266,13 +269,20 @@ mod tests {
         let stop = CancellationToken::new();
         let sender = Sender {
             front: stage::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
-            token: None,
+            bearer: None,
         };
         let page = Page {
             kick: kick.clone(),
             key: TokenKey::new(&[7; 32]).unwrap(),
             guard: guard.clone(),
-            stop: stop.clone(),
+            node_lease: LONG,
+            recent: Recent::new(kick.clone()),
+            peers: Arc::new(GrpcPeers::new(
+                node.clone(),
+                TokenKey::new(&[7; 32]).unwrap().peers().unwrap(),
+                Duration::from_secs(1),
+                Arc::new(SystemClock),
+            )),
         };
         let admin = Admin {
             kick,

@@ -49,6 +49,7 @@
 //! - What is beyond loopback speaks TLS, unless the configuration says that it need not.
 
 mod admin;
+mod bearer;
 mod config;
 mod front;
 mod health;
@@ -61,6 +62,7 @@ mod page;
 mod peer;
 mod profiles;
 mod sender;
+mod takeovers;
 mod token;
 mod web;
 

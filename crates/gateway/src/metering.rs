@@ -56,6 +56,14 @@ pub(crate) fn show() {
             "distlock_admin_refused_total",
             "Wrong admin tokens that were shown",
         ),
+        (
+            "distlock_send_refused_total",
+            "Wrong send tokens that were shown",
+        ),
+        (
+            "distlock_login_refused_total",
+            "Login tokens that were refused",
+        ),
     ] {
         metrics::describe_counter!(name, help);
         metrics::counter!(name).increment(0);

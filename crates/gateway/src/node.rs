@@ -14,6 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{Admin, Audit, Guard, serve_admin},
+    bearer::Bearer,
     config::{ClientAddress, GatewayConfig, Secret, invalid},
     front::{Front, Limits, serve_tcp, serve_websocket},
     inbox::{OfflineStore, RecordsInbox},
@@ -24,6 +25,7 @@ use crate::{
     peer::{GrpcPeers, serve_peers},
     profiles::WebProfiles,
     sender::Sender,
+    takeovers::Recent,
     web::WebService,
 };
 
@@ -172,6 +174,7 @@ impl Builder {
         let node = NodeId::new(&config.node)?;
         let clock = store.locker().clock();
         let timers = config.timers();
+        let node_lease = timers.node_lease;
         let peers = GrpcPeers::new(
             node.clone(),
             key.peers()?,
@@ -179,6 +182,7 @@ impl Builder {
             Arc::clone(&clock),
         )
         .secured(Arc::clone(&tls));
+        let peers = Arc::new(peers);
         let advertise = match &config.peer_advertise {
             Some(address) => address.clone(),
             None => {
@@ -194,7 +198,7 @@ impl Builder {
             .confirm(config.confirm)
             .route(config.route)
             .timers(timers)
-            .peers(Arc::new(peers));
+            .peers(Arc::<GrpcPeers>::clone(&peers));
         let (what, metric) = ("profile service", "distlock_profile_seconds");
         let web = WebService::configured(what, metric, &config.profile_service(), &clock)?;
         let web = web.map(|web| WebProfiles::new(web, node.clone()));
@@ -266,10 +270,14 @@ impl Builder {
         let mut servers = JoinSet::new();
         let sender = Sender {
             front: shared.clone(),
-            token: config.send_token.map(Arc::new),
+            bearer: config
+                .send_token
+                .map(|token| Bearer::of_senders(token, Arc::clone(&clock))),
         };
+        let recent = Recent::new(kick.clone());
         let serving = serve_peers(
             kick.clone(),
+            recent.clone(),
             key.peers()?,
             sender.clone(),
             guarded_lines(peer.0, Side::Peers),
@@ -287,7 +295,9 @@ impl Builder {
             kick: kick.clone(),
             key: key.clone(),
             guard,
-            stop: stop.child_token(),
+            node_lease,
+            recent,
+            peers,
         };
         let serving = serve_admin(
             admin_state,

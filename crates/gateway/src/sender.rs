@@ -1,13 +1,14 @@
 //! Messages of the program's own servers, which need no session but a right of their own. Whoever
 //! has it can send, and nothing else.
 
-use std::sync::Arc;
+use std::net::IpAddr;
 
+use axum::http::HeaderMap;
 use distlock_core::{Error, ErrorKind, Result};
 use distlock_kickout::{Message, Uid};
 
 use crate::{
-    config::Secret,
+    bearer::Bearer,
     front::{
         Front,
         send::{self, Fate},
@@ -18,7 +19,7 @@ use crate::{
 pub(crate) struct Sender {
     pub(crate) front: Front,
     /// Nobody may send unless it is set.
-    pub(crate) token: Option<Arc<Secret>>,
+    pub(crate) bearer: Option<Bearer>,
 }
 
 /// Why somebody may not send.
@@ -39,11 +40,14 @@ impl NoRight {
 }
 
 impl Sender {
-    /// Whether whoever shows this `authorization` may send.
-    pub(crate) fn check_right(&self, shown: Option<&str>) -> std::result::Result<(), NoRight> {
-        let token = self.token.as_ref().ok_or(NoRight::Off)?;
-        let bearer = shown.and_then(|shown| shown.strip_prefix("Bearer "));
-        if bearer.is_some_and(|bearer| token.matches(bearer)) {
+    /// Whether whoever asks with these headers may send.
+    pub(crate) async fn check_right(
+        &self,
+        headers: &HeaderMap,
+        from: IpAddr,
+    ) -> std::result::Result<(), NoRight> {
+        let bearer = self.bearer.as_ref().ok_or(NoRight::Off)?;
+        if bearer.admits(headers, from).await {
             Ok(())
         } else {
             Err(NoRight::NotShown)

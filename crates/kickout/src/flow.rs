@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeSet, HashSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -91,6 +91,8 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     /// Accounts of which an older session could not be told yet.
     pub(crate) telling: Mutex<HashSet<Uid>>,
+    /// Sessions not known to be gone, as the last whole pass of the sweeper counted them.
+    pub(crate) pending: AtomicUsize,
     pub(crate) history: Arc<History>,
     pub(crate) events: Events,
     pub(crate) own: Arc<Own>,
@@ -153,6 +155,13 @@ impl KickOut {
     #[must_use]
     pub fn logins_under_way(&self) -> usize {
         self.inner.gates.len()
+    }
+
+    /// Sessions that must go and are not known to be gone, on all nodes, as this node's sweeper
+    /// counted them when it last looked at everything.
+    #[must_use]
+    pub fn revocations_pending(&self) -> usize {
+        self.inner.pending.load(Ordering::Relaxed)
     }
 
     /// The locks of the accounts whose login is under way on this node, so many at most.
@@ -304,6 +313,7 @@ impl Builder {
             gates: Gates::default(),
             registry: Registry::default(),
             telling: Mutex::default(),
+            pending: AtomicUsize::new(0),
             history,
             events: Events::new(self.node.clone(), Arc::clone(&clock)),
             own,

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use distlock_core::{Epoch, Moment, RecordKey, Result};
@@ -187,6 +187,7 @@ impl Inner {
 
     /// Everything was looked at.
     async fn pass_is_over(&self, progress: &mut Progress) -> Result<()> {
+        self.pending.store(progress.pending, Ordering::Relaxed);
         metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
         let hurried = std::mem::take(&mut progress.haste) > Haste::None;
         let mut outcome = Ok(());

@@ -163,7 +163,10 @@ impl Audit {
                     break;
                 }
                 let longest = value.len().div_ceil(kept);
-                let excess = value.len().saturating_sub(MAX_VALUE_BYTES).div_ceil(longest);
+                let excess = value
+                    .len()
+                    .saturating_sub(MAX_VALUE_BYTES)
+                    .div_ceil(longest);
                 for _ in 0..excess.max(kept.saturating_sub(KEPT)).min(entries.len()) {
                     entries.remove(least_missed(&entries));
                 }
@@ -342,8 +345,16 @@ mod tests {
             assert!(entries.iter().any(there), "{action} {target}");
         }
         let last = (KEPT - 1).to_string();
-        assert!(entries.iter().any(|it| it.action == "ban" && it.result == last));
-        assert!(entries.iter().any(|it| it.action == "unban" && it.result == last));
+        assert!(
+            entries
+                .iter()
+                .any(|it| it.action == "ban" && it.result == last)
+        );
+        assert!(
+            entries
+                .iter()
+                .any(|it| it.action == "unban" && it.result == last)
+        );
     }
 
     #[tokio::test]

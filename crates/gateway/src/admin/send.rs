@@ -3,7 +3,7 @@
 use axum::{
     Json, Router,
     extract::{Request, State},
-    http::{StatusCode, header},
+    http::StatusCode,
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::post,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Failed, Given, let_in, refused};
+use super::{Failed, Given, from, let_in, refused};
 use crate::{
     front::{DeviceOutcome, Outcome},
     sender::{NoRight, Sender},
@@ -46,9 +46,8 @@ struct Answer {
 
 /// Looked at before anything is read.
 async fn authorise(State(sender): State<Sender>, request: Request, next: Next) -> Response {
-    let shown = request.headers().get(header::AUTHORIZATION);
-    let shown = shown.and_then(|value| value.to_str().ok());
-    if let Err(no) = sender.check_right(shown) {
+    let right = sender.check_right(request.headers(), from(&request));
+    if let Err(no) = right.await {
         let code = match no {
             NoRight::Off => StatusCode::FORBIDDEN,
             NoRight::NotShown => StatusCode::UNAUTHORIZED,

@@ -602,6 +602,42 @@ pub mod idle_response {
         pub idle_ms: u64,
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TakeoversRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TakeoversResponse {
+    /// Oldest first.
+    #[prost(message, repeated, tag = "1")]
+    pub takeovers: ::prost::alloc::vec::Vec<takeovers_response::Takeover>,
+}
+/// Nested message and enum types in `TakeoversResponse`.
+pub mod takeovers_response {
+    /// One account that went from a session to another.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Takeover {
+        /// The kick that told the old session: a UUID in text, the same on both nodes.
+        #[prost(string, tag = "1")]
+        pub kick_id: ::prost::alloc::string::String,
+        /// Milliseconds since 1970 by the wall clock of the node that answers.
+        #[prost(uint64, tag = "2")]
+        pub at_ms: u64,
+        #[prost(string, tag = "3")]
+        pub uid: ::prost::alloc::string::String,
+        /// The node of the old session, and that of the new one.
+        #[prost(string, tag = "4")]
+        pub from_node: ::prost::alloc::string::String,
+        #[prost(string, tag = "5")]
+        pub to_node: ::prost::alloc::string::String,
+        #[prost(string, optional, tag = "6")]
+        pub from_device: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(string, optional, tag = "7")]
+        pub to_device: ::core::option::Option<::prost::alloc::string::String>,
+        /// Microseconds from the write that decided it until the new session was let in, or as the old session's node saw it, until
+        /// that was told.
+        #[prost(uint64, optional, tag = "8")]
+        pub took_us: ::core::option::Option<u64>,
+    }
+}
 /// Generated client implementations.
 pub mod peer_client {
     #![allow(
@@ -756,6 +792,31 @@ pub mod peer_client {
             req.extensions_mut().insert(GrpcMethod::new("distlock.v1.Peer", "Idle"));
             self.inner.unary(req, path, codec).await
         }
+        /// The newest takeovers that this node saw, for the page of another one. A node of an older version answers UNIMPLEMENTED.
+        pub async fn takeovers(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TakeoversRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TakeoversResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/distlock.v1.Peer/Takeovers",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("distlock.v1.Peer", "Takeovers"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -789,6 +850,14 @@ pub mod peer_server {
             &self,
             request: tonic::Request<super::IdleRequest>,
         ) -> std::result::Result<tonic::Response<super::IdleResponse>, tonic::Status>;
+        /// The newest takeovers that this node saw, for the page of another one. A node of an older version answers UNIMPLEMENTED.
+        async fn takeovers(
+            &self,
+            request: tonic::Request<super::TakeoversRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TakeoversResponse>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct PeerServer<T> {
@@ -980,6 +1049,49 @@ pub mod peer_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = IdleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/distlock.v1.Peer/Takeovers" => {
+                    #[allow(non_camel_case_types)]
+                    struct TakeoversSvc<T: Peer>(pub Arc<T>);
+                    impl<T: Peer> tonic::server::UnaryService<super::TakeoversRequest>
+                    for TakeoversSvc<T> {
+                        type Response = super::TakeoversResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TakeoversRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Peer>::takeovers(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TakeoversSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

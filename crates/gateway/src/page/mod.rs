@@ -1,40 +1,35 @@
-//! The live page of the admin listener: nodes and their leases, takeovers as they happen, locks, and two devices to play with.
+//! The live page of the admin listener: nodes and their leases, the takeovers of all nodes, locks,
+//! orders, and two devices to play with.
 //!
-//! Rendered here; a little script swaps in the changing part, follows the takeovers and plays the two devices. Nothing is
-//! loaded from elsewhere. It is guarded as the rest of the admin HTTP is; because a browser cannot be told to send a bearer
-//! token, it may show a pass instead, in a cookie.
+//! It is rendered here. A script swaps in the part that changes, gives orders by the same requests
+//! as everybody else, and plays the two devices. Nothing is loaded from elsewhere. Because a
+//! browser cannot be told to send a bearer token for a page, it may show a pass instead.
 
 mod render;
 mod state;
-mod takeovers;
 
-use std::{convert::Infallible, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
     extract::{ConnectInfo, DefaultBodyLimit, Request, State},
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
-    response::{
-        IntoResponse, Response,
-        sse::{Event as Line, KeepAlive, Sse},
-    },
+    response::{IntoResponse, Response},
     routing::{get, post},
 };
 use distlock_kickout::{KickOut, Uid};
-use futures_util::stream;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::broadcast::error::RecvError;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{Guard, from, let_in},
     listen::LineHandle,
+    peer::GrpcPeers,
+    takeovers::Recent,
     token::{TokenKey, mint},
 };
 use state::Snapshot;
-use takeovers::Takeovers;
 
 /// Accounts of the playground begin with this, so that nobody gets a token here for an account of somebody else.
 const PLAYGROUND: &str = "playground-";
@@ -50,15 +45,17 @@ pub(crate) struct Page {
     pub(crate) kick: KickOut,
     pub(crate) key: TokenKey,
     pub(crate) guard: Guard,
-    /// Ends the streams of takeovers, which have no end of their own.
-    pub(crate) stop: CancellationToken,
+    pub(crate) node_lease: Duration,
+    /// The takeovers that this node saw.
+    pub(crate) recent: Recent,
+    /// Asks the other nodes for those that they saw.
+    pub(crate) peers: Arc<GrpcPeers>,
 }
 
 pub(crate) fn routes(page: Page) -> Router {
     let guarded = Router::new()
         .route("/", get(whole))
         .route("/page/state", get(part))
-        .route("/page/takeovers", get(takeovers))
         .route("/page/token", post(token))
         .route_layer(middleware::from_fn_with_state(page.clone(), authorise));
     Router::new()
@@ -86,7 +83,7 @@ pub(crate) fn routes(page: Page) -> Router {
 
 async fn authorise(State(page): State<Page>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    if !page.guard.has_pass(headers) && !page.guard.admits(headers, from(&request)).await {
+    if !page.guard.shows_page(headers, from(&request)).await {
         let body = (HTML, render::sign_in(page.kick.node()));
         return (StatusCode::UNAUTHORIZED, body).into_response();
     }
@@ -101,11 +98,15 @@ async fn whole(State(page): State<Page>) -> Response {
     (HTML, render::whole(&snapshot)).into_response()
 }
 
-/// The part of the page that changes, and the nodes for the playground.
+/// The part of the page that changes, the takeovers, and the nodes for the playground.
 async fn part(State(page): State<Page>) -> Response {
     let snapshot = Snapshot::take(&page).await;
     let fronts = snapshot.fronts();
-    Json(json!({"html": render::part(&snapshot), "nodes": fronts})).into_response()
+    let takeovers = &snapshot.takeovers;
+    let part = json!({
+        "html": render::part(&snapshot), "takeovers": takeovers, "nodes": fronts,
+    });
+    Json(part).into_response()
 }
 
 async fn style() -> Response {
@@ -116,36 +117,6 @@ async fn style() -> Response {
 async fn script() -> Response {
     let kind = [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")];
     (kind, include_str!("script.js")).into_response()
-}
-
-/// Takeovers from now on, one JSON object each.
-async fn takeovers(State(page): State<Page>) -> Response {
-    let events = page.kick.events();
-    let follow = stream::unfold(
-        (events, Takeovers::default(), page.stop.clone()),
-        |(mut events, mut takeovers, stop)| async move {
-            loop {
-                let event = tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return None,
-                    event = events.recv() => event,
-                };
-                match event {
-                    Ok(event) => {
-                        if let Some(takeover) = takeovers.follow(&event) {
-                            let line = Line::default().json_data(takeover).ok()?;
-                            return Some((Ok::<_, Infallible>(line), (events, takeovers, stop)));
-                        }
-                    }
-                    Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return None,
-                }
-            }
-        },
-    );
-    Sse::new(follow)
-        .keep_alive(KeepAlive::default())
-        .into_response()
 }
 
 #[derive(Deserialize)]
@@ -173,25 +144,23 @@ struct SignIn {
     token: String,
 }
 
-/// Exchanges the admin token for a pass.
+/// Exchanges the admin token for a pass: a cookie, and the half that the script keeps.
 async fn sign_in(
     State(page): State<Page>,
     ConnectInfo(line): ConnectInfo<LineHandle>,
     Json(body): Json<SignIn>,
 ) -> Response {
-    if !page.guard.is_right(&body.token, line.peer().ip()).await {
+    let signed_in = page.guard.sign_in(&body.token, line.peer().ip()).await;
+    let Some((cookie, orders)) = signed_in else {
         return StatusCode::UNAUTHORIZED.into_response();
-    }
-    given(page.guard.sign_in())
+    };
+    let orders = Json(json!({"pass": orders.expose()}));
+    ([(header::SET_COOKIE, cookie)], orders).into_response()
 }
 
-/// Has the browser forget the pass.
-async fn sign_out(State(page): State<Page>) -> Response {
-    given(page.guard.sign_out())
-}
-
-fn given(cookie: Option<HeaderValue>) -> Response {
-    match cookie {
+/// Ends the pass, and has the browser forget it.
+async fn sign_out(State(page): State<Page>, headers: HeaderMap) -> Response {
+    match page.guard.sign_out(&headers) {
         Some(cookie) => ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response(),
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

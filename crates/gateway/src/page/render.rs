@@ -33,9 +33,10 @@ pub(super) fn whole(snapshot: &Snapshot) -> String {
         &format!(
             r#"<header><h1>Gateway node <b>{node}</b></h1><p id="live" class="live" role="status">live</p><button type="button" id="sign-out">Sign out</button></header>
 <div id="state">{part}</div>
-<section aria-labelledby="t"><h2 id="t">Takeovers as they happen</h2>
-<table><thead><tr><th>time</th><th>account</th><th>from</th><th>to</th><th class="n">took</th></tr></thead>
-<tbody id="takeovers"><tr class="none"><td colspan="5">None since this page was opened. Try the two devices below.</td></tr></tbody></table></section>
+<section aria-labelledby="t"><h2 id="t">Takeovers on all nodes</h2>
+<table><thead><tr><th>time</th><th>account</th><th>from</th><th>to</th><th>seen by</th><th class="n">took</th></tr></thead>
+<tbody id="takeovers"><tr class="none"><td colspan="6">None since a page was opened first. Try the two devices below.</td></tr></tbody></table></section>
+{ORDERS}
 <section aria-labelledby="p"><h2 id="p">Playground</h2>
 <p>One account, two devices in this tab. Log in on both: the first is told why it must go, and closed.</p>
 <p><label>Account <input id="account" value="anna" maxlength="64" autocomplete="off" spellcheck="false"></label></p>
@@ -45,6 +46,16 @@ pub(super) fn whole(snapshot: &Snapshot) -> String {
         ),
     )
 }
+
+/// What an operator does; the script sends the same requests as the command-line tool.
+const ORDERS: &str = r#"<section aria-labelledby="o"><h2 id="o">Accounts and this node</h2>
+<form id="orders"><p class="fields"><label>Account <input name="uid" maxlength="128" autocomplete="off" spellcheck="false"></label>
+<label>Reason <input name="reason" maxlength="256" autocomplete="off" placeholder="shown to the account"></label>
+<label>Ban for <input name="ttl" maxlength="20" size="8" autocomplete="off" placeholder="no end"></label></p>
+<p class="fields"><button value="look">Look up</button> <button value="kick">Kick</button> <button value="ban">Ban</button> <button value="unban">Lift ban</button>
+<span class="apart"><label>Drain at <input name="rate" type="number" min="1" value="100"> sessions/s</label> <button value="drain">Drain this node</button> <button value="undrain">Take logins again</button></span></p></form>
+<p id="locked" hidden>To give orders in this tab, sign in again: <button type="button" id="sign-in-again">Sign in</button></p>
+<div id="answer" role="status"></div></section>"#;
 
 fn device(name: &str) -> String {
     format!(
@@ -62,21 +73,39 @@ pub(super) fn part(snapshot: &Snapshot) -> String {
         (None, _) => "fenced",
     };
     let tiles = [
-        ("state", state.to_owned()),
-        ("online here", snapshot.sessions.to_string()),
-        ("logins under way", snapshot.under_way.to_string()),
-        ("lease left", seconds(snapshot.lease_ms)),
+        ("state", state.to_owned(), state != "up"),
+        ("online here", snapshot.sessions.to_string(), false),
+        ("logins under way", snapshot.under_way.to_string(), false),
+        (
+            "sessions not known to be gone",
+            snapshot.revocations.to_string(),
+            snapshot.revocations > 0,
+        ),
+        (
+            "lease left",
+            seconds(snapshot.lease_ms),
+            snapshot.lease_ms < snapshot.low_ms,
+        ),
     ];
     html.push_str(r#"<dl class="tiles">"#);
-    for (name, value) in tiles {
+    for (name, value, warns) in tiles {
+        let warns = if warns { " data-warns" } else { "" };
         let _ = write!(
             html,
-            r#"<div><dt>{name}</dt><dd>{}</dd></div>"#,
+            r#"<div{warns}><dt>{name}</dt><dd>{}</dd></div>"#,
             Escaped(value)
         );
     }
     html.push_str("</dl>");
     nodes(snapshot, &mut html);
+    for (node, why) in &snapshot.silent {
+        let _ = write!(
+            html,
+            r#"<p class="warning">Takeovers that only node {} saw are missing: {}</p>"#,
+            Escaped(node),
+            Escaped(why)
+        );
+    }
     locks(snapshot, &mut html);
     html
 }
@@ -93,8 +122,14 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
     match &snapshot.nodes {
         Err(error) => trouble(html, error),
         Ok(nodes) => {
-            html.push_str(r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th><th>peers</th><th>clients</th><th class="n">boot</th></tr></thead><tbody>"#);
+            html.push_str(r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th><th>policy</th><th>peers</th><th>clients</th><th class="n">boot</th></tr></thead><tbody>"#);
+            let own_policy = nodes.iter().find(|it| it.node == snapshot.node);
+            let own_policy = own_policy.and_then(|it| it.policy.as_deref());
             for node in nodes {
+                let low = node.lease_remaining_ms.map(u128::from);
+                let low = low.is_some_and(|left| left < snapshot.low_ms);
+                let policy = node.policy.as_deref();
+                let differs = policy.is_some() && policy != own_policy;
                 let own = if node.node == snapshot.node {
                     " (this one)"
                 } else {
@@ -102,20 +137,34 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
                 };
                 let _ = write!(
                     html,
-                    r#"<tr><td><b>{}</b>{own}</td><td><span class="badge" data-state="{}">{1}</span></td><td class="n">{}</td><td><code>{}</code></td><td><code>{}</code></td><td class="n">{}</td></tr>"#,
+                    r#"<tr><td><b>{}</b>{own}</td><td><span class="badge" data-state="{}">{1}</span></td><td{} data-n>{}</td><td{}>{}</td><td><code>{}</code></td><td><code>{}</code></td><td class="n">{}</td></tr>"#,
                     Escaped(node.node.as_str()),
                     Escaped(word(node.state)),
+                    warns(low),
                     node.lease_remaining_ms
                         .map_or_else(|| "?".into(), |left| seconds(left.into())),
+                    warns(differs),
+                    Escaped(policy.unwrap_or("?")),
                     Escaped(&node.addr),
                     Escaped(node.front.as_deref().unwrap_or("?")),
                     node.boot,
                 );
             }
             html.push_str("</tbody></table>");
+            if nodes.iter().any(|it| {
+                it.policy
+                    .as_deref()
+                    .is_some_and(|it| Some(it) != own_policy)
+            }) {
+                html.push_str(r#"<p class="warning">Nodes of one store need the same policy.</p>"#);
+            }
         }
     }
     html.push_str("</section>");
+}
+
+const fn warns(yes: bool) -> &'static str {
+    if yes { r#" class="warning""# } else { "" }
 }
 
 fn locks(snapshot: &Snapshot, html: &mut String) {
@@ -185,7 +234,64 @@ fn frame(node: &NodeId, body: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use distlock_kickout::Boot;
+
     use super::*;
+
+    #[test]
+    fn what_an_operator_must_see_is_coloured() {
+        let node = |name: &str, policy: &str, lease_ms: u64| {
+            let node = serde_json::json!({
+                "node": name, "boot": 1, "addr": "x:1", "state": "up", "policy": policy,
+                "lease_remaining_ms": lease_ms,
+            });
+            serde_json::from_value(node).unwrap()
+        };
+        let snapshot = |lease_ms, revocations, second| Snapshot {
+            node: NodeId::new("n1").unwrap(),
+            boot: Some(Boot::new(1)),
+            state: NodeState::Up,
+            lease_ms,
+            low_ms: 3000,
+            sessions: 0,
+            under_way: 0,
+            revocations,
+            nodes: Ok(vec![node("n1", "single", 9000), second]),
+            locks: Ok(Vec::new()),
+            takeovers: Vec::new(),
+            silent: Vec::new(),
+        };
+        let calm = part(&snapshot(9000, 0, node("n2", "single", 9000)));
+        assert!(
+            !calm.contains("data-warns") && !calm.contains("warning"),
+            "{calm}"
+        );
+        for (alarming, shows) in [
+            (
+                snapshot(2999, 0, node("n2", "single", 9000)),
+                "data-warns><dt>lease left",
+            ),
+            (
+                snapshot(9000, 1, node("n2", "single", 9000)),
+                "data-warns><dt>sessions not",
+            ),
+            (
+                snapshot(9000, 0, node("n2", "single", 2999)),
+                "class=\"warning\" data-n>2.9 s",
+            ),
+            (
+                snapshot(9000, 0, node("n2", "class", 9000)),
+                "class=\"warning\">class",
+            ),
+            (
+                snapshot(9000, 0, node("n2", "class", 9000)),
+                "need the same policy",
+            ),
+        ] {
+            let html = part(&alarming);
+            assert!(html.contains(shows), "{shows} is not in {html}");
+        }
+    }
 
     #[test]
     fn what_comes_from_elsewhere_is_escaped() {

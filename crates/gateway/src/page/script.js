@@ -1,4 +1,4 @@
-// Swaps in the part of the page that changes, follows the takeovers, and plays two devices.
+// Swaps in the part of the page that changes, gives orders, and plays two devices.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
@@ -14,9 +14,10 @@ async function refresh() {
   try {
     const answer = await fetch("/page/state");
     if (answer.status === 401) return location.reload();
-    const { html, nodes } = await answer.json();
-    byId("state").innerHTML = html;
-    offer(nodes);
+    const part = await answer.json();
+    byId("state").innerHTML = part.html;
+    takeovers(part.takeovers);
+    offer(part.nodes);
     live("live", false);
   } catch {
     live("the node does not answer", true);
@@ -45,23 +46,134 @@ function address(front) {
   return `${scheme}://${everywhere ? location.hostname : host}:${port}/ws`;
 }
 
-function follow() {
-  const rows = byId("takeovers");
-  const source = new EventSource("/page/takeovers");
-  source.onmessage = ({ data }) => {
-    const it = JSON.parse(data);
-    const place = (device, node) => (device ? `${device} on ${node}` : node);
-    const took = it.took_us === null ? "told here" : `${(it.took_us / 1000).toFixed(1)} ms`;
-    const row = document.createElement("tr");
-    const cells = [clock(it.at_ms), it.uid, place(it.from_device, it.from_node), place(it.to_device, it.to_node), took];
-    for (const [at, text] of cells.entries()) {
-      const cell = row.insertCell();
-      cell.textContent = text;
-      if (at === 4) cell.className = "n";
+// The newest takeovers of all nodes, each with the time at the node that saw it.
+function takeovers(newest) {
+  if (newest.length === 0) return;
+  const place = (device, node) => (device ? `${device} on ${node}` : node);
+  const took = (us) => (us === null ? "" : `${(us / 1000).toFixed(1)} ms`);
+  byId("takeovers").replaceChildren(
+    ...newest.map((it) => {
+      const from = place(it.from_device, it.from_node);
+      const to = place(it.to_device, it.to_node);
+      const line = row([clock(it.at_ms), it.uid, from, to, it.seen_by, took(it.took_us)]);
+      line.lastElementChild.className = "n";
+      return line;
+    }),
+  );
+}
+
+function row(texts, cell = "td") {
+  const line = document.createElement("tr");
+  for (const text of texts) {
+    const it = document.createElement(cell);
+    it.textContent = text;
+    line.append(it);
+  }
+  return line;
+}
+
+// The half of the pass that this tab keeps. A browser sends the cookie, the other half, to every
+// port of the host, so orders need both.
+const PASS = "distlock-pass";
+
+async function ask(method, path, body) {
+  const headers = { "x-distlock-pass": sessionStorage.getItem(PASS) ?? "", "x-distlock-actor": "page" };
+  if (body) headers["content-type"] = "application/json";
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+  const says = await answer.json();
+  if (answer.status === 401) locked();
+  if (!answer.ok) throw new Error(says.error);
+  return says;
+}
+
+function locked() {
+  byId("locked").hidden = false;
+  for (const button of byId("orders").querySelectorAll("button")) button.disabled = true;
+}
+
+const count = (many, one) => `${many} ${one}${many === 1 ? "" : "s"}`;
+const ended = (kicked) => {
+  const gone = kicked.filter((it) => it.gone).length;
+  const rest = kicked.length - gone;
+  return count(gone, "session") + " ended" + (rest ? `, ${rest} not known to be gone yet` : "");
+};
+const account = (uid) => `/v1/users/${encodeURIComponent(uid)}`;
+
+// What each button asks for, whether it is asked twice, and what is said when it is done.
+const ORDERS = {
+  look: { send: ({ uid }) => ask("GET", account(uid)), says: look },
+  kick: {
+    sure: ({ uid }) => `End every session of ${uid}?`,
+    send: ({ uid, reason }) => ask("POST", "/v1/kick", { uid, reason }),
+    says: ({ kicked }) => ended(kicked),
+  },
+  ban: {
+    sure: ({ uid, ttl }) => `Ban ${uid} ${ttl ? `for ${ttl}` : "without end"}?`,
+    send: ({ uid, reason, ttl }) => ask("POST", "/v1/ban", { uid, reason, ttl }),
+    says: ({ uid, ban, kicked }) =>
+      `${uid} is banned ${ban.until_ms ? `until ${new Date(ban.until_ms).toLocaleString()}` : "without end"}; ${ended(kicked)}`,
+  },
+  unban: {
+    send: ({ uid }) => ask("DELETE", `/v1/ban?uid=${encodeURIComponent(uid)}`),
+    says: ({ uid, lifted }) => (lifted ? `the ban of ${uid} is lifted` : `${uid} was not banned`),
+  },
+  drain: {
+    node: true,
+    sure: ({ rate }) => `Send the sessions of this node elsewhere, ${rate} a second?`,
+    send: ({ rate }) => ask("POST", "/v1/drain", { rate: Number(rate) }),
+    says: ({ sessions }) => `this node drains; ${count(sessions, "session")} left`,
+  },
+  undrain: {
+    node: true,
+    send: () => ask("DELETE", "/v1/drain"),
+    says: () => "this node takes logins again",
+  },
+};
+
+// An account's sessions, as a table.
+function look({ uid, record, nodes }) {
+  if (!record) return `${uid} has never logged in`;
+  const parts = [];
+  if (record.ban) parts.push(`${uid} is banned${record.ban.reason ? `: ${record.ban.reason}` : ""}`);
+  const slots = Object.entries(record.slots);
+  parts.push(`${uid}: ${count(slots.length, "session")}, generation ${record.gen}`);
+  const waiting = record.revocations?.length ?? 0;
+  if (waiting) parts.push(`${count(waiting, "session")} must go and are not known to be gone`);
+  if (slots.length === 0) return parts;
+  const table = document.createElement("table");
+  table.createTHead().append(row(["slot", "device", "class", "node", "node is", "since"], "th"));
+  const body = table.createTBody();
+  for (const [slot, it] of slots) {
+    const state = nodes.find(({ node, boot }) => node === it.node && boot === it.boot)?.state ?? "?";
+    body.append(row([slot, it.device, it.class, it.node, state, new Date(it.since).toLocaleString()]));
+  }
+  return [...parts, table];
+}
+
+function orders(form) {
+  const say = (parts, bad) => {
+    const lines = [parts].flat().map((part) => {
+      if (part instanceof Node) return part;
+      const line = document.createElement("p");
+      line.textContent = part;
+      if (bad) line.className = "trouble";
+      return line;
+    });
+    byId("answer").replaceChildren(...lines);
+  };
+  if (!sessionStorage.getItem(PASS)) locked();
+  byId("sign-in-again").onclick = signOut;
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    const order = ORDERS[event.submitter?.value ?? "look"];
+    const fields = Object.fromEntries([...new FormData(form)].map(([name, text]) => [name, text.trim() || undefined]));
+    if (!order.node && !fields.uid) return say("name an account", true);
+    if (order.sure && !confirm(order.sure(fields))) return;
+    try {
+      say(order.says(await order.send(fields)));
+    } catch (error) {
+      say(error.message, true);
     }
-    rows.querySelector(".none")?.remove();
-    rows.prepend(row);
-    while (rows.rows.length > 30) rows.lastElementChild.remove();
   };
 }
 
@@ -140,8 +252,10 @@ function signIn(form) {
       headers: { "content-type": "application/json" },
       body: JSON.stringify({ token }),
     });
-    if (answer.ok) location.reload();
-    else byId("refused").hidden = false;
+    if (answer.ok) {
+      sessionStorage.setItem(PASS, (await answer.json()).pass);
+      location.reload();
+    } else byId("refused").hidden = false;
   };
   form.onsubmit = (event) => {
     event.preventDefault();
@@ -158,6 +272,7 @@ function signIn(form) {
 
 async function signOut() {
   await fetch("/page/sign-out", { method: "POST" });
+  sessionStorage.removeItem(PASS);
   location.reload();
 }
 
@@ -167,6 +282,6 @@ if (form) {
 } else {
   document.querySelectorAll(".device").forEach(device);
   byId("sign-out").onclick = signOut;
+  orders(byId("orders"));
   refresh();
-  follow();
 }

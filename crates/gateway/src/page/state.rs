@@ -1,10 +1,12 @@
 //! What the page shows at one moment.
 
 use distlock_core::{LockInfo, Result};
-use distlock_kickout::{Boot, NodeId, NodeInfo, NodeState};
+use distlock_kickout::{Boot, NodeAddress, NodeId, NodeInfo, NodeState};
+use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::Page;
+use crate::takeovers::{Takeover, merged};
 
 /// Locks and nodes that are listed; more are only counted on a page that says so.
 pub(super) const MOST: usize = 100;
@@ -14,12 +16,19 @@ pub(super) struct Snapshot {
     pub(super) boot: Option<Boot>,
     pub(super) state: NodeState,
     pub(super) lease_ms: u128,
+    /// What a lease has left that is not renewed as it should be, in milliseconds.
+    pub(super) low_ms: u128,
+    pub(super) revocations: usize,
     pub(super) sessions: usize,
     pub(super) under_way: usize,
     /// Other nodes and this one; or why the store did not tell.
     pub(super) nodes: Result<Vec<NodeInfo>>,
     /// The locks of accounts whose login is under way here, that are held or waited for.
     pub(super) locks: Result<Vec<LockInfo>>,
+    /// Of all nodes that answer, newest first.
+    pub(super) takeovers: Vec<Takeover>,
+    /// The nodes whose takeovers are missing, and why.
+    pub(super) silent: Vec<(NodeId, String)>,
 }
 
 /// Where a browser finds a node.
@@ -31,12 +40,17 @@ pub(super) struct FrontOf {
 
 impl Snapshot {
     pub(super) async fn take(page: &Page) -> Self {
-        let (nodes, locks) = tokio::join!(page.kick.nodes(), page.kick.locks_under_way(MOST),);
+        let (nodes, locks) = tokio::join!(page.kick.nodes(), page.kick.locks_under_way(MOST));
+        let (takeovers, silent) = takeovers(page, nodes.as_deref().unwrap_or_default()).await;
         Self {
+            takeovers,
+            silent,
             node: page.kick.node().clone(),
             boot: page.kick.boot(),
             state: page.kick.state(),
             lease_ms: page.kick.lease_remaining().as_millis(),
+            low_ms: page.node_lease.as_millis() / 3,
+            revocations: page.kick.revocations_pending(),
             sessions: page.kick.sessions(),
             under_way: page.kick.logins_under_way(),
             nodes,
@@ -61,4 +75,27 @@ impl Snapshot {
             })
             .collect()
     }
+}
+
+/// The takeovers that this node and the others saw, and the nodes that do not answer.
+async fn takeovers(page: &Page, nodes: &[NodeInfo]) -> (Vec<Takeover>, Vec<(NodeId, String)>) {
+    let others = nodes.iter().filter(|it| it.node != *page.kick.node());
+    let asked = others.take(MOST).map(async |node| {
+        let address = NodeAddress {
+            node: node.node.clone(),
+            boot: node.boot,
+            addr: node.addr.clone(),
+        };
+        let answer = page.peers.takeovers(&address).await;
+        answer.map_err(|error| (node.node.clone(), error.to_string()))
+    });
+    let mut seen = page.recent.takeovers();
+    let mut silent = Vec::new();
+    for answer in join_all(asked).await {
+        match answer {
+            Ok(takeovers) => seen.extend(takeovers),
+            Err(node) => silent.push(node),
+        }
+    }
+    (merged(seen), silent)
 }

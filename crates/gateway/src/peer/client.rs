@@ -29,10 +29,14 @@ use tower::{Service, service_fn};
 use super::{
     CALLS, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
     v1::{self, peer_client::PeerClient},
-    wire::{delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire},
+    wire::{
+        delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire,
+        takeovers_from_wire,
+    },
 };
 use crate::{
     listen::Tls,
+    takeovers::Takeover,
     token::{Call, PeerKey},
 };
 
@@ -44,6 +48,7 @@ const UNUSED: Duration = Duration::from_secs(60);
 const KICK: &str = "/distlock.v1.Peer/Kick";
 const DELIVER: &str = "/distlock.v1.Peer/Deliver";
 const IDLE: &str = "/distlock.v1.Peer/Idle";
+const TAKEOVERS: &str = "/distlock.v1.Peer/Takeovers";
 
 /// Channels to other nodes, opened at the first call and kept by address.
 #[derive(Debug)]
@@ -127,6 +132,22 @@ impl GrpcPeers {
         {
             open.before = before;
         }
+    }
+
+    /// The newest takeovers that a node saw, oldest first. It waits no longer than for a
+    /// connection, because a page waits for it.
+    pub(crate) async fn takeovers(&self, to: &NodeAddress) -> Result<Vec<Takeover>, PeerError> {
+        let send = async |mut client: PeerClient<_>, request| client.takeovers(request).await;
+        let message = v1::TakeoversRequest {};
+        let asked = self.call(to, TAKEOVERS, message, send);
+        let answer = tokio::select! {
+            biased;
+            answer = asked => answer?,
+            () = self.clock.sleep(self.connect) => {
+                return Err(PeerError::Unknown("no answer in time".into()));
+            }
+        };
+        takeovers_from_wire(&to.node, answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 
     fn channel(&self, addr: &str) -> Result<Channel, PeerError> {

@@ -1,5 +1,12 @@
 //! Servers that send messages, by gRPC.
 
+use std::net::IpAddr;
+
+use axum::{
+    extract::{self, State},
+    middleware::Next,
+    response,
+};
 use distlock_core::ErrorKind;
 use distlock_kickout::{Class, Device, Message, Uid};
 use serde_json::value::RawValue;
@@ -46,17 +53,23 @@ impl Messages for Service {
     }
 }
 
-/// Looked at before anything is read.
-pub(super) fn authorise(sender: &Sender, request: Request<()>) -> Result<Request<()>, Status> {
-    let shown = request.metadata().get("authorization");
-    let shown = shown.and_then(|value| value.to_str().ok());
-    sender
-        .check_right(shown)
-        .map_err(|no| Status::unauthenticated(no.why()))?;
-    if let Some(line) = request.extensions().get::<LineHandle>() {
+/// Lets in those who may send. It looks before anything of the body is read.
+pub(super) async fn admit(
+    State(sender): State<Sender>,
+    request: extract::Request,
+    next: Next,
+) -> response::Response {
+    let line = request.extensions().get::<LineHandle>().cloned();
+    let from = line
+        .as_ref()
+        .map_or(IpAddr::from([0; 4]), |line| line.peer().ip());
+    if let Err(no) = sender.check_right(request.headers(), from).await {
+        return Status::unauthenticated(no.why()).into_http();
+    }
+    if let Some(line) = line {
         line.logged_in();
     }
-    Ok(request)
+    next.run(request).await
 }
 
 fn message(request: v1::SendRequest) -> distlock_core::Result<Message> {

@@ -58,11 +58,13 @@ mod tests {
 
     use super::*;
     use crate::{
+        bearer::Bearer,
         config::Secret,
         front::stage,
         inbox::RecordsInbox,
         listen::{Bounds, LineListener, Places},
         sender::Sender,
+        takeovers::Recent,
         token::{Call, TokenKey},
     };
 
@@ -97,13 +99,19 @@ mod tests {
             addr: listener.local_addr().unwrap().to_string(),
         };
         let stop = CancellationToken::new();
-        let listener = LineListener::new(listener, places, clock, Duration::from_secs(10));
+        let listener = LineListener::new(
+            listener,
+            places,
+            Arc::clone(&clock),
+            Duration::from_secs(10),
+        );
         let sender = Sender {
             front: stage::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
-            token: Some(Arc::new(Secret::new(SEND_TOKEN))),
+            bearer: Some(Bearer::of_senders(Secret::new(SEND_TOKEN), clock)),
         };
         let serving = serve_peers(
             kick.clone(),
+            Recent::new(kick.clone()),
             key.peers().unwrap(),
             sender,
             listener,
@@ -275,7 +283,10 @@ mod tests {
             })
         };
         let service = v1::peer_server::PeerServer::with_interceptor(
-            server::Service { kick: new.clone() },
+            server::Service {
+                kick: new.clone(),
+                recent: Recent::new(new.clone()),
+            },
             takes,
         );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

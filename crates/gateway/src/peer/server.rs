@@ -6,11 +6,7 @@ use axum::middleware;
 use distlock_kickout::{KickOut, PeerError, Uid};
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Request, Response, Status,
-    service::{Routes, interceptor::InterceptedService},
-    transport::Server,
-};
+use tonic::{Request, Response, Status, service::Routes, transport::Server};
 
 use super::{
     KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
@@ -23,10 +19,10 @@ use super::{
     },
     wire::{
         check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, kick_from_wire,
-        kicked_to_wire,
+        kicked_to_wire, takeovers_to_wire,
     },
 };
-use crate::{listen::LineListener, sender::Sender, token::PeerKey};
+use crate::{listen::LineListener, sender::Sender, takeovers::Recent, token::PeerKey};
 
 /// As many calls as a node has under way to another one: 64 kicks and 64 deliveries.
 const STREAMS_PER_CONNECTION: u32 = 128;
@@ -38,6 +34,7 @@ const WINDOW: u32 = 65_535;
 /// Serves other nodes, and servers that send messages, until `stop`; calls under way are finished.
 pub(crate) async fn serve_peers(
     kick: KickOut,
+    recent: Recent,
     key: PeerKey,
     sender: Sender,
     listener: LineListener,
@@ -47,7 +44,7 @@ pub(crate) async fn serve_peers(
         node: kick.node().clone(),
         key,
     };
-    let service = PeerServer::new(Service { kick })
+    let service = PeerServer::new(Service { kick, recent })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let service = Routes::new(service)
@@ -56,9 +53,10 @@ pub(crate) async fn serve_peers(
     let messages = MessagesServer::new(messages::Service(sender.clone()))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    let messages = InterceptedService::new(messages, move |request| {
-        messages::authorise(&sender, request)
-    });
+    let messages = Routes::new(messages)
+        .into_axum_router()
+        .reset_fallback()
+        .layer(middleware::from_fn_with_state(sender, messages::admit));
     let lines = stream::unfold(listener, async |mut listener| {
         let line = listener.next().await;
         Some((io::Result::Ok(line), listener))
@@ -71,13 +69,14 @@ pub(crate) async fn serve_peers(
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-        .add_routes(Routes::from(service).add_service(messages))
+        .add_routes(Routes::from(service.merge(messages)))
         .serve_with_incoming_shutdown(lines, stop.cancelled_owned())
         .await
 }
 
 pub(super) struct Service {
     pub(super) kick: KickOut,
+    pub(super) recent: Recent,
 }
 
 #[tonic::async_trait]
@@ -116,6 +115,13 @@ impl Peer for Service {
     ) -> Result<Response<v1::IdleResponse>, Status> {
         let uid = Uid::new(request.into_inner().uid).map_err(invalid)?;
         Ok(Response::new(idle_to_wire(self.kick.handle_idle(&uid))))
+    }
+
+    async fn takeovers(
+        &self,
+        _: Request<v1::TakeoversRequest>,
+    ) -> Result<Response<v1::TakeoversResponse>, Status> {
+        Ok(Response::new(takeovers_to_wire(self.recent.takeovers())))
     }
 }
 

@@ -9,7 +9,8 @@ use distlock_kickout::{
 };
 use uuid::Uuid;
 
-use super::v1;
+use super::v1::{self, takeovers_response};
+use crate::takeovers::Takeover;
 
 /// The version of `Deliver` that this node speaks: see the definition.
 const DELIVER: u32 = 1;
@@ -160,6 +161,44 @@ pub(super) fn idle_from_wire(response: v1::IdleResponse) -> Result<Vec<(SessionK
         .into_iter()
         .map(|it| Ok((key_from_wire(it.key)?, Duration::from_millis(it.idle_ms))))
         .collect()
+}
+
+pub(super) fn takeovers_to_wire(takeovers: Vec<Takeover>) -> v1::TakeoversResponse {
+    let takeovers = takeovers
+        .into_iter()
+        .map(|it| takeovers_response::Takeover {
+            kick_id: it.kick_id.to_string(),
+            at_ms: it.at_ms,
+            uid: it.uid.into(),
+            from_node: it.from_node.into(),
+            to_node: it.to_node.into(),
+            from_device: it.from_device.map(Into::into),
+            to_device: it.to_device.map(Into::into),
+            took_us: it.took_us,
+        });
+    v1::TakeoversResponse {
+        takeovers: takeovers.collect(),
+    }
+}
+
+pub(super) fn takeovers_from_wire(
+    seen_by: &NodeId,
+    response: v1::TakeoversResponse,
+) -> Result<Vec<Takeover>> {
+    let takeover = |it: takeovers_response::Takeover| {
+        Ok(Takeover {
+            kick_id: Uuid::parse_str(&it.kick_id).map_err(|_| bad("kick_id is not a UUID"))?,
+            at_ms: it.at_ms,
+            seen_by: seen_by.clone(),
+            uid: Uid::new(it.uid)?,
+            from_node: NodeId::new(it.from_node)?,
+            to_node: NodeId::new(it.to_node)?,
+            from_device: it.from_device.map(Device::new).transpose()?,
+            to_device: it.to_device.map(Device::new).transpose()?,
+            took_us: it.took_us,
+        })
+    };
+    response.takeovers.into_iter().map(takeover).collect()
 }
 
 fn key_to_wire(key: SessionKey) -> v1::SessionKey {

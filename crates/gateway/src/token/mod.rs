@@ -174,13 +174,6 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-/// A text that only who knows the secret can make, and that does not tell it; another one for every purpose.
-pub(crate) fn derived(secret: &str, purpose: &str) -> Option<String> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).ok()?;
-    mac.update(purpose.as_bytes());
-    Some(hex(&mac.finalize().into_bytes()))
-}
-
 /// A secret that nobody knows yet: two random UUIDs have 244 random bits.
 pub(crate) fn random() -> Secret {
     let (one, two) = (Uuid::new_v4().simple(), Uuid::new_v4().simple());

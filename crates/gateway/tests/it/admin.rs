@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use distlock_core::{Clock as _, Store, SystemClock};
-use distlock_gateway::Gateway;
+use distlock_gateway::{Gateway, GatewayConfig, Secret};
 use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Uid};
 use serde_json::{Value, json};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::net::{ADMIN_TOKEN, Net, Node, config, eventually, http, login, soon};
+
+const SEND_TOKEN: &str = "what servers show that send";
 
 fn parsed(body: &str) -> Value {
     serde_json::from_str(body).unwrap()
@@ -168,20 +170,34 @@ async fn asks_for_the_token() {
 #[tokio::test]
 async fn who_guesses_waits_and_who_knows_does_not() {
     let net = Net::new();
-    let n1 = net.node("n1").await;
-    let started = SystemClock.now();
-    let guess = n1.admin_with("a guess", "GET /v1/nodes", "");
-    let guessed = async {
-        let status = guess.await.0;
-        (status, SystemClock.now().since(started))
-    };
-    let known = async {
-        let status = n1.admin("GET /v1/nodes", "").await.0;
-        (status, SystemClock.now().since(started))
-    };
-    let (guessed, known) = tokio::join!(guessed, known);
-    assert_eq!((guessed.0, known.0), (401, 200));
-    assert!(guessed.1 >= Duration::from_secs(1) && known.1 < guessed.1);
+    let config = |config: &mut GatewayConfig| config.send_token = Some(Secret::new(SEND_TOKEN));
+    let n1 = net.node_with("n1", config).await;
+    let sent = json!({"from": "otto", "to": "anna", "body": 1}).to_string();
+    for (request, body, right) in [
+        ("GET /v1/nodes", "", ADMIN_TOKEN),
+        ("POST /v1/send", &*sent, SEND_TOKEN),
+    ] {
+        let started = SystemClock.now();
+        let asked = async |token: &str| {
+            let status = n1.admin_with(token, request, body).await.0;
+            (status, SystemClock.now().since(started))
+        };
+        let (guessed, known) = tokio::join!(asked("a guess"), asked(right));
+        assert_eq!((guessed.0, known.0), (401, 200), "{request}");
+        assert!(guessed.1 >= Duration::from_secs(1) && known.1 < guessed.1);
+    }
+    let metrics = n1.admin("GET /metrics", "").await.1;
+    for name in [
+        "distlock_admin_refused_total",
+        "distlock_send_refused_total",
+    ] {
+        let counted = metrics.lines().find_map(|line| line.strip_prefix(name));
+        let counted = counted.and_then(|count| count.trim().parse::<u64>().ok());
+        assert!(
+            counted.is_some_and(|count| count > 0),
+            "{name} in {metrics}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -137,6 +137,13 @@ impl Node {
             .unwrap();
     }
 
+    /// Ends its tasks in the middle of whatever they do. Its lease is still there.
+    pub(crate) async fn kill(&mut self) {
+        self.running.abort();
+        let ended = soon("the end of its tasks", &mut self.running).await;
+        assert!(ended.is_err_and(|error| error.is_cancelled()));
+    }
+
     pub(crate) async fn connect(&self) -> Client {
         let url = format!("ws://{}/ws", self.listen);
         let (socket, _) = soon("the connection", tokio_tungstenite::connect_async(url))

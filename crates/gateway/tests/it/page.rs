@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::net::{ADMIN_TOKEN, Net, http, soon};
+use crate::net::{ADMIN_TOKEN, Net, eventually, http, soon};
 
 #[tokio::test]
 async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
@@ -62,44 +62,61 @@ async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
 }
 
 #[tokio::test]
-async fn follows_takeovers_across_nodes_and_ends_with_the_node() {
+async fn shows_the_takeovers_of_all_nodes_and_names_those_that_are_silent() {
     let net = Net::new();
-    let (mut n1, n2) = (net.node("n1").await, net.node("n2").await);
-    let (_old, _) = n2.login("anna", "phone").await;
-    let mut stream = TcpStream::connect(n1.admin).await.unwrap();
-    let request = format!(
-        "GET /page/takeovers HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ADMIN_TOKEN}\r\n\r\n"
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let mut n3 = net.node("n3").await;
+    let (_first, _) = n2.login("anna", "phone").await;
+    // A node follows takeovers from the first time that it is asked.
+    let state = async || {
+        let (_, state) = n1.admin("GET /page/state", "").await;
+        serde_json::from_str::<Value>(&state).unwrap()
+    };
+    assert_eq!(state().await["takeovers"], json!([]));
+    let (_second, _) = n3.login("anna", "pc").await;
+    let (_third, _) = n3.login("anna", "phone").await;
+    let takeovers = async || {
+        let shown = state().await["takeovers"].as_array().unwrap().clone();
+        let part = |it: &Value| {
+            let names = [
+                "uid",
+                "seen_by",
+                "from_node",
+                "from_device",
+                "to_node",
+                "to_device",
+            ];
+            names.map(|name| it[name].as_str().unwrap_or_default().to_owned())
+        };
+        shown.iter().map(part).collect::<Vec<_>>()
+    };
+    // Neither of them was on the node that is asked.
+    eventually("the takeovers of other nodes", || async {
+        takeovers().await
+            == [
+                ["anna", "n3", "n3", "pc", "n3", "phone"],
+                ["anna", "n3", "n2", "phone", "n3", "pc"],
+            ]
+    })
+    .await;
+    let html = state().await["html"].as_str().unwrap().to_owned();
+    assert!(!html.contains("are missing"), "{html}");
+
+    // One that was killed holds its lease for a while, and its takeovers are missed.
+    n3.kill().await;
+    let html = state().await["html"].as_str().unwrap().to_owned();
+    assert!(
+        html.contains("Takeovers that only node n3 saw are missing"),
+        "{html}"
     );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut heard = String::new();
-    let mut block = [0; 4096];
-    let read = soon("the head", stream.read(&mut block)).await.unwrap();
-    heard.push_str(&String::from_utf8_lossy(&block[..read]));
-    let (_new, _) = n1.login("anna", "pc").await;
-    while !heard.contains("took_us") {
-        let read = soon("a takeover", stream.read(&mut block)).await.unwrap();
-        assert!(read > 0, "{heard}");
-        heard.push_str(&String::from_utf8_lossy(&block[..read]));
-    }
-    for expected in [
-        r#""uid":"anna""#,
-        r#""from_node":"n2""#,
-        r#""to_node":"n1""#,
-        r#""to_device":"pc""#,
-    ] {
-        assert!(heard.contains(expected), "{expected} is not in {heard}");
-    }
-    n1.shut_down().await;
-    soon("the end", stream.read_to_string(&mut heard))
-        .await
-        .unwrap();
+    drop(n2);
 }
 
 #[tokio::test]
 async fn is_guarded_as_the_admin_http_is() {
     let net = Net::new();
     let (secret, n1) = (ADMIN_TOKEN, net.node("n1").await);
-    for path in ["GET /", "GET /page/state", "GET /page/takeovers"] {
+    for path in ["GET /", "GET /page/state"] {
         let (status, body) = n1.admin_with("a guess", path, "").await;
         assert_eq!(status, 401, "{path}");
         assert!(
@@ -135,27 +152,43 @@ async fn is_guarded_as_the_admin_http_is() {
     let mut answer = String::new();
     let read = stream.read_to_string(&mut answer);
     soon("the pass", read).await.unwrap();
-    let pass = answer.split_once("distlock_admin=").unwrap().1;
-    let pass = pass.split_once(';').unwrap().0;
+    let cookie = answer.split_once("distlock_admin=").unwrap().1;
+    let cookie = cookie.split_once(';').unwrap().0;
+    let orders = answer.split_once(r#""pass":""#).unwrap().1;
+    let orders = orders.split_once('"').unwrap().0;
     assert!(answer.contains("; Max-Age=43200"), "{answer}");
-    // Every port of the host gets it: it must open this page and nothing else.
-    assert_ne!(pass, secret);
-    for (path, header, expected) in [
-        ("/", format!("cookie: a=b; distlock_admin={pass}"), 200),
-        ("/", format!("cookie: distlock_admin={secret}"), 401),
-        ("/", format!("authorization: Bearer {pass}"), 401),
-        ("/v1/nodes", format!("authorization: Bearer {pass}"), 401),
-        ("/v1/nodes", format!("cookie: distlock_admin={pass}"), 401),
-        ("/v1/nodes", format!("authorization: Bearer {secret}"), 200),
-    ] {
+    // Every port of the host gets the cookie: it must open this page and nothing else.
+    let both = format!("cookie: a=b; distlock_admin={cookie}\r\nx-distlock-pass: {orders}");
+    let asked = async |path: &str, header: &str| {
         let request = format!(
             "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n\r\n"
         );
-        assert_eq!(
-            http(n1.admin, &request).await.0,
-            expected,
-            "{path} {header}"
-        );
+        http(n1.admin, &request).await.0
+    };
+    for (path, header, expected) in [
+        ("/", &*format!("cookie: a=b; distlock_admin={cookie}"), 200),
+        ("/", &format!("cookie: distlock_admin={secret}"), 401),
+        ("/", &format!("authorization: Bearer {cookie}"), 401),
+        ("/v1/nodes", &format!("authorization: Bearer {cookie}"), 401),
+        ("/v1/nodes", &format!("authorization: Bearer {orders}"), 401),
+        (
+            "/v1/nodes",
+            &format!("cookie: distlock_admin={cookie}"),
+            401,
+        ),
+        ("/v1/nodes", &format!("x-distlock-pass: {orders}"), 401),
+        ("/v1/nodes", &both, 200),
+        ("/v1/nodes", &format!("authorization: Bearer {secret}"), 200),
+    ] {
+        assert_eq!(asked(path, header).await, expected, "{path} {header}");
+    }
+    // Who signs out takes a copy of the pass along.
+    let sign_out = format!(
+        "POST /page/sign-out HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n{both}\r\n\r\n"
+    );
+    assert_eq!(http(n1.admin, &sign_out).await.0, 204);
+    for path in ["/", "/page/state", "/v1/nodes"] {
+        assert_eq!(asked(path, &both).await, 401, "{path}");
     }
 }
 

@@ -1,0 +1,178 @@
+//! The passes of browsers that are signed in to this node's page.
+//!
+//! A pass has two halves. The cookie opens the page; a browser sends it to every port of the host,
+//! so it must open nothing else. The other half stays with the page's own script, which sends it in
+//! a header: both together are as good as the admin token. A node keeps the passes in memory, so
+//! they end with `Sign out`, with their time, and with the node.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::http::{HeaderMap, header};
+use distlock_core::{Clock, Moment};
+
+use crate::{config::Secret, token::random};
+
+/// How long a pass is good.
+pub(super) const GOOD: Duration = Duration::from_secs(12 * 3600);
+pub(super) const COOKIE: &str = "distlock_admin";
+/// The header with the half that the script keeps.
+const ORDERS: &str = "x-distlock-pass";
+/// Passes that are kept; the oldest goes first. Only those who have the admin token make new ones.
+const MOST: usize = 1024;
+
+/// What a browser gets that signs in.
+pub(super) struct Pass {
+    pub(super) cookie: Secret,
+    pub(super) orders: Secret,
+}
+
+struct Kept {
+    pass: Pass,
+    until: Moment,
+}
+
+#[derive(Clone)]
+pub(super) struct Passes {
+    kept: Arc<Mutex<VecDeque<Kept>>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Passes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passes").finish_non_exhaustive()
+    }
+}
+
+impl Passes {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            kept: Arc::default(),
+            clock,
+        }
+    }
+
+    /// A new pass: its cookie, and the half that the script keeps.
+    pub(super) fn make(&self) -> (Secret, Secret) {
+        let (cookie, orders) = (random(), random());
+        let pass = Pass {
+            cookie: cookie.clone(),
+            orders: orders.clone(),
+        };
+        let until = self.clock.now() + GOOD;
+        self.with(|kept| {
+            if kept.len() == MOST {
+                kept.pop_front();
+            }
+            kept.push_back(Kept { pass, until });
+        });
+        (cookie, orders)
+    }
+
+    /// Whether a request shows the cookie of a pass that is good.
+    pub(super) fn open_the_page(&self, headers: &HeaderMap) -> bool {
+        let Some(cookie) = cookie(headers) else {
+            return false;
+        };
+        self.with(|kept| kept.iter().any(|it| it.pass.cookie.matches(cookie)))
+    }
+
+    /// Whether a request shows both halves of a pass that is good.
+    pub(super) fn may_order(&self, headers: &HeaderMap) -> bool {
+        let orders = headers.get(ORDERS).and_then(|value| value.to_str().ok());
+        let Some((cookie, orders)) = cookie(headers).zip(orders) else {
+            return false;
+        };
+        self.with(|kept| {
+            let mut passes = kept.iter().map(|it| &it.pass);
+            passes.any(|it| it.cookie.matches(cookie) && it.orders.matches(orders))
+        })
+    }
+
+    /// Ends the pass that a request shows.
+    pub(super) fn end(&self, headers: &HeaderMap) {
+        if let Some(cookie) = cookie(headers) {
+            self.with(|kept| kept.retain(|it| !it.pass.cookie.matches(cookie)));
+        }
+    }
+
+    /// Works on the passes that are good now.
+    fn with<T>(&self, work: impl FnOnce(&mut VecDeque<Kept>) -> T) -> T {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        kept.retain(|it| now < it.until);
+        work(&mut kept)
+    }
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get(header::COOKIE)?.to_str().ok()?;
+    let mut cookies = cookies.split("; ");
+    cookies.find_map(|pair| pair.strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+    use distlock_core::ManualClock;
+
+    use super::*;
+
+    fn shown(cookie: &Secret, orders: Option<&Secret>) -> HeaderMap {
+        let cookie = format!("a=b; {COOKIE}={}", cookie.expose());
+        let mut headers = HeaderMap::new();
+        headers.insert(header::COOKIE, HeaderValue::try_from(cookie).unwrap());
+        if let Some(orders) = orders {
+            let orders = HeaderValue::try_from(orders.expose()).unwrap();
+            headers.insert(HeaderName::from_static(ORDERS), orders);
+        }
+        headers
+    }
+
+    #[test]
+    fn orders_need_both_halves_of_one_pass() {
+        let passes = Passes::new(Arc::new(ManualClock::new()));
+        let (one, other) = (passes.make(), passes.make());
+        assert!(passes.open_the_page(&shown(&one.0, None)));
+        assert!(!passes.open_the_page(&shown(&one.1, None)));
+        assert!(passes.may_order(&shown(&one.0, Some(&one.1))));
+        for headers in [
+            shown(&one.0, None),
+            shown(&one.0, Some(&other.1)),
+            shown(&one.0, Some(&one.0)),
+            shown(&one.1, Some(&one.1)),
+        ] {
+            assert!(!passes.may_order(&headers));
+        }
+    }
+
+    #[test]
+    fn a_pass_ends_by_itself_and_a_copy_of_it_when_its_owner_signs_out() {
+        let clock = ManualClock::new();
+        let passes = Passes::new(Arc::new(clock.clone()));
+        let (one, other) = (passes.make(), passes.make());
+        let (one, other) = (shown(&one.0, Some(&one.1)), shown(&other.0, Some(&other.1)));
+        passes.end(&one);
+        assert!(!passes.open_the_page(&one) && !passes.may_order(&one));
+        clock.advance(GOOD - Duration::from_secs(1));
+        assert!(passes.open_the_page(&other) && passes.may_order(&other));
+        clock.advance(Duration::from_secs(1));
+        assert!(!passes.open_the_page(&other) && !passes.may_order(&other));
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_passes_goes() {
+        let passes = Passes::new(Arc::new(ManualClock::new()));
+        let first = passes.make();
+        for _ in 1..MOST {
+            passes.make();
+        }
+        assert!(passes.open_the_page(&shown(&first.0, None)));
+        passes.make();
+        assert!(!passes.open_the_page(&shown(&first.0, None)));
+    }
+}

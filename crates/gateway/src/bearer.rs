@@ -1,0 +1,70 @@
+//! Bearer tokens that administrators and sending servers show.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use axum::http::{HeaderMap, header};
+use distlock_core::Clock;
+
+use crate::config::Secret;
+
+/// How long a wrong token waits for its answer. Each address has so many connections at a time
+/// (`Bounds`), so this bounds how often one can guess, and keeps out nobody who has the token.
+const WRONG: Duration = Duration::from_secs(1);
+
+/// A token of the configuration, and what happens to those who show another one.
+#[derive(Clone)]
+pub(crate) struct Bearer {
+    token: Arc<Secret>,
+    /// The name of the token in the log.
+    name: &'static str,
+    /// The counter of wrong ones.
+    refused: &'static str,
+    clock: Arc<dyn Clock>,
+}
+
+impl Bearer {
+    /// The token of administrators.
+    pub(crate) fn of_admin(token: Secret, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            token: Arc::new(token),
+            name: "admin",
+            refused: "distlock_admin_refused_total",
+            clock,
+        }
+    }
+
+    /// The token of servers that send.
+    pub(crate) fn of_senders(token: Secret, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            name: "send",
+            refused: "distlock_send_refused_total",
+            ..Self::of_admin(token, clock)
+        }
+    }
+
+    /// Whether a request shows the token.
+    pub(crate) async fn admits(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+        let shown = headers.get(header::AUTHORIZATION);
+        let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        match shown {
+            Some(given) => self.is_right(given, from).await,
+            None => false,
+        }
+    }
+
+    /// Whether a token is the right one. A wrong one is counted, logged and waited for.
+    pub(crate) async fn is_right(&self, given: &str, from: IpAddr) -> bool {
+        if self.token.matches(given) {
+            return true;
+        }
+        metrics::counter!(self.refused).increment(1);
+        tracing::warn!(
+            target: "distlock::audit",
+            %from,
+            "a wrong {} token was shown",
+            self.name
+        );
+        self.clock.sleep(WRONG).await;
+        false
+    }
+}

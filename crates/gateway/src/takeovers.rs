@@ -1,0 +1,303 @@
+//! Puts takeovers together from this node's events: the logins here that took an account over, and
+//! the sessions here that another node's login ended.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use distlock_kickout::{Device, Event, KickOut, NodeId, SessionId, Transition, Uid};
+use serde::Serialize;
+use tokio::sync::broadcast::{Receiver, error::TryRecvError};
+use uuid::Uuid;
+
+/// Takeovers under way that are remembered; a login that never gets confirmed would stay for ever.
+const MOST: usize = 1024;
+/// The newest takeovers, which the page shows.
+const SHOWN: usize = 30;
+
+/// One takeover, as a node saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Takeover {
+    /// The kick that told the old session, the same on both nodes.
+    pub(crate) kick_id: Uuid,
+    /// By the wall clock of the node that saw it.
+    pub(crate) at_ms: u64,
+    pub(crate) seen_by: NodeId,
+    pub(crate) uid: Uid,
+    pub(crate) from_node: NodeId,
+    pub(crate) to_node: NodeId,
+    pub(crate) from_device: Option<Device>,
+    pub(crate) to_device: Option<Device>,
+    /// From the write that decided it until the newcomer was let in; as the old session's node saw
+    /// it, until it was told.
+    pub(crate) took_us: Option<u64>,
+}
+
+/// The newest takeovers that this node saw. It reads the events when it is asked, so a node of
+/// which nobody opens the page does nothing for it.
+#[derive(Clone)]
+pub(crate) struct Recent {
+    kick: KickOut,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    events: Option<Receiver<Event>>,
+    takeovers: Takeovers,
+    recent: VecDeque<Takeover>,
+}
+
+impl Recent {
+    pub(crate) fn new(kick: KickOut) -> Self {
+        Self {
+            kick,
+            state: Arc::default(),
+        }
+    }
+
+    /// The newest ones, oldest first, since it was asked for the first time.
+    pub(crate) fn takeovers(&self) -> Vec<Takeover> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State {
+            events,
+            takeovers,
+            recent,
+        } = &mut *state;
+        let events = events.get_or_insert_with(|| self.kick.events());
+        loop {
+            match events.try_recv() {
+                Ok(event) => recent.extend(takeovers.follow(&event)),
+                // More happened since the last look than is kept: the older ones are not shown.
+                Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+            if recent.len() > SHOWN {
+                recent.pop_front();
+            }
+        }
+        recent.iter().cloned().collect()
+    }
+}
+
+/// The newest takeovers of a cluster, newest first, from what its nodes saw. Where both nodes of
+/// one saw it, the new session's node says when it was and how long it took, and the old session's
+/// node which device it was.
+pub(crate) fn merged(seen: Vec<Takeover>) -> Vec<Takeover> {
+    let mut merged = Vec::<Takeover>::new();
+    for takeover in seen {
+        let Some(there) = merged.iter_mut().find(|it| it.kick_id == takeover.kick_id) else {
+            merged.push(takeover);
+            continue;
+        };
+        let (mut main, other) = if takeover.seen_by == takeover.to_node {
+            (takeover, there.clone())
+        } else {
+            (there.clone(), takeover)
+        };
+        main.from_device = main.from_device.or(other.from_device);
+        main.to_device = main.to_device.or(other.to_device);
+        *there = main;
+    }
+    merged.sort_by_key(|it| std::cmp::Reverse(it.at_ms));
+    merged.truncate(SHOWN);
+    merged
+}
+
+#[derive(Debug, Default)]
+struct Takeovers(VecDeque<Pending>);
+
+#[derive(Debug)]
+struct Pending {
+    uid: Uid,
+    newcomer: SessionId,
+    granted_us: u64,
+    from: Option<(NodeId, Uuid)>,
+    from_device: Option<Device>,
+}
+
+impl Takeovers {
+    fn follow(&mut self, event: &Event) -> Option<Takeover> {
+        let uid = event.uid.as_ref()?;
+        match event.event {
+            Transition::Granted => {
+                if self.0.len() == MOST {
+                    self.0.pop_front();
+                }
+                self.0.push_back(Pending {
+                    uid: uid.clone(),
+                    newcomer: event.session?,
+                    granted_us: event.boot_us,
+                    from: None,
+                    from_device: None,
+                });
+                None
+            }
+            // Follows the grant that did it.
+            Transition::Revoked => {
+                let pending = self.0.iter_mut().rev().find(|it| it.uid == *uid)?;
+                pending.from = event.session_node.clone().zip(event.kick_id);
+                None
+            }
+            Transition::Superseded => {
+                if let Some(pending) = self.0.iter_mut().rev().find(|it| it.uid == *uid) {
+                    pending.from_device.clone_from(&event.device);
+                }
+                None
+            }
+            Transition::KickReceived => {
+                // Its session was told just before, and another node's login was the reason.
+                event.code.filter(|code| code.number() <= 2)?;
+                Some(Takeover {
+                    kick_id: event.kick_id?,
+                    at_ms: event.at_ms,
+                    seen_by: event.node.clone(),
+                    uid: uid.clone(),
+                    from_node: event.node.clone(),
+                    to_node: event.peer.clone()?,
+                    from_device: event.device.clone(),
+                    to_device: event.by_device.clone(),
+                    took_us: event.took_us,
+                })
+                .filter(|_| event.result.as_deref() == Some("Kicked"))
+            }
+            Transition::Admitted => {
+                let at = self
+                    .0
+                    .iter()
+                    .position(|it| Some(it.newcomer) == event.session)?;
+                let pending = self.0.remove(at)?;
+                let (from_node, kick_id) = pending.from?;
+                Some(Takeover {
+                    kick_id,
+                    at_ms: event.at_ms,
+                    seen_by: event.node.clone(),
+                    uid: pending.uid,
+                    from_node,
+                    to_node: event.node.clone(),
+                    from_device: pending.from_device,
+                    to_device: event.device.clone(),
+                    took_us: Some(event.boot_us.saturating_sub(pending.granted_us)),
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const KICK: &str = "00000000-0000-4000-8000-000000000009";
+
+    fn event(kind: &str, at: u64, more: Value) -> Event {
+        let mut event = json!({"seq": 1, "at_ms": at, "boot_us": at, "node": "n1", "boot": 1, "event": kind, "uid": "anna"});
+        if let (Value::Object(event), Value::Object(more)) = (&mut event, more) {
+            event.extend(more);
+        }
+        serde_json::from_value(event).unwrap()
+    }
+
+    #[test]
+    fn a_login_that_found_somebody_is_a_takeover_and_another_is_not() {
+        let mut takeovers = Takeovers::default();
+        let (old, new) = (
+            "00000000-0000-4000-8000-000000000001",
+            "00000000-0000-4000-8000-000000000002",
+        );
+        assert_eq!(
+            takeovers.follow(&event("granted", 1, json!({"session": old}))),
+            None
+        );
+        let first = event("admitted", 5, json!({"session": old, "device": "phone"}));
+        assert_eq!(takeovers.follow(&first), None, "there was nobody");
+        takeovers.follow(&event("granted", 10, json!({"session": new})));
+        takeovers.follow(&event(
+            "revoked",
+            11,
+            json!({"session": old, "session_node": "n2", "kick_id": KICK}),
+        ));
+        let admitted = event("admitted", 30, json!({"session": new, "device": "pc"}));
+        let takeover = takeovers.follow(&admitted).unwrap();
+        assert_eq!(
+            (
+                takeover.from_node.as_str(),
+                takeover.to_node.as_str(),
+                takeover.took_us
+            ),
+            ("n2", "n1", Some(20))
+        );
+    }
+
+    #[test]
+    fn what_both_nodes_saw_is_one_takeover() {
+        let id = |text: &str| text.parse::<Uuid>().unwrap();
+        let seen_by = |node: &str, at_ms, from_device: Option<&str>| Takeover {
+            kick_id: id(KICK),
+            at_ms,
+            seen_by: NodeId::new(node).unwrap(),
+            uid: Uid::new("anna").unwrap(),
+            from_node: NodeId::new("n1").unwrap(),
+            to_node: NodeId::new("n2").unwrap(),
+            from_device: from_device.map(|device| Device::new(device).unwrap()),
+            to_device: Some(Device::new("pc").unwrap()),
+            took_us: Some(at_ms * 10),
+        };
+        let (old, new) = (seen_by("n1", 50, Some("phone")), seen_by("n2", 70, None));
+        let later = Takeover {
+            kick_id: id("00000000-0000-4000-8000-000000000008"),
+            at_ms: 60,
+            ..old.clone()
+        };
+        for seen in [
+            vec![old.clone(), later.clone(), new.clone()],
+            vec![new.clone(), old.clone(), later.clone()],
+        ] {
+            let whole = Takeover {
+                from_device: old.from_device.clone(),
+                ..new.clone()
+            };
+            assert_eq!(merged(seen), [whole, later.clone()]);
+        }
+        let many = (0..100).map(|number| Takeover {
+            kick_id: Uuid::new_v4(),
+            at_ms: number,
+            ..old.clone()
+        });
+        let newest = merged(many.collect());
+        assert_eq!((newest.len(), newest[0].at_ms), (SHOWN, 99));
+    }
+
+    #[test]
+    fn a_kick_that_ended_a_session_here_is_a_takeover_by_its_sender() {
+        let mut takeovers = Takeovers::default();
+        let kick = |result: &str, code: u8| {
+            event(
+                "kick_received",
+                1,
+                json!({
+                    "peer": "n3", "result": result, "code": code, "device": "phone",
+                    "by_device": "pc", "took_us": 700, "kick_id": KICK,
+                }),
+            )
+        };
+        let takeover = takeovers.follow(&kick("Kicked", 1)).unwrap();
+        assert_eq!(
+            (takeover.from_node.as_str(), takeover.to_node.as_str()),
+            ("n1", "n3")
+        );
+        assert_eq!(takeover.from_device, Some(Device::new("phone").unwrap()));
+        assert_eq!(takeover.to_device, Some(Device::new("pc").unwrap()));
+        assert_eq!(takeover.took_us, Some(700));
+        assert_eq!(takeovers.follow(&kick("AlreadyGone", 1)), None);
+        assert_eq!(
+            takeovers.follow(&kick("Kicked", 3)),
+            None,
+            "by an administrator"
+        );
+    }
+}
