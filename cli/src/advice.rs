@@ -40,7 +40,8 @@ fn flags(global: &Global) -> String {
     let config = config.map(|path| format!(" --config {}", quoted(&path)));
     let backend = global.backend.last();
     let backend = backend.map(|url| format!(" --backend {}", quoted(&mask(url))));
-    [config, backend].into_iter().flatten().collect()
+    let system = global.system.then(|| " --system".to_owned());
+    [config, backend, system].into_iter().flatten().collect()
 }
 
 /// A word for a shell.

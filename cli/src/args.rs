@@ -1,9 +1,14 @@
 //! The command line: global flags, the commands, and how a mistake in it is answered.
 
-use std::path::PathBuf;
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal},
+    path::PathBuf,
+};
 
 use clap::{
-    CommandFactory as _, Parser, Subcommand,
+    CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    builder::Styles,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
@@ -21,9 +26,10 @@ use crate::{
 #[command(
     name = "distlock",
     version,
-    about = "One distributed lock, many stores: run commands under a lock, look at locks, run kick-out gateways",
+    about = "One distributed lock, many stores: run commands under a lock, look at locks,\n\
+             run kick-out gateways",
     after_help = AFTER_HELP,
-    max_term_width = 100,
+    max_term_width = 80,
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -35,22 +41,31 @@ pub(crate) struct Cli {
 const AFTER_HELP: &str = "\
 Backends:
   sqlite:PATH                    a file shared by the processes of one host
-  redis://HOST:PORT              Redis or Valkey (rediss:, redis+sentinel:, redis+cluster:)
+  redis://HOST:PORT              Redis or Valkey (rediss:, redis+sentinel:,
+                                 redis+cluster:)
   mysql://USER@HOST/DATABASE     MySQL or MariaDB
   postgres://USER@HOST/DATABASE  PostgreSQL
   zookeeper://HOST,HOST,../ROOT  a ZooKeeper ensemble
-  memory:NAME                    the tasks of one process (bench, conformance): one store
-                                 per name, or with ?private=true a new one
+  memory:NAME                    the tasks of one process (bench, conformance):
+                                 one store per name, or with ?private=true a new
+                                 one
 
-  Without --backend, DISTLOCK_BACKEND and a configuration file, locks live in
-  $XDG_STATE_HOME/distlock/distlock.db (~/.local/state/distlock/distlock.db).
+Where nothing says which store:
+  Locks live in a file of your own, $XDG_STATE_HOME/distlock/distlock.db
+  (~/.local/state/distlock/distlock.db). Other users, root's cron among them,
+  have others and do not exclude you. --system is one that they share, once
+  `sudo install -d -m 2770 -g GROUP /var/lib/distlock` has made its folder.
 
 Exit codes:
-  0 done   1 a verdict failed   64 bad usage, name or TTL   69 backend (or output) unavailable
-  70 bug   75 busy or timed out   76 lock lost   77 access denied   78 bad configuration
+   0  done                      75  busy or timed out
+   1  a verdict failed          76  lock lost
+  64  bad usage, name or TTL    77  access denied
+  69  backend (or output)       78  bad configuration
+      unavailable               70  bug
 
 Environment:
   DISTLOCK_BACKEND, DISTLOCK_CONFIG   as --backend and --config
+  DISTLOCK_SYSTEM_FOLDER              for --system, instead of /var/lib/distlock
   DISTLOCK_LOG                        log filter, as in distlock=debug
 
 Examples:
@@ -69,6 +84,14 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) backend: Vec<String>,
+    /// The store that the users of this host share, /var/lib/distlock
+    #[arg(
+        long,
+        global = true,
+        conflicts_with = "backend",
+        help_heading = "Global options"
+    )]
+    pub(crate) system: bool,
     /// Configuration file (distlock.toml)
     #[arg(
         long,
@@ -117,6 +140,52 @@ pub(crate) enum Command {
     Man(commands::man::Man),
 }
 
+/// The commands as `--help` shows them: daily use first.
+const GROUPS: [(&str, &[&str]); 6] = [
+    (
+        "Locks",
+        &[
+            "run",
+            "acquire",
+            "renew",
+            "release",
+            "list",
+            "inspect",
+            "force-release",
+        ],
+    ),
+    ("Recipes", &["elect", "fence"]),
+    ("Stores", &["doctor", "migrate", "conformance"]),
+    ("Kick-out", &["gateway"]),
+    ("Trying and measuring", &["demo", "bench", "compare"]),
+    ("This tool", &["completions", "man", "help"]),
+];
+const HELP: &str = "Print this message or the help of a command";
+
+/// The tool, with its commands in groups.
+fn tool() -> clap::Command {
+    let tool = Cli::command();
+    let styles = Styles::styled();
+    let (head, name) = (styles.get_header(), styles.get_literal());
+    let mut groups = String::new();
+    for (group, commands) in GROUPS {
+        let _ = writeln!(groups, "{head}{group}:{head:#}");
+        for command in commands {
+            let about = tool
+                .find_subcommand(command)
+                .and_then(clap::Command::get_about);
+            let about = about.map_or_else(|| HELP.to_owned(), ToString::to_string);
+            let _ = writeln!(groups, "  {name}{command:<13}{name:#}  {about}");
+        }
+        groups.push('\n');
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{head}Options:{head:#}\n\
+         {{options}}{{after-help}}"
+    );
+    tool.help_template(template)
+}
+
 /// Reads the command line and does what it says.
 pub(crate) fn run() -> Outcome {
     let mut words = std::env::args_os().skip(1);
@@ -130,7 +199,10 @@ pub(crate) fn run() -> Outcome {
         }
         _ => {}
     }
-    let cli = match Cli::try_parse() {
+    let parsed = tool()
+        .try_get_matches()
+        .and_then(|given| Cli::from_arg_matches(&given));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return answer(&error),
     };
@@ -182,23 +254,33 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
         Command::Compare(it) => Box::pin(it.execute(&context)).await,
         Command::Doctor(it) => Box::pin(it.execute(&context)).await,
         Command::Migrate(it) => Box::pin(it.execute(&context)).await,
-        Command::Completions(it) => it.execute(Cli::command()),
-        Command::Man(it) => it.execute(Cli::command()),
+        Command::Completions(it) => it.execute(tool()),
+        Command::Man(it) => it.execute(tool()),
     }
+}
+
+/// As <https://no-color.org> asks.
+fn colours_are_wanted() -> bool {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Help and version are results; everything else clap says is bad usage.
 fn answer(error: &clap::Error) -> Outcome {
     let text = error.render();
+    let on = |stream: &dyn IsTerminal| match stream.is_terminal() && colours_are_wanted() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        stderr::say(&text.to_string());
+        stderr::say(&on(&io::stderr()));
         return Ok(code::USAGE);
     }
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        output::bytes(text.to_string().as_bytes())?;
+        output::bytes(on(&io::stdout()).as_bytes())?;
         return Ok(code::OK);
     }
     let text = text.to_string();
@@ -250,6 +332,35 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Clap would wrap it, and tables and examples would look ragged.
+    #[test]
+    fn what_stands_below_the_options_fits_80_columns() {
+        fn look(command: &clap::Command) {
+            let below = command.get_after_help().map(ToString::to_string);
+            let wide = below
+                .iter()
+                .flat_map(|below| below.lines())
+                .find(|line| line.len() > 80);
+            assert_eq!(wide, None, "{}", command.get_name());
+            command.get_subcommands().for_each(look);
+        }
+        look(&Cli::command());
+    }
+
+    #[test]
+    fn every_command_is_in_a_group() {
+        let grouped = GROUPS.iter().flat_map(|(_, commands)| *commands);
+        let mut grouped: Vec<_> = grouped.copied().filter(|it| *it != "help").collect();
+        let tool = Cli::command();
+        let mut all: Vec<_> = tool
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        grouped.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(grouped, all);
     }
 
     #[test]

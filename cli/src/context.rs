@@ -1,11 +1,6 @@
 //! Which backend a command talks to, and with which configuration.
 
-use std::{
-    io,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    sync::OnceLock,
-};
+use std::{os::unix::fs::PermissionsExt as _, sync::OnceLock};
 
 use distlock::{
     Store, Target,
@@ -14,6 +9,7 @@ use distlock::{
 
 use crate::{
     args::Global,
+    default_store::{self, SHARED_VARIABLE},
     exit::{Failure, Outcome, code},
     output,
 };
@@ -48,7 +44,8 @@ impl Context {
         self.global.json
     }
 
-    /// The file that `--config` or `DISTLOCK_CONFIG` names, overridden by `DISTLOCK_BACKEND`, overridden by `--backend`.
+    /// The file that `--config` or `DISTLOCK_CONFIG` names, overridden by
+    /// `DISTLOCK_BACKEND`, overridden by `--backend` or `--system`.
     pub(crate) fn config(&self) -> Outcome<&Config> {
         if let Some(config) = self.config.get() {
             return Ok(config);
@@ -64,13 +61,15 @@ impl Context {
                 );
             }
             config.set_backend(target);
+        } else if self.global.system {
+            config.set_backend(default_store::shared()?);
         }
         Ok(self.config.get_or_init(|| config))
     }
 
     /// Whether the backend was named on the command line.
     pub(crate) fn backend_is_flag(&self) -> bool {
-        !self.global.backend.is_empty()
+        self.global.system || !self.global.backend.is_empty()
     }
 
     /// What says which store to use by default: `--config` or a variable.
@@ -98,7 +97,7 @@ impl Context {
         let target = match self.config()?.backend().cloned() {
             Some(target) => target,
             None => {
-                let target = own_file()?;
+                let target = default_store::own()?;
                 warn_about_another_store(&target);
                 target
             }
@@ -132,10 +131,11 @@ fn warn_about_another_store(own: &Target) {
 
 /// A misspelled variable would be ignored without a word. Those of a gateway are its own affair.
 fn warn_about_unknown_variables() {
-    const KNOWN: [&str; 7] = [
+    const KNOWN: [&str; 8] = [
         "DISTLOCK_BACKEND",
         "DISTLOCK_CONFIG",
         "DISTLOCK_LOG",
+        SHARED_VARIABLE,
         "DISTLOCK_TICKET",
         // What `run` gives to its command, which may be this tool again.
         "DISTLOCK_NAME",
@@ -183,59 +183,5 @@ fn warn_about_readers(config: &Config) {
             "warning: {} holds a secret and others can read it: chmod 600 it",
             path.display()
         ));
-    }
-}
-
-/// `$XDG_STATE_HOME/distlock/distlock.db`, with its folder created.
-fn own_file() -> Outcome<Target> {
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            // The specification says to ignore a relative path there.
-            .filter(|path| path.is_absolute())
-    };
-    let state = set("XDG_STATE_HOME")
-        .or_else(|| set("HOME").map(|home| home.join(".local/state")))
-        .ok_or_else(|| {
-            Failure::new(
-                code::CONFIG,
-                "no backend is configured and HOME is not set to an absolute path: name one with --backend or DISTLOCK_BACKEND",
-            )
-        })?;
-    let folder = state.join("distlock");
-    std::fs::create_dir_all(&folder).map_err(|error| no_folder(&folder, &error))?;
-    Ok(Target::sqlite(folder.join("distlock.db")))
-}
-
-/// With the code that a SQLite file of this name in `--backend` would end with.
-fn no_folder(folder: &Path, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::PermissionDenied => code::DENIED,
-        _ => code::CONFIG,
-    };
-    Failure::new(
-        code,
-        format!(
-            "cannot create {}, where the default store lives: {error}: name another store with --backend or DISTLOCK_BACKEND",
-            folder.display()
-        ),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_default_store_that_cannot_be_made_is_the_users_affair() {
-        for (kind, code) in [
-            (io::ErrorKind::PermissionDenied, 77),
-            (io::ErrorKind::NotADirectory, 78),
-            (io::ErrorKind::ReadOnlyFilesystem, 78),
-        ] {
-            let failure = no_folder(Path::new("/x/distlock"), &kind.into());
-            assert_eq!(failure.code, code, "{kind}");
-            assert!(failure.to_string().contains("--backend"), "{failure}");
-        }
     }
 }

@@ -10,6 +10,7 @@ mod args;
 mod commands;
 mod compare;
 mod context;
+mod default_store;
 mod demo;
 mod exit;
 mod group;

@@ -295,10 +295,19 @@ fn completions_and_manual_are_generated() {
     for part in [
         "\n.SH SYNOPSIS\n\\fBdistlock run\\fR [OPTIONS] <NAME> \\-\\- <CMD>...\n",
         "\n.SH \"EXIT CODES\"\n",
-        "\n.SH \"EXAMPLES\"\n  distlock run nightly",
+        "\n.SH \"EXAMPLES\"\n.nf\n  distlock run nightly",
     ] {
         assert!(page.contains(part), "{part:?} is not in {page}");
     }
+    let (on, off) = (
+        page.matches("\n.nf\n").count(),
+        page.matches("\n.fi\n").count(),
+    );
+    assert_eq!(
+        (on, off),
+        (3, 3),
+        "what is not to be filled, and its end: {page}"
+    );
     home.run(["man", "rnu"])
         .failed_with(64, "did you mean run?");
     assert_eq!(home.run(["man", "--dir", "share/man1"]).code, 0);

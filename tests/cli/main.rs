@@ -7,6 +7,7 @@
 mod bad_input;
 mod commands;
 mod compare;
+mod default_store;
 mod demo;
 mod elect;
 mod every;

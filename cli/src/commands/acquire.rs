@@ -13,8 +13,9 @@ use crate::{
     values,
 };
 
-/// Take a lock for a script and print the ticket that renews and releases it.
+/// Take a lock for a script and print its ticket.
 ///
+/// `distlock renew` and `distlock release` need the ticket.
 /// Nothing renews the lock by itself: it ends after its TTL unless `distlock renew` is called in time.
 /// The ticket is a secret: whoever has it can release the lock.
 #[derive(Args, Debug)]

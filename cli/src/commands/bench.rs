@@ -13,10 +13,13 @@ use crate::{
     values::{lock_name, wait},
 };
 
-/// Measure a backend: cycles per second, latencies, store operations per cycle, fairness.
+/// Measure a backend: cycles per second, latencies, fairness.
 ///
-/// One cycle is one acquire and one release. The locks it takes have names that start with bench: and are released. The
-/// workload counters measures the unread counters of distlock-recipes, whose records for the user bench:counters remain; cache measures its guarded cache. The workload takeover measures the kick-out flow instead: gateway nodes over the backend, and WebSocket clients.
+/// One cycle is one acquire and one release. It says how many store operations each takes. The locks
+/// have names that start with bench: and are released. The workload counters measures the unread
+/// counters of distlock-recipes, whose records for the user bench:counters remain; cache measures
+/// its guarded cache. The workload takeover measures the kick-out flow instead: gateway nodes over
+/// the backend, and WebSocket clients.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
@@ -64,25 +67,29 @@ Workloads:
   uncontended   one caller, one name
   independent   many callers, each with a name of its own
   contended     many callers, one name
-  handoff       as contended; timed is one caller's release until the next one's grant
-  cache         many callers want one value of a cache in the store, with the guard and without: it is
-                fresh for 200 ms and takes 20 ms to load; a cycle is one look
-  counters      many callers change one user's unread counters, by every way that the store knows;
-                a cycle is an increment, and after every fourth a clear
-  takeover      many accounts, each of whose devices logs in where another one is logged in, on
-                gateway nodes; timed is the new login until the old device was told and gone
+  handoff       as contended; timed is one caller's release until the next
+                one's grant
+  cache         many callers want one value of a cache in the store, with the
+                guard and without: it is fresh for 200 ms and takes 20 ms to
+                load; a cycle is one look
+  counters      many callers change one user's unread counters, by every way
+                that the store knows; a cycle is an increment, and after every
+                fourth a clear
+  takeover      many accounts, each of whose devices logs in where another one
+                is logged in, on gateway nodes; timed is the new login until the
+                old device was told and gone
 
 Examples:
-  distlock bench --backend sqlite:/tmp/bench.db --workload independent --concurrency 64
+  distlock bench --backend sqlite:/tmp/bench.db --workload independent
   distlock bench --backend memory: --seconds 10 --json
-  distlock bench --backend redis://127.0.0.1 --workload contended --name x --hold 10ms
+  distlock bench --backend redis://127.0.0.1 --workload handoff --hold 10ms
   distlock bench --backend redis://127.0.0.1 --workload counters
   distlock bench --backend redis://127.0.0.1 --workload cache
   distlock bench --backend memory: --workload takeover --rate 200
   distlock bench --backend redis://127.0.0.1 --workload takeover --processes
   distlock bench --backend memory: --workload takeover --logins 100000
   distlock bench --backend memory: --workload takeover --idle 10000
-  distlock bench --backend memory: --workload takeover --flood 10000 --seconds 60";
+  distlock bench --backend memory: --workload takeover --flood 10000";
 
 impl Bench {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {

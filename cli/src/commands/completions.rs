@@ -16,7 +16,8 @@ pub(crate) struct Completions {
 
 const EXAMPLES: &str = "\
 Examples:
-  distlock completions bash > ~/.local/share/bash-completion/completions/distlock
+  distlock completions bash \\
+      > ~/.local/share/bash-completion/completions/distlock
   distlock completions zsh  > ~/.zfunc/_distlock
   distlock completions fish > ~/.config/fish/completions/distlock.fish";
 

@@ -9,8 +9,9 @@ use crate::{
     output,
 };
 
-/// Watch two gateway nodes arbitrate one account: six scenes, a timeline, and a verdict on each.
+/// Watch two gateway nodes arbitrate one account.
 ///
+/// Six scenes, with a timeline and a verdict on each.
 /// It starts two real gateway processes on free ports over a SQLite file in a temporary folder (or
 /// over --backend) and connects real WebSocket clients to them. Nothing is left behind. Exit code 0
 /// says that every invariant held.
@@ -23,9 +24,9 @@ pub(crate) struct Demo {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Watch what people build with a lock: unread counters, a cache that one caller fills, an
-    /// election whose leader is killed
+    /// Watch what people build with a lock
     ///
+    /// Unread counters, a cache that one caller fills, an election whose leader is killed.
     /// It plays on a SQLite file in a temporary folder, and shows the naive way beside each. Exit
     /// code 0 says that each scene ended as it should.
     #[command(after_help = RECIPES_EXAMPLES)]

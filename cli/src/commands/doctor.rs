@@ -11,8 +11,9 @@ use crate::{
     output,
 };
 
-/// Connect, check the store's health and every setting a promise rests on, and say what to fix.
+/// Check the store's health and settings, and say what to fix.
 ///
+/// It looks at every setting that a promise rests on.
 /// Exit code 1 says that a promise does not hold as the store is configured now.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

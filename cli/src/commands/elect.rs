@@ -14,7 +14,7 @@ use crate::{
     output, values,
 };
 
-/// Run a command while leading an election, and stand for it again when it has ended.
+/// Run a command while leading an election.
 ///
 /// Of all candidates one leads, and runs CMD; the others stand by. The command is ended before its
 /// lease can lapse, as by distlock run, and only then does the next one begin. When it ends by
@@ -60,13 +60,14 @@ Environment of the command and of both scripts:
   DISTLOCK_NAME, DISTLOCK_TOKEN (the term, a fencing token), DISTLOCK_HOLDER
 
 Exit codes:
-  the command's own when this process was told to end; 128 + the signal's number when it
-  was told so while it stood by; 76 when it was losing the seat then; 126 and 127 when the
-  command cannot be started; 69, 77 and 78 when the store cannot be used
+  the command's own when this process was told to end; 128 + the signal's number
+  when it was told so while it stood by; 76 when it was losing the seat then;
+  126 and 127 when the command cannot be started; 69, 77 and 78 when the store
+  cannot be used
 
 Examples:
   distlock elect scheduler -- ./scheduler
-  distlock elect scheduler --on-gain './announce \"$DISTLOCK_HOLDER\"' -- ./scheduler
+  distlock elect scheduler --on-gain ./announce -- ./scheduler
   distlock inspect election/scheduler        (who leads)";
 
 /// The first pause of a command that ends by itself, and the longest.

@@ -15,7 +15,7 @@ use crate::{
     output, values,
 };
 
-/// Run a command only if nobody with a later fencing token was here before.
+/// Run a command unless a later fencing token was here before.
 ///
 /// A holder that stands still for longer than its lease goes on beside the next one, and no lock
 /// can stop it: the resource has to refuse it. Where the resource cannot check tokens itself, this
@@ -104,15 +104,17 @@ enum Only {
 
 const EXAMPLES: &str = "\
 Exit codes:
-  the command's own; 126 and 127 as in a shell; 76 a later token was seen, and the command was not run;
-  69, 77 and 78 where the tokens are remembered cannot be used
+  the command's own; 126 and 127 as in a shell; 76 a later token was seen, and
+  the command was not run; 69, 77 and 78 where the tokens are remembered cannot
+  be used
 
 Examples:
   distlock run nightly -- sh -c 'pg_dump shop > $DISTLOCK_TOKEN.sql &&
-    distlock fence nightly --file /backup/gate -- mv $DISTLOCK_TOKEN.sql shop.sql'
+    distlock fence nightly --file /backup/gate -- \\
+      mv $DISTLOCK_TOKEN.sql shop.sql'
   distlock fence check nightly --backend redis://127.0.0.1 --token 41
 
-A nightly backup that survives being stopped in the middle is in docs/recipes.md.";
+docs/recipes.md has a nightly backup that survives being stopped in the middle.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

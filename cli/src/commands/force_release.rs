@@ -12,7 +12,7 @@ use crate::{
     output, values,
 };
 
-/// Free a lock whoever holds it, if its token is still the one you saw.
+/// Free a lock whoever holds it, if its token is the one you saw.
 ///
 /// The holder is told with its next renewal, or at its deadline; until then it still believes it holds the lock, and only
 /// a resource that checks fencing tokens refuses it. Exit code 76 says that the lock is not held with that token.

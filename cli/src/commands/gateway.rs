@@ -24,7 +24,7 @@ use crate::{
     values,
 };
 
-/// Run a kick-out gateway node, mint a login token, or ask something of a running node.
+/// Run a gateway node, mint a login token, or ask a running node.
 #[derive(Args, Debug)]
 pub(crate) struct Gateway {
     #[command(subcommand)]
@@ -56,8 +56,9 @@ impl Gateway {
     }
 }
 
-/// Run one node: clients connect by WebSocket, and every account has one session over all nodes of the same store.
+/// Run one node.
 ///
+/// Clients connect by WebSocket, and every account has one session over all nodes of the same store.
 /// Settings come from the [gateway] table of the configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden
 /// by flags. When it is ready it prints one JSON line on standard output with the addresses it is bound to. TERM and INT end
 /// it in an orderly way; HUP has certificates read again.
@@ -76,15 +77,16 @@ struct Node {
 
 const RUN_EXAMPLES: &str = "\
 Secrets:
-  token_key, token_key_also, admin_token, send_token, profile_url, profile_token, may_send_url and
-  may_send_token are read from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so
-  on: flags can be seen by everybody on the host
+  token_key, token_key_also, admin_token, send_token, profile_url,
+  profile_token, may_send_url and may_send_token are read from the configuration
+  file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so on: flags can be seen by
+  everybody on the host
 
 Examples:
   export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
   distlock gateway run --node n1
-  distlock gateway run --node n2 --listen 127.0.0.1:0 --peer-listen 127.0.0.1:0 \\
-      --admin-listen 127.0.0.1:0
+  distlock gateway run --node n2 --listen 127.0.0.1:0 \\
+      --peer-listen 127.0.0.1:0 --admin-listen 127.0.0.1:0
   distlock gateway run --config /etc/distlock.toml";
 
 /// Mint a login token, for trying things out.

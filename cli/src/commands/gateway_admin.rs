@@ -18,7 +18,11 @@ use crate::{
 /// find out by itself, 64 bad usage, 69 the admin HTTP cannot be reached or failed, or an account could not be changed, 77 the
 /// admin token is wrong.
 #[derive(Args, Debug)]
-#[command(after_help = KICK_EXAMPLES)]
+#[command(
+    after_help = KICK_EXAMPLES,
+    override_usage = "distlock gateway kick [OPTIONS] --uid <UID> | --session <UUID> |\n       \
+                      --class <CLASS> | --on-node <NODE> | --all"
+)]
 pub(crate) struct Kick {
     #[command(flatten)]
     admin: AdminAddress,

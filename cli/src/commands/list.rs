@@ -24,7 +24,7 @@ pub(crate) struct List {
 const EXAMPLES: &str = "\
 Examples:
   distlock list
-  distlock list order: --json           one object a line, fields as in `distlock inspect`";
+  distlock list order: --json     (one object a line, fields as in `inspect`)";
 
 /// Read in pages, so that a store with a million locks is printed as it is read.
 const PAGE: u32 = 500;

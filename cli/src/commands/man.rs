@@ -49,7 +49,8 @@ fn page(command: &clap::Command) -> io::Result<String> {
     Ok(with_headings(&String::from_utf8_lossy(&text)))
 }
 
-/// What stands below the options gets the headings that it has in `--help`.
+/// What stands below the options gets the headings that it has in `--help`, and keeps its lines as
+/// they are: a reader copies examples from it.
 fn with_headings(page: &str) -> String {
     const BELOW: &str = "\n.SH EXTRA\n";
     let Some((above, below)) = page.split_once(BELOW) else {
@@ -58,16 +59,25 @@ fn with_headings(page: &str) -> String {
     let mut text = above.to_owned();
     let mut ours = true;
     for (at, line) in below.lines().enumerate() {
-        ours &= !line.starts_with(".SH ");
+        if ours && line.starts_with(".SH ") {
+            ours = false;
+            text.push_str("\n.fi");
+        }
         let heading = line
             .strip_suffix(':')
             .filter(|line| ours && line.starts_with(char::is_alphabetic));
         text.push('\n');
         match heading {
-            Some(heading) => text.push_str(&format!(".SH \"{}\"", heading.to_uppercase())),
-            None if at == 0 => text.push_str(&format!(".SH NOTES\n{line}")),
+            Some(heading) => {
+                let end = if at == 0 { "" } else { ".fi\n" };
+                text.push_str(&format!("{end}.SH \"{}\"\n.nf", heading.to_uppercase()));
+            }
+            None if at == 0 => text.push_str(&format!(".SH NOTES\n.nf\n{line}")),
             None => text.push_str(line),
         }
+    }
+    if ours {
+        text.push_str("\n.fi");
     }
     text.push('\n');
     text

@@ -10,8 +10,9 @@ use crate::{
     output,
 };
 
-/// Release the lock of a ticket, read from DISTLOCK_TICKET or standard input.
+/// Release the lock of a ticket.
 ///
+/// The ticket is read from DISTLOCK_TICKET or standard input.
 /// Exit code 76 says that the lock was not this ticket's any more: it had expired, was released before, or somebody
 /// else holds it. Nothing was changed then.
 #[derive(Args, Debug)]

@@ -121,18 +121,18 @@ pub(crate) struct Run {
 const EXAMPLES: &str = "\
 Environment of the command:
   DISTLOCK_NAME, DISTLOCK_TOKEN (the fencing token), DISTLOCK_HOLDER;
-  DISTLOCK_BACKEND and every other DISTLOCK_ variable is removed: distlock inside of
-  the command needs a --backend or --config of its own
+  DISTLOCK_BACKEND and every other DISTLOCK_ variable is removed: distlock
+  inside of the command needs a --backend or --config of its own
 
 Exit codes:
-  the command's own; 128 + the signal's number if one ended it; 126 and 127 as in a shell;
-  75 (or -E) busy; 76 the lock was lost and the command was killed
+  the command's own; 128 + the signal's number if one ended it; 126 and 127 as
+  in a shell; 75 (or -E) busy; 76 the lock was lost and the command was killed
 
 Examples:
   distlock run nightly -- ./backup.sh
   distlock run nightly --ttl 5s -n -- sh -c 'echo \"token $DISTLOCK_TOKEN\"'
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
-  distlock run report --every 1h -- ./report.sh     (cron on several hosts, each hour)";
+  distlock run report --every 1h -- ./report.sh     (cron on several hosts)";
 
 /// How long to wait in silence.
 const SILENCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,137 @@
+//! The SQLite files that are used where no store is named: the user's own one, and with `--system`
+//! the one that the users of this host share.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use distlock::{Target, config::Origin};
+
+use crate::{
+    exit::{Failure, Outcome, code},
+    output,
+};
+
+const FILE: &str = "distlock.db";
+const SHARED: &str = "/var/lib/distlock";
+/// Names another folder for `--system`.
+pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
+
+/// `$XDG_STATE_HOME/distlock/distlock.db`, with its folder created.
+///
+/// Two users have two of these, so their locks do not exclude each other: who uses one for the
+/// first time is told so.
+pub(crate) fn own() -> Outcome<Target> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            // The specification says to ignore a relative path there.
+            .filter(|path| path.is_absolute())
+    };
+    let state = set("XDG_STATE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local/state")))
+        .ok_or_else(|| {
+            Failure::new(
+                code::CONFIG,
+                "no backend is configured and HOME is not set to an absolute path: name one with \
+                 --backend or DISTLOCK_BACKEND, or use --system",
+            )
+        })?;
+    let folder = state.join("distlock");
+    fs::create_dir_all(&folder).map_err(|error| no_folder(&folder, &error))?;
+    let file = folder.join(FILE);
+    let is_new = !file.exists();
+    let target = Target::sqlite(file);
+    if is_new {
+        output::tell(format_args!(
+            "no store is named, so this is your own: {}\n\
+             distlock: other users, root's cron among them, have others and do not see its locks; \
+             --system or --backend names one that is shared",
+            target.masked_url()
+        ));
+    }
+    Ok(target)
+}
+
+/// The file that the users of this host share. Its folder is made by whoever sets the host up, and
+/// says by its group who may use it.
+pub(crate) fn shared() -> Outcome<Target> {
+    let folder = std::env::var_os(SHARED_VARIABLE).filter(|folder| !folder.is_empty());
+    let folder = folder.map_or_else(|| PathBuf::from(SHARED), PathBuf::from);
+    let file = folder.join(FILE);
+    make(&folder, &file).map_err(|error| not_set_up(&folder, &error))?;
+    Ok(Target::sqlite(file).from_origin(Origin::Setting("--system")))
+}
+
+/// Makes the file, unless it is there. Only a file that its group may write to gets beside it a log
+/// of SQLite that the group may write to, and the umask of its first user must not decide that.
+fn make(folder: &Path, file: &Path) -> io::Result<()> {
+    if file.try_exists()? {
+        return Ok(());
+    }
+    let new = tempfile::NamedTempFile::new_in(folder)?;
+    new.as_file()
+        .set_permissions(fs::Permissions::from_mode(0o660))?;
+    match new.persist_noclobber(file) {
+        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+        _ => Ok(()),
+    }
+}
+
+fn not_set_up(folder: &Path, error: &io::Error) -> Failure {
+    let path = folder.display().to_string();
+    let path = path.escape_debug();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Failure::new(
+            code::DENIED,
+            format!("--system: {path}: {error}: only its group may use it"),
+        ),
+        io::ErrorKind::NotFound => Failure::new(
+            code::CONFIG,
+            format!(
+                "--system: {path} is not there: `sudo install -d -m 2770 -g GROUP {path}` makes it \
+                 for the members of GROUP"
+            ),
+        ),
+        _ => Failure::new(code::CONFIG, format!("--system: {path}: {error}")),
+    }
+}
+
+/// With the code that a SQLite file of this name in `--backend` would end with.
+fn no_folder(folder: &Path, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::PermissionDenied => code::DENIED,
+        _ => code::CONFIG,
+    };
+    let folder = folder.display().to_string();
+    Failure::new(
+        code,
+        format!(
+            "cannot create {}, where the default store lives: {error}: name another store with \
+             --backend or DISTLOCK_BACKEND",
+            folder.escape_debug()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_store_that_cannot_be_made_is_the_users_affair() {
+        for (kind, code) in [
+            (io::ErrorKind::PermissionDenied, 77),
+            (io::ErrorKind::NotADirectory, 78),
+            (io::ErrorKind::ReadOnlyFilesystem, 78),
+        ] {
+            let failure = no_folder(Path::new("/x/distlock"), &kind.into());
+            assert_eq!(failure.code, code, "{kind}");
+            assert!(failure.to_string().contains("--backend"), "{failure}");
+            let failure = not_set_up(Path::new("/x/distlock"), &kind.into());
+            assert_eq!(failure.code, code, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Which store is used where none is named, and the one that the users of a host share.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _, chown},
+        process::CommandExt as _,
+    },
+    path::Path,
+    process::Command,
+};
+
+use crate::support::{Home, SOON, finish};
+use distlock_harness::{Process, Signal};
+
+/// A user and a group that no file of this host belongs to.
+const OTHER_USER: u32 = 54_321;
+const GROUP: u32 = 54_322;
+
+#[test]
+fn the_first_use_says_which_store_it_is_and_that_others_have_another() {
+    let home = Home::new();
+    let first = finish(&mut home.bare(["list"]), "");
+    let own = home.path(".local/state/distlock/distlock.db");
+    for part in [own.to_str().unwrap(), "root's cron", "--system"] {
+        assert!(first.stderr.contains(part), "{first:?}");
+    }
+    let again = finish(&mut home.bare(["list"]), "");
+    assert_eq!(
+        (again.code, &*again.stderr),
+        (0, "distlock: no lock is held\n")
+    );
+    // Whoever names a store knows which it is.
+    let named = home.run(["list"]);
+    assert!(!named.stderr.contains("--system"), "{named:?}");
+}
+
+#[test]
+fn the_shared_store_has_to_be_set_up() {
+    let home = Home::new();
+    let missing = home.path("shared");
+    let mut list = home.bare(["list", "--system"]);
+    let done = finish(list.env("DISTLOCK_SYSTEM_FOLDER", &missing), "");
+    let makes = format!("`sudo install -d -m 2770 -g GROUP {}`", missing.display());
+    done.failed_with(78, &makes);
+    let both = home.run(["list", "--system", "--backend", "memory:"]);
+    both.failed_with(64, "cannot be used with");
+}
+
+/// As another user, where that is possible: only root may become one.
+fn other_user(home: &Home, shared: &Path, args: &[&str]) -> Command {
+    let tool = home.path("distlock");
+    if !tool.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_distlock"), &tool).unwrap();
+    }
+    let mut command = Command::new(tool);
+    command.args(args).env_clear().env("HOME", "/nonexistent");
+    command
+        .env("DISTLOCK_SYSTEM_FOLDER", shared)
+        .current_dir("/");
+    if rustix::process::geteuid().is_root() {
+        command.uid(OTHER_USER).gid(GROUP);
+    }
+    command
+}
+
+#[test]
+fn users_of_one_host_exclude_each_other_in_the_shared_store() {
+    let home = Home::new();
+    fs::set_permissions(home.path("."), Permissions::from_mode(0o711)).unwrap();
+    let shared = home.path("shared");
+    fs::create_dir(&shared).unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(&shared, None, Some(GROUP)).unwrap();
+    }
+    fs::set_permissions(&shared, Permissions::from_mode(0o2770)).unwrap();
+    // The first one's umask must not keep the group out.
+    let script = r#"umask 077; exec "$0" run job --system -- sh -c 'echo ready; exec sleep 60'"#;
+    let mut first = Command::new("sh");
+    first.args(["-c", script, env!("CARGO_BIN_EXE_distlock")]);
+    first.env("HOME", home.path("."));
+    first.env("DISTLOCK_SYSTEM_FOLDER", &shared);
+    let mut first = Process::spawn(&mut first).unwrap();
+    first.wait_for_line(SOON, |line| line == "ready").unwrap();
+    for file in ["distlock.db", "distlock.db-wal", "distlock.db-shm"] {
+        let file = fs::metadata(shared.join(file)).unwrap();
+        assert_eq!(file.mode() & 0o777, 0o660);
+        assert_eq!(file.gid(), fs::metadata(&shared).unwrap().gid());
+    }
+    let mut second = other_user(
+        &home,
+        &shared,
+        &["run", "job", "--system", "-n", "--", "true"],
+    );
+    let busy = finish(&mut second, "");
+    busy.failed_with(75, "distlock inspect job --system");
+    first.signal(Signal::TERM).unwrap();
+    first.wait(SOON).unwrap();
+    let mut second = other_user(&home, &shared, &["run", "mine", "--system", "--", "true"]);
+    let done = finish(&mut second, "");
+    assert_eq!(done.code, 0, "{done:?}");
+}
