@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use distlock::{HolderInfo, LockInfo};
+use distlock::{HolderInfo, LockInfo, presentable};
 use serde::Serialize;
 
 use crate::{
@@ -36,11 +36,12 @@ pub(crate) fn bytes(text: &[u8]) -> Outcome<()> {
 
 /// Tells the user about progress. Never waits for the user to read it.
 pub(crate) fn tell(text: impl fmt::Display) {
-    stderr::say(&format!("distlock: {text}\n"));
+    stderr::say(&format!("distlock: {}\n", presentable(&text.to_string())));
 }
 
 /// Tells the user what failed.
 pub(crate) fn complain(text: impl fmt::Display) {
+    let text = presentable(&text.to_string());
     stderr::insist(&format!("distlock: error: {text}\n"));
 }
 

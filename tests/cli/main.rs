@@ -17,6 +17,7 @@ mod gateway;
 mod help;
 mod mysql;
 mod postgres;
+mod quoting;
 mod redis;
 mod run;
 mod support;

@@ -202,3 +202,38 @@ fn a_background_command_that_waits_for_the_keyboard_gets_it_by_fg() {
     screen.shows("end 0");
     screen.ends_with(0);
 }
+
+#[test]
+fn tables_and_help_fit_a_terminal_of_80_columns_and_help_is_in_colour() {
+    let home = Home::new();
+    let long = "a-name-that-is-rather-long:".repeat(4);
+    let holder = "somebody@a-host-with-a-long-name.example";
+    let ticket = home.run(["acquire", &long, "--ttl", "1h", "--holder", holder]);
+    assert_eq!(ticket.code, 0, "{ticket:?}");
+    let script = "stty cols 80; for it in list doctor 'gateway kick --help' --help; do \"$TOOL\" $it; done; \
+                  NO_COLOR=1 \"$TOOL\" --help; echo the end";
+    let mut screen = Screen::of(&home, script);
+    screen.shows("the end");
+    screen.ends_with(0);
+    let shown = screen.shown.lock().unwrap().clone();
+    let (coloured, plain) = shown.rsplit_once("One distributed lock").unwrap();
+    assert!(!plain.contains('\x1b'), "{plain:?}");
+    let heading = coloured.lines().find(|line| line.contains("Locks:"));
+    assert!(
+        heading.is_some_and(|line| line.starts_with("\x1b[")),
+        "{heading:?}"
+    );
+    for line in shown.lines() {
+        let mut visible = line.to_owned();
+        while let Some(start) = visible.find('\x1b') {
+            let end = visible[start..]
+                .find('m')
+                .map_or(visible.len(), |end| start + end + 1);
+            visible.replace_range(start..end, "");
+        }
+        assert!(
+            visible.trim_end().chars().count() <= 80,
+            "{visible:?} in {shown}"
+        );
+    }
+}

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use distlock::Verdict;
+use distlock::{Verdict, presentable};
 use serde_json::json;
 
 use crate::{
@@ -50,10 +50,11 @@ impl Doctor {
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_header(["VERDICT", "CHECK", "DETAIL"]);
             for finding in &health.findings {
-                table.add_row([word(finding.verdict), finding.check, &finding.detail]);
+                let detail = presentable(&finding.detail);
+                table.add_row([word(finding.verdict), finding.check, &detail]);
             }
-            output::line(format!("{} at {}", health.server, target.masked_url()))
-                .and_then(|()| output::line(table.trim_fmt()))
+            let server = format!("{} at {}", health.server, target.masked_url());
+            output::line(presentable(&server)).and_then(|()| output::line(table.trim_fmt()))
         };
         printed.or_else(Failure::unless_unread)?;
         Ok(if verdict == Verdict::Fail {

@@ -26,10 +26,10 @@ Examples:
   distlock inspect nightly --json | jq -r .holder
 
 JSON fields:
-  name, state (held or free), holder, meta, token, epoch, acquired_at (RFC 3339),
-  expires_in_ms, waiters; what the store cannot tell is null; from a store that
-  keeps those who wait in line also queue, the first of them: position (1 = the
-  next one), holder, meta";
+  name, state (held or free), holder, meta, token, epoch, acquired_at
+  (RFC 3339), expires_in_ms, waiters; what the store cannot tell is null; from a
+  store that keeps those who wait in line also queue, the first of them:
+  position (1 = the next one), holder, meta";
 
 impl Inspect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use distlock::Locker;
 
 use crate::{
@@ -45,13 +45,11 @@ impl List {
 /// Prints all of them, as JSON while they are read.
 async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header([
-        "NAME",
-        "HOLDER",
-        "TOKEN",
-        "SINCE",
-        "EXPIRES IN",
-    ]);
+    // A terminal gets a table of its width, a pipe a lock a line.
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(["NAME", "HOLDER", "TOKEN", "SINCE", "EXPIRES IN"]);
     let mut after = None;
     loop {
         let page = locker.list_page(prefix, after.as_ref(), PAGE).await?;

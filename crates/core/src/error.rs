@@ -2,7 +2,10 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
-use crate::name::LockName;
+use crate::{
+    name::LockName,
+    presentable::{excerpt, presentable},
+};
 
 /// The result of a lock or record operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -177,11 +180,13 @@ impl fmt::Display for Error {
         } else if let Some(name) = &inner.name {
             write!(f, "{name:?}: ")?;
         }
-        f.write_str(&inner.message)?;
-        if let Some(source) = &inner.source {
-            write!(f, ": {source}")?;
+        f.write_str(&presentable(&inner.message))?;
+        match &inner.source {
+            Some(source) if source.is::<Self>() => write!(f, ": {source}"),
+            // Drivers repeat what a server said.
+            Some(source) => write!(f, ": {}", excerpt(&source.to_string())),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

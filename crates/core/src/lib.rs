@@ -69,6 +69,7 @@ mod name;
 mod open_flag;
 mod outage;
 mod password;
+mod presentable;
 mod queue;
 mod records;
 mod refusal;
@@ -103,6 +104,7 @@ pub use multi::GuardSet;
 pub use name::{LockName, RecordKey, decode, encode};
 pub use open_flag::OpenFlag;
 pub use password::{PasswordRule, TLS_DISABLE, is_loopback};
+pub use presentable::{excerpt, presentable};
 pub use records::{
     Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value,
 };

@@ -95,22 +95,14 @@ impl fmt::Display for Report {
             if self.rounds == 1 { "round" } else { "rounds" },
             self.seconds_per_round
         )?;
-        let mut table = Table::new([
-            "arm",
-            "cycles/s",
-            "",
-            "p50",
-            "p90",
-            "p99",
-            "max",
-            "ops/cycle",
-            "statements/cycle",
-            "cycles/task",
-            "unfairness",
-            "errors",
-        ]);
-        for figures in &self.figures {
-            table.row(row(figures));
+        // An arm a column: an arm a line would not fit a terminal.
+        let heading = [""]
+            .into_iter()
+            .chain(self.figures.iter().map(|it| &*it.arm));
+        let mut table = Table::new(heading);
+        for (name, value) in ROWS {
+            let values = self.figures.iter().map(value);
+            table.row([name.to_owned()].into_iter().chain(values).collect());
         }
         write!(f, "{table}")?;
         if !self.ratios.is_empty() {
@@ -147,34 +139,41 @@ impl fmt::Display for Report {
     }
 }
 
-fn row(figures: &Figures) -> Vec<String> {
-    let whole = |value: f64| {
-        format!("{value:.0}")
-            .parse()
-            .map_or_else(|_| "-".into(), count)
-    };
-    let decimals = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.2}"));
-    let time = |value: Option<f64>| value.map_or_else(|| "-".into(), micros);
-    let median = |value: Option<Spread>| value.map(|spread| spread.median);
-    let (least, most) = figures.cycles_per_task;
-    vec![
-        figures.arm.clone(),
-        median(figures.cycles_per_second).map_or_else(|| "-".into(), whole),
-        figures
-            .cycles_per_second
-            .map_or_else(String::new, |spread| {
-                format!("({} to {})", whole(spread.low), whole(spread.high))
-            }),
-        time(median(figures.p50_us)),
-        time(median(figures.p90_us)),
-        time(median(figures.p99_us)),
-        time(figures.max_us),
-        decimals(figures.operations_per_cycle),
-        decimals(figures.statements_per_cycle),
-        format!("{} to {}", count(least), count(most)),
-        decimals(figures.unfairness.map(|spread| spread.high)),
-        count(figures.errors),
-    ]
+/// What is printed of each arm.
+type Row = (&'static str, fn(&Figures) -> String);
+const ROWS: [Row; 13] = [
+    ("cycles/s", |it| {
+        whole(it.cycles_per_second.map(|it| it.median))
+    }),
+    ("  lowest round", |it| {
+        whole(it.cycles_per_second.map(|it| it.low))
+    }),
+    ("  highest round", |it| {
+        whole(it.cycles_per_second.map(|it| it.high))
+    }),
+    ("cycles, least of a task", |it| count(it.cycles_per_task.0)),
+    ("cycles, most of a task", |it| count(it.cycles_per_task.1)),
+    ("p50", |it| time(it.p50_us.map(|it| it.median))),
+    ("p90", |it| time(it.p90_us.map(|it| it.median))),
+    ("p99", |it| time(it.p99_us.map(|it| it.median))),
+    ("max", |it| time(it.max_us)),
+    ("ops/cycle", |it| decimals(it.operations_per_cycle)),
+    ("statements/cycle", |it| decimals(it.statements_per_cycle)),
+    ("unfairness", |it| decimals(it.unfairness.map(|it| it.high))),
+    ("errors", |it| count(it.errors)),
+];
+
+fn whole(value: Option<f64>) -> String {
+    let rounded = value.and_then(|value| format!("{value:.0}").parse().ok());
+    rounded.map_or_else(|| "-".into(), count)
+}
+
+fn decimals(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
+}
+
+fn time(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), micros)
 }
 
 fn times(ratio: Option<Spread>) -> String {
@@ -207,9 +206,20 @@ mod tests {
         let expected = "\
 independent, 2 callers, 1 round of 2.00 s, median (lowest to highest)
 
-arm    cycles/s                          p50      p90      p99      max  ops/cycle  statements/cycle       cycles/task  unfairness  errors
-plain     1,000    (1,000 to 1,000)  1.50 ms  1.50 ms  1.50 ms  1.50 ms       2.00                 -    1,000 to 1,000        1.00       1
-ours     25,000  (25,000 to 25,000)  75.0 us  75.0 us  75.0 us  75.0 us       2.00                 -  20,000 to 30,000        1.50       0
+                           plain     ours
+cycles/s                   1,000   25,000
+  lowest round             1,000   25,000
+  highest round            1,000   25,000
+cycles, least of a task    1,000   20,000
+cycles, most of a task     1,000   30,000
+p50                      1.50 ms  75.0 us
+p90                      1.50 ms  75.0 us
+p99                      1.50 ms  75.0 us
+max                      1.50 ms  75.0 us
+ops/cycle                   2.00     2.00
+statements/cycle               -        -
+unfairness                  1.00     1.50
+errors                         1        0
 
 ours over plain: cycles/s x 25.00 (25.00 to 25.00), p50 x 0.05 (0.05 to 0.05)
 plain: 1 failed, the first: database is locked

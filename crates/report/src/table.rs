@@ -8,9 +8,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
+    pub(crate) fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
+        let heading = heading.into_iter().map(str::to_owned);
         Self {
-            rows: vec![heading.map(str::to_owned).to_vec()],
+            rows: vec![heading.collect()],
         }
     }
 
