@@ -428,6 +428,29 @@ async fn what_a_promoted_server_forgot_is_told_from_what_was_removed_later() {
     assert_eq!(reason, LossReason::Removed);
 }
 
+/// What is held is kept and given back, by its guard and by its ticket: that frees memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_renews_and_frees() {
+    let server = RedisServer::start().unwrap();
+    let locker = locker(&server.url()).await;
+    let guard = hold(&locker, "guarded", LONG).await;
+    let [first, second] = ["first", "second"].map(|name| hold(&locker, name, LONG));
+    let first = first.await.into_ticket().await.unwrap();
+    let second = second.await;
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    assert_eq!(server.command(&full).unwrap(), "OK");
+    let refused = locker.lock("new").wait(Duration::ZERO).acquire().await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::LimitExceeded);
+    guard.extend(LONG).await.unwrap();
+    locker.renew_ticket(&first, LONG).await.unwrap();
+    locker.release_ticket(&first).await.unwrap();
+    let second = second.into_ticket().await.unwrap();
+    let resumed = locker.resume(&second).await.unwrap();
+    assert!(resumed.release().await.is_clean());
+    assert!(guard.release().await.is_clean());
+    assert_eq!(locks(&server), Vec::<String>::new());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_server_refuses_did_not_happen_and_says_why() {
     let server = RedisServer::with(&["appendonly no", "enable-protected-configs yes"]).unwrap();
