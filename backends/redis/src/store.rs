@@ -26,7 +26,7 @@ use crate::{
     names::{Names, SLOTS},
     op::{self, Answer, Kind, Op, What},
     request::{self, Replies},
-    topology::{NoOlder, Router},
+    topology::{NoOlder, Opening, Router},
     verbatim::Verbatim,
     waiters::Waiters,
 };
@@ -81,7 +81,7 @@ struct News {
 struct Writer(Arc<Ways>);
 
 impl Store {
-    /// A handle with `parts` that are closed one by one, connected to every primary.
+    /// A handle with `parts` that are closed one by one, connected to every primary that can be reached.
     pub(crate) async fn open(
         config: RedisConfig,
         clock: Arc<dyn Clock>,
@@ -94,7 +94,7 @@ impl Store {
             histories: Arc::new(Histories::new()),
             verbatim: Arc::default(),
         };
-        Self::connect(dialer, waiters, memory, parts).await
+        Self::connect(dialer, waiters, memory, parts, Opening::First).await
     }
 
     /// Another handle on the same store, with connections of its own that live on the calling runtime.
@@ -106,7 +106,7 @@ impl Store {
             histories: Arc::clone(&self.ways.histories),
             verbatim: Arc::clone(&self.ways.verbatim),
         };
-        Self::connect(dialer, waiters, memory, 1).await
+        Self::connect(dialer, waiters, memory, 1, Opening::Again).await
     }
 
     async fn connect(
@@ -114,12 +114,14 @@ impl Store {
         waiters: Arc<Waiters>,
         memory: Memory,
         parts: usize,
+        opening: Opening,
     ) -> Result<Arc<Self>> {
         let names = Names::new(&dialer.config().prefix);
         let router = Router::new(dialer);
-        let links = router.open().await?;
+        let primaries = router.open(opening).await?;
         let appends = |link: &Arc<Link>| link.server.appends == Some(true);
-        let survives_restart = links.iter().all(appends);
+        // Of one that cannot be reached nobody knows.
+        let survives_restart = primaries.missing.is_empty() && primaries.links.iter().all(appends);
         let lines = if router.is_cluster() { LINES } else { 1 };
         let ways = Arc::new(Ways {
             router,

@@ -9,6 +9,7 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 
 use crate::{
     cluster::{Cluster, Map},
@@ -42,6 +43,23 @@ enum Shape {
     Cluster(Arc<Cluster>),
 }
 
+/// What came of connecting to every primary.
+#[derive(Debug)]
+pub(crate) struct Primaries {
+    pub(crate) links: Vec<Arc<Link>>,
+    /// Primaries of a cluster that cannot be reached, and why.
+    pub(crate) missing: Vec<(Endpoint, Error)>,
+}
+
+/// Which handle of a store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The first: it waits for a slow primary, because the cluster's epoch is made of those of all primaries.
+    First,
+    /// A further one. It waits for nobody, because leases depend on it that are to be renewed.
+    Again,
+}
+
 /// How old a majority's word may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NoOlder {
@@ -49,6 +67,26 @@ pub(crate) enum NoOlder {
     Than(Moment),
     /// It is no older than a part of this lease; than a second, where there is no lease.
     ThanPartOf(Option<Duration>),
+}
+
+impl Primaries {
+    const fn of(links: Vec<Arc<Link>>) -> Self {
+        Self {
+            links,
+            missing: Vec::new(),
+        }
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// Why one of them cannot be reached.
+    fn all(self) -> Result<Vec<Arc<Link>>> {
+        match self.missing.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(self.links),
+        }
+    }
 }
 
 impl Router {
@@ -186,7 +224,20 @@ impl Router {
     /// # Errors
     /// As [`Router::link`], when one of them cannot be reached.
     pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
-        self.patiently(|| self.try_links()).await
+        self.patiently(|| async { self.try_primaries(PATIENCE / 2).await?.all() })
+            .await
+    }
+
+    /// Connections to the primaries that can be reached, and why the others cannot.
+    ///
+    /// # Errors
+    /// As [`Router::link`], when none of them can be reached.
+    pub(crate) async fn primaries(&self) -> Result<Primaries> {
+        match self.links().await {
+            Ok(links) => Ok(Primaries::of(links)),
+            Err(_) if self.is_cluster() => self.try_primaries(Duration::ZERO).await,
+            Err(error) => Err(error),
+        }
     }
 
     /// How many slots of a cluster nobody serves, asked for anew; `None` where there is one primary.
@@ -202,19 +253,26 @@ impl Router {
 
     /// Connects everywhere for the first time. It is tried once: whoever opens a store learns at once what is wrong.
     ///
+    /// A cluster opens while one of its primaries serves: what cannot be reached now may come back, and locks of the others
+    /// need not wait for it.
+    ///
     /// # Errors
-    /// Whatever keeps a server from serving.
-    pub(crate) async fn open(&self) -> Result<Vec<Arc<Link>>> {
+    /// Whatever keeps a server from serving for good, and when none can be reached.
+    pub(crate) async fn open(&self, opening: Opening) -> Result<Primaries> {
         // Each step has a limit of its own, which says more of what is wrong; together they may take longer.
         let limit = self.dialer.config().connect_timeout;
-        let links = tokio::select! {
+        let patience = match opening {
+            Opening::First => PATIENCE,
+            Opening::Again => Duration::ZERO,
+        };
+        let primaries = tokio::select! {
             biased;
-            links = self.try_links() => links?,
+            primaries = self.try_primaries(patience) => primaries?,
             () = self.dialer.clock().sleep(limit) => {
                 return Err(self.silent(limit, " (option `connect_timeout`)"));
             }
         };
-        for link in &links {
+        for link in &primaries.links {
             match (link.server.clustered, self.is_cluster()) {
                 (Some(true), false) => {
                     return Err(invalid(format!(
@@ -231,7 +289,7 @@ impl Router {
                 _ => {}
             }
         }
-        Ok(links)
+        Ok(primaries)
     }
 
     /// The store's history, as a client of this link sees it.
@@ -258,19 +316,58 @@ impl Router {
         }
     }
 
-    async fn try_links(&self) -> Result<Vec<Arc<Link>>> {
-        match &self.shape {
-            Shape::Cluster(cluster) => {
-                let map = cluster.map(&self.dialer).await?;
-                let links = map.primaries.iter().map(|node| node.connect(&self.dialer));
-                futures_util::future::try_join_all(links)
-                    .await
-                    .inspect_err(|_| cluster.doubt())
+    /// Connects to every primary. In a cluster those that are silent for `patience` keep nobody waiting, once another one
+    /// answers.
+    async fn try_primaries(&self, patience: Duration) -> Result<Primaries> {
+        let Shape::Cluster(cluster) = &self.shape else {
+            // Any bucket will do: there is one primary.
+            let link = self.try_link(Bucket::of("")).await?;
+            return Ok(Primaries::of(vec![link]));
+        };
+        let clock = &**self.dialer.clock();
+        let map = cluster.map(&self.dialer).await?;
+        let connect = |node: &Arc<Node>| {
+            let node = Arc::clone(node);
+            async move { (node.connect(&self.dialer).await, node) }
+        };
+        let mut connecting: FuturesUnordered<_> = map.primaries.iter().map(connect).collect();
+        let mut silent = map.primaries.clone();
+        let mut found = Primaries::of(Vec::new());
+        let until = clock.now() + patience;
+        loop {
+            let answered = tokio::select! {
+                biased;
+                answered = connecting.next() => answered,
+                () = clock.sleep(until.since(clock.now())), if !found.links.is_empty() => None,
+            };
+            let Some((answer, node)) = answered else {
+                break;
+            };
+            silent.retain(|other| !Arc::ptr_eq(other, &node));
+            match answer {
+                Ok(link) => found.links.push(link),
+                Err(error) if error.is_retryable() => {
+                    found.missing.push((node.endpoint.clone(), error));
+                }
+                // Credentials, TLS, options: it does not pass, and it is the same everywhere.
+                Err(error) => {
+                    cluster.doubt();
+                    return Err(error);
+                }
             }
-            Shape::Single(_) | Shape::Sentinel(_) => {
-                // Any bucket will do: there is one primary.
-                self.try_link(Bucket::of("")).await.map(|link| vec![link])
-            }
+        }
+        found.missing.extend(silent.into_iter().map(|node| {
+            let message = format!("{} did not answer in time", node.endpoint);
+            let error = Error::new(ErrorKind::Unavailable, message).on(BACKEND);
+            (node.endpoint.clone(), error)
+        }));
+        if !found.missing.is_empty() {
+            // Another one may serve in its place by now.
+            cluster.doubt();
+        }
+        match found.missing.first() {
+            Some((_, error)) if found.links.is_empty() => Err(error.clone()),
+            _ => Ok(found),
         }
     }
 

@@ -408,6 +408,99 @@ async fn slots_without_a_server_are_found_and_no_list_leaves_them_out() {
     lock.close().await;
 }
 
+/// A third of the locks has no server. The others are served as before, also to who comes now, and no epoch changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_one_of_its_primaries_opens_and_serves_what_the_others_have() {
+    let mut servers = RedisCluster::start(3, 0).unwrap();
+    for node in &servers.nodes {
+        let serve = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+        assert_eq!(node.command(&serve).unwrap(), "OK");
+    }
+    let before = locker(&servers.url()).await;
+    let mut names = (0..).map(|n| format!("lock-{n}"));
+    let (mut dead, mut alive) = (Vec::new(), Vec::new());
+    while dead.is_empty() || alive.len() < 2 {
+        let name = names.next().unwrap();
+        let guard = hold(&before, &name).await;
+        match home(&servers, &name) {
+            0 => dead.push(name),
+            _ => alive.push(name),
+        }
+        assert!(guard.release().await.is_clean());
+    }
+    let (dead, held, spare) = (&dead[0], &alive[0], &alive[1]);
+    let guard = hold(&before, held).await;
+    let epoch = guard.epoch();
+    let at = servers.nodes[0].address().to_string();
+    servers.nodes[0].kill();
+    // Whether the others have noticed or not.
+    let noticed = |node: &RedisServer| {
+        let nodes = node.command(&["CLUSTER", "NODES"]).unwrap();
+        nodes.lines().any(|line| line.contains("master,fail "))
+    };
+    for waits in [false, true] {
+        if waits {
+            eventually_async("noticed", SOON, || async {
+                servers.nodes[1..].iter().all(noticed).then_some(())
+            })
+            .await
+            .unwrap();
+        }
+        let after = locker(&servers.url()).await;
+        let found = after.inspect(held).await.unwrap();
+        assert_eq!(found.last_token, Some(guard.token()));
+        let refused = after.lock(dead).wait(Duration::ZERO).acquire().await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains(&at), "{refused}");
+        // A part of the locks does not pass for all of them.
+        let refused = after.list("").await.unwrap_err();
+        assert!(refused.to_string().contains(&at), "{refused}");
+        let health = after.health().await.unwrap();
+        let mut findings = health.findings.iter();
+        let slots = findings.find(|found| found.check == "slots").unwrap();
+        assert_eq!(slots.verdict, Verdict::Fail, "{health:?}");
+        assert!(slots.detail.contains(&at), "{health:?}");
+        for locker in [&before, &after] {
+            let taken = hold(locker, spare).await;
+            assert_eq!(
+                locker.inspect(spare).await.unwrap().last_token,
+                Some(taken.token())
+            );
+            taken.extend(TTL).await.unwrap();
+            assert!(taken.release().await.is_clean());
+        }
+        let taken = hold(&before, spare).await;
+        guard.extend(TTL).await.unwrap();
+        for guard in [&taken, &guard] {
+            assert_eq!(guard.epoch(), epoch, "a primary is gone, and no history");
+        }
+        assert!(taken.release().await.is_clean());
+    }
+    // It comes back: what was held goes on, and whoever asks it tells the same history again.
+    servers.nodes[0].restart().unwrap();
+    let after = locker(&servers.url()).await;
+    let taken = eventually_async("it serves again", SOON, || async {
+        let taken = after.lock(dead).ttl(TTL).wait(Duration::ZERO).acquire();
+        taken.await.ok()
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        before.inspect(dead).await.unwrap().last_token,
+        Some(taken.token())
+    );
+    eventually_async("one history", SOON, || async {
+        guard.extend(TTL).await.unwrap();
+        taken.extend(TTL).await.unwrap();
+        (guard.epoch() == taken.epoch()).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_ne!(guard.epoch(), epoch);
+    assert!(guard.is_valid());
+}
+
 /// Everything stands and nothing answers. What travels together does not wait for as many tries to connect as there are locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_cluster_is_waited_for_once_and_not_for_each_lock() {
