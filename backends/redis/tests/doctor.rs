@@ -50,7 +50,7 @@ async fn a_cache_with_a_replica() {
     .unwrap();
     let before = health(&server).await;
     found(&before, "eviction", Verdict::Warn, "noeviction");
-    found(&before, "persistence", Verdict::Warn, "appendonly yes");
+    found(&before, "persistence", Verdict::Fail, "appendonly yes");
     found(&before, "replicas", Verdict::Fail, "min-replicas-to-write");
     found(&before, "replicas", Verdict::Fail, "It costs");
     server

@@ -13,7 +13,7 @@ use crate::{
     connection::Link,
     names::SLOTS,
     server::Info,
-    topology::Router,
+    topology::{Primaries, Router},
 };
 
 /// The settings that are looked at.
@@ -30,14 +30,14 @@ const SETTINGS: [&str; 10] = [
     "tracking-table-max-keys",
 ];
 
-/// Asks every primary.
+/// Asks every primary that can be reached.
 ///
 /// # Errors
-/// When one of them cannot be asked at all.
+/// When none of them can be asked, or one stops to answer meanwhile.
 pub(crate) async fn examine(router: &Router) -> Result<Health> {
     let unserved = router.unserved().await?;
-    let links = router.links().await?;
-    let several = links.len() > 1;
+    let Primaries { links, missing } = router.primaries().await?;
+    let several = links.len() + missing.len() > 1;
     let addresses: Vec<_> = links.iter().map(|link| Arc::clone(&link.address)).collect();
     let mut health: Option<Health> = None;
     for link in links {
@@ -64,8 +64,20 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
         health.found(check, verdict, detail);
     }
     password(router.dialer.config(), &addresses, &mut health);
+    for (endpoint, error) in &missing {
+        health.found(
+            "slots",
+            Verdict::Fail,
+            format!(
+                "{endpoint} cannot be reached: locks in its slots can be neither taken nor freed; start it, or have a \
+                 replica take its place ({})",
+                error.message()
+            ),
+        );
+    }
     match unserved {
         None => {}
+        Some(0) if !missing.is_empty() => {}
         Some(0) => health.found("slots", Verdict::Pass, "each has a server"),
         Some(unserved) => health.found(
             "slots",
@@ -197,6 +209,7 @@ impl Patient {
             }
         }
         findings.push(self.disk());
+        findings.push(settings::memory(&self.info));
         findings
     }
 
@@ -345,8 +358,8 @@ mod tests {
 
     #[test]
     fn a_safe_server_passes() {
-        let info =
-            "redis_version:7.0.15\nrole:master\nconnected_slaves:1\nrdb_last_bgsave_status:ok\n";
+        let info = "redis_version:7.0.15\nrole:master\nconnected_slaves:1\nrdb_last_bgsave_status:ok\n\
+             used_memory:10\nmaxmemory:100\nmaxmemory_policy:noeviction\n";
         let settings = [
             ("maxmemory", "100"),
             ("maxmemory-policy", "noeviction"),
@@ -359,7 +372,7 @@ mod tests {
             ("tracking-table-max-keys", "1000000"),
         ];
         let findings = patient(info, Some(&settings));
-        assert_eq!(findings.len(), 9);
+        assert_eq!(findings.len(), 10);
         assert!(
             findings
                 .iter()
@@ -370,8 +383,8 @@ mod tests {
 
     #[test]
     fn each_weakness_is_named() {
-        let info =
-            "redis_version:6.0.1\nrole:slave\nconnected_slaves:2\naof_last_write_status:err\n";
+        let info = "redis_version:6.0.1\nrole:slave\nconnected_slaves:2\naof_last_write_status:err\n\
+             used_memory:95\nmaxmemory:100\nmaxmemory_policy:volatile-ttl\nevicted_keys:0\n";
         let settings = [
             ("maxmemory", "100"),
             ("maxmemory-policy", "volatile-ttl"),
@@ -393,8 +406,38 @@ mod tests {
                 ("buffers", Verdict::Warn),
                 ("pushes", Verdict::Warn),
                 ("disk", Verdict::Fail),
+                ("memory", Verdict::Warn),
             ]
         );
+    }
+
+    #[test]
+    fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
+        for (used, most, policy, evicted, expected) in [
+            (1 << 40, 0, "noeviction", 0, Verdict::Pass),
+            (90, 100, "noeviction", 0, Verdict::Pass),
+            (95, 100, "noeviction", 0, Verdict::Warn),
+            // With nothing to evict, it has to refuse as well.
+            (101, 100, "noeviction", 0, Verdict::Fail),
+            (101, 100, "volatile-lru", 0, Verdict::Fail),
+            (95, 100, "allkeys-lru", 0, Verdict::Warn),
+            (95, 100, "allkeys-lru", 1, Verdict::Fail),
+            // That it did so once is no reason to fail it for ever.
+            (50, 100, "allkeys-lru", 1, Verdict::Pass),
+        ] {
+            let info = |beside: u64| {
+                let info = format!(
+                    "used_memory:{}\nmaxmemory:{most}\nmaxmemory_policy:{policy}\n\
+                     evicted_keys:{evicted}\nmem_not_counted_for_evict:{beside}\n",
+                    used + beside
+                );
+                Info::read(Some(Value::BulkString(info.into_bytes())))
+            };
+            for beside in [0, 7] {
+                let (_, verdict, detail) = settings::memory(&info(beside));
+                assert_eq!(verdict, expected, "{detail}");
+            }
+        }
     }
 
     #[test]
@@ -402,7 +445,7 @@ mod tests {
         // Some servers that are run for others let everybody read the settings, and leave out what they keep to themselves.
         for settings in [None, Some(&[][..])] {
             let findings = patient("", settings);
-            assert_eq!(findings.len(), 9);
+            assert_eq!(findings.len(), 10);
             assert!(
                 findings
                     .iter()
@@ -449,6 +492,18 @@ mod tests {
             ),
             (0, &[("save", "3600 1")], "persistence", Verdict::Unknown),
             (0, &[("appendonly", "no")], "persistence", Verdict::Warn),
+            (
+                0,
+                &[("appendonly", "no"), ("save", "3600 1")],
+                "persistence",
+                Verdict::Warn,
+            ),
+            (
+                0,
+                &[("appendonly", "no"), ("save", "")],
+                "persistence",
+                Verdict::Fail,
+            ),
             (0, &[("appendonly", "yes")], "persistence", Verdict::Pass),
             (
                 0,

@@ -64,6 +64,39 @@ pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
     }
 }
 
+/// Whether the server has memory left, by its own account.
+pub(super) fn memory(info: &Info) -> Finding {
+    let check = "memory";
+    let number = |field| info.get(field).and_then(|value| value.parse::<u64>().ok());
+    let (Some(used), Some(most)) = (number("used_memory"), number("maxmemory")) else {
+        return (check, Verdict::Unknown, "this user may not run INFO".into());
+    };
+    if most == 0 {
+        let detail = "it has no limit of its own (maxmemory 0)";
+        return (check, Verdict::Pass, detail.into());
+    }
+    // Buffers of replicas and of the append-only file are not held against the limit.
+    let used = used.saturating_sub(number("mem_not_counted_for_evict").unwrap_or(0));
+    let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
+    let evicts = policy != "noeviction" && number("evicted_keys").is_some_and(|keys| keys > 0);
+    let state = format!("{used} of {most} bytes (maxmemory) are used");
+    // Before each command the server evicts until it is below the limit, so one that evicts is never seen above it.
+    let is_nearly_full = used > most / 10 * 9;
+    if used > most {
+        let more =
+            "nothing is locked, though locks are renewed and freed; free memory or raise maxmemory";
+        (check, Verdict::Fail, format!("{state}: {more}"))
+    } else if is_nearly_full && evicts {
+        let more = "keys are evicted, held locks among them; set maxmemory-policy noeviction and raise maxmemory";
+        (check, Verdict::Fail, format!("{state}, {policy}: {more}"))
+    } else if is_nearly_full {
+        let more = "a full server locks nothing; free memory or raise maxmemory";
+        (check, Verdict::Warn, format!("{state}: {more}"))
+    } else {
+        (check, Verdict::Pass, state)
+    }
+}
+
 pub(super) fn persistence(
     appends: Option<&str>,
     sync: Option<&str>,
@@ -86,16 +119,21 @@ pub(super) fn persistence(
             ),
         ),
         (Some(_), _) => {
-            let snapshots = match save {
-                Some("") => "no snapshots either",
-                Some(_) => "snapshots only",
-                None => "snapshots at most",
+            let (verdict, what, forgets) = match save {
+                // Also the restart of an upgrade, so that the next holder is let in beside the one of before.
+                Some("") => (
+                    Verdict::Fail,
+                    "no snapshots either",
+                    "every restart forgets",
+                ),
+                Some(_) => (Verdict::Warn, "snapshots only", "a crash forgets"),
+                None => (Verdict::Warn, "snapshots at most", "a crash forgets"),
             };
             (
                 check,
-                Verdict::Warn,
+                verdict,
                 format!(
-                    "no append-only file, {snapshots}: a restart forgets who holds what; set appendonly yes"
+                    "no append-only file, {what}: {forgets} who holds what, and two may hold one lock then; set appendonly yes"
                 ),
             )
         }
