@@ -251,7 +251,7 @@ fn wrong_urls_of_servers_that_speak_tls() {
 #[test]
 fn the_doctor_tells_a_warning_from_a_failure() {
     let home = Home::new();
-    let server = RedisServer::with(&["appendonly no"]).unwrap();
+    let server = RedisServer::with(&["appendonly no", "save 3600 1"]).unwrap();
     let at = server.address().to_string();
     let user = "ACL SETUSER poor on >canary ~distlock:* -@all +@read +@write +@scripting +@connection +info +time";
     let words: Vec<_> = user.split(' ').collect();
@@ -292,6 +292,99 @@ fn the_doctor_tells_a_warning_from_a_failure() {
         let line = lines.find(|line| line.contains(check)).unwrap();
         assert!(line.contains(shown), "{text:?}");
     }
+}
+
+/// A restart of it forgets every lock, and no release is needed for that.
+#[test]
+fn the_doctor_fails_a_server_that_keeps_nothing_on_disk() {
+    let (home, server) = (
+        Home::new(),
+        RedisServer::with(&["appendonly no", "save \"\""]).unwrap(),
+    );
+    let done = run(&home, &server.url(), &["doctor", "--json"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let said = finding(&done, "persistence", "fail");
+    assert!(said.contains("set appendonly yes"), "{said}");
+}
+
+/// What the doctor says of a check, with its verdict.
+#[track_caller]
+fn finding(done: &Finished, check: &str, verdict: &str) -> String {
+    let json = done.json();
+    let mut findings = json["findings"].as_array().unwrap().iter();
+    let found = findings.find(|found| found["check"] == check).unwrap();
+    assert_eq!(found["verdict"], verdict, "{json}");
+    found["detail"].as_str().unwrap().to_owned()
+}
+
+/// Nothing new is locked, and whoever holds something can give it back.
+#[test]
+fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
+    let (home, server) = (Home::new(), RedisServer::start().unwrap());
+    let url = server.url();
+    let taken = run(&home, &url, &["acquire", "job", "--ttl", "1m"]);
+    assert_eq!(taken.code, 0, "{taken:?}");
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    assert_eq!(server.command(&full).unwrap(), "OK");
+    let refused = run(
+        &home,
+        &url,
+        &["acquire", "other", "--ttl", "1m", "--wait", "0"],
+    );
+    refused.failed_with(69, "is out of memory");
+    let done = run(&home, &url, &["doctor", "--json"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let said = finding(&done, "memory", "fail");
+    assert!(said.contains("raise maxmemory"), "{said}");
+    let ticket = taken.stdout.trim();
+    for step in [&["renew", "--ttl", "1m"][..], &["release"]] {
+        let done = finish(home.bare(step).env("DISTLOCK_BACKEND", &url), ticket);
+        assert_eq!(done.code, 0, "{step:?}: {done:?}");
+    }
+    assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "");
+}
+
+/// Names in the slots of the others are served; the doctor and `list` name the one that is gone.
+#[test]
+fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
+    let (home, mut servers) = (Home::new(), RedisCluster::start(3, 0).unwrap());
+    for node in &servers.nodes {
+        let serve = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+        assert_eq!(node.command(&serve).unwrap(), "OK");
+    }
+    let url = servers.url();
+    let mut names = (0..).map(|n| format!("job-{n}"));
+    let (mut dead, mut alive) = (None, None);
+    while dead.is_none() || alive.is_none() {
+        let name = names.next().unwrap();
+        let taken = run(&home, &url, &["acquire", &name, "--ttl", "10m"]);
+        assert_eq!(taken.code, 0, "{taken:?}");
+        let key = servers.nodes[1].command(&["KEYS", &format!("*:l:{name}")]);
+        let found = if key.unwrap().is_empty() {
+            &mut alive
+        } else {
+            &mut dead
+        };
+        *found = Some((name, taken));
+    }
+    let gone = servers.nodes[1].address().to_string();
+    servers.nodes[1].kill();
+    let ((dead, _), (alive, taken)) = (dead.unwrap(), alive.unwrap());
+    let ticket = taken.stdout.trim();
+    let released = finish(home.bare(["release"]).env("DISTLOCK_BACKEND", &url), ticket);
+    assert_eq!(released.code, 0, "{released:?}");
+    let ran = run(&home, &url, &["run", &alive, "-n", "--", "echo", "ran"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
+    let refused = run(&home, &url, &["run", &dead, "-n", "--", "echo", "ran"]);
+    refused.failed_with(69, &gone);
+    run(&home, &url, &["list"]).failed_with(69, &gone);
+    let done = run(&home, &url, &["doctor", "--json"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let said = finding(&done, "slots", "fail");
+    assert!(
+        said.contains(&format!("{gone} cannot be reached")),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
