@@ -43,7 +43,11 @@ fn sqlite(error: &sqlx::Error, access: Access) -> Meaning {
             Meaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
         }
         sqlx::Error::Io(_) => Meaning::of(ErrorKind::Unavailable, "the file cannot be opened"),
-        _ => Meaning::of(ErrorKind::Internal, "the driver failed"),
+        _ => Meaning::of(
+            unknown_if_write,
+            "the driver failed in a way that is not known here",
+        )
+        .reconnect(),
     }
 }
 
@@ -57,6 +61,14 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
         }
         // SQLITE_READONLY_RECOVERY, _CANTLOCK: the write-ahead log cannot be opened by us.
         264 | 520 => return Meaning::of(Unavailable, "the write-ahead log cannot be used"),
+        // SQLITE_CONSTRAINT_TRIGGER
+        1811 => {
+            return Meaning::of(
+                InvalidConfig,
+                "a trigger of the tables refuses it: they must have none",
+            )
+            .one_row();
+        }
         // SQLITE_IOERR_NOMEM
         3082 => return Meaning::server_limit("out of memory").reconnect(),
         _ => {}
@@ -85,7 +97,13 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
         18 => Meaning::of(LimitExceeded, "a value is too large").one_row(),
         19 | 20 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
         26 => Meaning::of(InvalidConfig, "the file is not a SQLite database").reconnect(),
-        _ => Meaning::of(Internal, "the database failed").reconnect(),
+        // SQLITE_MISUSE, SQLITE_RANGE: only whoever calls SQLite wrongly is told so.
+        21 | 25 => Meaning::of(Internal, "the database was asked wrongly").reconnect(),
+        _ => Meaning::of(
+            unknown_if_write,
+            "the database failed in a way that is not known here",
+        )
+        .reconnect(),
     }
 }
 
@@ -106,7 +124,7 @@ mod tests {
         };
         &[
             ("ERROR", 1, Config, Config, false, false),
-            ("INTERNAL", 2, Internal, Internal, false, true),
+            ("INTERNAL", 2, Down, Unknown, false, true),
             ("PERM", 3, Denied, Denied, false, false),
             ("BUSY", 5, Down, Down, false, false),
             ("BUSY_RECOVERY", 261, Down, Down, false, false),
@@ -135,7 +153,10 @@ mod tests {
             ("CONSTRAINT", 19, Corrupt, Corrupt, true, false),
             ("CONSTRAINT_CHECK", 275, Corrupt, Corrupt, true, false),
             ("CONSTRAINT_DATATYPE", 3091, Corrupt, Corrupt, true, false),
+            ("CONSTRAINT_TRIGGER", 1811, Config, Config, true, false),
             ("MISMATCH", 20, Corrupt, Corrupt, true, false),
+            ("MISUSE", 21, Internal, Internal, false, true),
+            ("NOLFS", 22, Down, Unknown, false, true),
             ("AUTH", 23, Denied, Denied, false, false),
             ("NOTADB", 26, Config, Config, false, true),
         ]
@@ -164,6 +185,18 @@ mod tests {
         assert_eq!(meaning(Access::Write).kind, ErrorKind::OutcomeUnknown);
         assert_eq!(meaning(Access::Read).kind, ErrorKind::Unavailable);
         assert!(meaning(Access::Read).reconnect);
+    }
+
+    #[test]
+    fn what_the_driver_says_otherwise_is_no_bug_of_ours() {
+        for (access, kind) in [
+            (Access::Write, ErrorKind::OutcomeUnknown),
+            (Access::Read, ErrorKind::Unavailable),
+        ] {
+            let failed = Failed::sqlite(sqlx::Error::RowNotFound, access);
+            assert_eq!(failed.meaning.kind, kind);
+            assert!(failed.meaning.reconnect);
+        }
     }
 
     #[test]

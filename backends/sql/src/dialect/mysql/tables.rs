@@ -19,7 +19,8 @@ use crate::{
 /// How long opening waits for other processes that make the tables at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(3);
 
-const UNFINISHED: &str = "has tables of distlock that were not finished";
+/// Whoever makes the tables writes that last, unless it is stopped before.
+const UNFINISHED: &str = migrate::EMPTIED;
 
 const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the same names. For the latter, \
      choose another database or a `table_prefix`; to make what is missing";

@@ -10,8 +10,8 @@ use std::{
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use futures_util::FutureExt as _;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _,
-    postgres::{PgConnectOptions, PgRow, PgSslMode},
+    AssertSqlSafe, ConnectOptions as _, PgConnection,
+    postgres::{PgConnectOptions, PgSslMode},
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -293,18 +293,4 @@ async fn epoch(connection: &mut PgConnection, shared: &Shared, tables: &str) -> 
             Err(shared.told(failed))
         }
     }
-}
-
-pub(super) async fn one(
-    connection: &mut PgConnection,
-    shared: &Shared,
-    sql: impl sqlx::SqlSafeStr,
-) -> Result<PgRow> {
-    shared.tally.count("open");
-    let row = sqlx::query(sql)
-        .fetch_one(connection)
-        .await
-        .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
-    debug_assert!(!row.is_empty());
-    Ok(row)
 }

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{
     Shared,
-    link::{bounded, connect, one},
+    link::{bounded, connect},
     rows::column,
     shape,
 };
@@ -48,7 +48,9 @@ pub(super) async fn ready(
             upgrade(connection, shared).await?;
         }
     }
-    let (version, tables) = meta(connection, shared).await?;
+    let Some((version, tables)) = meta(connection, shared).await? else {
+        return Err(shared.not_migrated(&format!("the database {}", migrate::EMPTIED)));
+    };
     if version < REQUIRED {
         return Err(shared.not_migrated(&format!(
             "the tables are of version {version}, and this program needs version {REQUIRED}"
@@ -89,7 +91,12 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
         let version = match found(&mut connection, shared).await? {
             Found::Nothing => 0,
             Found::Partly => return Err(shared.not_migrated(ONLY_SOME)),
-            Found::Whole => meta(&mut connection, shared).await?.0,
+            Found::Whole => match meta(&mut connection, shared).await? {
+                Some((version, _)) => version,
+                None => {
+                    return Err(shared.not_migrated(&format!("the database {}", migrate::EMPTIED)));
+                }
+            },
         };
         not_later(version)?;
         if version >= REQUIRED {
@@ -155,10 +162,15 @@ async fn differences(
     compared.map_err(|error| Failed::postgres(error, Access::Read).into_error())
 }
 
-/// The version of the tables, and the name of their history.
-async fn meta(connection: &mut PgConnection, shared: &Shared) -> Result<(i64, String)> {
-    let row = one(connection, shared, shared.statements.meta.text()).await?;
-    Ok((column(&row, 0)?, column(&row, 1)?))
+/// The version of the tables, and the name of their history; `None` when somebody has deleted that.
+async fn meta(connection: &mut PgConnection, shared: &Shared) -> Result<Option<(i64, String)>> {
+    shared.tally.count("open");
+    let row = sqlx::query(shared.statements.meta.text())
+        .fetch_optional(connection)
+        .await
+        .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
+    row.map(|row| Ok((column(&row, 0)?, column(&row, 1)?)))
+        .transpose()
 }
 
 /// Applies the migrations that are missing, in one transaction, and says from which version it went.
@@ -189,7 +201,10 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
     }
     // Another process may have done it while we waited.
     let version = match found(connection, shared).await? {
-        Found::Whole => meta(connection, shared).await?.0,
+        // Without a version, each step makes what is not there, and names a new history.
+        Found::Whole => meta(connection, shared)
+            .await?
+            .map_or(0, |(version, _)| version),
         Found::Nothing => 0,
         // Somebody has dropped the others: each step makes what is not there.
         Found::Partly => {

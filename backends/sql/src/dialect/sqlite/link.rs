@@ -4,7 +4,7 @@ use std::{path::Path, sync::atomic::Ordering, time::Duration};
 
 use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use sqlx::{
-    ConnectOptions as _, Connection as _, Row as _, SqliteConnection,
+    ConnectOptions as _, Connection as _, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteSynchronous},
 };
 
@@ -184,7 +184,12 @@ impl Open {
         tokio::task::spawn_blocking(move || file::prepare(&config, &path))
             .await
             .map_err(|error| {
-                Error::new(ErrorKind::Internal, "a check broke off").caused_by(error)
+                // As where the runtime ends; a panic is ours.
+                let kind = match error.is_panic() {
+                    true => ErrorKind::Internal,
+                    false => ErrorKind::Unavailable,
+                };
+                Error::new(kind, "a check broke off").caused_by(error)
             })??;
         let deadline = shared.clock.now() + SETTING_UP;
         loop {
@@ -283,16 +288,26 @@ pub(super) async fn query<T>(
 where
     T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
 {
+    let row = query_optional(connection, shared, sql).await?;
+    row.ok_or_else(|| SetUp::of(sqlx::Error::RowNotFound, shared))
+}
+
+/// Reads one row, or none.
+pub(super) async fn query_optional<T>(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+    sql: impl sqlx::SqlSafeStr,
+) -> Result<Option<T>, SetUp>
+where
+    T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
+{
     shared.tally.count("open");
     let rows = sqlx::query(sql)
         .fetch_all(connection)
         .await
         .map_err(|error| SetUp::of(error, shared))?;
-    let row = rows
-        .first()
-        .ok_or_else(|| SetUp::of(sqlx::Error::RowNotFound, shared))?;
-    debug_assert!(!row.is_empty());
-    T::from_row(row).map_err(|error| SetUp::of(error, shared))
+    let row = rows.first().map(T::from_row).transpose();
+    row.map_err(|error| SetUp::of(error, shared))
 }
 
 /// Why setting up did not work.

@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 use super::{
     Shared,
     file::{self, FileId},
-    link::{Open, SetUp, connect, query, run},
+    link::{Open, SetUp, connect, query, query_optional, run},
     shape,
 };
 use crate::{
@@ -26,6 +26,15 @@ enum Found {
     Ours,
 }
 
+/// Which version the tables have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Present {
+    /// 0 when there are none.
+    Version(i64),
+    /// They do not say: somebody has emptied the table that does.
+    Emptied,
+}
+
 /// Makes the tables where there are none and that is wanted, and finds them as they must be. Says what names their history.
 pub(super) async fn ready(
     connection: &mut SqliteConnection,
@@ -40,8 +49,9 @@ pub(super) async fn ready(
         Found::Nothing => create(connection, shared, true).await?,
         Found::Others => create(connection, shared, false).await?,
     }
-    let (version, epoch): (i64, String) =
-        query(connection, shared, shared.statements.meta.text()).await?;
+    let Some((version, epoch)) = meta(connection, shared).await? else {
+        return Err(not_migrated(shared, migrate::EMPTIED).into());
+    };
     if version < REQUIRED {
         let problem =
             format!("has tables of version {version}, and this program needs version {REQUIRED}");
@@ -61,8 +71,16 @@ pub(super) async fn ready(
 
 /// Brings the tables up to date and says from which version it went.
 pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
-    let version = version(shared).await?;
-    if version == 0 {
+    let present = match FileId::of(&shared.path) {
+        Ok(Some(_)) => present(shared).await?,
+        _ => Present::Version(version(shared).await?),
+    };
+    let version = match present {
+        Present::Version(version) => version,
+        // Each step makes what is not there, and names a new history.
+        Present::Emptied => 0,
+    };
+    if present == Present::Version(0) {
         let _created = Open::new(shared).await?;
     } else if version < LATEST {
         let mut connection = connect(shared).await.map_err(SetUp::into_error)?;
@@ -82,13 +100,21 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
         Ok(None) => return Ok(0),
         Err(error) => return Err(file::wrong(&shared.path, "cannot be used").caused_by(error)),
     }
+    match present(shared).await? {
+        Present::Version(version) => Ok(version),
+        Present::Emptied => Err(not_migrated(shared, migrate::EMPTIED)),
+    }
+}
+
+/// The version of the tables of a file that is there.
+async fn present(shared: &Shared) -> Result<Present> {
     let read = async {
         let mut connection = connect(shared).await?;
-        let version = present_version(&mut connection, shared).await?;
-        if version >= REQUIRED {
+        let present = present_version(&mut connection, shared).await?;
+        if let Present::Version(version @ REQUIRED..) = present {
             check(&mut connection, shared, version).await?;
         }
-        Ok(version)
+        Ok(present)
     };
     read.await.map_err(SetUp::into_error)
 }
@@ -107,16 +133,25 @@ async fn found(connection: &mut SqliteConnection, shared: &Shared) -> Result<Fou
     }
 }
 
-/// 0 when there are no tables.
-async fn present_version(connection: &mut SqliteConnection, shared: &Shared) -> Result<i64, SetUp> {
-    match found(connection, shared).await? {
-        Found::Nothing | Found::Others => Ok(0),
-        Found::Ours => {
-            let meta: (i64, String) =
-                query(connection, shared, shared.statements.meta.text()).await?;
-            Ok(meta.0)
-        }
-    }
+async fn present_version(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+) -> Result<Present, SetUp> {
+    Ok(match found(connection, shared).await? {
+        Found::Nothing | Found::Others => Present::Version(0),
+        Found::Ours => match meta(connection, shared).await? {
+            Some((version, _)) => Present::Version(version),
+            None => Present::Emptied,
+        },
+    })
+}
+
+/// The version of the tables, and the name of their history; `None` when somebody has deleted that.
+async fn meta(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+) -> Result<Option<(i64, String)>, SetUp> {
+    query_optional(connection, shared, shared.statements.meta.text()).await
 }
 
 /// Whether tables of this version are what this program works with, and what the promises rest on.
@@ -159,7 +194,10 @@ pub(super) async fn upgrade(
     // Whether this is dropped half-way or fails: the connection is thrown away, and SQLite rolls back.
     run(connection, shared, "BEGIN IMMEDIATE").await?;
     // Another process may have done it while we waited.
-    let version = present_version(connection, shared).await?;
+    let version = match present_version(connection, shared).await? {
+        Present::Version(version) => version,
+        Present::Emptied => 0,
+    };
     for migration in TablesStatus::at(version, &migrate::SQLITE).migrations {
         run(connection, shared, shared.statements.script(migration.sql)).await?;
     }
