@@ -52,20 +52,23 @@ fn look(row: &PgRow, mark: i64) -> Result<Look> {
     let owner: Option<Uuid> = column(row, 1)?;
     let owner = owner.map(OwnerId::from_uuid);
     let token = token(row, 2)?;
-    let expires_in = duration(column(row, 4)?);
+    let until = finite(column(row, 3)?, "expires_at")?;
+    let expires_in = duration(finite(column(row, 4)?, "expires_at")?);
     let held = match owner {
         Some(_) if !expires_in.is_zero() => {
             let mut holder = HolderInfo::new(column::<String>(row, 6)?);
             holder.meta = column(row, 7)?;
             holder.token = Some(token);
-            let acquired = duration(column(row, 5)?);
-            holder.acquired_at = SystemTime::UNIX_EPOCH.checked_add(acquired);
+            // It is only shown.
+            let acquired = column::<Option<i64>>(row, 5)?.map(duration);
+            holder.acquired_at = acquired.and_then(|time| SystemTime::UNIX_EPOCH.checked_add(time));
             holder.expires_in = Some(expires_in);
             Some(holder)
         }
         _ => None,
     };
-    let wanted_for = duration(column(row, 9)?);
+    // Only a hint: one that never ends is none.
+    let wanted_for = duration(column::<Option<i64>>(row, 9)?.unwrap_or(0));
     let wanted_by: i64 = column(row, 8)?;
     Ok(Look {
         row: LockRow {
@@ -75,7 +78,7 @@ fn look(row: &PgRow, mark: i64) -> Result<Look> {
             // Only a hint: whatever else stands there is none.
             forced: owner.is_none()
                 && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
-            until: Some(column(row, 3)?),
+            until: Some(until),
             wanted_for: telling(wanted_by, mark, wanted_for),
         },
         nonce: column(row, 10)?,
@@ -87,8 +90,17 @@ pub(super) fn record(row: &PgRow) -> Result<(RecordKey, Entry)> {
     let key: String = column(row, 0)?;
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
     let version = Version::new(token(row, 1)?.get());
-    let age = duration(column(row, 3)?);
+    let age = duration(finite(column(row, 3)?, "written_at")?);
     Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
+}
+
+/// A time, which the statement leaves out when it is infinite.
+fn finite(micros: Option<i64>, column: &str) -> Result<i64> {
+    micros.ok_or_else(|| {
+        corrupt(format!(
+            "its {column} is infinite, so the row was changed by hand: set it to a time"
+        ))
+    })
 }
 
 /// From microseconds; zero when it is in the past.

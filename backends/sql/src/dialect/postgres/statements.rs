@@ -395,14 +395,14 @@ const DELETE: Update = Update {
     tell: None,
 };
 
-/// `$1` names.
+/// `$1` names. A time that is infinite is no number, and the server would refuse the whole statement because of one row.
 const LOOK: &str = "
 SELECT lock_name, holder_id, token,
-       (extract(epoch FROM expires_at) * 1000000)::int8,
-       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::int8,
-       (extract(epoch FROM acquired_at) * 1000000)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
        holder, meta, wanted_by,
-       (extract(epoch FROM wanted_until - clock_timestamp()) * 1000000)::int8,
+       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - clock_timestamp()) * 1000000 END)::int8,
        nonce
   FROM distributed_lock WHERE lock_name = ANY ($1::text[])";
 
@@ -436,11 +436,11 @@ WITH marked AS (
 /// `$1` from, `$2` but not this one, `$3` below, `$4` how many.
 const LIST: &str = "
 SELECT lock_name, holder_id, token,
-       (extract(epoch FROM expires_at) * 1000000)::int8,
-       (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::int8,
-       (extract(epoch FROM acquired_at) * 1000000)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
        holder, meta, wanted_by,
-       (extract(epoch FROM wanted_until - clock_timestamp()) * 1000000)::int8,
+       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - clock_timestamp()) * 1000000 END)::int8,
        nonce
   FROM distributed_lock
  WHERE lock_name >= $1
@@ -452,7 +452,8 @@ SELECT lock_name, holder_id, token,
 
 /// `$1` keys.
 const GET: &str = "
-SELECT record_key, version, value, (extract(epoch FROM clock_timestamp() - written_at) * 1000000)::int8
+SELECT record_key, version, value,
+       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * 1000000 END)::int8
   FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
 
 /// `$1` keys.
@@ -461,7 +462,8 @@ SELECT record_key, version FROM distributed_record WHERE record_key = ANY ($1::t
 
 /// As [`LIST`].
 const SCAN: &str = "
-SELECT record_key, version, value, (extract(epoch FROM clock_timestamp() - written_at) * 1000000)::int8
+SELECT record_key, version, value,
+       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * 1000000 END)::int8
   FROM distributed_record
  WHERE record_key >= $1
    AND ($2::text IS NULL OR record_key <> $2)
@@ -555,7 +557,8 @@ SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_times
        count(*) FILTER (WHERE holder_id IS NULL),
        count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp()),
        (extract(epoch FROM max(clock_timestamp() - expires_at)
-                FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp())) * 1000000)::int8,
+                FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp() AND isfinite(expires_at)))
+        * 1000000)::int8,
        (SELECT count(*) FROM distributed_record WHERE NOT deleted),
        (SELECT count(*) FROM distributed_record WHERE deleted)
   FROM distributed_lock";
