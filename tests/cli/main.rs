@@ -21,6 +21,7 @@ mod quoting;
 mod redis;
 mod run;
 mod support;
+mod tables;
 mod takeover;
 mod terminal;
 mod zookeeper;

@@ -14,11 +14,17 @@ pub(crate) const STORAGE: &str = "storage";
 /// The part that says which columns are unique together.
 pub(crate) const KEY: &str = "unique key";
 
+/// The part that says what of the database's own changes or drops what is written to a table.
+pub(crate) const WRITES: &str = "triggers and rules";
+
+/// What [`WRITES`] must be.
+pub(crate) const UNTOUCHED: &str = "none";
+
 /// How many differences a message names.
 const NAMED: usize = 4;
 
 /// One of our tables, without the prefix, and what each part of it must be. A part is [`STORAGE`],
-/// [`KEY`] or a column.
+/// [`KEY`], [`WRITES`] or a column.
 pub(crate) type Table<S = &'static str> = (S, Vec<(S, S)>);
 
 /// A part of a table as the catalogue says: the table, the part, and what it is.
@@ -39,6 +45,8 @@ pub(crate) struct Former {
 pub(crate) struct Difference {
     text: String,
     mend: Option<Migration>,
+    /// It is in a trigger or a rule, and the table itself is as it must be.
+    of_writes: bool,
 }
 
 /// Compares every part of `tables` with what was found. A table of which nothing was found is left
@@ -69,7 +77,7 @@ pub(crate) fn differences<S: AsRef<str>>(
                     && are == former.was.as_slice()
             });
             let of = match part {
-                KEY | STORAGE => format!("the {part} of {name}"),
+                KEY | STORAGE | WRITES => format!("the {part} of {name}"),
                 column => format!("{name}.{column}"),
             };
             let is = if are.is_empty() {
@@ -77,9 +85,12 @@ pub(crate) fn differences<S: AsRef<str>>(
             } else {
                 are.join(" and ")
             };
+            let of_writes = part == WRITES;
+            let verb = if of_writes { "are" } else { "is" };
             differences.push(Difference {
-                text: format!("{of} is {is} instead of {expected}"),
+                text: format!("{of} {verb} {is} instead of {expected}"),
                 mend: former.map(|former| former.mend),
+                of_writes,
             });
         }
     }
@@ -115,6 +126,12 @@ pub(crate) fn refusal(
     let differ = told(differences);
     if mends(differences).is_some() {
         return format!("an older version of distlock made the tables ({differ}): run `{migrate}`");
+    }
+    if differences.iter().all(|it| it.of_writes) {
+        return format!(
+            "the tables are not as expected ({differ}): triggers and rules can change or drop what is written, and two may \
+             hold one lock then; drop them"
+        );
     }
     let advice = crate::migrate::start_over(prefix, separator, migrate);
     format!("the tables are not as expected ({differ}): {advice}")

@@ -5,7 +5,7 @@ use distlock_core::Result;
 use super::{Shared, rows, statements::Statements, wire::Answers};
 use crate::{
     migrate::{Migration, REQUIRED},
-    shape::{Difference, Former, Found, KEY, STORAGE, Table, differences},
+    shape::{Difference, Former, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences},
 };
 
 const NUMBER: &str = "bigint not null";
@@ -16,6 +16,7 @@ fn tables() -> Vec<Table> {
             "distributed_lock",
             vec![
                 (STORAGE, "base table in innodb"),
+                (WRITES, UNTOUCHED),
                 (KEY, "lock_name"),
                 ("lock_name", "varbinary(255) not null"),
                 ("holder_id", "binary(16)"),
@@ -34,6 +35,7 @@ fn tables() -> Vec<Table> {
             "distributed_record",
             vec![
                 (STORAGE, "base table in innodb"),
+                (WRITES, UNTOUCHED),
                 (KEY, "record_key"),
                 ("record_key", "varbinary(512) not null"),
                 ("version", NUMBER),
@@ -46,6 +48,7 @@ fn tables() -> Vec<Table> {
             "distributed_meta",
             vec![
                 (STORAGE, "base table in innodb"),
+                (WRITES, UNTOUCHED),
                 (KEY, "id"),
                 ("id", "tinyint not null"),
                 ("schema_version", NUMBER),
@@ -83,14 +86,20 @@ impl Statements {
     ///
     /// A key counts that is unique for whole columns. All such keys of a table are one part: a
     /// second one would have the statement that takes a lock change the row of another lock.
+    ///
+    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table, and who lacks the
+    /// right `TRIGGER` is shown none.
     pub(super) fn parts(&self) -> String {
-        let ours = format!(
-            "table_schema = DATABASE() AND table_name IN ('{}', '{}', '{}')",
-            self.lock, self.record, self.meta
-        );
+        let names = format!("('{}', '{}', '{}')", self.lock, self.record, self.meta);
+        let ours = format!("table_schema = DATABASE() AND table_name IN {names}");
         format!(
             "SELECT table_name, '{STORAGE}', \
              CONCAT(table_type, ' in ', COALESCE(engine, 'nothing')), '', '', '' \
+             FROM information_schema.tables WHERE {ours} \
+             UNION ALL SELECT table_name, '{WRITES}', COALESCE((SELECT \
+             GROUP_CONCAT(CONCAT('the trigger ', trigger_name) ORDER BY trigger_name SEPARATOR ' and ') \
+             FROM information_schema.triggers WHERE event_object_schema = table_schema \
+             AND event_object_table = table_name AND action_timing = 'BEFORE'), '{UNTOUCHED}'), '', '', '' \
              FROM information_schema.tables WHERE {ours} \
              UNION ALL SELECT table_name, column_name, column_type, \
              CASE WHEN character_set_name IS NULL THEN '' \

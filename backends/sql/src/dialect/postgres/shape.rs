@@ -3,7 +3,7 @@
 use sqlx::{PgConnection, Row as _};
 
 use super::Shared;
-use crate::shape::{Difference, Found, KEY, STORAGE, Table, differences};
+use crate::shape::{Difference, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences};
 
 const LOGGED: &str = "an ordinary table that survives a crash";
 const TIME: &str = "timestamp with time zone not null";
@@ -16,6 +16,7 @@ fn tables() -> Vec<Table> {
             "distributed_lock",
             vec![
                 (STORAGE, LOGGED),
+                (WRITES, UNTOUCHED),
                 (KEY, "lock_name"),
                 ("lock_name", "text collate C not null"),
                 ("holder_id", "uuid"),
@@ -33,6 +34,7 @@ fn tables() -> Vec<Table> {
             "distributed_record",
             vec![
                 (STORAGE, LOGGED),
+                (WRITES, UNTOUCHED),
                 (KEY, "record_key"),
                 ("record_key", "text collate C not null"),
                 ("version", TOKEN),
@@ -45,6 +47,7 @@ fn tables() -> Vec<Table> {
             "distributed_meta",
             vec![
                 (STORAGE, LOGGED),
+                (WRITES, UNTOUCHED),
                 (KEY, "id"),
                 ("id", "integer not null with a check of its range"),
                 ("schema_version", NUMBER),
@@ -70,6 +73,15 @@ SELECT name, 'storage',
        CASE WHEN relkind = 'r' THEN 'an ordinary table' ELSE 'of the kind ' || relkind::text END ||
        CASE relpersistence WHEN 'p' THEN ' that survives a crash' WHEN 'u' THEN ' that is UNLOGGED'
                            ELSE ' that is TEMPORARY' END
+  FROM ours
+UNION ALL
+SELECT name, 'triggers and rules', coalesce(
+           (SELECT string_agg(meddler, ' and ' ORDER BY meddler)
+              FROM (SELECT 'the trigger ' || tgname AS meddler FROM pg_trigger
+                     WHERE tgrelid = ours.oid AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3
+                    UNION ALL
+                    SELECT 'the rule ' || rulename FROM pg_rewrite
+                     WHERE ev_class = ours.oid AND ev_type <> '1' AND ev_enabled IN ('O', 'A')) m), 'none')
   FROM ours
 UNION ALL
 SELECT o.name, a.attname::text,

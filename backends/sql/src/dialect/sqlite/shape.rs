@@ -8,13 +8,17 @@ use sqlx::{Row as _, SqliteConnection};
 use super::Shared;
 use crate::{
     migrate::{REQUIRED, SQLITE},
-    shape::{Difference, Found, STORAGE, Table, differences},
+    shape::{Difference, Found, STORAGE, Table, UNTOUCHED, WRITES, differences},
 };
 
-/// Our tables, and the statement of each.
+/// Our tables, the statement of each, and its triggers: each of them can change rows or leave them
+/// out, also one `AFTER`, which may write to its own table.
 pub(super) const PARTS: &str = "
-SELECT name, coalesce(sql, '') FROM sqlite_master
- WHERE name IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
+SELECT o.name, coalesce(o.sql, ''),
+       coalesce((SELECT group_concat('the trigger ' || t.name, ' and ') FROM sqlite_master t
+                  WHERE t.type = 'trigger' AND t.tbl_name = o.name), 'none')
+  FROM sqlite_master o
+ WHERE o.name IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
 
 /// What is otherwise than it must be.
 pub(crate) async fn compare(
@@ -29,6 +33,7 @@ pub(crate) async fn compare(
         let (name, sql): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         let parts = parts(&sql).into_iter();
         found.extend(parts.map(|(part, is)| (name.clone(), part, is)));
+        found.push((name, WRITES.to_owned(), row.try_get(2)?));
     }
     let prefix = &shared.config.table_prefix;
     Ok(differences(prefix, &tables(), &[], &found, false))
@@ -47,7 +52,9 @@ fn tables() -> Vec<Table<String>> {
         if let Some(made) = statement.trim().strip_prefix("create table if not exists ")
             && let Some((name, _)) = made.split_once(' ')
         {
-            tables.push((name.to_owned(), parts(&format!("create table {made}"))));
+            let mut parts = parts(&format!("create table {made}"));
+            parts.push((WRITES.to_owned(), UNTOUCHED.to_owned()));
+            tables.push((name.to_owned(), parts));
         }
     }
     tables
@@ -120,9 +127,9 @@ mod tests {
             .map(|(name, parts)| (name.as_str(), parts.len()))
             .collect();
         let ours = [
-            ("distributed_lock", 12),
-            ("distributed_record", 7),
-            ("distributed_meta", 7),
+            ("distributed_lock", 13),
+            ("distributed_record", 8),
+            ("distributed_meta", 8),
         ];
         assert_eq!(names, ours);
         let is = |part: &str| {

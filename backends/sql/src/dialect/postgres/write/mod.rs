@@ -5,8 +5,8 @@ mod answers;
 use std::collections::HashMap;
 
 use distlock_core::{
-    AcquireRequest, Attempt, Error, FencingToken, Lease, LockName, RecordKey, Result, TicketStep,
-    Version, batch::Reply,
+    AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Lease, LockName, RecordKey, Result,
+    TicketStep, Version, batch::Reply,
 };
 use sqlx::{Encode, PgConnection, Postgres, Type, postgres::PgArguments, query::Query};
 use uuid::Uuid;
@@ -98,6 +98,7 @@ impl Batch<'_> {
                         None if last && moves.explain(op) => {
                             Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
                         }
+                        None if last && lone => Reply::Done(Err(left_out())),
                         // Nothing speaks against it: its row was locked, or has changed just now.
                         None => Reply::Alone,
                     },
@@ -176,6 +177,15 @@ impl Batch<'_> {
         *self.broke |= failed.meaning.reconnect;
         self.shared.told(failed)
     }
+}
+
+/// Each try changed nothing, and nothing in the row speaks against it.
+fn left_out() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server left the row as it is each time, though nothing in it speaks against the change: others change it all \
+         the time, or a trigger of the tables drops what is written (`distlock doctor` names it)",
+    )
 }
 
 /// A statement and its values, so far.

@@ -1,0 +1,245 @@
+//! Tables that somebody changed by hand: each is told with its code, what is wrong and what to do. None is a bug (70).
+
+use distlock_harness::servers::{
+    mysql::{MySqlServer, Product},
+    postgres::PostgresServer,
+};
+
+use crate::support::{Finished, Home, finish};
+
+/// What each of these ends with.
+const COMMANDS: [&[&str]; 4] = [
+    &["acquire", "job", "--ttl", "1m", "--wait", "0"],
+    &["list"],
+    &["inspect", "job"],
+    &["force-release", "job", "--token", "5"],
+];
+
+fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
+    finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
+}
+
+/// Makes the tables, with a lock in them that is held. Its ticket.
+fn held(home: &Home, url: &str) -> String {
+    let taken = run(home, url, &["acquire", "job", "--ttl", "10m"]);
+    assert_eq!(taken.code, 0, "{taken:?}");
+    taken.stdout.trim().to_owned()
+}
+
+fn release(home: &Home, url: &str, ticket: &str) -> Finished {
+    finish(home.bare(["release"]).env("DISTLOCK_BACKEND", url), ticket)
+}
+
+/// The command that the error names mends them, and what was held is held.
+fn mended_by_migrating(home: &Home, url: &str, empty: impl FnOnce()) {
+    let ticket = held(home, url);
+    empty();
+    // Few, because MySQL and MariaDB wait for whoever may be making the tables.
+    for command in [COMMANDS[0], &["doctor"]] {
+        let refused = run(home, url, command);
+        refused.failed_with(78, "has an empty table distributed_meta");
+        refused.failed_with(78, "run `distlock migrate");
+    }
+    let migrated = run(home, url, &["migrate"]);
+    assert_eq!(migrated.code, 0, "{migrated:?}");
+    let busy = ["run", "job", "--wait", "0", "--", "echo", "ran"];
+    run(home, url, &busy).failed_with(75, "busy");
+    let released = release(home, url, &ticket);
+    assert_eq!(released.code, 0, "{released:?}");
+}
+
+/// A trigger or a rule could let two in, or have a release pass for none.
+fn meddled_with(home: &Home, url: &str, says: &str) {
+    for command in COMMANDS.into_iter().chain([&["doctor"][..], &["migrate"]]) {
+        let refused = run(home, url, command);
+        refused.failed_with(78, says);
+        refused.failed_with(78, "drop them");
+    }
+}
+
+#[test]
+fn an_emptied_meta_table_is_mended_by_the_command_that_the_error_names() {
+    let home = Home::new();
+    let url = format!("sqlite:{}", home.store().display());
+    mended_by_migrating(&home, &url, || {
+        home.sql("DELETE FROM distributed_meta");
+    });
+    let server = PostgresServer::start().unwrap();
+    mended_by_migrating(&home, &server.url(), || {
+        server.sql("DELETE FROM distributed_meta").unwrap();
+    });
+    for product in Product::ALL {
+        let server = MySqlServer::start(product).unwrap();
+        mended_by_migrating(&home, &server.url(), || {
+            server.sql("DELETE FROM distributed_meta").unwrap();
+        });
+    }
+}
+
+#[test]
+fn triggers_of_sqlite_are_78() {
+    for event in ["BEFORE UPDATE", "BEFORE INSERT", "AFTER UPDATE"] {
+        let home = Home::new();
+        let url = format!("sqlite:{}", home.store().display());
+        let ticket = held(&home, &url);
+        home.sql(&format!(
+            "CREATE TRIGGER swallow {event} ON distributed_lock BEGIN SELECT RAISE(IGNORE); END"
+        ));
+        let says =
+            "the triggers and rules of distributed_lock are the trigger swallow instead of none";
+        meddled_with(&home, &url, says);
+        // That it was not this ticket's would be wrong.
+        release(&home, &url, &ticket).failed_with(78, says);
+        home.sql("DROP TRIGGER swallow");
+        let released = release(&home, &url, &ticket);
+        assert_eq!(released.code, 0, "{released:?}");
+    }
+}
+
+#[test]
+fn triggers_and_rules_of_postgres_are_78() {
+    let (home, server) = (Home::new(), PostgresServer::start().unwrap());
+    let url = server.url();
+    let ticket = held(&home, &url);
+    let function =
+        "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'";
+    server.sql(function).unwrap();
+    let trigger = |name: &str, when: &str, table: &str| {
+        (
+            format!(
+                "CREATE TRIGGER {name} {when} ON distributed_{table} FOR EACH ROW EXECUTE FUNCTION swallow()"
+            ),
+            format!("DROP TRIGGER {name} ON distributed_{table}"),
+            format!("rules of distributed_{table} are the trigger {name} instead of none"),
+        )
+    };
+    let rule = |what: &str| {
+        (
+            format!("CREATE RULE mine AS ON {what}"),
+            "DROP RULE mine ON distributed_lock".to_owned(),
+            "rules of distributed_lock are the rule mine instead of none".to_owned(),
+        )
+    };
+    for (make, drop, says) in [
+        trigger("swallow", "BEFORE UPDATE", "lock"),
+        trigger("swallow", "BEFORE INSERT", "record"),
+        rule("UPDATE TO distributed_lock DO INSTEAD NOTHING"),
+        rule("INSERT TO distributed_lock DO ALSO NOTHING"),
+        rule("DELETE TO distributed_lock DO INSTEAD NOTHING"),
+    ] {
+        server.sql(&make).unwrap();
+        meddled_with(&home, &url, &says);
+        release(&home, &url, &ticket).failed_with(78, &says);
+        server.sql(&drop).unwrap();
+    }
+    // One that comes too late to change anything, and one that does not fire.
+    for statement in [
+        "CREATE TRIGGER audits AFTER UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION swallow()",
+        "CREATE TRIGGER sleeps BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION swallow()",
+        "ALTER TABLE distributed_lock DISABLE TRIGGER sleeps",
+    ] {
+        server.sql(statement).unwrap();
+    }
+    let released = release(&home, &url, &ticket);
+    assert_eq!(released.code, 0, "{released:?}");
+}
+
+#[test]
+fn triggers_of_mysql_and_mariadb_are_78() {
+    for product in Product::ALL {
+        let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
+        let url = server.url();
+        let ticket = held(&home, &url);
+        for (what, table) in [
+            (
+                "UPDATE ON distributed_lock FOR EACH ROW SET NEW.holder_id = OLD.holder_id",
+                "lock",
+            ),
+            (
+                "INSERT ON distributed_record FOR EACH ROW SET NEW.version = 7",
+                "record",
+            ),
+        ] {
+            server
+                .sql(&format!("CREATE TRIGGER mine BEFORE {what}"))
+                .unwrap();
+            let says = format!("rules of distributed_{table} are the trigger mine instead of none");
+            meddled_with(&home, &url, &says);
+            server.sql("DROP TRIGGER mine").unwrap();
+        }
+        let released = release(&home, &url, &ticket);
+        assert_eq!(released.code, 0, "{product:?}: {released:?}");
+    }
+}
+
+/// One row that cannot be read is told for what it is, and the others are served.
+#[test]
+fn infinite_times_of_postgres_are_69_or_mean_nothing() {
+    let (home, server) = (Home::new(), PostgresServer::start().unwrap());
+    let url = server.url();
+    let ticket = held(&home, &url);
+    let set = |column: &str, time: &str| {
+        let set = format!("UPDATE distributed_lock SET {column} = {time}");
+        server.sql(&set).unwrap();
+    };
+    set("expires_at", "'infinity'");
+    for command in COMMANDS {
+        let refused = run(&home, &url, command);
+        refused.failed_with(
+            69,
+            "its expires_at is infinite, so the row was changed by hand",
+        );
+    }
+    let other = run(&home, &url, &["run", "other", "-n", "--", "echo", "ran"]);
+    assert_eq!((other.code, &*other.stdout), (0, "ran\n"), "{other:?}");
+    set("expires_at", "clock_timestamp() + interval '10 minutes'");
+    // What is only shown, and what is only a hint.
+    for column in ["acquired_at", "wanted_until"] {
+        set(column, "'infinity'");
+        let busy = ["run", "job", "--wait", "0", "--", "echo", "ran"];
+        run(&home, &url, &busy).failed_with(75, "busy");
+        let shown = run(&home, &url, &["inspect", "job", "--json"]).json();
+        assert_eq!(shown["state"], "held", "{shown}");
+        assert!(shown["acquired_at"].is_null(), "{shown}");
+    }
+    // It ended before time began, and the next one is let in.
+    set("expires_at", "'-infinity'");
+    let taken = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
+    assert_eq!((taken.code, &*taken.stdout), (0, "ran\n"), "{taken:?}");
+    release(&home, &url, &ticket).failed_with(76, "was released");
+    set("expires_at", "'-infinity', holder_id = gen_random_uuid()");
+    let examined = run(&home, &url, &["doctor"]);
+    assert!(examined.stdout.contains("2 stale"), "{examined:?}");
+}
+
+#[test]
+fn numbers_that_can_be_no_token_are_69() {
+    let says = |done: &Finished| {
+        assert_eq!(done.code, 69, "{done:?}");
+        let told = ["out of range", "is negative"];
+        assert!(
+            told.iter().any(|told| done.stderr.contains(told)),
+            "{done:?}"
+        );
+    };
+    for token in ["-5", "9223372036854775807"] {
+        let set = format!("UPDATE distributed_lock SET token = {token}");
+        let home = Home::new();
+        let url = format!("sqlite:{}", home.store().display());
+        let ticket = held(&home, &url);
+        home.sql(&format!("PRAGMA ignore_check_constraints = 1; {set}"));
+        for command in COMMANDS {
+            says(&run(&home, &url, command));
+        }
+        says(&release(&home, &url, &ticket));
+        for product in Product::ALL {
+            let server = MySqlServer::start(product).unwrap();
+            let ticket = held(&home, &server.url());
+            server.sql(&set).unwrap();
+            for command in COMMANDS {
+                says(&run(&home, &server.url(), command));
+            }
+            says(&release(&home, &server.url(), &ticket));
+        }
+    }
+}
