@@ -60,7 +60,7 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
             )
         }
         _ => match ServerError::try_from(error.clone()) {
-            Ok(refusal) => return of_reply(&refusal, at),
+            Ok(refusal) => return of_question(&refusal, at),
             Err(_) => format!("cannot connect to {at}"),
         },
     };
@@ -88,6 +88,17 @@ fn within_a_script<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)
     is_code.then_some((code, detail))
 }
 
+/// As [`of_reply`], where nothing was asked for that changes anything, as on opening.
+pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
+    let error = of_reply(refusal, at);
+    match error.kind() {
+        ErrorKind::OutcomeUnknown => {
+            Error::new(ErrorKind::Unavailable, error.message()).on(BACKEND)
+        }
+        _ => error,
+    }
+}
+
 /// A server's refusal. The whole table: what each code means for the operation that got it.
 pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
     let (code, detail) = said(refusal);
@@ -104,6 +115,12 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
         (_, "MOVED" | "ASK") => format!("{at} keeps redirecting: {code} {detail}"),
         (_, "READONLY") => format!("{at} is a replica or was demoted: {detail}"),
         (_, "OOM") => format!("{at} is out of memory: {detail}"),
+        (_, "CROSSSLOT") => format!(
+            "{at} spreads the keys over several servers behind one address: use redis+cluster://, or a server of its own"
+        ),
+        (ErrorKind::OutcomeUnknown, _) => format!(
+            "{at} answered {code} {detail}; this answer is not known here, the server's log or `distlock doctor` may say more"
+        ),
         _ => format!("{at} answered {code} {detail}"),
     };
     let error = Error::new(kind, message.trim_end().to_owned()).on(BACKEND);
@@ -119,17 +136,21 @@ fn kind(code: &str, detail: &str) -> ErrorKind {
         // Loading, failing over, read-only, without its disk or its replicas, or busy with somebody's script: it refused,
         // and will serve again.
         "BUSY" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "MISCONF" | "MOVED" | "ASK"
-        | "NOREPLICAS" | "READONLY" | "TRYAGAIN" => ErrorKind::Unavailable,
+        | "NOREPLICAS" | "NOSCRIPT" | "READONLY" | "TRYAGAIN" => ErrorKind::Unavailable,
         "OOM" => ErrorKind::LimitExceeded,
         "DENIED" | "NOAUTH" | "NOPERM" | "WRONGPASS" => ErrorKind::AccessDenied,
         "WRONGTYPE" => ErrorKind::Corrupt,
+        "CROSSSLOT" => ErrorKind::InvalidConfig,
+        // Refused before the command that it was to go before was looked at.
+        "ERR" if detail.contains("CLIENT CACHING") => ErrorKind::Unavailable,
         "ERR" if detail.contains("max number of clients") => ErrorKind::LimitExceeded,
         "ERR" if detail.contains("DB index") || detail.contains("database") => {
             ErrorKind::InvalidConfig
         }
         "ERR" if detail.contains("unknown command") => ErrorKind::Unsupported,
-        // A script that failed halfway has changed something.
-        _ => ErrorKind::Internal,
+        // A script that failed halfway has changed something, and a proxy answers for servers that may have done what they were
+        // asked. It is no bug of ours either way.
+        _ => ErrorKind::OutcomeUnknown,
     }
 }
 
@@ -275,7 +296,27 @@ mod tests {
             ),
             (
                 "ERR Error running script (call to f_1234): @user_script:1: oops",
-                ErrorKind::Internal,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                "ERR Unknown Redis command called from script script: 1234, on @user_script:7.",
+                ErrorKind::OutcomeUnknown,
+            ),
+            // As proxies answer.
+            ("ERR upstream failure", ErrorKind::OutcomeUnknown),
+            ("EXECABORT Transaction discarded", ErrorKind::OutcomeUnknown),
+            ("SOMETHING NEW", ErrorKind::OutcomeUnknown),
+            (
+                "NOSCRIPT No matching script. Please use EVAL.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot",
+                ErrorKind::InvalidConfig,
             ),
             // The same of a script, before Redis 7.
             (
@@ -306,19 +347,27 @@ mod tests {
             (
                 "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: Unknown Redis command called from \
                  Lua script",
-                ErrorKind::Internal,
+                ErrorKind::OutcomeUnknown,
             ),
         ];
         for (text, kind) in table {
             let error = of_operation(refusal(text), "db:6379");
             assert_eq!(error.kind(), kind, "{text}: {error}");
             assert!(error.to_string().contains("db:6379"), "{error}");
-            if kind != ErrorKind::Internal {
-                assert!(error.did_not_happen(), "{text}");
-            }
+            let unknown = kind == ErrorKind::OutcomeUnknown;
+            assert_eq!(error.did_not_happen(), !unknown, "{text}");
             // Every limit of this table is a state of the server.
             let passes = matches!(kind, ErrorKind::Unavailable | ErrorKind::LimitExceeded);
-            assert_eq!(error.is_retryable(), passes, "{text}");
+            assert_eq!(error.is_retryable(), passes || unknown, "{text}");
+            // On opening nothing happens, whatever the answer is.
+            let opening = of_connecting(&refusal(text), "db:6379");
+            let expected = if unknown {
+                ErrorKind::Unavailable
+            } else {
+                kind
+            };
+            assert_eq!(opening.kind(), expected, "{text}: {opening}");
+            assert_ne!(kind, ErrorKind::Internal, "{text}");
         }
     }
 

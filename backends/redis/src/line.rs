@@ -219,6 +219,6 @@ fn read(heard: &Heard) -> Result<(u32, &str)> {
     };
     found.ok_or_else(|| {
         let strange = "the script of a place answered with something it never says";
-        Error::new(ErrorKind::Internal, strange).on(BACKEND)
+        Error::new(ErrorKind::OutcomeUnknown, strange).on(BACKEND)
     })
 }

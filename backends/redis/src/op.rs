@@ -332,10 +332,11 @@ fn used_up(op: &Op) -> Error {
     .on(BACKEND)
 }
 
+/// Another server than Redis or Valkey may have carried it out as it likes.
 fn no_answer() -> Error {
     Error::new(
-        ErrorKind::Internal,
-        "a script answered with something it never says",
+        ErrorKind::OutcomeUnknown,
+        "the server answered a script with something that the script never says: is it Redis or Valkey itself?",
     )
     .on(BACKEND)
 }

@@ -69,7 +69,7 @@ impl Server {
             .on(BACKEND));
         }
         if let Value::ServerError(refusal) = &time {
-            return Err(error::of_reply(refusal, address));
+            return Err(error::of_question(refusal, address));
         }
         let time = redis::from_redis_value::<(u64, u64)>(time)
             .map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros))

@@ -264,8 +264,7 @@ impl Ways {
                 }
                 Err(error) => {
                     // What keeps a server from granting, such as too little memory, does not keep it from freeing.
-                    let refused =
-                        matches!(error.kind(), ErrorKind::LimitExceeded | ErrorKind::Internal);
+                    let refused = error.kind() == ErrorKind::LimitExceeded;
                     let frees_alone = refused && request::is_mixed(kind, part);
                     answers.extend(part.iter().map(|op| {
                         if frees_alone && op.is_release() {

@@ -123,7 +123,15 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
             ErrorKind::Corrupt,
             "the tree is not as it was left: somebody else changes it",
         ),
-        _ => (ErrorKind::Internal, "the server refused the request"),
+        // Only who asks wrongly is told so.
+        E::BadArguments(_) | E::MarshallingError => (
+            ErrorKind::Internal,
+            "the server does not understand the request",
+        ),
+        _ => (
+            unanswered,
+            "the server answered with an error that is not known here; its log may say more",
+        ),
     }
 }
 
@@ -195,7 +203,17 @@ mod tests {
             ),
             (E::NodeExists, ErrorKind::Corrupt, ErrorKind::Corrupt),
             (
-                E::UnexpectedErrorCode(-125),
+                E::UnexpectedErrorCode(-7),
+                ErrorKind::Unavailable,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                E::ReconfigDisabled,
+                ErrorKind::Unavailable,
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                E::MarshallingError,
                 ErrorKind::Internal,
                 ErrorKind::Internal,
             ),

@@ -181,7 +181,7 @@ impl Peer {
                     format!("{at} is no sentinel of Redis 6.2 or newer: {detail}"),
                 )
             }
-            _ => return error::of_reply(refusal, &at.to_string()),
+            _ => return error::of_question(refusal, &at.to_string()),
         }
         .on(BACKEND)
     }
