@@ -344,6 +344,53 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "");
 }
 
+/// What somebody else put under a lock's key is no lock, whatever its size is and however it begins.
+#[test]
+fn a_value_of_20_mb_is_corrupt_and_nobody_fetches_it() {
+    let (home, server) = (Home::new(), RedisServer::start().unwrap());
+    let url = server.url();
+    let taken = run(&home, &url, &["acquire", "job", "--ttl", "10m"]);
+    assert_eq!(taken.code, 0, "{taken:?}");
+    let key = server.command(&["KEYS", "*:l:job"]).unwrap();
+    server
+        .command(&["SETRANGE", &key, "20000000", "x"])
+        .unwrap();
+    let sent = || -> u64 {
+        server
+            .info("total_net_output_bytes")
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let before = sent();
+    for command in [
+        &["acquire", "job", "--ttl", "1m", "--wait", "0"][..],
+        &["run", "job", "--wait", "0", "--", "true"],
+        &["inspect", "job"],
+        &["list"],
+    ] {
+        let refused = run(&home, &url, command);
+        refused.failed_with(69, "that this library did not write");
+    }
+    assert!(sent() - before < 1_000_000, "it was fetched");
+}
+
+/// A script that fails on its way may have changed something, and it is no bug of ours.
+#[test]
+fn an_answer_that_is_not_known_is_69_with_a_sentence() {
+    let (home, server) = (
+        Home::new(),
+        RedisServer::with(&["rename-command SET \"\""]).unwrap(),
+    );
+    let acquire = ["acquire", "job", "--ttl", "1m", "--wait", "0"];
+    let done = run(&home, &server.url(), &acquire);
+    done.failed_with(69, "Unknown Redis command called from script");
+    done.failed_with(69, "this answer is not known here");
+    let done = run(&home, &server.url(), &["doctor", "--json"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    finding(&done, "rights", "fail");
+}
+
 /// Names in the slots of the others are served; the doctor and `list` name the one that is gone.
 #[test]
 fn a_cluster_without_one_primary_serves_the_names_of_the_others() {

@@ -111,8 +111,8 @@ impl RedisLock {
         let ways = self.store.ways();
         let calls = names.iter().map(|name| {
             let Target { key, bucket } = ways.names.lock(name);
-            let (mut get, mut left) = (redis::cmd("GET"), redis::cmd("PTTL"));
-            get.arg(&key);
+            let (mut get, mut left) = (redis::cmd("GETRANGE"), redis::cmd("PTTL"));
+            get.arg(&key).arg(0).arg(value::LONGEST);
             left.arg(&key);
             Call::plain(bucket, vec![get, left])
         });
@@ -131,7 +131,7 @@ impl RedisLock {
     }
 }
 
-/// What the replies to `GET` and `PTTL` say.
+/// What the replies to `GETRANGE` and `PTTL` say. The former answers for no key as for an empty value, and `PTTL` does not.
 fn seen(name: &LockName, heard: Heard) -> Result<LockInfo> {
     let mut replies = heard.replies.into_iter();
     let (found, left) = (replies.next(), replies.next());

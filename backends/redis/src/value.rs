@@ -12,14 +12,19 @@ use std::{
 };
 
 use distlock_core::{
-    AcquireRequest, Entry, Error, ErrorKind, FencingToken, HolderInfo, Lease, LockName, OwnerId,
-    RecordKey, Result, Version,
+    AcquireRequest, Entry, Error, ErrorKind, FencingToken, HolderInfo, HolderLabel, Lease,
+    LockName, Meta, OwnerId, RecordKey, Result, Version,
 };
 
 /// The owner's digits.
 pub(crate) const OWNER: usize = 32;
 /// The digits of a token, a version or a time.
 pub(crate) const NUMBER: usize = 16;
+
+/// What the longest value of a lock takes: owner, token, time, ticket and what is between them, the holder, and the meta on a
+/// line of its own. Nobody asks a server for more than this and one byte, by which what is longer is found.
+pub(crate) const LONGEST: usize =
+    OWNER + NUMBER + NUMBER + OWNER + 4 + HolderLabel::MAX_BYTES + 1 + Meta::MAX_BYTES;
 
 /// The owner as it stands in a value.
 pub(crate) fn owner(owner: OwnerId, buffer: &mut [u8; OWNER]) -> &str {
@@ -106,6 +111,9 @@ pub(crate) fn holder(name: &LockName, value: &[u8], left: i64) -> Result<HolderI
 }
 
 fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
+    if value.len() > LONGEST {
+        return None;
+    }
     let text = str::from_utf8(value).ok()?;
     let mut parts = text.splitn(5, ' ');
     let owner = parts.next()?;
@@ -156,6 +164,7 @@ pub(crate) fn corrupt_record(key: &RecordKey) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scripts;
 
     const OWNER_TEXT: &str = "00112233445566778899aabbccddeeff";
 
@@ -209,6 +218,20 @@ mod tests {
             );
         }
         assert!(holder(&name(), &[0xff; 80], 1).is_err());
+        let head = format!("{OWNER_TEXT} 0000000000000007 1760000000000001 {OWNER_TEXT} ");
+        let (label, meta) = (
+            "h".repeat(HolderLabel::MAX_BYTES),
+            "m".repeat(Meta::MAX_BYTES),
+        );
+        let longest = format!("{head}{label}\n{meta}");
+        assert_eq!(longest.len(), LONGEST);
+        for script in [&scripts::ACQUIRE_ONE, &scripts::TAKE_AND_FREE] {
+            let asked = format!(", 0, {LONGEST})");
+            assert!(script.source.contains(&asked), "{}", script.source);
+        }
+        assert_eq!(read(&longest).unwrap().meta, Some(meta));
+        let error = read(&format!("{longest}m")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
 
     #[test]

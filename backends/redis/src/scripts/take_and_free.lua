@@ -68,9 +68,12 @@ if plain < n then
       used[c] = true
       taken[i] = token
     else
-      local value = redis.pcall('GET', key)
-      if not value then
-        taken[i] = -2
+      -- No longer than a lock's value can be, and one byte of what is more: what somebody else put here may be of any
+      -- size.
+      local value = redis.pcall('GETRANGE', key, 0, 4325)
+      if value == '' then
+        -- No key, or an empty value of somebody else's.
+        taken[i] = token and -1 or -2
       elseif type(value) ~= 'string' then
         taken[i] = -1
       elseif sub(value, 1, 32) == owner then
