@@ -2,7 +2,7 @@
 
 use std::{fmt, io, panic, process::ExitCode};
 
-use distlock::ErrorKind;
+use distlock::{ErrorKind, panics};
 
 use crate::{output, stderr};
 
@@ -135,6 +135,11 @@ fn code_of(kind: ErrorKind) -> u8 {
 pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
+        // As of a driver at an answer that makes no sense: the error that comes of it is told.
+        if panics::is_caught() {
+            tracing::debug!(%panicked, "a panic was caught");
+            return;
+        }
         // What was said before is read before.
         stderr::catch_up();
         print(panicked);

@@ -51,3 +51,37 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
     denied.failed_with(77, "refused the user or the password");
     assert!(!denied.stderr.contains("canary"), "{denied:?}");
 }
+
+/// The driver panics at an answer that is cut short. The error that comes of it is all that is said.
+#[test]
+fn a_panic_of_the_driver_is_an_error_and_prints_nothing() {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut startup = [0; 1024];
+            let _ = stream.read(&mut startup);
+            // Which way to log in is left out.
+            let _ = stream.write_all(b"R\0\0\0\x04");
+            let _ = stream.read(&mut startup);
+        }
+    });
+    let home = Home::new();
+    let url = format!("postgres://u@{at}/d?sslmode=disable");
+    let done = run(&home, &url, &["list"]);
+    done.failed_with(69, "a packet was not understood");
+    assert!(!done.stderr.contains("panicked"), "{done:?}");
+    let list = ["list"];
+    let mut logged = home.bare(list);
+    logged
+        .env("DISTLOCK_BACKEND", &url)
+        .env("DISTLOCK_LOG", "debug");
+    let logged = finish(&mut logged, "");
+    assert!(logged.stderr.contains("a panic was caught"), "{logged:?}");
+}

@@ -4,12 +4,9 @@
 //! What comes out as an error means that the connection is in no known state: whoever gets it must
 //! not use the connection again.
 
-use std::{
-    future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::future::Future;
 
-use futures_util::FutureExt as _;
+use distlock_core::panics;
 
 /// What a panic of the driver says of the server.
 pub(crate) fn not_understood() -> sqlx::Error {
@@ -20,11 +17,11 @@ pub(crate) fn not_understood() -> sqlx::Error {
 pub(crate) async fn caught<T>(
     does: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
-    let done = AssertUnwindSafe(does).catch_unwind().await;
+    let done = panics::catching(does).await;
     done.unwrap_or_else(|_| Err(not_understood()))
 }
 
 /// Reads a value of a row, which the driver may find cut short.
 pub(crate) fn decoded<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(not_understood()))
+    panics::caught(read).unwrap_or_else(|_| Err(not_understood()))
 }

@@ -10,7 +10,6 @@ use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -20,6 +19,7 @@ use std::{
 };
 
 use async_task::Runnable;
+use distlock_core::panics;
 use futures_util::task::AtomicWaker;
 
 use crate::session::lock;
@@ -149,7 +149,7 @@ impl Pump {
             let host = Host(Arc::clone(self), Line::NONE);
             let _scope = spawns_core::enter(&host);
             // A connection's task that panics is gone, which its users notice; the thread and its helpers go on.
-            if catch_unwind(AssertUnwindSafe(|| runnable.run())).is_err() {
+            if panics::caught(|| runnable.run()).is_err() {
                 tracing::error!("the task of a connection panicked");
             }
         }

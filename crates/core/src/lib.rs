@@ -19,7 +19,8 @@
 //! |---|---|
 //! | what a backend supplies | `contract`, `records`, `capabilities` |
 //! | values, parsed once at the edge | `name`, `ttl`, `token`, `ident`, `error` |
-//! | the way of a password to a server | `password` |
+//! | the way of a password to a server, the files of TLS | `password`, `tls_files` |
+//! | what a panic hook need not print | [`panics`] |
 //! | what callers hold | `locker`, `builder`, `guard`, `multi`, `scope`, `ticket`, `store` |
 //! | time | `clock` (boot-time, injectable), `deadline` (pure arithmetic), `hold` (one lease's state) |
 //! | taking and letting go | `queue` (the line inside a process), `lineup` (its head, at a store that queues), `acquire`, `release` |
@@ -68,6 +69,7 @@ mod multi;
 mod name;
 mod open_flag;
 mod outage;
+pub mod panics;
 mod password;
 mod presentable;
 mod queue;
@@ -77,6 +79,8 @@ mod release;
 mod scope;
 mod store;
 mod ticket;
+#[cfg(feature = "tls")]
+mod tls_files;
 mod token;
 mod ttl;
 
@@ -112,5 +116,7 @@ pub use release::Released;
 pub use scope::Scope;
 pub use store::Store;
 pub use ticket::Ticket;
+#[cfg(feature = "tls")]
+pub use tls_files::TlsFile;
 pub use token::{Epoch, FencingToken, micros};
 pub use ttl::{Ttl, margin};

@@ -2,13 +2,11 @@
 
 use std::{
     future::Future,
-    panic::AssertUnwindSafe,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use distlock_core::{Epoch, Error, ErrorKind, Result};
-use futures_util::FutureExt as _;
+use distlock_core::{Epoch, Error, ErrorKind, Result, panics};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, PgConnection,
     postgres::{PgConnectOptions, PgSslMode},
@@ -119,7 +117,7 @@ pub(super) async fn within<T>(
     access: Access,
     asking: impl Future<Output = Result<T, Failed>>,
 ) -> Result<T, Failed> {
-    let asking = AssertUnwindSafe(asking).catch_unwind();
+    let asking = panics::catching(asking);
     tokio::select! {
         biased;
         answer = asking => answer.unwrap_or_else(|_| {
@@ -155,7 +153,7 @@ pub(super) async fn bounded<T>(
     asking: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let limit = shared.config.connect_timeout;
-    let asking = AssertUnwindSafe(asking).catch_unwind();
+    let asking = panics::catching(asking);
     tokio::select! {
         biased;
         answer = asking => answer.unwrap_or_else(|_| {

@@ -1,0 +1,118 @@
+//! Panics of libraries that a backend catches and turns into errors.
+//!
+//! Rust calls the program's panic hook before anybody can catch a panic, and the hook that programs have
+//! by themselves prints it. A library must not replace the hook of its host. So this module only says,
+//! on the thread that panics, whether the panic is caught: a hook may ask, and print nothing then.
+
+use std::{
+    cell::Cell,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll},
+    thread,
+};
+
+use pin_project_lite::pin_project;
+
+thread_local! {
+    /// How many calls below this one catch panics.
+    static CATCHING: Cell<u32> = const { Cell::new(0) };
+}
+
+struct Catching;
+
+impl Catching {
+    fn begin() -> Self {
+        CATCHING.set(CATCHING.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Catching {
+    fn drop(&mut self) {
+        CATCHING.set(CATCHING.get() - 1);
+    }
+}
+
+/// For a panic hook: whether the panic of this thread is caught and becomes an error, so that nobody
+/// need be told of it here.
+///
+/// ```
+/// let print = std::panic::take_hook();
+/// std::panic::set_hook(Box::new(move |panicked| {
+///     if !distlock_core::panics::is_caught() {
+///         print(panicked);
+///     }
+/// }));
+/// ```
+#[must_use]
+pub fn is_caught() -> bool {
+    // A thread that is ending has no such variable any more.
+    CATCHING
+        .try_with(Cell::get)
+        .is_ok_and(|catching| catching > 0)
+}
+
+/// Calls a function of somebody else's library, and catches its panic.
+///
+/// # Errors
+/// What it panicked with.
+pub fn caught<T>(does: impl FnOnce() -> T) -> thread::Result<T> {
+    let _catching = Catching::begin();
+    catch_unwind(AssertUnwindSafe(does))
+}
+
+/// As [`caught`], of a future. It must not be polled again after a panic.
+pub fn catching<F: Future>(future: F) -> CatchPanic<F> {
+    CatchPanic { future }
+}
+
+pin_project! {
+    /// The future of [`catching`].
+    #[derive(Debug)]
+    #[must_use]
+    pub struct CatchPanic<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future> Future for CatchPanic<F> {
+    type Output = thread::Result<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let future = self.project().future;
+        match caught(|| future.poll(context)) {
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_caught_is_known_while_it_runs_and_not_afterwards() {
+        assert!(!is_caught());
+        assert!(caught(is_caught).unwrap());
+        assert!(caught(|| panic!("as a driver does")).is_err());
+        assert!(!is_caught());
+        let sleeps = async {
+            assert!(is_caught());
+            tokio::task::yield_now().await;
+            is_caught()
+        };
+        let mut sleeps = std::pin::pin!(catching(sleeps));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(sleeps.as_mut().poll(&mut context).is_pending());
+        assert!(!is_caught(), "others run on this thread meanwhile");
+        assert!(sleeps.await.unwrap());
+        let panics = async { panic!("as a driver does") };
+        assert!(catching(panics).await.is_err());
+        assert!(!is_caught());
+    }
+}
