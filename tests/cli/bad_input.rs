@@ -625,3 +625,59 @@ fn the_time_to_connect_is_checked_alike_for_every_store() {
         assert!(done.stderr.contains("distlock.toml:3:1: "), "{done:?}");
     }
 }
+
+/// Whichever file it is and whatever is wrong with it: the option and the file are named, before any server is asked.
+#[cfg(feature = "tls")]
+#[test]
+fn files_of_tls_that_cannot_be_used_are_78_and_named() {
+    use distlock_harness::Pki;
+
+    let (home, pki, other) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
+    let text = home.write("text.pem", "no certificate");
+    let begin = |what: &str| format!("-----BEGIN {what}-----\nc2VjcmV0\n-----END {what}-----\n");
+    let broken = home.write("broken.crt", &begin("CERTIFICATE"));
+    let broken_key = home.write("broken.key", &begin("PRIVATE KEY"));
+    let (missing, foreign) = (home.path("missing.pem"), other.path("client.key"));
+    let [ca, cert, key] = ["ca.crt", "client.crt", "client.key"].map(|name| pki.path(name));
+    for (url, options) in [
+        ("rediss://127.0.0.1:1?", ["ca", "cert", "key"]),
+        (
+            "mysql://u@127.0.0.1:1/d?ssl-mode=VERIFY_CA&",
+            ["ssl-ca", "ssl-cert", "ssl-key"],
+        ),
+        (
+            "postgres://u@127.0.0.1:1/d?sslmode=verify-ca&",
+            ["sslrootcert", "sslcert", "sslkey"],
+        ),
+        (
+            "zookeeper://127.0.0.1:1/app?",
+            ["tls_ca", "tls_cert", "tls_key"],
+        ),
+    ] {
+        for (at, file, says) in [
+            (0, &missing, "cannot read"),
+            (0, &text, "holds no certificate in PEM form"),
+            (0, &broken, "holds a certificate that cannot be used"),
+            (1, &missing, "cannot read"),
+            (1, &text, "holds no certificate in PEM form"),
+            (1, &broken, "holds a certificate that cannot be used"),
+            (2, &missing, "cannot read"),
+            (2, &text, "holds no private key in PEM form"),
+            (2, &broken_key, "holds a private key that cannot be used"),
+            (2, &foreign, "holds another private key than that of"),
+        ] {
+            let mut files = [&ca, &cert, &key];
+            files[at] = file;
+            let files = options
+                .iter()
+                .zip(files)
+                .map(|(option, file)| format!("{option}={}", file.display()));
+            let url = format!("{url}{}", files.collect::<Vec<_>>().join("&"));
+            let done = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", &url), "");
+            done.failed_with(78, says);
+            done.failed_with(78, &format!("option `{}`", options[at]));
+            done.failed_with(78, &file.display().to_string());
+            assert!(!done.stderr.contains("c2Vj"), "{done:?}");
+        }
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "tls")]
+use distlock_core::TlsFile;
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use zookeeper_client as zk;
 
@@ -154,17 +156,16 @@ pub(crate) async fn dial(
 
 #[cfg(feature = "tls")]
 fn tls_options(files: &crate::config::TlsFiles) -> Result<zk::TlsOptions> {
-    let read = |option: &str, path: &std::path::Path| {
-        // Small, and read once per session.
-        std::fs::read_to_string(path)
-            .map_err(|error| invalid(format!("option `{option}`: cannot read {path:?}: {error}")))
-    };
+    // Small, and read once per session.
+    let text = |pem: Vec<u8>| String::from_utf8_lossy(&pem).into_owned();
+    // The client says less of what is wrong with them, and names none.
     let bad = |error: zk::Error| invalid(format!("the TLS certificates cannot be used: {error}"));
-    let ca = zk::TlsCa::from_pem(&read("tls_ca", &files.ca)?).map_err(bad)?;
+    let authorities = TlsFile::new("tls_ca", &files.ca).authorities(false)?;
+    let ca = zk::TlsCa::from_pem(&text(authorities)).map_err(bad)?;
     let mut certs = zk::TlsCerts::builder().with_ca(ca);
     if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
-        let identity = zk::TlsIdentity::from_pem(&read("tls_cert", cert)?, &read("tls_key", key)?)
-            .map_err(bad)?;
+        let (cert, key) = TlsFile::new("tls_cert", cert).identity(TlsFile::new("tls_key", key))?;
+        let identity = zk::TlsIdentity::from_pem(&text(cert), &text(key)).map_err(bad)?;
         certs = certs.with_identity(identity);
     }
     Ok(zk::TlsOptions::new().with_certs(certs.build().map_err(bad)?))

@@ -1,6 +1,7 @@
 //! Options, checked once.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(all(feature = "tls", any(feature = "mysql", feature = "postgres")))]
 mod certificates;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod product;

@@ -9,8 +9,8 @@ use std::{
 use distlock_core::{Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, is_loopback};
 
 use super::{
-    Product, REAP_AFTER, SslMode, certificates, check_prefix, check_range, duration, escape, flag,
-    invalid, unknown,
+    Product, REAP_AFTER, SslMode, check_prefix, check_range, duration, escape, flag, invalid,
+    unknown,
 };
 
 /// Where the server is and how it is used. `Debug` hides the password.
@@ -229,9 +229,11 @@ impl ServerConfig {
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option; [`ErrorKind::Unsupported`] when TLS is asked of a build without
     /// it.
     pub fn check(&self) -> Result<()> {
-        self.checked()
-            .and_then(|()| certificates::check(self))
-            .map_err(|error| error.on(self.product.name()))
+        let checked = self.checked();
+        // Without TLS, options that name files are refused.
+        #[cfg(feature = "tls")]
+        let checked = checked.and_then(|()| super::certificates::check(self));
+        checked.map_err(|error| error.on(self.product.name()))
     }
 
     fn checked(&self) -> Result<()> {
