@@ -2,7 +2,7 @@
 
 use std::{future::Future, path::Path, time::Duration};
 
-use distlock_core::{Clock, Error, ErrorKind, Locker, Result, Store};
+use distlock_core::{Clock, Error, ErrorKind, Locker, Result, Store, not_compiled_in};
 
 use crate::config::{Parts, Target, nearest};
 
@@ -153,13 +153,8 @@ impl Backend {
             "zookeeper" => return Ok(Self::ZooKeeper),
             _ => {}
         }
-        if let Some((_, feature)) = FEATURES.iter().find(|(known, _)| *known == scheme) {
-            return Err(unsupported(
-                target,
-                format!(
-                    "the {scheme} backend is not compiled in: run `cargo add distlock --features {feature}`"
-                ),
-            ));
+        if let Some(error) = not_built(target, scheme) {
+            return Err(error);
         }
         if let Some((_, backend)) = NOT_YET.iter().find(|(known, _)| *known == scheme) {
             return Err(unsupported(
@@ -502,6 +497,13 @@ fn migrated(from: &distlock_sql::TablesStatus) -> Migrated {
     }
 }
 
+/// The error for a scheme whose backend is a feature that this build lacks.
+fn not_built(target: &Target, scheme: &str) -> Option<Error> {
+    let (_, features) = FEATURES.iter().find(|(known, _)| *known == scheme)?;
+    let sentence = not_compiled_in(&format!("the {scheme} backend"), features);
+    Some(unsupported(target, sentence))
+}
+
 fn unsupported(target: &Target, message: String) -> Error {
     Error::new(ErrorKind::Unsupported, target.located(message))
 }
@@ -604,6 +606,75 @@ mod tests {
         assert!(!is_held(&two, "a").await);
         let clock = Target::new(url).clock(Arc::new(ManualClock::new()));
         assert!(open(clock).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_busy_lock_is_answered_with_methods_of_the_library() {
+        let store = open("memory:?private=true").await.unwrap();
+        let guard = store.locker().lock("a").acquire().await.unwrap();
+        for wait in [Duration::ZERO, Duration::from_millis(20)] {
+            let locker = store.locker();
+            let one = locker.lock("a").wait(wait).acquire().await.unwrap_err();
+            let all = locker.lock_all(["a", "b"]).wait(wait).acquire().await;
+            for error in [one, all.unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Timeout);
+                let said = error.to_string();
+                let advice =
+                    "allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
+                assert!(said.ends_with(&format!("; {advice}")), "{said}");
+                // The caller may not have the tool, and its options are no help in a program.
+                assert!(!said.contains("distlock inspect"), "{said}");
+                assert!(said.contains("held by"), "{said}");
+            }
+        }
+        assert!(guard.release().await.is_clean());
+    }
+
+    #[test]
+    fn a_backend_that_is_not_built_is_answered_with_the_readme_s_line_for_it() {
+        const README: &str = include_str!("../README.md");
+        const MANIFEST: &str = include_str!("../Cargo.toml");
+        const TOOL: &str = include_str!("../cli/Cargo.toml");
+        let features = |manifest: &str| {
+            let manifest: toml::Table = toml::from_str(manifest).unwrap();
+            manifest["features"].as_table().unwrap().clone()
+        };
+        let (known, known_to_the_tool) = (features(MANIFEST), features(TOOL));
+        let exist = |listed: &str| listed.split(',').all(|one| known.contains_key(one));
+        for (scheme, features) in FEATURES {
+            assert!(exist(features), "{features}");
+            let target = Target::new(format!("{scheme}://u:hunter2@h"));
+            let error = not_built(&target, scheme).unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let said = error.to_string();
+            let listed = features.replace(',', "\", \"");
+            let line =
+                format!("distlock = {{ path = \"../distlock\", features = [\"{listed}\"] }}");
+            assert!(said.contains(&format!("`{line}`")), "{said}");
+            assert!(!said.contains("hunter2"), "{said}");
+            // The line that a test builds a project with.
+            if features == "sqlite" {
+                assert!(README.contains(&format!("\n{line}\n")), "{said}");
+            }
+        }
+        assert!(not_built(&Target::new("etcd://h"), "etcd").is_none());
+        // What the stores ask for: TLS, and SASL.
+        for (features, tool) in [
+            ("mysql,tls", "tls"),
+            ("postgres,tls", "tls"),
+            ("redis,tls", "tls"),
+            ("zookeeper,sasl", "sasl"),
+            ("zookeeper,tls", "tls"),
+        ] {
+            assert!(exist(features) && known_to_the_tool.contains_key(tool));
+            let said = not_compiled_in("it", features);
+            let command = "cargo install --locked --path cli";
+            assert!(README.contains(command), "{command}");
+            assert!(
+                said.contains(&format!("`{command} --features {tool}`")),
+                "{said}"
+            );
+        }
     }
 
     #[tokio::test]

@@ -1,11 +1,26 @@
 //! Commands that a message advises, made to look at the store that was meant.
 
-use distlock::config::mask;
+use distlock::{BUSY_ADVICE, Error, config::mask};
 
 use crate::{
     args::Global,
     exit::{Failure, code},
 };
+
+/// The text of an error of the library, with the tool's options in place of the library's methods.
+pub(crate) fn of_the_tool(error: &Error) -> String {
+    let message = error.to_string();
+    match (message.strip_suffix(BUSY_ADVICE), error.name()) {
+        (Some(busy), Some(name)) => {
+            let name = quoted(name.as_str());
+            format!("{busy}; allow more time with `--wait`, look with `{INSPECT}{name}`")
+        }
+        _ => message,
+    }
+}
+
+/// The command that shows a lock. What follows is its name.
+const INSPECT: &str = "distlock inspect ";
 
 /// Puts this call's `--backend` and `--config` into the commands that a failure advises: the library does not know them, and
 /// without them the advised command would look at another store. A password is not shown.
@@ -16,7 +31,7 @@ pub(crate) fn with_store(failure: Failure, global: &Global) -> Failure {
     let says_more = !global.backend.last().is_some_and(named_well);
     let is_wrong = failure.code == code::CONFIG;
     failure.reworded(|message| match message.strip_suffix('`') {
-        Some(rest) if rest.contains("look with `distlock inspect ") => format!("{rest}{flags}`"),
+        Some(rest) if rest.contains(&format!("look with `{INSPECT}")) => format!("{rest}{flags}`"),
         // Names and labels may hold anything, so only where no lock is spoken of.
         _ if is_wrong && says_more => migrated(message, &flags),
         _ => message.to_owned(),
@@ -49,14 +64,52 @@ fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
     if word.bytes().all(plain) {
         word.to_owned()
+    } else if word.chars().any(|c| !is_shown(c)) {
+        // What cannot be seen, or turns the line around, is written as its number.
+        let shown = word.chars().map(|c| match c {
+            '\'' | '\\' => format!("\\{c}"),
+            c if is_shown(c) => c.to_string(),
+            c => format!("\\U{:08x}", u32::from(c)),
+        });
+        format!("$'{}'", shown.collect::<String>())
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
+fn is_shown(c: char) -> bool {
+    matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1
+}
+
 #[cfg(test)]
 mod tests {
+    use distlock::{ErrorKind, LockName};
+
     use super::*;
+
+    #[test]
+    fn a_busy_lock_is_answered_with_options_of_the_tool() {
+        let name = LockName::new("it's \u{202e}a").unwrap();
+        let error = |message| Error::new(ErrorKind::Timeout, message).about(&name);
+        let said = of_the_tool(&error(format!("busy: held by a{BUSY_ADVICE}")));
+        let advice =
+            "allow more time with `--wait`, look with `distlock inspect $'it\\'s \\U0000202ea'`";
+        assert!(
+            said.ends_with(&format!("busy: held by a; {advice}")),
+            "{said}"
+        );
+        assert!(!said.contains("LockBuilder"), "{said}");
+        let other = error("slow".to_owned());
+        assert_eq!(of_the_tool(&other), other.to_string());
+    }
+
+    #[test]
+    fn names_are_quoted_for_a_shell() {
+        assert_eq!(quoted("a\u{202e}b'c"), r"$'a\U0000202eb\'c'");
+        assert_eq!(quoted("é"), "'é'");
+        assert_eq!(quoted("order:42"), "order:42");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
 
     fn advised(message: &str, backend: Option<&str>, config: Option<&str>) -> String {
         let global = Global {

@@ -4,7 +4,7 @@ use std::{fmt, io, panic, process::ExitCode};
 
 use distlock::{ErrorKind, panics};
 
-use crate::{output, stderr};
+use crate::{advice, output, stderr};
 
 /// The documented exit codes. `run` also ends with its child's own code.
 pub(crate) mod code {
@@ -104,7 +104,7 @@ impl fmt::Display for Failure {
 
 impl From<distlock::Error> for Failure {
     fn from(error: distlock::Error) -> Self {
-        Self::new(code_of(error.kind()), error.to_string())
+        Self::new(code_of(error.kind()), advice::of_the_tool(&error))
     }
 }
 

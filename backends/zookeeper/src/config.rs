@@ -2,7 +2,13 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use distlock_core::{Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, parse_duration};
+use distlock_core::{
+    Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, not_compiled_in, parse_duration,
+};
+
+/// The features of the library that bring this backend with TLS, and with SASL.
+const TLS_FEATURES: &str = "zookeeper,tls";
+const SASL_FEATURES: &str = "zookeeper,sasl";
 
 /// Which ensemble, where in its tree, and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,17 +259,13 @@ impl ZooKeeperConfig {
         {
             return Err(invalid("options `tls_cert` and `tls_key` belong together"));
         }
-        #[cfg(not(feature = "tls"))]
-        if self.tls.is_some() {
-            return Err(missing_feature("tls"));
+        if self.tls.is_some() && !cfg!(feature = "tls") {
+            return Err(missing_feature("TLS", TLS_FEATURES));
         }
-        #[cfg(not(feature = "sasl"))]
-        if let Some(Credentials {
-            mechanism: Mechanism::SaslDigestMd5,
-            ..
-        }) = self.credentials
-        {
-            return Err(missing_feature("sasl"));
+        let credentials = self.credentials.as_ref();
+        let is_sasl = credentials.is_some_and(|it| it.mechanism == Mechanism::SaslDigestMd5);
+        if is_sasl && !cfg!(feature = "sasl") {
+            return Err(missing_feature("SASL", SASL_FEATURES));
         }
         let rule = self.password_rule();
         for host in self.hosts() {
@@ -286,7 +288,7 @@ impl ZooKeeperConfig {
             encrypted: self.tls.is_some(),
             clear_allowed: self.clear_password,
             tls_built: cfg!(feature = "tls"),
-            features: "zookeeper,tls",
+            features: TLS_FEATURES,
             remedy: "for TLS name the authorities that may vouch for the servers by the option \
                      `tls_ca`, and the servers' ports for TLS",
         }
@@ -425,15 +427,8 @@ fn unknown(name: &str) -> Error {
     invalid(format!("unknown option {name:?} for zookeeper: {hint}"))
 }
 
-#[cfg(not(all(feature = "tls", feature = "sasl")))]
-fn missing_feature(feature: &str) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        format!(
-            "{feature} is not compiled in: run `cargo add distlock --features zookeeper,{feature}`"
-        ),
-    )
-    .on("zookeeper")
+fn missing_feature(what: &str, features: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, not_compiled_in(what, features)).on("zookeeper")
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
@@ -533,8 +528,8 @@ mod tests {
             assert!(said.contains(word), "{said}");
         }
         assert!(!said.contains("hunter2"), "{said}");
-        let add = "run `cargo add distlock --features zookeeper,tls`";
-        assert_eq!(said.contains(add), !cfg!(feature = "tls"), "{said}");
+        let add = not_compiled_in("TLS", "zookeeper,tls");
+        assert_eq!(said.contains(&add), !cfg!(feature = "tls"), "{said}");
         for (body, options) in [
             ("//db.example", vec![]),
             ("//u:hunter2@localhost,[::1]:2182,127.0.0.1", vec![]),

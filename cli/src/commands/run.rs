@@ -7,6 +7,7 @@ use distlock::{ErrorKind, Guard, HolderLabel, LockName, Locker, Released, Store}
 use distlock_recipes::{Due, Periodic};
 
 use crate::{
+    advice,
     context::{Context, Sharing},
     exit::{Failure, Outcome, code, signalled},
     group::Signals,
@@ -219,7 +220,9 @@ impl Run {
             Err(error) => {
                 store.close().await;
                 if error.kind() == ErrorKind::Timeout {
-                    return Err(Failure::new(self.busy_exit_code, error.to_string()));
+                    let mut busy = Failure::from(error);
+                    busy.code = self.busy_exit_code;
+                    return Err(busy);
                 }
                 return Err(error.into());
             }
@@ -300,7 +303,7 @@ impl Run {
         }
         let guard = match self.take(locker, name, holder).await {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                return Ok(Turn::Over(error.to_string()));
+                return Ok(Turn::Over(advice::of_the_tool(&error)));
             }
             taken => taken?,
         };

@@ -21,6 +21,7 @@
 //! | values, parsed once at the edge | `name`, `ttl`, `token`, `ident`, `error` |
 //! | the way of a password to a server, the files of TLS | `password`, `tls_files` |
 //! | what a panic hook need not print | [`panics`] |
+//! | the sentence about a feature that is missing | `not_built` |
 //! | what callers hold | `locker`, `builder`, `guard`, `multi`, `scope`, `ticket`, `store` |
 //! | time | `clock` (boot-time, injectable), `deadline` (pure arithmetic), `hold` (one lease's state) |
 //! | taking and letting go | `queue` (the line inside a process), `lineup` (its head, at a store that queues), `acquire`, `release` |
@@ -67,6 +68,7 @@ mod loss;
 mod meters;
 mod multi;
 mod name;
+mod not_built;
 mod open_flag;
 mod outage;
 pub mod panics;
@@ -106,12 +108,15 @@ pub use locker::{Locker, LockerBuilder};
 pub use loss::{LossFeed, LossSender};
 pub use multi::GuardSet;
 pub use name::{LockName, RecordKey, decode, encode};
+pub use not_built::not_compiled_in;
 pub use open_flag::OpenFlag;
 pub use password::{PasswordRule, TLS_DISABLE, is_loopback};
 pub use presentable::{excerpt, presentable};
 pub use records::{
     Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value,
 };
+#[doc(hidden)]
+pub use refusal::BUSY_ADVICE;
 pub use release::Released;
 pub use scope::Scope;
 pub use store::Store;

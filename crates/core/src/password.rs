@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::{Error, ErrorKind, Health, Result, Verdict};
+use crate::{Error, ErrorKind, Health, Result, Verdict, not_compiled_in};
 
 /// The value of the option `tls` that lets a password leave this machine in clear.
 pub const TLS_DISABLE: &str = "disable";
@@ -41,11 +41,8 @@ impl PasswordRule<'_> {
         let remedy = if self.tls_built {
             self.remedy.to_owned()
         } else {
-            format!(
-                "TLS is not compiled in: run `cargo add distlock --features {}`, or build the \
-                 command with `--features tls`; then {}",
-                self.features, self.remedy
-            )
+            let feature = not_compiled_in("TLS", self.features);
+            format!("{feature}; then {}", self.remedy)
         };
         Err(Error::new(
             ErrorKind::InvalidConfig,
@@ -152,14 +149,14 @@ mod tests {
         for word in ["\"db.example\"", "write rediss://", "`tls` to `disable`"] {
             assert!(said.contains(word), "{said}");
         }
-        assert!(!said.contains("cargo add"), "{said}");
+        assert!(!said.contains("not compiled in"), "{said}");
         let built = PasswordRule {
             tls_built: false,
             ..RULE
         };
         let said = says(built);
         assert!(
-            said.contains("run `cargo add distlock --features redis,tls`"),
+            said.contains(&not_compiled_in("TLS", "redis,tls")),
             "{said}"
         );
         for rule in [

@@ -9,6 +9,12 @@ use crate::{
     locker::Inner,
 };
 
+/// What the error for a busy lock advises to callers of the library. It ends the message, so that
+/// the tool can put its own options in its place.
+#[doc(hidden)]
+pub const BUSY_ADVICE: &str =
+    "; allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
+
 /// The wait is over, and who was in the way.
 pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
     let waited = match wanted.wait {
@@ -20,14 +26,7 @@ pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo
         Some(holder) => describe(holder, inner.clock().wall()),
         None => "the store does not say who holds it".to_owned(),
     };
-    let name = wanted.request.name.as_str();
-    Error::new(
-        ErrorKind::Timeout,
-        format!(
-            "{waited}: {who}; look with `distlock inspect {}`",
-            quoted(name)
-        ),
-    )
+    Error::new(ErrorKind::Timeout, format!("{waited}: {who}{BUSY_ADVICE}"))
 }
 
 /// The wait is over, and the store was away.
@@ -60,40 +59,9 @@ fn describe(holder: &HolderInfo, now: SystemTime) -> String {
     text
 }
 
-fn quoted(name: &str) -> String {
-    if name
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"_-./:@".contains(&b))
-    {
-        name.to_owned()
-    } else if name.chars().any(|c| !is_shown(c)) {
-        // What cannot be seen, or turns the line around, is written as its number.
-        let shown = name.chars().map(|c| match c {
-            '\'' | '\\' => format!("\\{c}"),
-            c if is_shown(c) => c.to_string(),
-            c => format!("\\U{:08x}", u32::from(c)),
-        });
-        format!("$'{}'", shown.collect::<String>())
-    } else {
-        format!("'{}'", name.replace('\'', r"'\''"))
-    }
-}
-
-fn is_shown(c: char) -> bool {
-    matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_quoted_for_a_shell() {
-        assert_eq!(quoted("a\u{202e}b'c"), r"$'a\U0000202eb\'c'");
-        assert_eq!(quoted("é"), "'é'");
-        assert_eq!(quoted("order:42"), "order:42");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-    }
 
     #[test]
     fn a_holder_is_described_as_far_as_known() {

@@ -4,10 +4,15 @@ mod address;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use distlock_core::{Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, parse_duration};
+use distlock_core::{
+    Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, not_compiled_in, parse_duration,
+};
 
 use self::address::Address;
 use crate::error::BACKEND;
+
+/// The features of the library that bring this backend with TLS.
+const TLS_FEATURES: &str = "redis,tls";
 
 /// Where the servers are and how they are used. `Debug` hides passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,11 +269,10 @@ impl RedisConfig {
             return Err(invalid("a cluster has database 0 only"));
         }
         if self.tls.is_some() && !cfg!(feature = "tls") {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "TLS is not compiled in: run `cargo add distlock --features redis,tls`, or build the command with `--features tls`",
-            )
-            .on(BACKEND));
+            return Err(
+                Error::new(ErrorKind::Unsupported, not_compiled_in("TLS", TLS_FEATURES))
+                    .on(BACKEND),
+            );
         }
         self.check_passwords()
     }
@@ -299,7 +303,7 @@ impl RedisConfig {
             encrypted: self.tls.is_some(),
             clear_allowed: self.clear_password,
             tls_built: cfg!(feature = "tls"),
-            features: "redis,tls",
+            features: TLS_FEATURES,
             remedy: match self.topology {
                 Topology::Single(_) => "write rediss:// instead of redis:// for TLS",
                 Topology::Sentinel { .. } | Topology::Cluster(_) => {
@@ -512,8 +516,8 @@ mod tests {
                 assert!(said.contains(word), "{url}: {said}");
             }
             assert!(!said.contains("hunter2"), "{url}: {said}");
-            let add = "run `cargo add distlock --features redis,tls`";
-            assert_eq!(said.contains(add), !cfg!(feature = "tls"), "{url}: {said}");
+            let add = not_compiled_in("TLS", "redis,tls");
+            assert_eq!(said.contains(&add), !cfg!(feature = "tls"), "{url}: {said}");
         }
         for url in [
             "redis://db.example",

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, is_loopback};
+use distlock_core::{
+    Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, is_loopback, not_compiled_in,
+};
 
 use super::{
     Product, REAP_AFTER, SslMode, check_prefix, check_range, duration, escape, flag, invalid,
@@ -278,11 +280,7 @@ impl ServerConfig {
         if asked && !cfg!(feature = "tls") {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!(
-                    "TLS is not compiled in: run `cargo add distlock --features {},tls`, or build the command with \
-                     `--features tls`",
-                    self.product.name()
-                ),
+                not_compiled_in("TLS", self.tls_features()),
             ));
         }
         self.password_rule().check(self.peer())
@@ -321,6 +319,14 @@ impl ServerConfig {
         }
     }
 
+    /// The features of the library that bring this backend with TLS.
+    fn tls_features(&self) -> &'static str {
+        match self.product {
+            Product::MySql => "mysql,tls",
+            Product::Postgres => "postgres,tls",
+        }
+    }
+
     /// How the password is sent, if there is one.
     pub(crate) fn password_rule(&self) -> PasswordRule<'static> {
         let mode = self.ssl_mode_in_use();
@@ -329,10 +335,7 @@ impl ServerConfig {
             encrypted: !matches!(mode, SslMode::Auto | SslMode::Disable | SslMode::Prefer),
             clear_allowed: mode == SslMode::Disable,
             tls_built: cfg!(feature = "tls"),
-            features: match self.product {
-                Product::MySql => "mysql,tls",
-                Product::Postgres => "postgres,tls",
-            },
+            features: self.tls_features(),
             remedy: match self.product {
                 Product::MySql => {
                     "set `ssl-mode` to REQUIRED, VERIFY_CA or VERIFY_IDENTITY for TLS"
@@ -557,7 +560,7 @@ mod tests {
                 assert!(said.contains(word), "{url}: {said}");
             }
             assert!(!said.contains("hunter2"), "{url}: {said}");
-            let add = format!("run `cargo add distlock --features {features}`");
+            let add = not_compiled_in("TLS", features);
             assert_eq!(said.contains(&add), !cfg!(feature = "tls"), "{said}");
         }
         for (url, mode) in [
@@ -594,7 +597,7 @@ mod tests {
             } else {
                 let error = config.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
-                let add = format!("run `cargo add distlock --features {scheme},tls`");
+                let add = not_compiled_in("TLS", &format!("{scheme},tls"));
                 assert!(error.to_string().contains(&add), "{error}");
             }
         }
@@ -605,6 +608,7 @@ mod tests {
     fn tls_that_is_not_compiled_in_is_refused() {
         let error = ServerConfig::from_url("postgres://h/d?sslmode=require").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("--features postgres,tls"));
+        let add = not_compiled_in("TLS", "postgres,tls");
+        assert!(error.to_string().contains(&add), "{error}");
     }
 }
