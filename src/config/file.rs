@@ -32,6 +32,24 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// [gateway]                       # read by `distlock gateway run`
 /// node = "n1"
 /// ```
+///
+/// A program that is configured by it:
+///
+/// ```
+/// use distlock::config::Config;
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("distlock.toml");
+/// # std::fs::write(&path, "[backend]\nurl = \"memory:\"\n").unwrap();
+/// let config = Config::load(path)?; // or what the environment names: `Config::from_env`
+/// let locker = distlock::connect(&config).await?;
+/// assert!(locker.lock("order:8").acquire().await?.release().await.is_clean());
+///
+/// let typo = Config::parse("[backend]\nulr = \"memory:\"", "distlock.toml").unwrap_err();
+/// assert!(typo.to_string().ends_with("did you mean `url`?"));
+/// # locker.close().await; Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Config {
     source: Option<Source>,

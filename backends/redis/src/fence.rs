@@ -3,19 +3,6 @@
 //! The bar is a key beside the data, without an end. One script compares it with what the caller was judged by, raises it, and
 //! changes the data; somebody else who raised it in between is looked at again. So no earlier holder can write afterwards.
 //!
-//! ```no_run
-//! use distlock_core::Fence;
-//! use distlock_redis::fence::Fenced;
-//!
-//! async fn pay(
-//!     mut server: redis::aio::MultiplexedConnection,
-//!     fence: &Fence,
-//! ) -> Result<i64, distlock_core::FenceError> {
-//!     let pay = Fenced::new("return redis.call('DECRBY', KEYS[1], ARGV[1])");
-//!     pay.run(&mut server, "account:{42}:fence", fence, &["account:{42}"], &["1"]).await
-//! }
-//! ```
-//!
 //! In a cluster all keys must be in one slot: give them the same part in braces. What a failover forgets, it forgets of the
 //! bar too; the data that is left is that of an earlier holder then, and so is the bar. A bar that is deleted or evicted by
 //! itself has seen nobody: where `maxmemory-policy` is `allkeys-..`, it does not protect.
@@ -59,7 +46,8 @@ if done == nil then done = false end
 return {1, done}
 ";
 
-/// A change of data, as a script, that only the latest holder can make.
+/// A change of data, as a script, that only the latest holder can make. The [module](self) has an
+/// example.
 #[derive(Clone, Debug)]
 pub struct Fenced(Script);
 

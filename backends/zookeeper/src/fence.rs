@@ -4,18 +4,6 @@
 //! the caller was judged by; somebody else who raised it in between is looked at again. So no earlier holder can write
 //! afterwards.
 //!
-//! ```no_run
-//! use distlock_core::Fence;
-//!
-//! async fn pay(client: &zookeeper_client::Client, fence: &Fence) -> Result<(), distlock_core::FenceError> {
-//!     distlock_zookeeper::fence::write(client, "/account-42/fence", fence, |change| {
-//!         change.add_set_data("/account-42/balance", b"99", None)
-//!     })
-//!     .await
-//!     .map(drop)
-//! }
-//! ```
-//!
 //! The node of the bar must be there: create it, empty and persistent, together with the data.
 
 use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
@@ -27,7 +15,7 @@ use crate::error::{Access, meaning};
 const ATTEMPTS: u32 = 32;
 
 /// Makes a change if `fence` is the latest that was shown to the bar in the node `bar`, which it raises; or refuses it and
-/// changes nothing. `change` says what is to be done, and may be asked again; what came of each of its steps is the answer.
+/// changes nothing. The [module](self) has an example. `change` says what is to be done, and may be asked again; what came of each of its steps is the answer.
 ///
 /// # Errors
 /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the ensemble cannot be asked or refuses, or when

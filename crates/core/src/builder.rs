@@ -25,6 +25,25 @@ use crate::{
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// Describes one wanted lock. Made by [`Locker::lock`](crate::Locker::lock).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use distlock::ErrorKind;
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// # let locker = distlock::connect("memory:").await?;
+/// let wanted = locker
+///     .lock("order:2")
+///     .ttl(Duration::from_secs(10)) // how long it outlives a holder that dies
+///     .wait(Duration::from_millis(100))
+///     .holder("billing");
+/// let guard = wanted.clone().acquire().await?;
+/// let busy = wanted.acquire().await.unwrap_err();
+/// assert_eq!(busy.kind(), ErrorKind::Timeout);
+/// assert!(busy.to_string().contains("held by billing"));
+/// # drop(guard); locker.close().await; Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked until `acquire`, `try_acquire` or `run` is awaited"]
 pub struct LockBuilder {
@@ -188,6 +207,18 @@ impl LockBuilder {
 
     /// Takes the lock, runs `work` under it, and releases it. When the lock is lost, the future of `work` is dropped at its
     /// next await.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> distlock::Result<()> {
+    /// # let locker = distlock::connect("memory:").await?;
+    /// let work = async |held: distlock::LockWatch| {
+    ///     assert!(held.is_valid()); // show `held.fence()` to what the lock protects
+    ///     "done"
+    /// };
+    /// assert_eq!(locker.lock("order:3").run(work).await?, "done");
+    /// assert!(locker.inspect("order:3").await?.held.is_none()); // released
+    /// # locker.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`LockBuilder::acquire`], and [`ErrorKind::Lost`].

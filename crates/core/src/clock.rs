@@ -196,6 +196,23 @@ pub fn unix_time(clock: &dyn Clock) -> Duration {
 }
 
 /// A clock that moves only when told. Sleeps end when it passes their end.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+///
+/// use distlock::{ManualClock, Renew, Target};
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// let clock = ManualClock::new();
+/// let target = Target::new("memory:?private=true").clock(Arc::new(clock.clone()));
+/// let locker = distlock::connect(target).await?;
+/// let lock = locker.lock("order:7").ttl(Duration::from_secs(10)).renew(Renew::Manual);
+/// let guard = lock.acquire().await?;
+/// clock.advance(Duration::from_secs(11)); // nobody waits for it
+/// assert!(!guard.is_valid());
+/// println!("the code under test hears: {}", guard.lost().await);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct ManualClock(Arc<Mutex<Manual>>);
 

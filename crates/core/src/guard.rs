@@ -28,6 +28,25 @@ const JOIN: Duration = Duration::from_secs(5);
 /// Release it with [`Guard::release`] and look at the answer. Dropping it starts a best-effort release in the background,
 /// which [`Locker::close`](crate::Locker::close) waits for; leaking it (`std::mem::forget`) keeps the lock until the program
 /// ends.
+///
+/// ```
+/// use distlock::Released;
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// # let locker = distlock::connect("memory:").await?;
+/// let guard = locker.lock("order:4").acquire().await?;
+/// tokio::select! {
+///     // Told before anybody else can get the lock.
+///     reason = guard.lost() => eprintln!("stop: {reason}"),
+///     () = work() => guard.check()?, // an error if the lock is not held any more
+/// }
+/// match guard.release().await {
+///     Released::Clean => {}
+///     other => eprintln!("it was not held to the end: {other:?}"),
+/// }
+/// # locker.close().await; Ok(()) }
+/// # async fn work() {}
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     inner: Arc<Inner>,

@@ -4,8 +4,8 @@
 //! retry, queueing and loss, and gives callers a [`Locker`] and its [`Guard`]s.
 //!
 //! ```no_run
-//! # async fn example(backend: std::sync::Arc<dyn distlock_core::DistLock>) -> distlock_core::Result<()> {
-//! let locker = distlock_core::Locker::new(backend);
+//! # async fn example(backend: std::sync::Arc<dyn distlock::DistLock>) -> distlock::Result<()> {
+//! let locker = distlock::Locker::new(backend);
 //! let guard = locker.lock("order:42").ttl(std::time::Duration::from_secs(10)).acquire().await?;
 //! // Show `guard.token()` to whatever the lock protects; stop when `guard.lost()` resolves.
 //! guard.release().await;

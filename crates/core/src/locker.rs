@@ -47,6 +47,17 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Its futures need a tokio runtime with time enabled, and running: where a test pauses it (`start_paused`), every bound on a
 /// store passes at once. To test your own handling of expiry, inject a [`ManualClock`](crate::ManualClock). Renewals, background
 /// releases and clean-up do not use that runtime: they run on a thread of the locker's own.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// let locker = distlock::connect("memory:").await?;
+/// let guard = locker.lock("order:1").acquire().await?;
+/// let seen = locker.inspect("order:1").await?;
+/// assert_eq!(seen.held.unwrap().token, Some(guard.token()));
+/// assert!(guard.release().await.is_clean());
+/// locker.close().await; // waits for releases that are still on their way
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Locker {
     inner: Arc<Inner>,
@@ -114,6 +125,18 @@ impl Locker {
     }
 
     /// Several locks at once: sorted, de-duplicated, all or nothing.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> distlock::Result<()> {
+    /// # let locker = distlock::connect("memory:").await?;
+    /// let both = locker.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// let [three, seven] = both.guards() else { unreachable!("two were asked for") };
+    /// assert_eq!((three.name().as_str(), seven.name().as_str()), ("account:3", "account:7"));
+    /// for (name, released) in both.release().await {
+    ///     assert!(released.is_clean(), "{name}");
+    /// }
+    /// # locker.close().await; Ok(()) }
+    /// ```
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllBuilder {
         LockAllBuilder::new(
             Arc::clone(&self.inner),

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// flag: a handle gives one to each of its contenders, which outlive the call that made them.
 ///
 /// ```
-/// use distlock_core::{ErrorKind, OpenFlag};
+/// use distlock::{ErrorKind, OpenFlag};
 ///
 /// let handle = OpenFlag::default();
 /// let contender = handle.clone();

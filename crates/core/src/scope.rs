@@ -23,6 +23,22 @@ use crate::{
 /// release.
 ///
 /// Clones are the same scope. Use one per request, job or actor.
+///
+/// ```
+/// use distlock::Scope;
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// # let locker = distlock::connect("memory:").await?;
+/// let request = Scope::new();
+/// let outer = locker.lock("order:5").reentrant(&request).acquire().await?;
+/// // The same request takes it again, and does not wait for itself.
+/// let inner = locker.lock("order:5").reentrant(&request).acquire().await?;
+/// assert_eq!(inner.token(), outer.token());
+/// assert!(outer.release().await.is_clean());
+/// assert!(inner.is_valid()); // it is free when the last guard is released
+/// assert!(inner.release().await.is_clean());
+/// # locker.close().await; Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct Scope {
     entries: Arc<Mutex<HashMap<(usize, LockName), Slot>>>,

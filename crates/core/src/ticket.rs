@@ -32,6 +32,24 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A held lock that can be resumed once, elsewhere.
 ///
 /// `Display` gives the text to pass on; it is a secret, because whoever has it has the lock. `Debug` masks it.
+///
+/// ```
+/// use distlock::Ticket;
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// # let locker = distlock::connect("memory:").await?;
+/// let guard = locker.lock("order:6").acquire().await?;
+/// let token = guard.token();
+/// let text = guard.into_ticket().await?.to_string();
+///
+/// // In another process, before the lease ends:
+/// let ticket: Ticket = text.parse()?;
+/// let guard = locker.resume(&ticket).await?;
+/// assert_eq!(guard.token(), token);
+/// assert!(locker.resume(&ticket).await.is_err()); // it works once
+/// assert!(guard.release().await.is_clean());
+/// # locker.close().await; Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Ticket {

@@ -1,19 +1,4 @@
 //! For MySQL and MariaDB.
-//!
-//! ```no_run
-//! use distlock_core::Fence;
-//! use sqlx::{Connection, MySqlConnection};
-//!
-//! async fn pay(database: &mut MySqlConnection, fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
-//!     let mut transaction = database.begin().await?;
-//!     distlock_sql::fence::mysql::admit(&mut transaction, "account:42", fence).await?;
-//!     sqlx::query("UPDATE account SET balance = balance - 1 WHERE id = 42")
-//!         .execute(&mut *transaction)
-//!         .await?;
-//!     transaction.commit().await?;
-//!     Ok(())
-//! }
-//! ```
 
 use distlock_core::{Fence, FenceError};
 use sqlx::{MySqlConnection, Row as _};
@@ -37,6 +22,7 @@ const READ: &str = "SELECT state FROM distributed_fence WHERE resource = ? FOR U
 const WRITE: &str = "UPDATE distributed_fence SET state = ? WHERE resource = ?";
 
 /// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
+/// The [module](self) has an example.
 ///
 /// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
 /// After a refusal, roll back.

@@ -1,19 +1,4 @@
 //! In a Postgres transaction.
-//!
-//! ```no_run
-//! use distlock_core::Fence;
-//! use sqlx::{Connection, PgConnection};
-//!
-//! async fn pay(database: &mut PgConnection, fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
-//!     let mut transaction = database.begin().await?;
-//!     distlock_sql::fence::postgres::admit(&mut transaction, "account:42", fence).await?;
-//!     sqlx::query("UPDATE account SET balance = balance - 1 WHERE id = 42")
-//!         .execute(&mut *transaction)
-//!         .await?;
-//!     transaction.commit().await?;
-//!     Ok(())
-//! }
-//! ```
 
 use distlock_core::{Fence, FenceError};
 use sqlx::PgConnection;
@@ -39,7 +24,8 @@ const WRITE: &str = "UPDATE distributed_fence SET state = $2 WHERE resource = $1
 /// them: the token's and the owner's. Both can be those of the values that the same statement writes.
 ///
 /// ```
-/// let condition = distlock_sql::fence::postgres::sql_condition(3, 4);
+/// # use distlock_sql as distlock;
+/// let condition = distlock::fence::postgres::sql_condition(3, 4);
 /// let pay = format!(
 ///     "UPDATE account SET balance = $1, fence_token = $3, fence_owner = $4 WHERE id = $2 AND {condition}"
 /// );
@@ -51,6 +37,7 @@ pub fn sql_condition(token: u16, owner: u16) -> String {
 }
 
 /// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
+/// The [module](self) has an example.
 ///
 /// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
 /// After a refusal, roll back. It works at every isolation level; above READ COMMITTED the database may ask for the whole

@@ -1,19 +1,4 @@
 //! In a SQLite transaction.
-//!
-//! ```no_run
-//! use distlock_core::Fence;
-//! use sqlx::{Connection, SqliteConnection};
-//!
-//! async fn pay(database: &mut SqliteConnection, fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
-//!     let mut transaction = database.begin_with("BEGIN IMMEDIATE").await?;
-//!     distlock_sql::fence::sqlite::admit(&mut transaction, "account:42", fence).await?;
-//!     sqlx::query("UPDATE account SET balance = balance - 1 WHERE id = 42")
-//!         .execute(&mut *transaction)
-//!         .await?;
-//!     transaction.commit().await?;
-//!     Ok(())
-//! }
-//! ```
 
 use distlock_core::{Fence, FenceError};
 use sqlx::SqliteConnection;
@@ -36,6 +21,7 @@ RETURNING state";
 const WRITE: &str = "UPDATE distributed_fence SET state = ?2 WHERE resource = ?1";
 
 /// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
+/// The [module](self) has an example.
 ///
 /// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
 /// After a refusal, roll back.

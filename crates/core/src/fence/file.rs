@@ -27,7 +27,7 @@ use crate::{
 /// All methods block on the disk; call them from `spawn_blocking` in async code.
 ///
 /// ```
-/// # use distlock_core::{Epoch, Fence, FencedFile, FencingToken, OwnerId};
+/// # use distlock::{Epoch, Fence, FencedFile, FencingToken, OwnerId};
 /// # fn fence(token: u64) -> Fence {
 /// #     Fence::new(FencingToken::new(token).unwrap(), OwnerId::new().tag(), Epoch::new("e"))
 /// # }
@@ -37,7 +37,7 @@ use crate::{
 /// file.write(&latest, b"mine")?;
 /// assert!(file.write(&paused, b"late").is_err());
 /// assert_eq!(file.read()?.as_deref(), Some(&b"mine"[..]));
-/// # Ok::<(), distlock_core::FenceError>(())
+/// # Ok::<(), distlock::FenceError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct FencedFile {

@@ -33,7 +33,7 @@ const REMEMBERED: usize = 16;
 /// but the operator can tell whether the old holders are gone, so it stays until [`reset_to`](Self::reset_to) that epoch.
 ///
 /// ```
-/// # use distlock_core::{Epoch, Fence, FenceGuard, FencingToken, OwnerId};
+/// # use distlock::{Epoch, Fence, FenceGuard, FencingToken, OwnerId};
 /// # fn fence(token: u64) -> Fence {
 /// #     Fence::new(FencingToken::new(token).unwrap(), OwnerId::new().tag(), Epoch::new("e"))
 /// # }

@@ -1,0 +1,112 @@
+//! What a caller meets first in the documentation has an example that a caller can copy, and the
+//! versions of drivers that it names are those that are used.
+
+use std::{fs, path::Path};
+
+/// The text of a file of this checkout.
+fn text(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn manifest(path: &str) -> toml::Table {
+    toml::from_str(&text(path)).unwrap()
+}
+
+/// The documentation of the item that this line begins.
+fn documentation(source: &str, item: &str) -> String {
+    let lines: Vec<_> = source.lines().map(str::trim).collect();
+    let found = lines.iter().position(|line| line.starts_with(item));
+    let at = found.unwrap_or_else(|| panic!("{item:?} is not there"));
+    let above = lines[..at].iter().rev();
+    let mut docs: Vec<_> = above
+        .take_while(|line| line.starts_with("///") || line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix("///"))
+        .collect();
+    docs.reverse();
+    docs.join("\n")
+}
+
+/// The code of its first example that is built.
+fn example(docs: &str) -> Option<String> {
+    let mut lines = docs.lines().map(str::trim);
+    while let Some(fence) = lines.find(|line| line.starts_with("```")) {
+        let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+        if matches!(fence, "```" | "```no_run") {
+            return Some(block.join("\n"));
+        }
+    }
+    None
+}
+
+#[test]
+fn what_callers_meet_first_has_an_example_that_they_can_copy() {
+    for (file, item) in [
+        ("crates/core/src/builder.rs", "pub async fn run<"),
+        ("crates/core/src/builder.rs", "pub struct LockBuilder"),
+        ("crates/core/src/clock.rs", "pub struct ManualClock"),
+        ("crates/core/src/fence/file.rs", "pub struct FencedFile"),
+        ("crates/core/src/fence/guard.rs", "pub struct FenceGuard"),
+        ("crates/core/src/guard.rs", "pub struct Guard "),
+        ("crates/core/src/locker.rs", "pub fn lock_all<"),
+        ("crates/core/src/locker.rs", "pub struct Locker "),
+        ("crates/core/src/scope.rs", "pub struct Scope"),
+        ("crates/core/src/ticket.rs", "pub struct Ticket"),
+        ("src/config/file.rs", "pub struct Config"),
+        ("src/connect.rs", "pub async fn connect("),
+        ("src/connect.rs", "pub async fn open("),
+        ("src/fence.rs", "pub use distlock_redis::fence as redis;"),
+        ("src/fence.rs", "pub use distlock_sql::fence::mysql;"),
+        ("src/fence.rs", "pub use distlock_sql::fence::postgres;"),
+        ("src/fence.rs", "pub use distlock_sql::fence::sqlite;"),
+        (
+            "src/fence.rs",
+            "pub use distlock_zookeeper::fence as zookeeper;",
+        ),
+    ] {
+        let example = example(&documentation(&text(file), item));
+        let example = example.unwrap_or_else(|| panic!("{item}: no example"));
+        assert!(example.contains("distlock::"), "{item}: {example}");
+        // The packages behind the library are not a caller's dependencies.
+        assert!(!example.contains("distlock_"), "{item}: {example}");
+    }
+}
+
+#[test]
+fn the_drivers_of_the_fence_helpers_are_named_as_they_are_used() {
+    let page = text("src/fence.rs");
+    let root = manifest("Cargo.toml");
+    let mut helpers = Vec::new();
+    for row in page.lines().filter(|row| row.starts_with("//! | [`")) {
+        let [_, helper, _, line, _] = row.split('`').collect::<Vec<_>>()[..] else {
+            panic!("not two cells: {row}");
+        };
+        helpers.push(helper.to_owned());
+        let line: toml::Table = toml::from_str(line).unwrap();
+        let (driver, told) = line.iter().next().unwrap();
+        let used = &root["workspace"]["dependencies"][driver];
+        assert_eq!(told["version"], used["version"], "{row}");
+        assert_eq!(
+            told.get("default-features"),
+            used.get("default-features"),
+            "{row}"
+        );
+        // With the backend comes the helper, and with it every feature that it needs.
+        let folder = if driver == "sqlx" { "sql" } else { helper };
+        let backend = manifest(&format!("backends/{folder}/Cargo.toml"));
+        let brought = backend["features"].get(helper);
+        for feature in told["features"].as_array().unwrap() {
+            let by_backend = format!("{driver}/{}", feature.as_str().unwrap());
+            let by_backend = brought.is_some_and(|all| {
+                let mut all = all.as_array().unwrap().iter();
+                all.any(|one| one.as_str() == Some(&by_backend))
+            });
+            let always = used["features"].as_array().unwrap().contains(feature);
+            assert!(by_backend || always, "{row}: {feature}");
+        }
+    }
+    assert_eq!(
+        helpers,
+        ["mysql", "postgres", "sqlite", "redis", "zookeeper"]
+    );
+}
