@@ -19,18 +19,33 @@ pub fn mask(url: &str) -> String {
     let mut shown = mask_userinfo(head);
     if let Some(query) = query {
         shown.push('?');
-        let pairs: Vec<_> = query
-            .split('&')
-            .map(|pair| match pair.split_once('=') {
-                Some((key, value)) if is_secret(&decoded(key), &decoded(value)) => {
-                    format!("{key}=***")
-                }
-                _ => pair.to_owned(),
-            })
-            .collect();
-        shown.push_str(&pairs.join("&"));
+        shown.push_str(query);
     }
-    shown
+    mask_options(&shown)
+}
+
+/// Hides the values of secret options wherever one can begin: behind a `?`, and behind a `&`. Where
+/// the query of a URL begins is not certain when it holds an `@`.
+fn mask_options(url: &str) -> String {
+    let mut is_first = true;
+    let parts = url.split('&').map(|part| {
+        let first = std::mem::take(&mut is_first);
+        let secret = part.match_indices('=').find(|(at, _)| {
+            let (before, value) = (&part[..*at], &part[at + 1..]);
+            let key = match before.rsplit_once('?') {
+                Some((_, key)) => key,
+                // What stands before the first `?` or `&` is no option.
+                None if first => return false,
+                None => before,
+            };
+            is_secret(&decoded(key), &decoded(value))
+        });
+        match secret {
+            Some((at, _)) => format!("{}***", &part[..=at]),
+            None => part.to_owned(),
+        }
+    });
+    parts.collect::<Vec<_>>().join("&")
 }
 
 /// A part of an option as it is read.
@@ -153,6 +168,16 @@ mod tests {
             ("u:hunter2@h", "u:***@h"),
             ("redis://u:hunter2:6379", "redis://u:***"),
             ("redis://u:hunt?er=2", "redis://u:***"),
+            (
+                "redis://h?a=@&password=hunter2",
+                "redis://h?a=@&password=***",
+            ),
+            ("redis://h?password=hunter2@x", "redis://h?password=***"),
+            (
+                "redis://u:hunter2@h&password=hunter2&a=1",
+                "redis://u:***@h&password=***&a=1",
+            ),
+            ("redis://h?a=b?key=hunter2", "redis://h?a=b?key=***"),
             ("redis://h#hunter2", "redis://h#***"),
             ("redis://[hunter2", "redis://[***"),
             ("", ""),
