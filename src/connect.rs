@@ -235,11 +235,11 @@ impl Backend {
     }
 }
 
+/// Whether it is a store of its own, once its name and options are checked.
 #[cfg(feature = "memory")]
-fn memory(target: &Target, mut parts: Parts) -> Result<Store> {
-    use distlock_memory::Memory;
-
-    let private = match parts.options.take("private") {
+fn is_private_memory(target: &Target, parts: &mut Parts) -> Result<bool> {
+    let mut options = std::mem::take(&mut parts.options);
+    let private = match options.take("private") {
         None => false,
         Some(given) => match given.value.as_str() {
             "true" => true,
@@ -247,24 +247,31 @@ fn memory(target: &Target, mut parts: Parts) -> Result<Store> {
             _ => return Err(given.wrong("it is neither true nor false")),
         },
     };
-    parts.options.finish("memory")?;
+    options.finish("memory")?;
     let name = &parts.body;
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
     if !name.chars().all(plain) {
         return Err(target.wrong(format!(
             "the name of a memory store has letters, digits, '-', '_' and '.', and \"{}\" is given",
-            name.escape_debug()
+            target.masked_url().escape_debug()
         )));
     }
-    let memory = if private {
-        if !name.is_empty() {
-            return Err(target.wrong(format!(
-                "a private store is shared with nobody, so it takes no name, and \"{name}\" is given"
-            )));
-        }
+    if private && !name.is_empty() {
+        return Err(target.wrong(format!(
+            "a private store is shared with nobody, so it takes no name, and \"{name}\" is given"
+        )));
+    }
+    Ok(private)
+}
+
+#[cfg(feature = "memory")]
+fn memory(target: &Target, mut parts: Parts) -> Result<Store> {
+    use distlock_memory::Memory;
+
+    let memory = if is_private_memory(target, &mut parts)? {
         Memory::new(parts.clock.clone())
     } else if parts.clock.is_system() {
-        Memory::shared(name)
+        Memory::shared(&parts.body)
     } else {
         return Err(target.wrong(
             "a store that the process shares goes by the machine's clock: `memory:?private=true` takes another".to_owned(),
@@ -381,7 +388,7 @@ mod redis {
         ))
     }
 
-    fn config(target: &Target, parts: &mut Parts) -> Result<RedisConfig> {
+    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<RedisConfig> {
         let mut options = std::mem::take(&mut parts.options);
         let given = options.take_all(&RedisConfig::OPTIONS);
         options.finish("redis")?;
@@ -427,7 +434,7 @@ mod sqlite {
         Ok(migrated(&Sqlite::migrate(config, parts.clock).await?))
     }
 
-    fn config(target: &Target, parts: &mut Parts) -> Result<SqliteConfig> {
+    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<SqliteConfig> {
         let mut options = std::mem::take(&mut parts.options);
         let given = options.take_all(&SqliteConfig::OPTIONS);
         options.finish("sqlite")?;
@@ -465,7 +472,7 @@ mod zookeeper {
         ))
     }
 
-    fn config(target: &Target, parts: &mut Parts) -> Result<ZooKeeperConfig> {
+    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<ZooKeeperConfig> {
         let mut options = std::mem::take(&mut parts.options);
         let given = options.take_all(&ZooKeeperConfig::OPTIONS);
         options.finish("zookeeper")?;
@@ -494,6 +501,27 @@ fn migrated(from: &distlock_sql::TablesStatus) -> Migrated {
     Migrated {
         version: Some(last.map_or(from.version, |last| last.version)),
         applied: from.migrations.iter().map(|step| step.name).collect(),
+    }
+}
+
+/// Reads a URL and its options, and opens nothing.
+#[cfg(feature = "fuzzing")]
+#[allow(unused_mut, unused_variables, reason = "only without features")]
+pub(crate) fn check(target: &Target) -> Result<()> {
+    let mut parts = target.parts()?;
+    match Backend::of(target, &parts.scheme)? {
+        #[cfg(feature = "memory")]
+        Backend::Memory => is_private_memory(target, &mut parts).map(drop),
+        #[cfg(feature = "mysql")]
+        Backend::MySql => server::config(target, &mut parts).map(drop),
+        #[cfg(feature = "postgres")]
+        Backend::Postgres => server::config(target, &mut parts).map(drop),
+        #[cfg(feature = "redis")]
+        Backend::Redis => redis::config(target, &mut parts).map(drop),
+        #[cfg(feature = "sqlite")]
+        Backend::Sqlite => sqlite::config(target, &mut parts).map(drop),
+        #[cfg(feature = "zookeeper")]
+        Backend::ZooKeeper => zookeeper::config(target, &mut parts).map(drop),
     }
 }
 
@@ -683,6 +711,8 @@ mod tests {
         for (target, says) in [
             (Target::new("memory:a/b"), "has letters"),
             (Target::new("memory://name"), "has letters"),
+            // What was meant for a server.
+            (Target::new("memory://u:hunter2@h"), "memory://u:***@h"),
             (Target::new("memory:name?private=true"), "takes no name"),
             (Target::new("memory:?private=yes"), "neither true nor false"),
             (Target::new("memory:?pivate=true"), "`private`"),

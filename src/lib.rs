@@ -67,6 +67,9 @@
 pub mod config;
 mod connect;
 pub mod fence;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 
 pub use config::Target;
 pub use connect::{Migrated, connect, migrate, open};

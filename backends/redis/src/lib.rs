@@ -63,6 +63,9 @@ mod doctor;
 mod error;
 mod exchange;
 pub mod fence;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod history;
 mod lasting;
 mod line;

@@ -76,6 +76,9 @@ mod doctor;
 mod ensemble;
 mod error;
 pub mod fence;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod holder;
 mod limits;
 mod lock;

@@ -297,31 +297,33 @@ async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<Fou
 }
 
 fn found(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<Found>> {
-    let (mut data, stat) = match answer {
+    let (data, stat) = match answer {
         Ok(found) => found,
         Err(zk::Error::NoNode) => return Ok(None),
         Err(error) => return Err(meaning(error, Access::Read)),
     };
-    let value = match data.first() {
-        Some(&MARK_OF_LIVE) => {
-            data.remove(0);
-            Some(data)
-        }
-        Some(&MARK_OF_DELETED) if data.len() == 1 => None,
-        _ => {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "a node among the records was not written by distlock",
-            )
-            .on("zookeeper"));
-        }
-    };
     Ok(Some(Found {
-        value,
+        value: value(data)?,
         version: version(&stat)?,
         data_version: stat.version,
         written: stat.mtime,
     }))
+}
+
+/// The value in a node's data; `None` where the record is deleted.
+pub(crate) fn value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
+    match data.first() {
+        Some(&MARK_OF_LIVE) => {
+            data.remove(0);
+            Ok(Some(data))
+        }
+        Some(&MARK_OF_DELETED) if data.len() == 1 => Ok(None),
+        _ => Err(Error::new(
+            ErrorKind::Corrupt,
+            "a node among the records was not written by distlock",
+        )
+        .on("zookeeper")),
+    }
 }
 
 fn version(stat: &zk::Stat) -> Result<Version> {

@@ -52,6 +52,9 @@ mod admin;
 mod bearer;
 mod config;
 mod front;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod inbox;
 mod listen;

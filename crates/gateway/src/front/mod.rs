@@ -23,6 +23,8 @@ use frames::ErrorCode;
 
 pub(crate) use frames::{DeviceOutcome, Outcome};
 pub(crate) use limits::Limits;
+#[cfg(feature = "fuzzing")]
+pub(crate) use tcp::TcpReader;
 pub(crate) use tcp::serve_tcp;
 pub(crate) use ws::serve_websocket;
 

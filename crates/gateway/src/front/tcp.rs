@@ -3,7 +3,7 @@
 use std::io;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -27,13 +27,7 @@ pub(crate) async fn serve_tcp(front: Front, mut listener: LineListener, stop: Ca
         let handle = line.handle();
         tracing::debug!(peer = %handle.peer(), "a client connected by TCP");
         let (reader, writer) = tokio::io::split(line);
-        let reader = TcpReader {
-            half: reader,
-            buffer: Vec::new(),
-            max_frame: front.max_frame,
-            lost: false,
-            gone: false,
-        };
+        let reader = TcpReader::new(reader, front.max_frame);
         front.connections.spawn(machine::serve(
             front.clone(),
             reader,
@@ -43,8 +37,8 @@ pub(crate) async fn serve_tcp(front: Front, mut listener: LineListener, stop: Ca
     }
 }
 
-struct TcpReader {
-    half: ReadHalf<Line>,
+pub(crate) struct TcpReader<H> {
+    half: H,
     buffer: Vec<u8>,
     max_frame: usize,
     /// There was a frame over the limit: where the next one begins is not known.
@@ -54,7 +48,17 @@ struct TcpReader {
 
 struct TcpWriter(WriteHalf<Line>);
 
-impl TcpReader {
+impl<H> TcpReader<H> {
+    pub(crate) const fn new(half: H, max_frame: usize) -> Self {
+        Self {
+            half,
+            buffer: Vec::new(),
+            max_frame,
+            lost: false,
+            gone: false,
+        }
+    }
+
     /// The frame at the start of the buffer, if all of it is there.
     fn take(&mut self) -> Option<Incoming> {
         let [id_high, id_low, length_high, length_low, ..] = *self.buffer.as_slice() else {
@@ -79,7 +83,7 @@ impl TcpReader {
 }
 
 #[async_trait]
-impl FrameReader for TcpReader {
+impl<H: AsyncRead + Unpin + Send + 'static> FrameReader for TcpReader<H> {
     async fn next(&mut self) -> Incoming {
         loop {
             if self.gone {

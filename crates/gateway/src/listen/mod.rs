@@ -9,4 +9,6 @@ mod tls;
 pub(crate) use http::serve_http;
 pub(crate) use line::{Line, LineHandle, LineListener};
 pub(crate) use places::{Bounds, Places};
+#[cfg(feature = "fuzzing")]
+pub(crate) use proxy::source as proxied_source;
 pub(crate) use tls::{Side, Tls};

@@ -20,7 +20,7 @@ const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] when there is no such header.
-pub(super) async fn source(
+pub(crate) async fn source(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Option<SocketAddr>> {
     let no_header = || {

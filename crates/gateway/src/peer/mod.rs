@@ -9,6 +9,8 @@ mod wire;
 
 pub(crate) use client::GrpcPeers;
 pub(crate) use server::serve_peers;
+#[cfg(feature = "fuzzing")]
+pub(crate) use wire::fuzzing as wire_fuzzing;
 
 #[allow(
     clippy::all,

@@ -222,6 +222,55 @@ fn bad(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
 
+/// What the fuzz targets see of this module.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use prost::Message as _;
+
+    use super::{
+        delivery_from_wire, delivery_to_wire, idle_from_wire, idle_to_wire, kick_from_wire,
+        kick_to_wire, v1,
+    };
+
+    /// A request of a node, as it was read, and as it is read after it was written again. `None` =
+    /// it was refused. The first byte says which message it is.
+    pub(crate) fn round(bytes: &[u8]) -> Option<(String, String)> {
+        let (which, bytes) = bytes.split_first()?;
+        match which % 3 {
+            0 => {
+                let read = |wire| kick_from_wire(wire).ok();
+                let first = read(v1::KickRequest::decode(bytes).ok()?)?;
+                let again = kick_to_wire(first.clone()).encode_to_vec();
+                let again = v1::KickRequest::decode(&*again).ok().and_then(read);
+                Some((
+                    format!("{first:?}"),
+                    again.map_or_else(String::new, |again| format!("{again:?}")),
+                ))
+            }
+            1 => {
+                let read = |wire| delivery_from_wire(wire).ok();
+                let first = read(v1::DeliverRequest::decode(bytes).ok()?)?;
+                let again = delivery_to_wire(first.clone()).encode_to_vec();
+                let again = v1::DeliverRequest::decode(&*again).ok().and_then(read);
+                Some((
+                    format!("{first:?}"),
+                    again.map_or_else(String::new, |again| format!("{again:?}")),
+                ))
+            }
+            _ => {
+                let read = |wire| idle_from_wire(wire).ok();
+                let first = read(v1::IdleResponse::decode(bytes).ok()?)?;
+                let again = idle_to_wire(first.clone()).encode_to_vec();
+                let again = v1::IdleResponse::decode(&*again).ok().and_then(read);
+                Some((
+                    format!("{first:?}"),
+                    again.map_or_else(String::new, |again| format!("{again:?}")),
+                ))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

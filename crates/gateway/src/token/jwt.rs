@@ -54,9 +54,14 @@ impl Hs256 {
         let claims = serde_json::to_vec(claims).map_err(|error| {
             Error::new(ErrorKind::Internal, "token could not be signed").caused_by(error)
         })?;
+        Ok(self.sign_text(&claims))
+    }
+
+    /// As [`sign`](Self::sign), for claims that are written already.
+    pub(super) fn sign_text(&self, claims: &[u8]) -> String {
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
         let signature = self.over(signed.as_bytes()).finalize().into_bytes();
-        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
     fn over(&self, bytes: &[u8]) -> Hmac<Sha256> {

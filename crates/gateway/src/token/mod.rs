@@ -162,6 +162,11 @@ impl TokenKey {
         })
     }
 
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn signed(&self, claims: &[u8]) -> String {
+        self.signs.sign_text(claims)
+    }
+
     /// What is signed with either key, the one that signs first.
     fn claims<T: serde::de::DeserializeOwned>(&self, token: &str) -> Result<T> {
         jwt::read(token, [&self.signs].into_iter().chain(&self.also)).map_err(refused)

@@ -1,0 +1,113 @@
+//! Parsers of this crate for the fuzz targets of the repository: no part of its interface.
+
+use std::net::SocketAddr;
+
+use futures_util::FutureExt as _;
+use serde_json::value::RawValue;
+use tokio::io::AsyncReadExt as _;
+
+use crate::{
+    TokenKey,
+    front::{
+        FrameReader as _, Incoming, TcpReader,
+        frames::{Inbound, Outbound, Refused},
+    },
+    listen::proxied_source,
+    peer::wire_fuzzing,
+};
+
+/// A frame of a client.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ClientFrame {
+    /// The version that its login asks for.
+    pub version: Option<Result<u64, String>>,
+    /// The body of its message as it was read, and as the receiver's frame carries it.
+    pub body: Option<(String, String)>,
+}
+
+/// Reads a frame. The error is the reason that the client is told; it has none for garbage.
+///
+/// # Errors
+/// What is no frame.
+pub fn client_frame(text: &str, id: Option<u16>) -> Result<ClientFrame, Option<String>> {
+    let mut frame = ClientFrame {
+        version: None,
+        body: None,
+    };
+    match Inbound::parse(text, id) {
+        Ok(Inbound::Login(login)) => frame.version = Some(login.version()),
+        Ok(Inbound::Send(send)) => {
+            let sent = Outbound::Message {
+                from: &send.to,
+                body: &send.body,
+                id: &send.id,
+                seq: None,
+            };
+            let written = sent.to_frame().json;
+            let body = carried(&written).unwrap_or_default();
+            frame.body = Some((send.body.get().to_owned(), body));
+        }
+        Ok(Inbound::Ack(_) | Inbound::Ping | Inbound::Bye | Inbound::Logout) => {}
+        Err(Refused::Garbage) => return Err(None),
+        Err(Refused::Value { why, .. }) => return Err(Some(why)),
+    }
+    Ok(frame)
+}
+
+/// The body in a frame that a client receives.
+fn carried(frame: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Carried {
+        body: Box<RawValue>,
+    }
+    let carried: Carried = serde_json::from_str(frame).ok()?;
+    Some(carried.body.get().to_owned())
+}
+
+/// The frames in what a client of the raw TCP front sent, in two pieces; the last entry is why the
+/// rest is no frame.
+#[must_use]
+pub fn tcp_frames(
+    first: &[u8],
+    second: &[u8],
+    max_frame: usize,
+) -> Vec<Result<(u16, String), &'static str>> {
+    let sent = std::io::Cursor::new(first.to_vec()).chain(std::io::Cursor::new(second.to_vec()));
+    let mut reader = TcpReader::new(sent, max_frame);
+    let mut frames = Vec::new();
+    // Nothing here waits: all of it is in memory.
+    while let Some(incoming) = reader.next().now_or_never() {
+        match incoming {
+            Incoming::Frame(text, id) => frames.push(Ok((id.unwrap_or_default(), text))),
+            Incoming::Bad(_, why) => {
+                frames.push(Err(why));
+                break;
+            }
+            Incoming::Gone => break,
+            Incoming::Alive | Incoming::Closing => {}
+        }
+    }
+    frames
+}
+
+/// Whose connection a header of the PROXY protocol names, and what is left behind it. `None` = it
+/// is no header.
+#[must_use]
+pub fn proxy_header(bytes: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
+    let mut rest = bytes;
+    let source = proxied_source(&mut rest).now_or_never()?;
+    source.ok().map(|source| (source, rest))
+}
+
+/// A request of a node, as it was read, and as it is read after it was written again. `None` = it
+/// was refused. The first byte says which message it is.
+#[must_use]
+pub fn peer_message(bytes: &[u8]) -> Option<(String, String)> {
+    wire_fuzzing::round(bytes)
+}
+
+/// A login token with these claims, whatever they are, and a right signature.
+#[must_use]
+pub fn signed(key: &TokenKey, claims: &[u8]) -> String {
+    key.signed(claims)
+}

@@ -1,0 +1,47 @@
+use distlock::{ErrorKind, config::Config, fuzzing};
+use distlock_gateway::GatewayConfig;
+
+use crate::text::{SECRET, is_bounded, keeps_secret};
+
+/// Configuration files: as they are, behind a backend with a password, and behind a gateway with a
+/// key. No error repeats either.
+pub fn config(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else {
+        return;
+    };
+    read(text);
+    let with_password = format!("[backend]\nurl = \"redis://u:{SECRET}@h\"\n{text}");
+    if let Some(config) = read(&with_password) {
+        assert!(config.has_secret());
+    }
+    let with_key = format!("[gateway]\nnode = \"n\"\ntoken_key = \"{SECRET}{SECRET}\"\n{text}");
+    if let Some(config) = read(&with_key) {
+        assert!(config.has_secret());
+    }
+}
+
+fn read(text: &str) -> Option<Config> {
+    let failed = |error: distlock::Error| {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        keeps_secret(&error);
+        is_bounded(&error, text.len());
+    };
+    let config = Config::parse(text, "distlock.toml").map_err(failed).ok()?;
+    keeps_secret(format_args!("{config:?}"));
+    if let Some(target) = config.backend() {
+        keeps_secret(target.masked_url());
+        if let Err(error) = fuzzing::target(target) {
+            keeps_secret(&error);
+            is_bounded(&error, text.len());
+        }
+    }
+    match config.gateway::<GatewayConfig>() {
+        Ok(Some(gateway)) => {
+            keeps_secret(format_args!("{gateway:?}"));
+            let _ = gateway.validate().map_err(failed);
+        }
+        Ok(None) => {}
+        Err(error) => failed(error),
+    }
+    Some(config)
+}

@@ -1,0 +1,31 @@
+use distlock_report::{Comparison, Report, render};
+
+/// A sign that begins an element of a page. Where the input holds it, no page may.
+const ELEMENT: &str = "<fuzz";
+
+/// Results of measurements as JSON: what is read is written and read the same, and every page of it
+/// can be drawn.
+pub fn report_json(data: &[u8]) {
+    if let Ok(report) = serde_json::from_slice::<Report>(data) {
+        let _ = report.to_string();
+        let written = serde_json::to_vec(&report).unwrap_or_default();
+        assert_eq!(
+            serde_json::from_slice::<Report>(&written).ok(),
+            Some(report)
+        );
+    }
+    if let Ok(comparison) = serde_json::from_slice::<Comparison>(data) {
+        for page in [
+            render::html(&comparison),
+            render::throughput_svg(&comparison),
+        ] {
+            assert!(!page.contains(ELEMENT), "a name is taken for an element");
+        }
+        let _ = render::markdown(&comparison);
+        let written = serde_json::to_vec(&comparison).unwrap_or_default();
+        assert_eq!(
+            serde_json::from_slice::<Comparison>(&written).ok(),
+            Some(comparison)
+        );
+    }
+}

@@ -1,0 +1,70 @@
+use distlock_gateway::fuzzing;
+
+/// Frames of clients: the first two bytes are the message id of the raw front, 0 where there is
+/// none. The body of a message arrives as it was sent.
+pub fn client_frames(data: &[u8]) {
+    let Some((&[high, low], text)) = data.split_first_chunk() else {
+        return;
+    };
+    let Ok(text) = str::from_utf8(text) else {
+        return;
+    };
+    let id = Some(u16::from_be_bytes([high, low])).filter(|id| *id > 0);
+    match fuzzing::client_frame(text, id) {
+        Ok(frame) => {
+            if let Some((sent, carried)) = frame.body {
+                assert_eq!(sent, carried);
+                assert!(text.contains(&sent), "{sent}");
+            }
+            if let Some(version) = frame.version {
+                assert!(!matches!(version, Ok(0 | 3..)), "{version:?}");
+            }
+            // The id in front decides nothing but whether the two agree.
+            assert!(fuzzing::client_frame(text, None).is_ok());
+        }
+        Err(why) => assert!(why.is_none_or(|why| why.chars().count() <= 200)),
+    }
+}
+
+/// What clients of the raw TCP front send: the first byte says after how many bytes the rest of it
+/// arrives. The frames are the same as in one piece, and nothing is left out or made up.
+pub fn tcp_frames(data: &[u8]) {
+    const MOST: usize = 1024;
+    let Some((&cut, bytes)) = data.split_first() else {
+        return;
+    };
+    let frames = fuzzing::tcp_frames(bytes, &[], MOST);
+    let (first, second) = bytes.split_at(usize::from(cut).min(bytes.len()));
+    assert_eq!(fuzzing::tcp_frames(first, second, MOST), frames);
+    let mut rest = bytes;
+    for frame in frames {
+        let Some((&[id_high, id_low, high, low], body)) = rest.split_first_chunk() else {
+            panic!("a frame without a header");
+        };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        match frame {
+            Ok((id, text)) => {
+                let (body, after) = body.split_at(length);
+                assert!(length <= MOST && text.as_bytes() == body);
+                assert_eq!(id, u16::from_be_bytes([id_high, id_low]));
+                rest = after;
+            }
+            Err(_) => {
+                let body = body.get(..length);
+                assert!(length > MOST || body.is_some_and(|it| str::from_utf8(it).is_err()));
+            }
+        }
+    }
+}
+
+/// Headers of the PROXY protocol: nothing behind one is read, and what is behind it changes nothing.
+pub fn proxy_headers(data: &[u8]) {
+    const BEHIND: &[u8] = b"GET / HTTP/1.1\r\n";
+    let Some((source, rest)) = fuzzing::proxy_header(data) else {
+        return;
+    };
+    let header = &data[..data.len() - rest.len()];
+    let followed = [header, BEHIND].concat();
+    assert_eq!(fuzzing::proxy_header(&followed), Some((source, BEHIND)));
+    assert_eq!(fuzzing::proxy_header(&header[..header.len() - 1]), None);
+}

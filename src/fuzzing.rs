@@ -1,0 +1,13 @@
+//! Parsers of this crate for the fuzz targets of the repository: no part of its interface.
+
+use distlock_core::Result;
+
+use crate::{Target, connect::check};
+
+/// Reads a URL and its options as [`open`](crate::open) does, and opens nothing.
+///
+/// # Errors
+/// As [`open`](crate::open), as far as no server is asked.
+pub fn target(target: &Target) -> Result<()> {
+    check(target)
+}
