@@ -64,6 +64,11 @@ pub fn proxy_headers(data: &[u8]) {
         return;
     };
     let header = &data[..data.len() - rest.len()];
+    let is_whole = match header.first_chunk() {
+        Some(b"PROXY ") => header.iter().position(|byte| *byte == b'\n') == Some(header.len() - 1),
+        _ => header.len() == 16 + usize::from(u16::from_be_bytes([header[14], header[15]])),
+    };
+    assert!(is_whole, "{header:?}");
     let followed = [header, BEHIND].concat();
     assert_eq!(fuzzing::proxy_header(&followed), Some((source, BEHIND)));
     assert_eq!(fuzzing::proxy_header(&header[..header.len() - 1]), None);
