@@ -90,9 +90,10 @@ impl SqliteConfig {
             return Err(invalid("the path of the SQLite file is empty"));
         }
         if path.to_str().is_none_or(|path| path.contains('\0')) {
-            return Err(invalid(format!(
-                "the path of the SQLite file is not UTF-8 or holds a NUL: {path:?}"
-            )));
+            // It is not shown: what cannot be a path may be a URL that was meant for a server.
+            return Err(invalid(
+                "the path of the SQLite file is not UTF-8 or holds a NUL",
+            ));
         }
         if path == Path::new(":memory:") {
             return Err(invalid(
