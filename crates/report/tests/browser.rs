@@ -1,4 +1,7 @@
-//! The published page in a real browser: no complaint on its console, every figure drawn, nothing cut off on a telephone.
+//! The page in a real browser: no complaint on its console, every figure drawn, no table cut off on a screen of
+//! 1280 pixels, nothing cut off on a telephone.
+
+mod made_up;
 
 use std::{
     fs,
@@ -20,8 +23,20 @@ addEventListener("load", () => {
     for (const text of svg.querySelectorAll("text"))
       smallest = Math.min(smallest, parseFloat(getComputedStyle(text).fontSize) * scale);
   }
+  // Every element that holds a table, the tables themselves, and their cells: none is wider inside than outside.
+  const tables = [...document.querySelectorAll("table")];
+  const clipped = new Set();
+  for (const table of tables) {
+    for (let it = table; it && it !== page; it = it.parentElement)
+      if (it.scrollWidth > it.clientWidth) clipped.add(it);
+    for (const cell of table.querySelectorAll("th, td"))
+      if (cell.scrollWidth > cell.clientWidth) clipped.add(cell);
+    if (table.getBoundingClientRect().right > page.clientWidth) clipped.add(table);
+  }
+  const named = it => `${it.tagName} ${it.scrollWidth}>${it.clientWidth} ${it.textContent.slice(0, 40)}`;
   parent.postMessage(JSON.stringify({
     figures: svgs.length, drawn: drawn.length, outside, smallest,
+    tables: tables.length, clipped: [...clipped].map(named),
     wider: page.scrollWidth - page.clientWidth, width: page.clientWidth,
   }), "*");
 });
@@ -37,9 +52,12 @@ addEventListener("message", told => {
 });
 </script><body><iframe src="page.html" style="border:0;height:800px;width:WIDTHpx"></iframe></body>"#;
 
-fn look(name: &str, width: u32) -> serde_json::Value {
+fn published() -> String {
     let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison/report.html");
-    let page = fs::read_to_string(published).unwrap();
+    fs::read_to_string(published).unwrap()
+}
+
+fn look(page: &str, name: &str, width: u32) -> serde_json::Value {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}"));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
@@ -88,7 +106,7 @@ fn look(name: &str, width: u32) -> serde_json::Value {
 #[test]
 fn the_published_page_reads_well_in_a_browser() {
     for (name, width) in [("wide", 1200), ("narrow", 400)] {
-        let seen = look(name, width);
+        let seen = look(&published(), name, width);
         assert_eq!(seen["width"], width, "{seen}");
         assert!(seen["figures"].as_u64().unwrap() >= 6, "{seen}");
         assert_eq!(seen["drawn"], seen["figures"], "{name}: {seen}");
@@ -98,5 +116,16 @@ fn the_published_page_reads_well_in_a_browser() {
             "{name} must be scrolled sideways: {seen}"
         );
         assert!(seen["smallest"].as_f64().unwrap() >= 8.5, "{name}: {seen}");
+    }
+}
+
+#[test]
+fn no_table_is_cut_off_at_1280_pixels() {
+    let largest = distlock_report::render::html(&made_up::large());
+    for (name, page, tables) in [("published", published(), 10), ("large", largest, 14)] {
+        let seen = look(&page, name, 1280);
+        assert_eq!(seen["width"], 1280, "{seen}");
+        assert!(seen["tables"].as_u64().unwrap() >= tables, "{name}: {seen}");
+        assert_eq!(seen["clipped"], serde_json::json!([]), "{name}");
     }
 }

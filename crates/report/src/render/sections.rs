@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::text::{bytes, escape, kib, number, range, time};
+use super::text::{bytes, escape, kib, number, time, unbroken};
 use crate::{
     compare::{
         Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, is_difference, prose, shown_by_faults,
@@ -222,7 +222,7 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
         return "<td class=\"none\">–</td>".into();
     };
     let best = comparison.clear_best(&column.experiment, column.measure) == Some(&store.key);
-    let middle = (column.show)(spread.median);
+    let middle = unbroken(&(column.show)(spread.median));
     let middle = if best {
         format!("<b>{middle}</b>")
     } else {
@@ -245,7 +245,9 @@ fn behind(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
     }
-    format!("<small>{}</small>", range(spread, show))
+    // A line may break at the "to" only.
+    let (low, high) = (unbroken(&show(spread.low)), unbroken(&show(spread.high)));
+    format!("<small>{low} to {high}</small>")
 }
 
 /// A store's name with its colour.
@@ -476,13 +478,13 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
         let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
             spread.map_or_else(
                 || "–".into(),
-                |it| format!("{}{}", show(it.median), behind(it, show)),
+                |it| format!("{}{}", unbroken(&show(it.median)), behind(it, show)),
             )
         };
         let ratio = ratio.map_or_else(
             || "–".into(),
             |it| {
-                let text = format!("× {}", number(it.median));
+                let text = format!("×\u{a0}{}", number(it.median));
                 if is_difference(it) {
                     format!("<b>{text}</b>{}", behind(it, number))
                 } else {

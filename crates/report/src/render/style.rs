@@ -45,7 +45,7 @@ pub(crate) const PAGE: &str = "\
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;\
 -webkit-text-size-adjust:100%}
-main{max-width:62rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
+main{max-width:76rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
 h1{font-size:1.9rem;line-height:1.2;margin:0 0 .4rem;letter-spacing:-.01em}
 h2{font-size:1.3rem;margin:3rem 0 .6rem;padding-top:1rem;border-top:1px solid var(--line)}
 h3{font-size:1rem;margin:1.8rem 0 .4rem}
@@ -57,11 +57,11 @@ a{color:inherit}
 nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:1rem 0 0;font-size:.9rem}
 .scroll{overflow-x:auto;margin:.8rem 0;-webkit-overflow-scrolling:touch}
 table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .8rem .35rem 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--line);white-space:nowrap}
-th{font-weight:600}
+th,td{padding:.35rem .8rem .35rem 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:600;overflow-wrap:anywhere;min-width:4.2rem}
 thead th{color:var(--quiet);font-weight:500;vertical-align:bottom}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
-td.text,th.text{text-align:left;white-space:normal;min-width:11rem}
+td.text,th.text{text-align:left;min-width:11rem}
 td small{display:block;color:var(--quiet);font-size:.75rem}
 .ok{color:var(--good)}.bad{color:var(--bad);font-weight:600}.none{color:var(--quiet)}
 .dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin-right:.45rem}

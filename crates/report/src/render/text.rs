@@ -70,6 +70,11 @@ pub(crate) fn kib(value: f64) -> String {
     }
 }
 
+/// A number that stays on one line with its unit.
+pub(crate) fn unbroken(text: &str) -> String {
+    text.replace(' ', "\u{a0}")
+}
+
 /// The range behind a median: `36 to 44`.
 pub(crate) fn range(spread: Spread, show: fn(f64) -> String) -> String {
     format!("{} to {}", show(spread.low), show(spread.high))
