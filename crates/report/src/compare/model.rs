@@ -312,10 +312,17 @@ impl Comparison {
         sizes
     }
 
-    /// Whose figure is clearly the best: its whole range beats every other one's. `None` when the ranges overlap, or only one
-    /// has a number. A store of one process is left out: nothing that arbitrates between processes competes with it.
+    /// Whose figure is clearly the best: its whole range beats every other one's, and a reader sees
+    /// the difference. `None` when the ranges overlap, when `show` writes the same for another
+    /// store, or when only one has a number. A store of one process is left out: nothing that
+    /// arbitrates between processes competes with it.
     #[must_use]
-    pub fn clear_best(&self, experiment: &str, measure: Measure) -> Option<&str> {
+    pub fn clear_best(
+        &self,
+        experiment: &str,
+        measure: Measure,
+        show: fn(f64) -> String,
+    ) -> Option<&str> {
         let mut all: Vec<(&str, Spread)> = self
             .stores
             .iter()
@@ -336,12 +343,14 @@ impl Comparison {
         let [(best, first), _, ..] = all.as_slice() else {
             return None;
         };
+        let printed = show(first.median);
         let clear = all[1..].iter().all(|(_, other)| {
-            if more {
+            let apart = if more {
                 first.low > other.high
             } else {
                 first.high < other.low
-            }
+            };
+            apart && show(other.median) != printed
         });
         clear.then_some(best)
     }
@@ -375,15 +384,16 @@ impl Figure {
     }
 }
 
-/// Whether a ratio differs from 1 in every round: only then may it be called a difference.
+/// Whether a ratio differs from 1 in every round, and `show` does not write it as 1: only then may it be called a difference.
 #[must_use]
-pub fn is_difference(ratio: Spread) -> bool {
-    ratio.low > 1.0 || ratio.high < 1.0
+pub fn is_difference(ratio: Spread, show: fn(f64) -> String) -> bool {
+    (ratio.low > 1.0 || ratio.high < 1.0) && show(ratio.median) != show(1.0)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::render::text::number;
 
     /// Two stores, three rounds.
     pub(crate) fn small() -> Comparison {
@@ -433,11 +443,36 @@ pub(crate) mod tests {
     fn the_best_is_only_named_when_no_other_range_reaches_it() {
         let all = small();
         // 45 to 220 around 90 to 110.
-        assert_eq!(all.clear_best("uncontended", Measure::P50), None);
+        assert_eq!(all.clear_best("uncontended", Measure::P50, number), None);
         assert_eq!(
-            all.clear_best("independent-64", Measure::Rate),
+            all.clear_best("independent-64", Measure::Rate, number),
             Some("redis")
         );
+    }
+
+    #[test]
+    fn of_figures_that_are_printed_alike_none_is_the_best() {
+        let mut all = small();
+        // Ranges that do not meet: 245.6 to 245.8, and 246.0 to 246.4.
+        all.figures[0].rounds = vec![245.6, 245.7, 245.8];
+        all.figures[1].rounds = vec![246.0, 246.2, 246.4];
+        for (show, best) in [
+            (number as fn(f64) -> String, None),
+            (|value| format!("{value:.1}"), Some("redis")),
+        ] {
+            assert_eq!(all.clear_best("uncontended", Measure::P50, show), best);
+        }
+    }
+
+    #[test]
+    fn a_ratio_that_is_printed_as_one_is_no_difference() {
+        let hardly = Spread {
+            median: 1.01,
+            low: 1.005,
+            high: 1.02,
+        };
+        assert!(!is_difference(hardly, number));
+        assert!(is_difference(hardly, |value| format!("{value:.3}")));
     }
 
     #[test]
@@ -448,12 +483,12 @@ pub(crate) mod tests {
             .ratio("redis", "sqlite", "uncontended", Measure::P50)
             .unwrap();
         assert_eq!((mixed.low, mixed.median, mixed.high), (0.5, 2.0, 2.0));
-        assert!(!is_difference(mixed));
+        assert!(!is_difference(mixed, number));
         let clear = all
             .ratio("redis", "sqlite", "independent-64", Measure::Rate)
             .unwrap();
         assert_eq!((clear.low, clear.high), (2.0, 2.0));
-        assert!(is_difference(clear));
+        assert!(is_difference(clear, number));
     }
 
     #[test]
@@ -465,7 +500,10 @@ pub(crate) mod tests {
             all.ratio("redis", "sqlite", "independent-64", Measure::Rate),
             None
         );
-        assert_eq!(all.clear_best("independent-64", Measure::Rate), None);
+        assert_eq!(
+            all.clear_best("independent-64", Measure::Rate, number),
+            None
+        );
     }
 
     #[test]

@@ -186,7 +186,7 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
     let Some(spread) = figure.and_then(Figure::spread) else {
         return "–".into();
     };
-    let best = comparison.clear_best(&column.experiment, column.measure) == Some(&store.key);
+    let best = column.best(comparison) == Some(&store.key);
     let middle = (column.show)(spread.median);
     let middle = if best {
         format!("**{middle}**")
@@ -273,7 +273,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
                     .map_or_else(
                         || "–".to_owned(),
                         |it| {
-                            let bold = if is_difference(it) { "**" } else { "" };
+                            let bold = if is_difference(it, number) { "**" } else { "" };
                             format!("{bold}× {}{bold}{}", number(it.median), behind(it, number))
                         },
                     );

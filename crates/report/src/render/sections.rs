@@ -33,6 +33,11 @@ impl Column {
             show,
         }
     }
+
+    /// Whose figure is marked, if any is.
+    pub(crate) fn best<'a>(&self, comparison: &'a Comparison) -> Option<&'a str> {
+        comparison.clear_best(&self.experiment, self.measure, self.show)
+    }
 }
 
 /// The tables of costs: title, explanation, columns. Empty columns are left out by whoever draws them.
@@ -221,7 +226,7 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
     let Some(spread) = figure.and_then(crate::compare::Figure::spread) else {
         return "<td class=\"none\">–</td>".into();
     };
-    let best = comparison.clear_best(&column.experiment, column.measure) == Some(&store.key);
+    let best = column.best(comparison) == Some(&store.key);
     let middle = unbroken(&(column.show)(spread.median));
     let middle = if best {
         format!("<b>{middle}</b>")
@@ -485,7 +490,7 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
             || "–".into(),
             |it| {
                 let text = format!("×\u{a0}{}", number(it.median));
-                if is_difference(it) {
+                if is_difference(it, number) {
                     format!("<b>{text}</b>{}", behind(it, number))
                 } else {
                     format!("{text}{}", behind(it, number))
