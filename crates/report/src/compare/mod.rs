@@ -3,12 +3,14 @@
 //! Whoever measures fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here measures, and the
 //! pages are computed from the JSON form alone, so that they can be made again from it.
 
+mod durability;
 mod guide;
 mod model;
 mod properties;
 mod prose;
 
-pub use guide::{Advice, advice};
+pub use durability::durability;
+pub use guide::{Advice, STAY_WITHIN, advice, criteria};
 pub use model::{
     About, Comparison, Figure, Finding, Interval, Lane, Measure, PeerRun, Promises, Scenario,
     ScenarioKind, StoreFacts, is_difference,

@@ -55,6 +55,9 @@ pub struct StoreFacts {
     pub server: String,
     /// How it was set up, or where it was found.
     pub setup: String,
+    /// What the starter of its server set of its durability, where the server itself does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<String>,
     /// What the backend promises.
     pub promises: Option<Promises>,
     /// What `doctor` found.

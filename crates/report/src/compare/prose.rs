@@ -9,6 +9,12 @@ pub struct Prose {
     pub breaks: &'static str,
 }
 
+/// Whether a failover of this kind of store can lose a granted lock, because replicas are told afterwards.
+#[must_use]
+pub(crate) fn failover_may_lose(product: &str) -> bool {
+    matches!(product, "redis-sentinel" | "redis-cluster")
+}
+
 /// By product name; `None` for one that is not known here.
 #[must_use]
 pub fn prose(product: &str) -> Option<Prose> {
@@ -22,6 +28,17 @@ pub fn prose(product: &str) -> Option<Prose> {
                       the disk before they are granted.",
             breaks: "A network file system, a file that is copied or restored, and a second host. A process stopped inside a \
                      transaction delays every writer.",
+        },
+        "redis-sentinel" => Prose {
+            promise: "Exclusion on the primary that the sentinels name. When it dies, they make its replica the primary.",
+            breaks: "Everything that breaks one Redis server. Replication is asynchronous: a failover can lose a granted lock, \
+                     then two may hold it, and only the token tells them apart.",
+        },
+        "redis-cluster" => Prose {
+            promise: "Exclusion on the primary of the lock's slot; names spread over the primaries. When one dies, its replica \
+                      takes its slots.",
+            breaks: "Everything that breaks one Redis server. Replication is asynchronous: a failover can lose a granted lock, \
+                     then two may hold it, and only the token tells them apart.",
         },
         "redis" => Prose {
             promise: "Exclusion on one server with an append-only file. Fast, with pushed wake-ups. After a failover the tokens \

@@ -7,7 +7,7 @@ use super::{
     svg::Svg,
     text::{escape, number, time},
 };
-use crate::compare::{Comparison, Measure, advice};
+use crate::compare::{Comparison, Measure, advice, criteria};
 
 /// One self-contained page: no script, nothing fetched, light and dark.
 #[must_use]
@@ -125,8 +125,11 @@ fn guide(comparison: &Comparison) -> String {
             escape(&it.because)
         );
     }
-    html + "</ul>\n<p class=\"quiet\">Made from the figures below. A best one is named, and set in bold in the tables, only \
-            where the range of its rounds does not meet any other's.</p>\n"
+    html += "</ul>\n<details open><summary>How this advice is made</summary>\n<ul class=\"quiet\">";
+    for it in criteria() {
+        let _ = write!(html, "<li>{}</li>", escape(&it));
+    }
+    html + "</ul></details>\n"
 }
 
 fn glance(comparison: &Comparison) -> String {

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     compare::{
-        Comparison, Figure, PROPERTIES, ScenarioKind, StoreFacts, advice, is_difference, prose,
-        shown_by_faults,
+        Comparison, Figure, PROPERTIES, ScenarioKind, StoreFacts, advice, criteria, is_difference,
+        prose, shown_by_faults,
     },
     statistics::Spread,
 };
@@ -55,6 +55,10 @@ pub fn markdown(comparison: &Comparison) -> String {
             it.pick,
             plain(&it.because)
         );
+    }
+    text += "\nHow this advice is made:\n\n";
+    for it in criteria() {
+        let _ = writeln!(text, "- {it}");
     }
     promises(comparison, &mut text);
     text += "\n## What it costs\n";
@@ -143,8 +147,12 @@ fn promises(comparison: &Comparison, text: &mut String) {
         if let Some(prose) = prose(&store.product) {
             let _ = writeln!(
                 text,
-                "- **{}** ({}): {} What breaks it: {}",
-                store.name, store.server, prose.promise, prose.breaks
+                "- **{}** ({}; durability when measured: {}): {} What breaks it: {}",
+                store.name,
+                store.server,
+                sections::durable(store),
+                prose.promise,
+                prose.breaks
             );
         }
     }

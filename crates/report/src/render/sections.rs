@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::text::{bytes, escape, kib, number, time, unbroken};
 use crate::{
     compare::{
-        Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, is_difference, prose, shown_by_faults,
+        Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, durability, is_difference, prose,
+        shown_by_faults,
     },
     statistics::Spread,
     table::count,
@@ -412,16 +413,22 @@ pub(crate) fn capability_table(comparison: &Comparison) -> Option<String> {
     Some(html + "</tbody></table></div>\n")
 }
 
+/// Under which durability it was measured.
+pub(crate) fn durable(store: &StoreFacts) -> String {
+    durability(store).unwrap_or_else(|| "not recorded".into())
+}
+
 /// What each store promises and what breaks it, with its server and settings.
 pub(crate) fn prose_list(comparison: &Comparison) -> String {
     let mut html = String::from("<div class=\"grid\">");
     for store in &comparison.stores {
         let _ = write!(
             html,
-            "<section><h3>{}</h3><p class=\"quiet\">{}<br>{}</p>",
+            "<section><h3>{}</h3><p class=\"quiet\">{}<br>{}<br>Durability when measured: {}</p>",
             named(store),
             escape(&store.server),
-            escape(&store.setup)
+            escape(&store.setup),
+            escape(&durable(store))
         );
         if let Some(prose) = prose(&store.product) {
             let _ = write!(

@@ -1,0 +1,158 @@
+//! Under which durability a store was measured: what its server said of its own settings in the
+//! same run, or what the starter of the server set. Nothing is assumed from the product.
+
+use crate::compare::{Finding, StoreFacts};
+
+/// The checks of `doctor` that tell whether a granted lock survives a crash of the server.
+const CHECKS: [&str; 6] = [
+    "persistence",
+    "synchronous_commit",
+    "fsync",
+    "innodb_flush_log_at_trx_commit",
+    "sync_binlog",
+    "synchronous",
+];
+
+/// For people: `synchronous_commit=on, fsync=on`. `None` when this run did not record it.
+#[must_use]
+pub fn durability(store: &StoreFacts) -> Option<String> {
+    let mut said: Vec<String> = Vec::new();
+    for finding in CHECKS.iter().flat_map(|check| found(store, check)) {
+        let setting = setting(finding);
+        // Every server of a group says it of itself.
+        if !said.contains(&setting) {
+            said.push(setting);
+        }
+    }
+    if !said.is_empty() {
+        return Some(said.join(", "));
+    }
+    if store
+        .promises
+        .as_ref()
+        .is_some_and(|it| it.reach == "process")
+    {
+        return Some("in the memory of one process".into());
+    }
+    store.durability.clone()
+}
+
+/// The settings that let a crash of the server take back a granted lock.
+pub(crate) fn not_durable(store: &StoreFacts) -> Vec<&Finding> {
+    let bad = |it: &&Finding| it.verdict == "warn" || it.verdict == "fail";
+    CHECKS
+        .iter()
+        .flat_map(|check| found(store, check))
+        .filter(bad)
+        .collect()
+}
+
+fn found<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item = &'a Finding> {
+    store.findings.iter().filter(move |it| it.check == check)
+}
+
+/// `check=value`; what a check says after its colon is an explanation.
+fn setting(finding: &Finding) -> String {
+    let value = finding
+        .detail
+        .split_once(": ")
+        .map_or(finding.detail.as_str(), |(value, _)| value);
+    match finding.check.as_str() {
+        "persistence" => value.to_owned(),
+        check if value.contains(' ') => format!("{check}: {value}"),
+        check => format!("{check}={value}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(findings: &[(&str, &str, &str)]) -> StoreFacts {
+        StoreFacts {
+            findings: findings
+                .iter()
+                .map(|(check, verdict, detail)| Finding {
+                    check: (*check).into(),
+                    verdict: (*verdict).into(),
+                    detail: (*detail).into(),
+                })
+                .collect(),
+            ..StoreFacts::default()
+        }
+    }
+
+    #[test]
+    fn it_is_what_the_server_said() {
+        let appends =
+            "append-only file, appendfsync everysec: a power cut may take the last second";
+        for (findings, said) in [
+            (
+                &[
+                    ("persistence", "pass", appends),
+                    ("role", "pass", "primary"),
+                ][..],
+                Some("append-only file, appendfsync everysec"),
+            ),
+            (
+                &[
+                    ("fsync", "pass", "on"),
+                    ("synchronous_commit", "pass", "on"),
+                ],
+                Some("synchronous_commit=on, fsync=on"),
+            ),
+            (
+                &[(
+                    "synchronous_commit",
+                    "fail",
+                    "off: a crash may take back locks",
+                )],
+                Some("synchronous_commit=off"),
+            ),
+            (
+                &[("synchronous", "pass", "FULL: a commit is on the disk")],
+                Some("synchronous=FULL"),
+            ),
+            (
+                &[(
+                    "innodb_flush_log_at_trx_commit",
+                    "pass",
+                    "a commit is on the disk",
+                )],
+                Some("innodb_flush_log_at_trx_commit: a commit is on the disk"),
+            ),
+            // Servers of a group that agree, and servers that do not.
+            (
+                &[
+                    ("persistence", "pass", appends),
+                    ("persistence", "pass", appends),
+                ],
+                Some("append-only file, appendfsync everysec"),
+            ),
+            (
+                &[
+                    ("persistence", "pass", appends),
+                    (
+                        "persistence",
+                        "warn",
+                        "no append-only file, snapshots only: a restart forgets",
+                    ),
+                ],
+                Some("append-only file, appendfsync everysec, no append-only file, snapshots only"),
+            ),
+            (&[("server", "pass", "serves as leader")], None),
+        ] {
+            assert_eq!(durability(&store(findings)).as_deref(), said);
+        }
+    }
+
+    #[test]
+    fn the_starter_of_a_server_tells_what_the_server_does_not() {
+        let mut set = store(&[("server", "pass", "serves as leader")]);
+        set.durability = Some("forceSync=yes".into());
+        assert_eq!(durability(&set).as_deref(), Some("forceSync=yes"));
+        // What a server says goes before what was meant.
+        set.findings = store(&[("fsync", "fail", "off: damage")]).findings;
+        assert_eq!(durability(&set).as_deref(), Some("fsync=off"));
+    }
+}
