@@ -2,7 +2,11 @@
 
 use std::{fs, path::Path};
 
-use distlock_report::{Comparison, Spread, compare::About, render};
+use distlock_report::{
+    Comparison, Spread,
+    compare::{About, Figure, Measure, PeerRun, RoundLoad},
+    render,
+};
 
 mod made_up;
 
@@ -69,10 +73,156 @@ fn an_empty_comparison_is_a_page_too() {
         figures: Vec::new(),
         scenarios: Vec::new(),
         peers: Vec::new(),
+        loads: Vec::new(),
     };
     assert!(render::html(&empty).contains("</html>"));
     assert!(!render::markdown(&empty).is_empty());
     assert_eq!(Spread::of([]), None);
+}
+
+#[test]
+fn a_box_says_when_not_to_use_a_lock() {
+    let published = published();
+    for (form, text) in [
+        ("page", render::html(&published)),
+        ("markdown", render::markdown(&published)),
+    ] {
+        let (_, told) = text
+            .split_once("When not to use a lock")
+            .unwrap_or_else(|| panic!("the {form} has no box"));
+        let told = told
+            .split("<h2")
+            .next()
+            .unwrap()
+            .split("\n## ")
+            .next()
+            .unwrap();
+        for word in [
+            "unique index",
+            "compare-and-swap",
+            "row locks",
+            "one consumer",
+            "idempotent",
+            "mutex",
+            "fencing token",
+        ] {
+            assert!(told.contains(word), "{form}: {word}");
+        }
+    }
+}
+
+#[test]
+fn a_busy_machine_is_named_at_the_top() {
+    let mut all = small();
+    assert!(!render::html(&all).contains("of CPU went to others"));
+    for (round, share) in [(0, 1.0), (1, 35.0), (2, 45.0)] {
+        all.loads.push(RoundLoad {
+            experiment: "uncontended".into(),
+            round,
+            others_percent: share,
+        });
+    }
+    for text in [render::html(&all), render::markdown(&all)] {
+        let named = text
+            .find("40 % of CPU went to others in 2 of 3 rounds")
+            .unwrap();
+        assert!(
+            named
+                < text
+                    .find("Which one?</h2>")
+                    .or(text.find("## Which one?"))
+                    .unwrap()
+        );
+    }
+    // The published run recorded nothing of it, and says so.
+    assert!(render::markdown(&published()).contains("during the rounds: not measured"));
+}
+
+#[test]
+fn fairness_between_processes_has_a_table_of_its_own() {
+    let mut all = small();
+    for (measure, value) in [
+        (Measure::Unfairness, 1.9),
+        (Measure::LeastShare, 17.0),
+        (Measure::MostShare, 32.0),
+        (Measure::LongestWait, 87_000.0),
+    ] {
+        for (store, factor) in [("sqlite", 1.0), ("redis", 1.1)] {
+            all.figures.push(Figure {
+                store: store.into(),
+                experiment: "processes-4".into(),
+                measure,
+                rounds: vec![value * factor],
+                missing: None,
+            });
+        }
+    }
+    let text = render::markdown(&all);
+    let (_, table) = text.split_once("### Fairness between processes").unwrap();
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|it| it.starts_with('|'))
+        .take(3)
+        .collect();
+    assert_eq!(
+        rows[0],
+        "| store | busiest over idlest | least share | largest share | longest wait |"
+    );
+    assert_eq!(
+        rows[2],
+        "| SQLite | **1.9** | 17 % | **32 %** | **87.0 ms** |"
+    );
+    assert!(render::html(&all).contains("Fairness between processes"));
+    // What the published run did not measure is not in its table.
+    let published = render::markdown(&published());
+    let (_, table) = published
+        .split_once("### Fairness between processes")
+        .unwrap();
+    assert!(table.contains("busiest over idlest"));
+    assert!(!table.contains("longest wait"));
+}
+
+#[test]
+fn other_ways_are_shown_explained_and_missed() {
+    let published = published();
+    for text in [render::html(&published), render::markdown(&published)] {
+        assert!(text.contains("Not measured in this run: raw commands"));
+        assert!(text.contains("--peers"));
+    }
+    let mut all = small();
+    let figures = |arm: &str, rate: f64| {
+        let spread = serde_json::json!({"median": rate, "low": rate, "high": rate});
+        serde_json::from_value(serde_json::json!({
+            "arm": arm, "cycles_per_second": spread, "p50_us": null, "p90_us": null, "p99_us": null,
+            "max_us": null, "operations_per_cycle": null, "statements_per_cycle": null,
+            "cycles_per_task": [1, 1], "unfairness": null, "cycles": 1, "errors": 0, "first_error": null,
+        }))
+        .unwrap()
+    };
+    all.peers[0].figures = vec![
+        figures("rslock", 4_321.0),
+        figures("distlock-redis", 5_678.0),
+    ];
+    all.peers.push(PeerRun {
+        missing: Some("distlock-peers ended with 1".into()),
+        ..all.peers[0].clone()
+    });
+    for text in [render::html(&all), render::markdown(&all)] {
+        assert!(!text.contains("Not measured in this run: raw commands"));
+        for part in [
+            "the library rslock",
+            "4,321",
+            "5,678",
+            "distlock-peers ended with 1",
+        ] {
+            assert!(text.contains(part), "{part}");
+        }
+    }
+}
+
+fn published() -> Comparison {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison/report.json");
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
 /// `docs/comparison` says what its own data say.

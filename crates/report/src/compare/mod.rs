@@ -3,17 +3,23 @@
 //! Whoever measures fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here measures, and the
 //! pages are computed from the JSON form alone, so that they can be made again from it.
 
+mod busy;
 mod durability;
 mod guide;
+mod instead;
 mod model;
 mod properties;
 mod prose;
+mod ways;
 
+pub use busy::{BUSY_PERCENT, RoundLoad, busy, load};
 pub use durability::durability;
 pub use guide::{Advice, STAY_WITHIN, advice, criteria};
+pub use instead::{INSTEAD, Instead, LIMIT};
 pub use model::{
     About, Comparison, Figure, Finding, Interval, Lane, Measure, PeerRun, Promises, Scenario,
     ScenarioKind, StoreFacts, is_difference,
 };
 pub use properties::{PROPERTIES, Property, PropertyResult, shown_by_faults};
 pub use prose::{Prose, prose};
+pub use ways::{NOT_MEASURED, way};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    compare::properties::PropertyResult,
+    compare::{busy::RoundLoad, properties::PropertyResult},
     statistics::{Figures, Ratio, Spread},
     workload::Workload,
 };
@@ -21,6 +21,9 @@ pub struct Comparison {
     pub scenarios: Vec<Scenario>,
     /// Other ways of locking in the same stores.
     pub peers: Vec<PeerRun>,
+    /// What others took of the machine, round by round.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<RoundLoad>,
 }
 
 /// When, where and how a comparison was made.
@@ -144,13 +147,19 @@ pub enum Measure {
     Retries,
     /// Loads behind a cache per second.
     Loads,
+    /// Cycles of the idlest process, in per cent of all processes' cycles.
+    LeastShare,
+    /// Cycles of the busiest process, in per cent of all processes' cycles.
+    MostShare,
+    /// The longest that any process waited for the lock, in microseconds.
+    LongestWait,
 }
 
 impl Measure {
     /// Whether more of it is better.
     #[must_use]
     pub const fn more_is_better(self) -> bool {
-        matches!(self, Self::Rate)
+        matches!(self, Self::Rate | Self::LeastShare)
     }
 }
 
@@ -258,6 +267,9 @@ pub struct PeerRun {
     pub figures: Vec<Figures>,
     /// Every further one over the first.
     pub ratios: Vec<Ratio>,
+    /// Why there are no figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 impl Comparison {
@@ -439,6 +451,7 @@ pub(crate) mod tests {
             ],
             scenarios: Vec::new(),
             peers: Vec::new(),
+            loads: Vec::new(),
         }
     }
 

@@ -7,7 +7,9 @@ use super::{
     svg::Svg,
     text::{escape, number, time},
 };
-use crate::compare::{Comparison, Measure, advice, criteria};
+use crate::compare::{
+    Comparison, INSTEAD, LIMIT, Measure, NOT_MEASURED, advice, busy, criteria, load,
+};
 
 /// One self-contained page: no script, nothing fetched, light and dark.
 #[must_use]
@@ -32,6 +34,7 @@ pub fn html(comparison: &Comparison) -> String {
     );
     page += &opening(comparison);
     page += &guide(comparison);
+    page += &instead();
     page += &promises(comparison);
     page += &cost(comparison);
     if let Some(failures) = failures::section(comparison) {
@@ -41,16 +44,41 @@ pub fn html(comparison: &Comparison) -> String {
                  same time would be two holders.</p>\n";
         page += &failures;
     }
-    if !comparison.peers.is_empty() {
-        page += "<h2 id=\"peers\">Other ways in the same stores</h2>\n<p>Each table is one run of its own with its ways \
-                 interleaved; the first row is the plain one. Plain rows and raw commands have no lease renewal, no token and \
-                 no loss notice: they show the floor that the store sets. A ratio is bold when no round contradicts it.</p>\n";
-        for run in &comparison.peers {
-            page += &sections::peer_table(comparison, run);
-        }
-    }
+    page += &other_ways(comparison);
     page += &method(comparison);
     page + "</main>\n</body>\n</html>\n"
+}
+
+fn other_ways(comparison: &Comparison) -> String {
+    let mut html = String::from("<h2 id=\"peers\">Other ways in the same stores</h2>\n");
+    if comparison.peers.is_empty() {
+        let _ = writeln!(html, "<p>{}</p>", escape(NOT_MEASURED));
+        return html;
+    }
+    html += "<p>Measured on the same servers in the same run, each table with its ways interleaved; the first row is the plain \
+             one. Plain rows and raw commands have no lease renewal, no token and no loss notice: they show the floor that \
+             the store sets. A ratio is bold when no round contradicts it and it is not printed as 1.</p>\n";
+    for run in &comparison.peers {
+        html += &sections::peer_table(comparison, run);
+    }
+    html
+}
+
+/// When something simpler is the better answer.
+fn instead() -> String {
+    let mut html =
+        String::from("<aside class=\"box\" id=\"instead\"><h2>When not to use a lock</h2>\n<dl>");
+    for it in INSTEAD {
+        let _ = write!(
+            html,
+            "<dt>{}: <b>{}</b></dt><dd>{}</dd>",
+            escape(it.when),
+            escape(it.take),
+            escape(it.why)
+        );
+    }
+    let _ = write!(html, "</dl>\n<p>{}</p></aside>\n", escape(LIMIT));
+    html
 }
 
 /// A figure with its title as text of the page.
@@ -80,7 +108,7 @@ fn opening(comparison: &Comparison) -> String {
         about.rounds,
         if about.rounds == 1 { "round" } else { "rounds" },
     );
-    for remark in &about.remarks {
+    for remark in busy(comparison).iter().chain(&about.remarks) {
         let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(remark));
     }
     for store in &comparison.stores {
@@ -93,14 +121,11 @@ fn opening(comparison: &Comparison) -> String {
             );
         }
     }
-    html += "<nav><a href=\"#guide\">Which one?</a><a href=\"#promises\">Promises</a><a href=\"#cost\">Cost</a>";
+    html += "<nav><a href=\"#guide\">Which one?</a><a href=\"#instead\">When not to</a><a href=\"#promises\">Promises</a><a href=\"#cost\">Cost</a>";
     if !comparison.scenarios.is_empty() {
         html += "<a href=\"#failure\">Failure</a>";
     }
-    if !comparison.peers.is_empty() {
-        html += "<a href=\"#peers\">Other ways</a>";
-    }
-    html + "<a href=\"#method\">Method</a></nav>\n"
+    html + "<a href=\"#peers\">Other ways</a><a href=\"#method\">Method</a></nav>\n"
 }
 
 /// `a, b and c`.
@@ -223,6 +248,7 @@ fn method(comparison: &Comparison) -> String {
          what is compared ran in the same minute. A figure is the median of its rounds with the lowest and the highest beside \
          it. Callers go through the same locker, with renewal, tokens and loss notice. A store that fails leaves no number.</p>\n",
     );
+    let _ = writeln!(html, "<p>{}</p>", escape(&load(comparison)));
     let _ = writeln!(html, "<p><code>{}</code></p>", escape(&about.command));
     html += "<div class=\"scroll\"><table><tbody>";
     for (label, value) in &about.machine {

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     compare::{
-        Comparison, Figure, PROPERTIES, ScenarioKind, StoreFacts, advice, criteria, is_difference,
-        prose, shown_by_faults,
+        Comparison, Figure, INSTEAD, LIMIT, NOT_MEASURED, PROPERTIES, ScenarioKind, StoreFacts,
+        advice, busy, criteria, is_difference, load, prose, shown_by_faults,
     },
     statistics::Spread,
 };
@@ -33,7 +33,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         about.version,
         about.rounds
     );
-    for remark in &about.remarks {
+    for remark in busy(comparison).iter().chain(&about.remarks) {
         let _ = write!(text, "\n> {remark}\n");
     }
     for store in &comparison.stores {
@@ -60,6 +60,7 @@ pub fn markdown(comparison: &Comparison) -> String {
     for it in criteria() {
         let _ = writeln!(text, "- {it}");
     }
+    instead(&mut text);
     promises(comparison, &mut text);
     text += "\n## What it costs\n";
     for (title, note, columns) in sections::costs(comparison) {
@@ -75,7 +76,12 @@ pub fn markdown(comparison: &Comparison) -> String {
     scenarios(comparison, &mut text);
     peers(comparison, &mut text);
     text += "\n## How this was made\n\n";
-    let _ = write!(text, "```sh\n{}\n```\n\n", about.command);
+    let _ = write!(
+        text,
+        "```sh\n{}\n```\n\n{}\n\n",
+        about.command,
+        load(comparison)
+    );
     table(&mut text, &["".into(), "".into()], &{
         let machine = about.machine.iter().cloned();
         let stores = comparison
@@ -88,6 +94,14 @@ pub fn markdown(comparison: &Comparison) -> String {
             .collect::<Vec<_>>()
     });
     text
+}
+
+fn instead(text: &mut String) {
+    text.push_str("\n## When not to use a lock\n\n");
+    for it in INSTEAD {
+        let _ = writeln!(text, "- {}: **{}**. {}", it.when, it.take, it.why);
+    }
+    let _ = write!(text, "\n{LIMIT}\n");
 }
 
 fn promises(comparison: &Comparison, text: &mut String) {
@@ -241,12 +255,13 @@ fn scenarios(comparison: &Comparison, text: &mut String) {
 }
 
 fn peers(comparison: &Comparison, text: &mut String) {
+    text.push_str("\n## Other ways in the same stores\n\n");
     if comparison.peers.is_empty() {
+        let _ = writeln!(text, "{NOT_MEASURED}");
         return;
     }
     text.push_str(
-        "\n## Other ways in the same stores\n\nEach table is one run of its own with its ways interleaved; the first row is \
-         the plain one.\n",
+        "Measured on the same servers in the same run, each table with its ways interleaved; the first row is the plain one.\n",
     );
     for run in &comparison.peers {
         let name = comparison
@@ -263,6 +278,10 @@ fn peers(comparison: &Comparison, text: &mut String) {
                 "callers"
             }
         );
+        if let Some(why) = &run.missing {
+            let _ = writeln!(text, "Not measured: {}", plain(why));
+            continue;
+        }
         let rows: Vec<_> = run
             .figures
             .iter()
@@ -286,7 +305,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
                         },
                     );
                 vec![
-                    figures.arm.clone(),
+                    sections::way_named(&figures.arm),
                     shown(figures.cycles_per_second, number),
                     shown(figures.p50_us, time),
                     shown(figures.p99_us, time),

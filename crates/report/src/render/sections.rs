@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::text::{bytes, escape, kib, number, time, unbroken};
+use super::text::{bytes, escape, kib, number, percent, time, unbroken};
 use crate::{
     compare::{
         Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, durability, is_difference, prose,
-        shown_by_faults,
+        shown_by_faults, way,
     },
     statistics::Spread,
     table::count,
@@ -92,20 +92,32 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
         ),
         (
             "One name that everybody wants",
-            "Sixteen callers of one process, and four processes that each keep the lock for 10 ms; busiest over idlest is 1 when \
-             all get the same. Wake-up: from a release in one \
+            "Sixteen callers of one process; busiest over idlest is 1 when all get the same. Wake-up: from a release in one \
              client to the grant in another. While 64 callers wait for a lock that is held elsewhere, the store is asked so \
              often a second, and so much travels both ways."
                 .into(),
             vec![
                 Column::new("cycles a second", "contended-16", Measure::Rate, number),
                 Column::new("busiest over idlest", "contended-16", Measure::Unfairness, number),
-                Column::new("busiest over idlest process", "processes-4", Measure::Unfairness, number),
                 Column::new("hand-over", "handoff-2", Measure::P50, time),
                 Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
                 Column::new("99 %", "wakeup", Measure::P99, time),
                 Column::new("asked while waiting", "waiting-64", Measure::WaitingStatements, number),
                 Column::new("bytes while waiting", "waiting-64", Measure::WaitingBytes, bytes),
+            ],
+        ),
+        (
+            "Fairness between processes",
+            "Four processes want one lock, and each keeps it for 10 ms. When all get the same, busiest over idlest is 1 and \
+             each share of the cycles is 25 %. Longest wait: of all processes, from asking until the lock was released \
+             again, less the 10 ms."
+                .into(),
+            vec![
+                Column::new("cycles a second", "processes-4", Measure::Rate, number),
+                Column::new("busiest over idlest", "processes-4", Measure::Unfairness, number),
+                Column::new("least share", "processes-4", Measure::LeastShare, percent),
+                Column::new("largest share", "processes-4", Measure::MostShare, percent),
+                Column::new("longest wait", "processes-4", Measure::LongestWait, time),
             ],
         ),
         (
@@ -464,15 +476,22 @@ pub(crate) fn prose_list(comparison: &Comparison) -> String {
     html + "</div>\n"
 }
 
+/// An arm with what it does: `redis-raw: SET NX PX and DEL`.
+pub(crate) fn way_named(arm: &str) -> String {
+    match way(arm) {
+        Some(what) if what != arm => format!("{arm}: {what}"),
+        _ => arm.to_owned(),
+    }
+}
+
 /// Other ways of locking in one store.
 pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
     let name = comparison
         .store(&run.store)
         .map_or(run.store.as_str(), |store| store.name.as_str());
     let workload = run.workload.map_or("", crate::Workload::as_str);
-    let mut html = format!(
-        "<h3>{}: {workload}, {} {}</h3><div class=\"scroll\"><table><thead><tr><th>way</th><th>cycles a second</th>\
-         <th>half within</th><th>99 % within</th><th>over the first</th></tr></thead><tbody>",
+    let heading = format!(
+        "<h3>{}: {workload}, {} {}</h3>",
         escape(name),
         run.callers,
         if run.callers == 1 {
@@ -480,6 +499,16 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
         } else {
             "callers"
         },
+    );
+    if let Some(why) = &run.missing {
+        return format!(
+            "{heading}<p class=\"bad\">Not measured: {}</p>\n",
+            escape(why)
+        );
+    }
+    let mut html = format!(
+        "{heading}<div class=\"scroll\"><table><thead><tr><th>way</th><th>cycles a second</th>\
+         <th>half within</th><th>99 % within</th><th>over the first</th></tr></thead><tbody>"
     );
     for figures in &run.figures {
         let ratio = run
@@ -507,7 +536,7 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
         let _ = write!(
             html,
             "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{ratio}</td></tr>",
-            escape(&figures.arm),
+            escape(&way_named(&figures.arm)),
             shown(figures.cycles_per_second, number),
             shown(figures.p50_us, time),
             shown(figures.p99_us, time),

@@ -74,6 +74,9 @@ svg{display:block;width:100%;max-width:30rem;height:auto}
 .advice li{padding:.7rem 0;border-bottom:1px solid var(--line)}
 .advice strong{display:block}
 code{font:.85em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}
+.box{border:1px solid var(--line);border-left:4px solid var(--ink);padding:.2rem 1.2rem .8rem;margin:2rem 0;max-width:60rem}
+.box h2{border:0;margin:.8rem 0 .4rem;padding:0}
+.box dt{margin-top:.5rem}.box dd{margin:0;color:var(--quiet)}
 details{margin:.6rem 0}summary{cursor:pointer}
 @media(max-width:30rem){main{padding:1.4rem .9rem 3rem}h1{font-size:1.5rem}}
 @media print{main{max-width:none}}

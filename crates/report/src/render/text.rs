@@ -52,6 +52,11 @@ pub(crate) fn millis(ms: f64) -> String {
     time(ms * 1000.0)
 }
 
+/// A share in per cent.
+pub(crate) fn percent(value: f64) -> String {
+    format!("{} %", number(value))
+}
+
 /// A quantity in bytes.
 pub(crate) fn bytes(value: f64) -> String {
     match value {

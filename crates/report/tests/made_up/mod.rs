@@ -113,7 +113,9 @@ pub(crate) fn small() -> Comparison {
             callers: 1,
             figures: Vec::new(),
             ratios: Vec::new(),
+            missing: None,
         }],
+        loads: Vec::new(),
     };
     for (store, factor) in [("sqlite", 1.0), ("redis", 3.0), ("postgres", 40.0)] {
         let mut add = |experiment: &str, measure, value: f64| {
@@ -222,6 +224,9 @@ pub(crate) fn large() -> Comparison {
             (Measure::Memory, 123_456.0),
             (Measure::Retries, 123.456),
             (Measure::Loads, 123.456),
+            (Measure::LeastShare, 12.345),
+            (Measure::MostShare, 45.678),
+            (Measure::LongestWait, 123_456.0),
         ] {
             add(experiment, measure, value);
         }

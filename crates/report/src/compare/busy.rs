@@ -1,0 +1,103 @@
+//! How much of the machine others took while a comparison was measured.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{compare::Comparison, render::text::number, statistics::Spread};
+
+/// What others took during one round of all stores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundLoad {
+    /// What was measured meanwhile.
+    pub experiment: String,
+    /// Which round, from 0.
+    pub round: u32,
+    /// Share of all processors' time that went neither to this run and its servers nor to nobody, in per cent.
+    pub others_percent: f64,
+}
+
+/// From here on a round counts as disturbed: a tenth is more than the spread of a quiet machine.
+pub const BUSY_PERCENT: f64 = 10.0;
+
+/// That the machine was busy, in a sentence; `None` if it was not, or if nothing was recorded.
+#[must_use]
+pub fn busy(comparison: &Comparison) -> Option<String> {
+    let shares: Vec<f64> = disturbed(comparison).collect();
+    let median = Spread::of(shares.iter().copied())?.median;
+    Some(format!(
+        "The machine was busy: {} % of CPU went to others in {} of {} rounds. The figures are indicative only.",
+        number(median),
+        shares.len(),
+        comparison.loads.len(),
+    ))
+}
+
+/// The same for the method, where a quiet machine and a missing record are told too.
+#[must_use]
+pub fn load(comparison: &Comparison) -> String {
+    let rounds = comparison.loads.len();
+    let limit = number(BUSY_PERCENT);
+    match disturbed(comparison).count() {
+        _ if rounds == 0 => "CPU of others during the rounds: not measured.".to_owned(),
+        0 => format!("CPU of others: less than {limit} % in each of {rounds} rounds."),
+        many => format!(
+            "CPU of others: {limit} % or more in {many} of {rounds} rounds, where the median is printed above."
+        ),
+    }
+}
+
+fn disturbed(comparison: &Comparison) -> impl Iterator<Item = f64> {
+    comparison
+        .loads
+        .iter()
+        .map(|it| it.others_percent)
+        .filter(|share| *share >= BUSY_PERCENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::model::tests::small;
+
+    fn with(shares: &[f64]) -> Comparison {
+        let mut all = small();
+        all.loads = shares
+            .iter()
+            .zip(0..)
+            .map(|(share, round)| RoundLoad {
+                experiment: "uncontended".into(),
+                round,
+                others_percent: *share,
+            })
+            .collect();
+        all
+    }
+
+    #[test]
+    fn a_busy_machine_is_named_with_its_share_and_its_rounds() {
+        for (shares, named, method) in [
+            (&[][..], None, "not measured"),
+            (&[0.0, 9.9, 3.0], None, "less than 10 % in each of 3 rounds"),
+            (
+                &[2.0, 40.0, 60.0],
+                Some("The machine was busy: 50 % of CPU went to others in 2 of 3 rounds."),
+                "10 % or more in 2 of 3 rounds",
+            ),
+            (
+                &[10.0],
+                Some("The machine was busy: 10 % of CPU went to others in 1 of 1 rounds."),
+                "10 % or more in 1 of 1 rounds",
+            ),
+        ] {
+            let all = with(shares);
+            let said = busy(&all);
+            match named {
+                Some(named) => assert!(
+                    said.as_ref().is_some_and(|it| it.starts_with(named)),
+                    "{said:?}"
+                ),
+                None => assert_eq!(said, None),
+            }
+            assert!(load(&all).contains(method), "{}", load(&all));
+        }
+    }
+}

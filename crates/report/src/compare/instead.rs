@@ -1,0 +1,50 @@
+//! When something simpler than a distributed lock is the better answer.
+
+/// A situation, what to use in it, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Instead {
+    /// What the caller wants.
+    pub when: &'static str,
+    /// What does it without a lock.
+    pub take: &'static str,
+    /// Why that is better.
+    pub why: &'static str,
+}
+
+/// The cases, the most frequent ones first.
+pub const INSTEAD: [Instead; 6] = [
+    Instead {
+        when: "The same thing must not be created twice",
+        take: "a unique index",
+        why: "The database refuses the second insert, whoever is late.",
+    },
+    Instead {
+        when: "One record is read, changed and written back",
+        take: "compare-and-swap",
+        why: "Write only if the version is still the one that was read. Who comes second reads again.",
+    },
+    Instead {
+        when: "Several rows of one database change together",
+        take: "a transaction with row locks",
+        why: "The row locks end with the transaction, and no lease can run out before it.",
+    },
+    Instead {
+        when: "Jobs must run one after the other",
+        take: "a queue with one consumer",
+        why: "The queue keeps the order, and a job that fails comes back. One consumer per key is enough.",
+    },
+    Instead {
+        when: "Doing it twice would only be wasteful",
+        take: "an idempotent operation",
+        why: "With a key for each request the second run changes nothing.",
+    },
+    Instead {
+        when: "All callers are in one process",
+        take: "a mutex",
+        why: "It needs no network and no lease, and it is faster by orders of magnitude.",
+    },
+];
+
+/// What a lock with a lease cannot do, whatever store it is in.
+pub const LIMIT: &str = "A lock with a lease cannot stop a holder that slept past its lease from writing late. Where \
+                         that would do harm, the resource itself must refuse an older fencing token.";

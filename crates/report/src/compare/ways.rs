@@ -1,0 +1,28 @@
+//! The other ways of locking that `distlock-peers` measures: what each is.
+
+/// What an arm of `distlock-peers` does; `None` for one that is not known here.
+#[must_use]
+pub fn way(arm: &str) -> Option<&'static str> {
+    Some(match arm {
+        "redis-raw" => "SET NX PX and DEL",
+        "redis-scripts" => "bare scripts that compare the owner",
+        "rslock" => "the library rslock",
+        "sqlite-plain" | "mysql-plain" | "postgres-plain" => "one INSERT and one DELETE",
+        "mysql-get-lock" => "GET_LOCK of the server",
+        "postgres-advisory" => "advisory locks of the server",
+        "mysql-update" | "postgres-update" => "one UPDATE of one row",
+        "zookeeper-one-by-one" => "create, list and delete one node",
+        "zookeeper-floor" => "create and delete one node: no lock",
+        "zookeeper-client" => "the recipe of the library zookeeper-client",
+        "memory-table" => "the bare lock table",
+        "memory-locker" => "distlock",
+        arm if arm.starts_with("distlock-") => "distlock",
+        _ => return None,
+    })
+}
+
+/// What a report says that was made without them.
+pub const NOT_MEASURED: &str = "Not measured in this run: raw commands of the servers, locks that the databases bring, and \
+                                the libraries rslock (Redis) and zookeeper-client (ZooKeeper). With --peers, and the \
+                                program distlock-peers beside it, the command measures them on the same servers in the \
+                                same run, and their figures stand here.";
