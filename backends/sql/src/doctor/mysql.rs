@@ -95,7 +95,7 @@ fn durability(health: &mut Health, variables: &HashMap<String, String>) {
         "1" => health.found(
             "innodb_flush_log_at_trx_commit",
             Verdict::Pass,
-            "a commit is on the disk before it is answered",
+            "1: a commit is on the disk before it is answered",
         ),
         "" => health.found("innodb_flush_log_at_trx_commit", Verdict::Unknown, "not shown"),
         other => health.found(

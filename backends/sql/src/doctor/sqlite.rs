@@ -32,10 +32,11 @@ pub(crate) async fn examine(
 
     let synchronous = number(connection, shared, "PRAGMA synchronous").await?;
     if synchronous >= 2 {
+        let name = if synchronous == 2 { "FULL" } else { "EXTRA" };
         health.found(
             "synchronous",
             Verdict::Pass,
-            "a commit is on the disk before it is answered",
+            format!("{name}: a commit is on the disk before it is answered"),
         );
     } else {
         health.found(
