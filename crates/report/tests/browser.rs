@@ -33,10 +33,15 @@ addEventListener("load", () => {
       if (cell.scrollWidth > cell.clientWidth) clipped.add(cell);
     if (table.getBoundingClientRect().right > page.clientWidth) clipped.add(table);
   }
+  // No label of a figure lies outside of the figure.
+  const labels = [...document.querySelectorAll("svg text")].filter(text => {
+    const [label, figure] = [text, text.ownerSVGElement].map(it => it.getBoundingClientRect());
+    return label.left < figure.left - 1 || label.right > figure.right + 1;
+  }).map(text => text.textContent);
   const named = it => `${it.tagName} ${it.scrollWidth}>${it.clientWidth} ${it.textContent.slice(0, 40)}`;
   parent.postMessage(JSON.stringify({
     figures: svgs.length, drawn: drawn.length, outside, smallest,
-    tables: tables.length, clipped: [...clipped].map(named),
+    labels, tables: tables.length, clipped: [...clipped].map(named),
     wider: page.scrollWidth - page.clientWidth, width: page.clientWidth,
   }), "*");
 });
@@ -127,5 +132,6 @@ fn no_table_is_cut_off_at_1280_pixels() {
         assert_eq!(seen["width"], 1280, "{seen}");
         assert!(seen["tables"].as_u64().unwrap() >= tables, "{name}: {seen}");
         assert_eq!(seen["clipped"], serde_json::json!([]), "{name}");
+        assert_eq!(seen["labels"], serde_json::json!([]), "{name}");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{
     failures, figures, sections, style,
     svg::Svg,
-    text::{escape, number, time},
+    text::{escape, number, time, with_units},
 };
 use crate::compare::{
     Comparison, INSTEAD, LIMIT, Measure, NOT_MEASURED, advice, busy, criteria, load,
@@ -147,7 +147,7 @@ fn guide(comparison: &Comparison) -> String {
             "<li><span class=\"quiet\">{}</span><strong>{}</strong>{}</li>",
             escape(&it.need),
             escape(&it.pick),
-            escape(&it.because)
+            escape(&with_units(&it.because))
         );
     }
     html += "</ul>\n<details open><summary>How this advice is made</summary>\n<ul class=\"quiet\">";

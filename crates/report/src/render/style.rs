@@ -70,7 +70,8 @@ figure{margin:0;min-width:0}
 figcaption{font-size:.9rem;font-weight:600;margin-bottom:.3rem}
 figcaption span{display:block;font-weight:400;color:var(--quiet)}
 svg{display:block;width:100%;max-width:30rem;height:auto}
-.advice{list-style:none;padding:0;margin:1rem 0}
+.advice{list-style:none;padding:0;margin:1rem 0;max-width:none;display:grid;\
+grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:0 2.5rem}
 .advice li{padding:.7rem 0;border-bottom:1px solid var(--line)}
 .advice strong{display:block}
 code{font:.85em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}

@@ -10,6 +10,13 @@ use super::{
 /// The width of every figure.
 const WIDTH: f64 = 360.0;
 
+/// What the longest label takes. A letter is at most so wide on average in the fonts that browsers have.
+fn room<'a>(labels: impl Iterator<Item = &'a String>) -> f64 {
+    const LETTER: f64 = 6.8;
+    let longest = labels.map(|it| it.chars().count()).max().unwrap_or(0);
+    (float(longest) * LETTER + 10.0).clamp(78.0, WIDTH / 2.0)
+}
+
 /// A finished figure.
 pub(crate) struct Svg {
     pub(crate) title: String,
@@ -74,7 +81,11 @@ impl Svg {
 
     /// Dots with ranges, one row each. Less is to the left.
     pub(crate) fn ranges(mut self, rows: &[Row], unit: fn(f64) -> String) -> Self {
-        let (left, right, step) = (86.0, WIDTH - 78.0, 22.0);
+        let (left, right, step) = (
+            room(rows.iter().map(|it| &it.label)) + 8.0,
+            WIDTH - 78.0,
+            22.0,
+        );
         let bottom = 8.0 + step * float(rows.len());
         let scale = Scale::over(rows.iter().flat_map(|row| [row.low, row.high]), left, right);
         for tick in scale.ticks(4) {
@@ -112,7 +123,8 @@ impl Svg {
         series: &[Series],
         unit: fn(f64) -> String,
     ) -> Self {
-        let (left, right, top, bottom) = (46.0, WIDTH - 78.0, 10.0, 210.0);
+        let labels = room(series.iter().map(|it| &it.label));
+        let (left, right, top, bottom) = (46.0, WIDTH - labels, 10.0, 210.0);
         let values = series.iter().flat_map(|it| it.values.iter().flatten());
         let scale = Scale::over(values.copied(), bottom, top);
         for tick in scale.ticks(6) {

@@ -80,6 +80,23 @@ pub(crate) fn unbroken(text: &str) -> String {
     text.replace(' ', "\u{a0}")
 }
 
+/// A text in which no time is parted from its unit by a new line.
+pub(crate) fn with_units(text: &str) -> String {
+    let mut words = text.split(' ').peekable();
+    let mut glued = String::with_capacity(text.len());
+    while let Some(word) = words.next() {
+        glued += word;
+        let Some(next) = words.peek() else { break };
+        let unit = next.trim_end_matches(|c: char| c.is_ascii_punctuation());
+        let figure = word
+            .trim_start_matches('(')
+            .starts_with(|c: char| c.is_ascii_digit());
+        let time = figure && ["ns", "µs", "ms", "s", "%"].contains(&unit);
+        glued.push(if time { '\u{a0}' } else { ' ' });
+    }
+    glued
+}
+
 /// The range behind a median: `36 to 44`.
 pub(crate) fn range(spread: Spread, show: fn(f64) -> String) -> String {
     format!("{} to {}", show(spread.low), show(spread.high))
@@ -105,6 +122,10 @@ mod tests {
         assert_eq!(time(1.5), "1.50 µs");
         assert_eq!(millis(2500.0), "2.50 s");
         assert_eq!(bytes(812.0), "812 B");
+        assert_eq!(
+            with_units("after 1.20 ms, (4 s) and 2 callers"),
+            "after 1.20\u{a0}ms, (4\u{a0}s) and 2 callers"
+        );
         assert_eq!(escape("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");
     }
 }
