@@ -51,12 +51,13 @@ fn found<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item = &'a 
     store.findings.iter().filter(move |it| it.check == check)
 }
 
-/// `check=value`; what a check says after its colon is an explanation.
+/// `check=value`; what a check says after its colon is an explanation. One of several servers says its address first.
 fn setting(finding: &Finding) -> String {
-    let value = finding
-        .detail
-        .split_once(": ")
-        .map_or(finding.detail.as_str(), |(value, _)| value);
+    let said = match finding.detail.split_once(": ") {
+        Some((address, said)) if address.contains(':') && !address.contains(' ') => said,
+        _ => &finding.detail,
+    };
+    let value = said.split_once(": ").map_or(said, |(value, _)| value);
     match finding.check.as_str() {
         "persistence" => value.to_owned(),
         check if value.contains(' ') => format!("{check}: {value}"),
@@ -120,6 +121,23 @@ mod tests {
                     "a commit is on the disk",
                 )],
                 Some("innodb_flush_log_at_trx_commit: a commit is on the disk"),
+            ),
+            (
+                &[
+                    (
+                        "persistence",
+                        "pass",
+                        "127.0.0.1:7001: append-only file, synced at every write",
+                    ),
+                    (
+                        "persistence",
+                        "pass",
+                        "[::1]:7002: append-only file, appendfsync everysec: a",
+                    ),
+                ],
+                Some(
+                    "append-only file, synced at every write, append-only file, appendfsync everysec",
+                ),
             ),
             // Servers of a group that agree, and servers that do not.
             (

@@ -53,9 +53,10 @@ pub fn criteria() -> Vec<String> {
              store, one cycle of one caller takes at most {within} times as long and 64 callers do at least 1/{within} \
              of the cycles a second."
         ),
-        "If only the figures fall short, \"stay with X\" is limited to what no store with better figures offers here: \
-         service in the order of arrival, or locks that go on without loss when a server dies."
-            .into(),
+        format!(
+            "If only the figures fall short, \"stay with X\" is limited to what no store with better figures offers here: \
+             {IN_ORDER}, {GOES_ON}, or {WITHOUT_LOSS}."
+        ),
     ]
 }
 
@@ -131,10 +132,10 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
     if !in_order.is_empty() {
         all.push(Advice {
             need: "Waiters of several processes served in the order in which they came".into(),
-            pick: names(&in_order, " or "),
+            pick: names(&in_order, "or"),
             because: format!(
                 "Of the stores over the network here, {} alone {} it, and the suite saw it there.",
-                names(&in_order, " and "),
+                names(&in_order, "and"),
                 if in_order.len() == 1 {
                     "promises"
                 } else {
@@ -208,9 +209,9 @@ fn best(
     } else {
         let why = format!(
             "This run does not tell {} apart: ranges meet, or the printed figures are equal.",
-            names(&level, " and ")
+            names(&level, "and")
         );
-        (names(&level, " or "), why, measured_under(&level))
+        (names(&level, "or"), why, measured_under(&level))
     };
     Some(Advice {
         need: need.into(),
@@ -343,34 +344,47 @@ fn standing(comparison: &Comparison, store: &StoreFacts) -> Standing {
     Standing::Far {
         beside,
         better: first.name.clone(),
-        only_here: OFFERS
-            .iter()
-            .filter(|(_, offers)| {
-                offers(comparison, store)
-                    && !others
-                        .iter()
-                        .any(|it| offers(comparison, it) && nearer(comparison, it, store))
-            })
-            .map(|(what, _)| *what)
-            .collect(),
+        only_here: only_here(comparison, store, &others),
     }
 }
 
 /// What may speak for a store whose figures do not.
 type Offer = fn(&Comparison, &StoreFacts) -> bool;
-const OFFERS: [(&str, Offer); 2] = [
-    ("service in the order of arrival", |_, store| {
-        serves_in_order(store)
+const OFFERS: [(&str, Offer); 3] = [
+    (IN_ORDER, |_, store| serves_in_order(store)),
+    (GOES_ON, |comparison, store| {
+        played(comparison, store, ScenarioKind::LeaderLost).is_some_and(|it| it.usable_ms.is_some())
     }),
-    (
-        "locks that go on without loss when a server dies",
-        |comparison, store| {
-            !failover_may_lose(&store.product)
-                && played(comparison, store, ScenarioKind::LeaderLost)
-                    .is_some_and(|it| it.usable_ms.is_some() && it.holder_kept == Some(true))
-        },
-    ),
+    (WITHOUT_LOSS, |comparison, store| {
+        !failover_may_lose(&store.product)
+            && played(comparison, store, ScenarioKind::LeaderLost)
+                .is_some_and(|it| it.usable_ms.is_some() && it.holder_kept == Some(true))
+    }),
 ];
+const IN_ORDER: &str = "service in the order of arrival";
+const GOES_ON: &str = "locks that go on when a server dies";
+const WITHOUT_LOSS: &str = "locks that go on without loss when a server dies";
+
+/// What a store offers, and no store does whose figures are better.
+fn only_here(
+    comparison: &Comparison,
+    store: &StoreFacts,
+    others: &[&StoreFacts],
+) -> Vec<&'static str> {
+    let mut only: Vec<&str> = OFFERS
+        .iter()
+        .filter(|(_, offers)| {
+            let better = |it: &&StoreFacts| offers(comparison, it) && nearer(comparison, it, store);
+            offers(comparison, store) && !others.iter().any(better)
+        })
+        .map(|(what, _)| *what)
+        .collect();
+    // The stronger one says it all.
+    if only.contains(&WITHOUT_LOSS) {
+        only.retain(|it| *it != GOES_ON);
+    }
+    only
+}
 
 /// Whether all figures that are looked at are better than another store's.
 fn nearer(comparison: &Comparison, one: &StoreFacts, other: &StoreFacts) -> bool {
@@ -463,6 +477,7 @@ fn survived(comparison: &Comparison, store: &StoreFacts, kind: ScenarioKind) -> 
         ScenarioKind::HolderKilled => return None,
         ScenarioKind::ServerKilled => "its server was killed and started again",
         ScenarioKind::ServerPaused => "its server stood still",
+        ScenarioKind::LeaderLost if failover_may_lose(&store.product) => "its primary was killed",
         ScenarioKind::LeaderLost => "its leader was killed",
     };
     Some(format!(
@@ -531,9 +546,13 @@ fn measured_under(stores: &[&StoreFacts]) -> String {
     format!("Measured under: {}.", each.join("; "))
 }
 
-fn names(stores: &[&StoreFacts], between: &str) -> String {
+/// `a, b or c`.
+fn names(stores: &[&StoreFacts], last: &str) -> String {
     let names: Vec<&str> = stores.iter().map(|it| it.name.as_str()).collect();
-    names.join(between)
+    match names.as_slice() {
+        [many @ .., end] if !many.is_empty() => format!("{} {last} {end}", many.join(", ")),
+        all => all.concat(),
+    }
 }
 
 fn sentences(all: impl IntoIterator<Item = String>) -> String {
@@ -671,7 +690,7 @@ mod tests {
     #[test]
     fn stay_with_is_said_only_where_the_report_supports_it() {
         type Change = fn(&mut Comparison);
-        let cases: [(&str, f64, Change, &str); 14] = [
+        let cases: [(&str, f64, Change, &str); 15] = [
             ("near", 4.9, |_| {}, "Stay with Postgres"),
             ("far", 5.1, |_| {}, "Rather Redis for its figures"),
             (
@@ -709,7 +728,7 @@ mod tests {
                 5.1,
                 |it| {
                     it.scenarios
-                        .push(fault("postgres", ScenarioKind::LeaderLost, true))
+                        .push(fault("postgres", ScenarioKind::LeaderLost, true));
                 },
                 "Stay with Postgres only for locks that go on without loss when a server dies",
             ),
@@ -718,7 +737,18 @@ mod tests {
                 5.1,
                 |it| {
                     it.scenarios
-                        .push(fault("postgres", ScenarioKind::LeaderLost, false))
+                        .push(fault("postgres", ScenarioKind::LeaderLost, false));
+                },
+                "Stay with Postgres only for locks that go on when a server dies",
+            ),
+            (
+                "far, goes on as the better one does",
+                5.1,
+                |it| {
+                    it.scenarios
+                        .push(fault("redis", ScenarioKind::LeaderLost, true));
+                    it.scenarios
+                        .push(fault("postgres", ScenarioKind::LeaderLost, true));
                 },
                 "Rather Redis for its figures",
             ),
@@ -734,7 +764,7 @@ mod tests {
                 |it| {
                     it.stores[1]
                         .findings
-                        .push(finding("access list", "warn", "open"))
+                        .push(finding("access list", "warn", "open"));
                 },
                 "Stay with Postgres",
             ),

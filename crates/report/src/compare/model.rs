@@ -173,7 +173,7 @@ pub enum ScenarioKind {
     ServerKilled,
     /// The server stood still for a while.
     ServerPaused,
-    /// The leader of the ensemble was killed.
+    /// The leader, or primary, of several servers was killed.
     LeaderLost,
 }
 
@@ -193,7 +193,7 @@ impl ScenarioKind {
             Self::HolderKilled => "Holder killed",
             Self::ServerKilled => "Server killed and started again",
             Self::ServerPaused => "Server stands still",
-            Self::LeaderLost => "Leader lost",
+            Self::LeaderLost => "Leader or primary lost",
         }
     }
 

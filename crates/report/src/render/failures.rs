@@ -25,7 +25,9 @@ pub(crate) fn what(kind: ScenarioKind) -> &'static str {
              stop believing before anybody else is granted the lock."
         }
         ScenarioKind::LeaderLost => {
-            "The leader of three servers is killed while a client holds the lock and another waits."
+            "Of several servers that stand in for each other, the one that decides is killed while a client holds the lock \
+             and another waits: the leader of ZooKeeper's three, the primary that Redis' sentinels name, the primary of \
+             the lock's slot in Redis Cluster."
         }
     }
 }

@@ -153,7 +153,9 @@ pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Sv
             "from SIGKILL until a lock can be taken again, restart included"
         }
         ScenarioKind::ServerPaused => "from SIGSTOP until a lock can be taken again",
-        ScenarioKind::LeaderLost => "from SIGKILL of the leader until a lock can be taken again",
+        ScenarioKind::LeaderLost => {
+            "from SIGKILL of the deciding server until a lock can be taken again"
+        }
     };
     Some(Svg::new(kind.title(), note, stores(comparison)).ranges(&rows, coarse_millis))
 }

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 
 /// Product, colour on light, colour on dark.
-const COLOURS: [(&str, &str, &str); 9] = [
+const COLOURS: [(&str, &str, &str); 11] = [
     ("memory", "#6b7280", "#9aa3b2"),
     ("sqlite", "#1f6fb5", "#63a9e8"),
     ("redis", "#c2362b", "#f0776c"),
+    ("redis-sentinel", "#8f1d4f", "#d96a9b"),
+    ("redis-cluster", "#e0663a", "#ff9f78"),
     ("mariadb", "#8a5a2b", "#c99b6b"),
     ("mysql", "#c77700", "#f2a93b"),
     ("postgres", "#5b46b8", "#a595f5"),
