@@ -1,12 +1,11 @@
-//! One lock that several processes want: how often each of them gets it.
+//! One lock that several processes want: how often each of them gets it, and how long it waits.
 
 use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock::Reach;
-use distlock_report::compare::Measure;
+use distlock_report::{Report, compare::Measure};
 use futures_util::future::try_join_all;
-use serde_json::Value;
 
 use super::{
     Run,
@@ -44,22 +43,33 @@ impl Run {
 async fn compete(url: &str, time: Duration) -> Result<Turn> {
     let name = format!("bench:processes:{:08x}", fastrand::u32(..));
     let all = (0..PROCESSES).map(|_| cycles(url, &name, time));
-    let cycles = try_join_all(all).await?;
+    let processes = try_join_all(all).await?;
+    let longest = processes.iter().map(|it| it.longest).max();
+    let longest = longest.unwrap_or_default().saturating_sub(HOLD);
+    let cycles: Vec<u64> = processes.iter().map(|it| it.cycles).collect();
     let most = cycles.iter().max().copied().unwrap_or_default();
     let least = cycles.iter().min().copied().unwrap_or_default();
     let sum = cycles.iter().sum::<u64>();
     Ok(Turn {
         values: vec![
             (Measure::Rate, count(sum) / time.as_secs_f64()),
-            // The engine gives everybody one cycle at least.
             (Measure::Unfairness, count(most) / count(least)),
+            (Measure::LeastShare, count(least) / count(sum) * 100.0),
+            (Measure::MostShare, count(most) / count(sum) * 100.0),
+            (Measure::LongestWait, longest.as_secs_f64() * 1e6),
         ],
         ..Turn::default()
     })
 }
 
-/// How often one process got the lock.
-async fn cycles(url: &str, name: &str, time: Duration) -> Result<u64> {
+/// What one process got.
+struct Got {
+    cycles: u64,
+    /// From asking for the lock to the answer of its release.
+    longest: Duration,
+}
+
+async fn cycles(url: &str, name: &str, time: Duration) -> Result<Got> {
     let output = tokio::process::Command::new(std::env::current_exe()?)
         .args([
             "bench",
@@ -84,9 +94,15 @@ async fn cycles(url: &str, name: &str, time: Duration) -> Result<u64> {
         "a process failed: {}",
         output.status
     );
-    let report: Value = serde_json::from_slice(&output.stdout).context("what a process says")?;
-    let cycles = report["samples"][0]["cycles_per_task"][0].as_u64();
-    cycles
-        .filter(|cycles| *cycles > 0)
-        .context("a process without a cycle")
+    let report: Report = serde_json::from_slice(&output.stdout).context("what a process says")?;
+    let sample = report
+        .samples
+        .first()
+        .context("a process without a round")?;
+    // The engine gives everybody one cycle at least.
+    ensure!(sample.cycles() > 0, "a process without a cycle");
+    Ok(Got {
+        cycles: sample.cycles(),
+        longest: sample.latencies.max(),
+    })
 }
