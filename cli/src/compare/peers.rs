@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
+use anyhow::{Context as _, Result, ensure};
 use distlock_report::{Report, Workload, compare::PeerRun};
 
 use super::{
@@ -46,24 +47,33 @@ impl Run {
                 ));
                 let name = format!("peers.{}.{workload}.json", candidate.key());
                 let report = match self.kept.load::<Report>(&name) {
-                    Some(kept) => Some(kept),
+                    Some(kept) => Ok(kept),
                     None => run(program, &given, workload, callers, &self.plan).await,
                 };
-                let Some(report) = report else {
-                    self.progress.note(&format!(
-                        "no other ways on {} for {workload}",
-                        candidate.facts.name
-                    ));
-                    continue;
-                };
-                self.kept.save(&name, &report)?;
-                self.peers.push(PeerRun {
+                let mut measured = PeerRun {
                     store: candidate.key().to_owned(),
-                    workload: report.workload,
+                    workload: Some(workload),
                     callers: u64::from(callers),
-                    figures: report.figures,
-                    ratios: report.ratios,
-                });
+                    figures: Vec::new(),
+                    ratios: Vec::new(),
+                    missing: None,
+                };
+                match report {
+                    Ok(report) => {
+                        self.kept.save(&name, &report)?;
+                        measured.figures = report.figures;
+                        measured.ratios = report.ratios;
+                    }
+                    Err(error) => {
+                        let why = format!("{error:#}");
+                        self.progress.note(&format!(
+                            "no other ways on {} for {workload}: {why}",
+                            candidate.facts.name
+                        ));
+                        measured.missing = Some(why);
+                    }
+                }
+                self.peers.push(measured);
             }
         }
         Ok(())
@@ -75,6 +85,8 @@ fn arguments(store: &Candidate) -> Option<Vec<String>> {
     let of = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
     match &store.server {
         Some(Server::Redis(it)) => of(&["redis", "--url", &it.url()]),
+        // The other ways know one server only.
+        Some(Server::RedisSentinels(_) | Server::RedisCluster(_)) => None,
         Some(Server::MySql(it)) => of(&["mysql", "--url", &it.url()]),
         Some(Server::Postgres(it)) => of(&["postgres", "--url", &it.url()]),
         Some(Server::ZooKeeper(it)) => of(&["zookeeper", "--servers", &it.servers()]),
@@ -90,7 +102,7 @@ async fn run(
     workload: Workload,
     callers: u32,
     plan: &super::plan::Plan,
-) -> Option<Report> {
+) -> Result<Report> {
     let seconds = (plan.time * plan.rounds).as_secs_f64();
     let running = tokio::process::Command::new(program)
         .args(given)
@@ -103,6 +115,13 @@ async fn run(
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = within(Duration::from_secs(120), running).await?.ok()?;
-    serde_json::from_slice(&output.stdout).ok()
+    let output = within(Duration::from_secs(120), running)
+        .await
+        .context("distlock-peers took longer than 120 s")??;
+    ensure!(
+        output.status.success(),
+        "distlock-peers failed: {}",
+        output.status
+    );
+    serde_json::from_slice(&output.stdout).context("what distlock-peers says")
 }
