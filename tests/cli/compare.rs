@@ -3,7 +3,11 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
@@ -51,6 +55,28 @@ fn writes_all_forms_of_the_report() {
     assert_eq!(killed["broken"], Value::Null, "{killed}");
     assert_eq!(killed["failed"], Value::Null, "{killed}");
     assert!(killed["next_holder_ms"].as_f64().unwrap() > 0.0);
+    // How much others took of the machine, and who got how much of a lock that several processes want.
+    let loads = report["loads"].as_array().unwrap();
+    assert!(!loads.is_empty(), "{report}");
+    for load in loads {
+        let share = load["others_percent"].as_f64().unwrap();
+        assert!((0.0..=100.0).contains(&share), "{load}");
+    }
+    assert!(text.contains("CPU of others: "), "{text}");
+    let figures = report["figures"].as_array().unwrap();
+    let competing = |measure: &str| {
+        let found = figures.iter().find(|it| {
+            it["store"] == "sqlite" && it["experiment"] == "processes-4" && it["measure"] == measure
+        });
+        let found = found.unwrap_or_else(|| panic!("no {measure}"));
+        found["rounds"][0].as_f64().unwrap()
+    };
+    let (least, most) = (competing("least_share"), competing("most_share"));
+    assert!(
+        0.0 < least && least <= 25.0 && 25.0 <= most && most < 100.0,
+        "{least} {most}"
+    );
+    assert!(competing("longest_wait") > 0.0);
     let json = out.join("report.json");
     let again = [
         "compare",
@@ -75,6 +101,70 @@ fn writes_all_forms_of_the_report() {
                 .is_file()
         );
     }
+}
+
+/// Threads of this process, which is none of those that the command started, keep every core busy meanwhile.
+#[test]
+fn a_busy_machine_is_named() {
+    let home = Home::new();
+    let over = AtomicBool::new(false);
+    let done = thread::scope(|threads| {
+        for _ in 0..thread::available_parallelism().unwrap().get() {
+            threads.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let spawn = ["compare", "--tiny", "--spawn", "memory", "--out", "out"];
+        let done = finish(&mut home.bare(spawn), "");
+        over.store(true, Ordering::Relaxed);
+        done
+    });
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = report(&home.path("out"));
+    let loads = report["loads"].as_array().unwrap();
+    let busy = |it: &&Value| it["others_percent"].as_f64().unwrap() >= 10.0;
+    let busy = loads.iter().filter(busy).count();
+    assert!(busy > 0, "{loads:?}");
+    let text = fs::read_to_string(home.path("out/report.md")).unwrap();
+    let named = format!("of CPU went to others in {busy} of {} rounds", loads.len());
+    assert!(text.contains(&named), "{named}: {text}");
+}
+
+/// Another program stands in for `distlock-peers`: it measures one workload, and fails in the other.
+#[test]
+fn other_ways_are_in_the_report_or_said_to_be_missing() {
+    let home = Home::new();
+    let tool = env!("CARGO_BIN_EXE_distlock");
+    // Where the tool is, the stand-in is found before any real one.
+    let beside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let copy = beside.path().join("distlock");
+    fs::hard_link(tool, &copy).unwrap();
+    let peers = beside.path().join("distlock-peers");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in\n*uncontended*) exec {tool} bench --backend memory: --workload uncontended \
+         --seconds 0.05 --rounds 1 --json;;\nesac\nexit 3\n"
+    );
+    fs::write(&peers, script).unwrap();
+    fs::set_permissions(&peers, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&copy);
+    command.args(["compare", "--tiny", "--peers", "--spawn", "memory", "--out"]);
+    let done = finish(command.arg(home.path("out")), "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = report(&home.path("out"));
+    let peers = report["peers"].as_array().unwrap();
+    assert_eq!(peers.len(), 2, "{peers:?}");
+    assert_eq!(peers[0]["workload"], "uncontended");
+    assert_eq!(peers[0]["figures"][0]["arm"], "memory");
+    assert_eq!(peers[1]["workload"], "independent");
+    let why = peers[1]["missing"].as_str().unwrap();
+    assert!(
+        why.contains("distlock-peers failed: exit status: 3"),
+        "{why}"
+    );
+    let page = fs::read_to_string(home.path("out/report.html")).unwrap();
+    assert!(page.contains(why), "{page}");
 }
 
 #[test]
@@ -122,6 +212,59 @@ fn every_server_can_be_started_and_broken() {
         for scenario in played {
             assert_eq!(scenario["broken"], Value::Null, "{scenario}");
         }
+    }
+}
+
+#[test]
+fn redis_with_sentinel_and_cluster_are_stores_of_their_own() {
+    let home = Home::new();
+    let servers = "redis,redis-sentinel,redis-cluster";
+    let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
+    let done = finish(&mut command, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = report(&home.path("out"));
+    let stores: Vec<_> = report["stores"].as_array().unwrap().iter().collect();
+    let names: Vec<_> = stores
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["Redis", "Redis with Sentinel", "Redis Cluster"]);
+    for key in servers.split(',') {
+        let figures = report["figures"].as_array().unwrap();
+        let measured = |experiment: &str| {
+            figures.iter().any(|it| {
+                it["store"] == key && it["experiment"] == experiment && it["missing"].is_null()
+            })
+        };
+        for experiment in ["uncontended", "independent-64", "wakeup", "processes-4"] {
+            assert!(measured(experiment), "{key}: {experiment}");
+        }
+    }
+    let scenarios = report["scenarios"].as_array().unwrap();
+    for (kind, stores) in [
+        ("holder_killed", 3),
+        ("server_killed", 1),
+        ("server_paused", 1),
+        ("leader_lost", 2),
+    ] {
+        let played: Vec<_> = scenarios.iter().filter(|it| it["kind"] == kind).collect();
+        assert_eq!(played.len(), stores, "{kind}");
+        for scenario in played {
+            assert_eq!(scenario["failed"], Value::Null, "{scenario}");
+        }
+    }
+    // The fault hit the server that decided: until its replica took over there was no lock.
+    for scenario in scenarios.iter().filter(|it| it["kind"] == "leader_lost") {
+        assert!(
+            scenario["usable_ms"].as_f64().unwrap() > 1_000.0,
+            "{scenario}"
+        );
+    }
+    // Each server said of itself how durable it is.
+    let text = fs::read_to_string(home.path("out/report.md")).unwrap();
+    for name in names {
+        let said = format!("Measured under: {name}, append-only file, appendfsync everysec.");
+        assert!(text.contains(&said), "{name}: {text}");
     }
 }
 

@@ -47,7 +47,8 @@ pub(crate) struct Compare {
 }
 
 const EXAMPLES: &str = "\
-Stores for --spawn: memory, sqlite, redis, mariadb, mysql, postgres, zookeeper
+Stores for --spawn: memory, sqlite, redis, redis-sentinel, redis-cluster, mariadb, mysql, postgres,
+zookeeper
 
 Examples:
   distlock compare --quick --spawn sqlite,redis --out report

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use distlock::{Clock as _, LockWatch, Locker, Moment, SystemClock};
 use distlock_conformance::{
     history::{Hold, check},
     worker::Worker,
 };
-use distlock_harness::Signal;
+use distlock_harness::{Signal, servers::redis::RedisCluster};
 use distlock_report::compare::{Interval, Lane, Scenario, ScenarioKind};
 
 use super::{
@@ -63,16 +64,26 @@ fn possible(kind: ScenarioKind, store: &Candidate) -> bool {
     match (kind, &store.server) {
         // A process that is killed needs a store that outlives it.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
-        (ScenarioKind::LeaderLost, Some(Server::ZooKeeper(_))) => true,
-        (ScenarioKind::LeaderLost, _) | (_, None | Some(Server::ZooKeeper(_))) => false,
+        (ScenarioKind::LeaderLost, Some(server)) => is_group(server),
+        (ScenarioKind::LeaderLost, None) => false,
+        // Of a group that goes on without one of its servers, only that is looked at.
+        (_, Some(server)) if is_group(server) => false,
+        (_, None) => false,
         (_, Some(_)) => true,
     }
+}
+
+const fn is_group(server: &Server) -> bool {
+    matches!(
+        server,
+        Server::ZooKeeper(_) | Server::RedisSentinels(_) | Server::RedisCluster(_)
+    )
 }
 
 async fn play(kind: ScenarioKind, store: &mut Candidate) -> Scenario {
     let mut stage = Stage {
         start: SystemClock.now(),
-        name: format!("bench:failure:{:08x}", fastrand::u32(..)),
+        name: random_name(),
         scenario: Scenario {
             store: store.key().to_owned(),
             kind,
@@ -150,14 +161,16 @@ impl Stage {
         self.start = SystemClock.now();
         let guard = holder.locker().lock(&self.name).ttl(TTL).acquire().await?;
         let (token, granted) = (u64::from(guard.token()), SystemClock.now().since_boot());
+        let other = self.neighbour(store, &holder.locker()).await?;
         let believing = tokio::spawn(believed(guard.watch()));
         let waiting = spawn_next(&waiter.locker(), &self.name);
         pause(Duration::from_millis(1500)).await;
         let fault = self.now();
-        let usable = spawn_usable(&opener, &self.name);
-        let back = break_server(kind, store).await?;
+        let usable = spawn_usable(&opener, other);
+        let label = label(kind, store);
+        let back = break_server(kind, store, &self.name).await?;
         let until = back.map_or_else(|| self.now(), |at| self.ms(at));
-        self.fault(fault, label(kind), until);
+        self.fault(fault, label, until);
         self.scenario.usable_ms = usable.await.map_err(plain)?.map(|at| self.ms(at) - fault);
         // Long enough for a loss to be told.
         pause(TTL).await;
@@ -184,6 +197,23 @@ impl Stage {
             within(Duration::from_secs(5), store.close()).await;
         }
         Ok(())
+    }
+
+    /// Another lock, about which the same server decides.
+    async fn neighbour(&self, store: &Candidate, locker: &Locker) -> Outcome<String> {
+        let Some(Server::RedisCluster(cluster)) = &store.server else {
+            return Ok(random_name());
+        };
+        let own = primary_of(cluster, &self.name).map_err(plain)?;
+        loop {
+            let name = random_name();
+            let guard = locker.lock(&name).ttl(TTL).acquire().await?;
+            let at = primary_of(cluster, &name);
+            let _ = guard.release().await;
+            if at.map_err(plain)? == own {
+                return Ok(name);
+            }
+        }
     }
 
     fn fault(&mut self, from: f64, label: &str, until: f64) {
@@ -221,22 +251,46 @@ impl Stage {
     }
 }
 
-const fn label(kind: ScenarioKind) -> &'static str {
-    match kind {
-        ScenarioKind::ServerPaused => "server stands still",
-        ScenarioKind::LeaderLost => "leader killed",
+fn label(kind: ScenarioKind, store: &Candidate) -> &'static str {
+    match (kind, &store.server) {
+        (ScenarioKind::ServerPaused, _) => "server stands still",
+        (ScenarioKind::LeaderLost, Some(Server::ZooKeeper(_))) => "leader killed",
+        (ScenarioKind::LeaderLost, _) => "primary killed",
         _ => "server down",
     }
 }
 
+fn random_name() -> String {
+    format!("bench:failure:{:08x}", fastrand::u32(..))
+}
+
+/// The server of a cluster that decides about a held lock.
+fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
+    // Keys hold the name, encoded: its last part has digits and letters only.
+    let last = name.rsplit(':').next().unwrap_or(name);
+    let pattern = format!("*{last}*");
+    let key = cluster.nodes.iter().find_map(|node| {
+        let keys = node.command(&["KEYS", &pattern]).ok()?;
+        keys.lines()
+            .find(|key| key.contains(last))
+            .map(str::to_owned)
+    });
+    cluster.primary_of(&key.with_context(|| format!("no server has a key of {name}"))?)
+}
+
 /// Breaks it, and gives when it was back.
-async fn break_server(kind: ScenarioKind, store: &mut Candidate) -> Outcome<Option<Duration>> {
+async fn break_server(
+    kind: ScenarioKind,
+    store: &mut Candidate,
+    name: &str,
+) -> Outcome<Option<Duration>> {
     let Some(mut server) = store.server.take() else {
         return Ok(None);
     };
     // Killing and starting block; the other stores go on meanwhile.
+    let name = name.to_owned();
     let broken = tokio::task::spawn_blocking(move || {
-        let result = broken(kind, &mut server);
+        let result = broken(kind, &mut server, &name);
         (server, result)
     });
     let (server, result) = broken.await.map_err(plain)?;
@@ -245,7 +299,7 @@ async fn break_server(kind: ScenarioKind, store: &mut Candidate) -> Outcome<Opti
     Ok(Some(SystemClock.now().since_boot()))
 }
 
-fn broken(kind: ScenarioKind, server: &mut Server) -> anyhow::Result<()> {
+fn broken(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
     if kind == ScenarioKind::ServerPaused {
         match server {
             Server::Redis(it) => {
@@ -262,7 +316,7 @@ fn broken(kind: ScenarioKind, server: &mut Server) -> anyhow::Result<()> {
                 let _paused = it.pause()?;
                 stand_still();
             }
-            Server::ZooKeeper(_) => {}
+            Server::ZooKeeper(_) | Server::RedisSentinels(_) | Server::RedisCluster(_) => {}
         }
         return Ok(());
     }
@@ -285,6 +339,11 @@ fn broken(kind: ScenarioKind, server: &mut Server) -> anyhow::Result<()> {
         Server::ZooKeeper(it) => {
             let leader = it.leader()?;
             it.kill(leader);
+        }
+        Server::RedisSentinels(it) => it.primary.kill(),
+        Server::RedisCluster(it) => {
+            let primary = primary_of(it, name)?;
+            it.nodes[primary].kill();
         }
     }
     Ok(())
@@ -346,9 +405,9 @@ async fn believed(watch: LockWatch) -> Duration {
     SystemClock.now().since_boot()
 }
 
-/// When another lock can be taken and released for the first time from now on, by a client that asks all the time.
-fn spawn_usable(opener: &Opener, name: &str) -> tokio::task::JoinHandle<Option<Duration>> {
-    let (opener, name) = (opener.clone(), format!("{name}:other"));
+/// When this lock can be taken and released for the first time from now on, by a client that asks all the time.
+fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option<Duration>> {
+    let opener = opener.clone();
     tokio::spawn(async move {
         // The fault first: the answer of a moment ago is not the question.
         pause(Duration::from_millis(300)).await;

@@ -10,11 +10,13 @@
 //! | `client.rs` | bytes and memory |
 //! | `failures.rs` | what is broken on purpose |
 //! | `peers.rs` | raw drivers and other libraries, through `distlock-peers` |
+//! | `cpu.rs` | what others take of the machine meanwhile |
 //! | `kept.rs` | finished rounds, so that an interrupted run goes on |
 //! | `machine.rs` | as its name says |
 
 mod client;
 mod competing;
+mod cpu;
 mod failures;
 mod idle;
 mod kept;
@@ -42,6 +44,7 @@ use distlock_report::{
 };
 
 use self::{
+    cpu::Loads,
     kept::Kept,
     plan::Plan,
     stores::{Candidate, distinguish},
@@ -72,6 +75,7 @@ struct Run {
     missing: Vec<rounds::Missing>,
     scenarios: Vec<Scenario>,
     peers: Vec<PeerRun>,
+    loads: Loads,
 }
 
 /// Measures, writes the report, and gives what is in it. Dropping the future ends every server it started.
@@ -100,6 +104,7 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
         missing: Vec::new(),
         scenarios: Vec::new(),
         peers: Vec::new(),
+        loads: Loads::default(),
         stores,
         plan,
     };
@@ -128,6 +133,7 @@ pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
         figures: run.figures,
         scenarios: run.scenarios,
         peers: run.peers,
+        loads: run.loads.rounds(),
     };
     write(&wanted.out, &comparison)?;
     run.kept.finish()?;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Run,
+    cpu::{Cpu, Reading},
     plan::Experiment,
     stores::{Candidate, answers},
 };
@@ -29,6 +30,9 @@ pub(super) struct Turn {
     pub(super) error: Option<String>,
     /// What they were computed from.
     pub(super) sample: Option<Sample>,
+    /// What was spent meanwhile.
+    #[serde(default)]
+    pub(super) cpu: Option<Cpu>,
 }
 
 impl Turn {
@@ -76,6 +80,9 @@ impl Run {
             for at in order {
                 let name = format!("{key}.{}.{round}.json", self.stores[at].key());
                 if let Some(kept) = self.kept.load::<Turn>(&name) {
+                    if let Some(cpu) = kept.cpu {
+                        self.loads.add(key, round, cpu);
+                    }
                     results[at].push(kept);
                     self.progress.step();
                     continue;
@@ -83,9 +90,15 @@ impl Run {
                 if self.stores[at].alive()
                     && let Some(running) = turn(&self.stores[at], round)
                 {
-                    let done = within(expected + PATIENCE, running)
+                    let before = Reading::now();
+                    let mut done = within(expected + PATIENCE, running)
                         .await
                         .unwrap_or_else(|| Turn::failed("it hung"));
+                    if let (Some(before), Some(after)) = (before, Reading::now()) {
+                        let cpu = before.until(after);
+                        done.cpu = Some(cpu);
+                        self.loads.add(key, round, cpu);
+                    }
                     if let Some(error) = &done.error {
                         self.blame(at, key, round, error).await;
                     } else {

@@ -8,7 +8,7 @@ use distlock_conformance::{Subject, Workers};
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::PostgresServer,
-    redis::RedisServer,
+    redis::{RedisCluster, RedisSentinels, RedisServer},
     zookeeper::{Setup, ZooKeeper},
 };
 use distlock_report::compare::{Finding, StoreFacts};
@@ -22,11 +22,16 @@ pub(crate) enum Spawn {
     Memory,
     Sqlite,
     Redis,
+    RedisSentinel,
+    RedisCluster,
     Mariadb,
     Mysql,
     Postgres,
     Zookeeper,
 }
+
+/// Primaries of the cluster, each with a replica.
+const SHARDS: usize = 3;
 
 impl Spawn {
     const fn key(self) -> &'static str {
@@ -34,6 +39,8 @@ impl Spawn {
             Self::Memory => "memory",
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
+            Self::RedisSentinel => "redis-sentinel",
+            Self::RedisCluster => "redis-cluster",
             Self::Mariadb => "mariadb",
             Self::Mysql => "mysql",
             Self::Postgres => "postgres",
@@ -41,28 +48,47 @@ impl Spawn {
         }
     }
 
+    /// Nothing of its durability: the server tells that itself, or [`ensemble`] does.
     const fn setup(self) -> &'static str {
         match self {
             Self::Memory => "in the measuring process",
-            Self::Sqlite => "a file on the machine's disk, synced with every grant",
-            Self::Redis => {
-                "one server started by this command, append-only file synced every second"
+            Self::Sqlite => "a file on the machine's disk",
+            Self::Redis | Self::Postgres => "one server started by this command",
+            Self::RedisSentinel => {
+                "a primary, a replica and three sentinels started by this command on one machine"
             }
-            Self::Mariadb | Self::Mysql => {
-                "one server started by this command, every commit synced, no binary log"
+            Self::RedisCluster => {
+                "three primaries with a replica each, started by this command on one machine"
             }
-            Self::Postgres => "one server started by this command, every commit synced",
+            Self::Mariadb | Self::Mysql => "one server started by this command, no binary log",
             Self::Zookeeper => {
-                "three servers started by this command on one machine, every transaction synced, sessions of 5 s"
+                "three servers started by this command on one machine, sessions of 5 s"
             }
         }
     }
+}
+
+/// How the ensemble is set up, and what that means for its durability: `ZooKeeper` does not tell.
+fn ensemble() -> (Setup, &'static str) {
+    let setup = Setup {
+        optimised: true,
+        flushed: true,
+        ..Setup::default()
+    };
+    let durability = if setup.flushed {
+        "forceSync=yes"
+    } else {
+        "forceSync=no"
+    };
+    (setup, durability)
 }
 
 /// A server that this command started and may break.
 #[derive(Debug)]
 pub(super) enum Server {
     Redis(RedisServer),
+    RedisSentinels(RedisSentinels),
+    RedisCluster(RedisCluster),
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(ZooKeeper),
@@ -149,14 +175,12 @@ pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<Candidate> {
         Ok(match what {
             Spawn::Memory | Spawn::Sqlite => None,
             Spawn::Redis => Some(Server::Redis(RedisServer::with(&["appendfsync everysec"])?)),
+            Spawn::RedisSentinel => Some(Server::RedisSentinels(RedisSentinels::start()?)),
+            Spawn::RedisCluster => Some(Server::RedisCluster(RedisCluster::start(SHARDS, 1)?)),
             Spawn::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
             Spawn::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
             Spawn::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
-            Spawn::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(&Setup {
-                optimised: true,
-                flushed: true,
-                ..Setup::default()
-            })?)),
+            Spawn::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(&ensemble().0)?)),
         })
     });
     let server = started
@@ -166,6 +190,8 @@ pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<Candidate> {
         None if what == Spawn::Memory => Target::new("memory:"),
         None => Target::sqlite(folder.join("compare.db")),
         Some(Server::Redis(it)) => Target::new(it.url()),
+        Some(Server::RedisSentinels(it)) => Target::new(it.url()),
+        Some(Server::RedisCluster(it)) => Target::new(it.url()),
         Some(Server::MySql(it)) => Target::new(it.url()),
         Some(Server::Postgres(it)) => Target::new(it.url()),
         Some(Server::ZooKeeper(it)) => Target::new(zookeeper_url(&it.servers())),
@@ -173,6 +199,9 @@ pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<Candidate> {
     let mut candidate = open(target, what.setup().to_owned()).await?;
     candidate.server = server;
     candidate.ours = true;
+    if what == Spawn::Zookeeper {
+        candidate.facts.durability = Some(ensemble().1.to_owned());
+    }
     what.key().clone_into(&mut candidate.facts.product);
     what.key().clone_into(&mut candidate.facts.key);
     named(what.key()).clone_into(&mut candidate.facts.name);
@@ -190,10 +219,11 @@ pub(super) async fn open(target: Target, setup: String) -> Result<Candidate> {
     let health = store.locker().health().await?;
     let capabilities = store.lock().capabilities().clone();
     let said = health.server.to_lowercase();
-    let product = if said.contains("mariadb") {
-        "mariadb"
-    } else {
-        capabilities.backend
+    let product = match target.scheme().as_deref() {
+        Some("redis+sentinel") => "redis-sentinel",
+        Some("redis+cluster") => "redis-cluster",
+        _ if said.contains("mariadb") => "mariadb",
+        _ => capabilities.backend,
     };
     let facts = StoreFacts {
         key: product.to_owned(),
@@ -229,6 +259,8 @@ fn named(product: &str) -> &str {
         "memory" => "Memory",
         "sqlite" => "SQLite",
         "redis" => "Redis",
+        "redis-sentinel" => "Redis with Sentinel",
+        "redis-cluster" => "Redis Cluster",
         "mariadb" => "MariaDB",
         "mysql" => "MySQL",
         "postgres" => "Postgres",

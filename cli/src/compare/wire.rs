@@ -29,6 +29,8 @@ impl Wire {
         let to = |server, url| Some(Self { server, url });
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),
+            // The servers of a group name each other, past any counter.
+            Server::RedisSentinels(_) | Server::RedisCluster(_) => None,
             Server::MySql(it) => to(it.address(), it.url()),
             Server::Postgres(it) => to(it.address(), it.url()),
             Server::ZooKeeper(it) => {

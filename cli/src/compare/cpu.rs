@@ -1,0 +1,204 @@
+//! What others take of the processors while a round runs.
+//!
+//! It adds up the processor time of this process and of all processes that it started, the servers
+//! among them, and subtracts that from what the machine spent. A process that ended is counted by
+//! its parent, which has waited for it. Servers that were given with `--backend` and run on this
+//! machine are others: this run cannot tell them from the rest.
+
+use std::{collections::BTreeMap, fs};
+
+use distlock_report::compare::RoundLoad;
+use serde::{Deserialize, Serialize};
+
+/// Processor time since some moment, in ticks of the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Cpu {
+    /// Of all processors, idle ones included.
+    all: u64,
+    /// Spent by others, and by other machines on the same host.
+    others: u64,
+}
+
+/// The state of the counters at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    all: u64,
+    spent: u64,
+    ours: u64,
+}
+
+impl Reading {
+    /// Reads the counters now; `None` where the system has none of them.
+    pub(super) fn now() -> Option<Self> {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let (all, spent) = machine(&stat)?;
+        let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
+            let entry = entry.ok()?;
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            // One that ends meanwhile is counted by its parent.
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            process(id, &stat)
+        });
+        let ours = family(std::process::id(), &processes.collect::<Vec<_>>());
+        Some(Self { all, spent, ours })
+    }
+
+    /// What was spent from this moment to a later one.
+    pub(super) fn until(self, later: Self) -> Cpu {
+        let all = later.all.saturating_sub(self.all);
+        let spent = later.spent.saturating_sub(self.spent);
+        let ours = later.ours.saturating_sub(self.ours);
+        Cpu {
+            all,
+            others: spent.saturating_sub(ours).min(all),
+        }
+    }
+}
+
+/// Ticks of all processors, and those of them that were not idle. Guests are in `user` already.
+fn machine(stat: &str) -> Option<(u64, u64)> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .take(8)
+        .filter_map(|it| it.parse().ok())
+        .collect();
+    let [user, nice, system, idle, waiting, hard, soft, stolen] = ticks.try_into().ok()?;
+    let spent = user + nice + system + hard + soft + stolen;
+    Some((spent + idle + waiting, spent))
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    id: u32,
+    parent: u32,
+    /// With its ended children.
+    spent: u64,
+}
+
+/// Its name is in brackets and may hold anything.
+fn process(id: u32, stat: &str) -> Option<Process> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Process {
+        id,
+        parent: fields.get(1)?.parse().ok()?,
+        spent: number(11)? + number(12)? + number(13)? + number(14)?,
+    })
+}
+
+/// Ticks of a process and of everything that descends from it.
+fn family(root: u32, all: &[Process]) -> u64 {
+    let mut members = vec![root];
+    let mut spent = 0;
+    while let Some(member) = members.pop() {
+        for process in all {
+            if process.id == member {
+                spent += process.spent;
+            } else if process.parent == member {
+                members.push(process.id);
+            }
+        }
+    }
+    spent
+}
+
+/// The rounds of all stores together.
+#[derive(Debug, Default)]
+pub(super) struct Loads(BTreeMap<(String, u32), Cpu>);
+
+impl Loads {
+    pub(super) fn add(&mut self, experiment: &str, round: u32, cpu: Cpu) {
+        let sum = self.0.entry((experiment.to_owned(), round)).or_default();
+        sum.all += cpu.all;
+        sum.others += cpu.others;
+    }
+
+    /// Rounds too short for the kernel's ticks say nothing.
+    pub(super) fn rounds(self) -> Vec<RoundLoad> {
+        self.0
+            .into_iter()
+            .filter(|(_, cpu)| cpu.all >= ENOUGH)
+            .map(|((experiment, round), cpu)| RoundLoad {
+                experiment,
+                round,
+                // To a tenth of a per cent.
+                others_percent: (super::count(cpu.others) / super::count(cpu.all) * 1000.0).round()
+                    / 10.0,
+            })
+            .collect()
+    }
+}
+
+/// A tick more or less is then 5 % at the most.
+const ENOUGH: u64 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_of_the_machine() {
+        let stat = "cpu  100 5 50 1000 20 3 2 40 70 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(machine(stat), Some((1220, 200)));
+        assert_eq!(machine("cpu  100 5\n"), None);
+    }
+
+    #[test]
+    fn a_process_with_its_descendants_and_nobody_else() {
+        let stat = |id: u32, parent: u32, spent: u64| {
+            let line = format!("{id} (a) b ) S {parent} 1 1 0 -1 0 1 2 3 4 {spent} 1 1 1 20 0 1");
+            process(id, &line).unwrap()
+        };
+        let all = [
+            stat(1, 0, 500),
+            stat(7, 1, 10),
+            stat(8, 7, 20),
+            stat(9, 8, 30),
+            stat(10, 1, 900),
+        ];
+        assert_eq!(family(7, &all), 10 + 20 + 30 + 9);
+    }
+
+    #[test]
+    fn what_others_took_of_a_round() {
+        let at = |all, spent, ours| Reading { all, spent, ours };
+        // 100 ticks, 60 spent, 35 of them by us.
+        let cpu = at(1000, 300, 200).until(at(1100, 360, 235));
+        assert_eq!(
+            cpu,
+            Cpu {
+                all: 100,
+                others: 25
+            }
+        );
+        let mut loads = Loads::default();
+        loads.add("wakeup", 0, cpu);
+        // The turn of another store in the same round.
+        loads.add(
+            "wakeup",
+            0,
+            Cpu {
+                all: 100,
+                others: 0,
+            },
+        );
+        loads.add("wakeup", 1, Cpu { all: 5, others: 5 });
+        let rounds = loads.rounds();
+        assert_eq!(rounds.len(), 1, "{rounds:?}");
+        assert!((rounds[0].others_percent - 12.5).abs() < 1e-9, "{rounds:?}");
+    }
+
+    #[test]
+    fn this_very_process_is_not_another() {
+        let before = Reading::now().unwrap();
+        let mut done = 0_u64;
+        while Reading::now().unwrap().ours < before.ours + 5 {
+            done = done.wrapping_add(fastrand::u64(..));
+        }
+        let after = Reading::now().unwrap();
+        assert!(done > 0 && after.spent - before.spent >= 5);
+        assert!(before.until(after).all > 0);
+    }
+}
