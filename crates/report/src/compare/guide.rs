@@ -45,6 +45,9 @@ const LOOKED_AT: [(&str, Measure, &str); 2] = [
 pub fn criteria() -> Vec<String> {
     let within = number(STAY_WITHIN);
     vec![
+        "Each store was measured under the durability that stands behind \"Measured under\". A store that answers before \
+         a grant is on its disk is faster for that reason, and a power cut can take back its last grants."
+            .into(),
         "A best store is named only where the ranges of the rounds do not meet and the printed figures differ.".into(),
         format!(
             "\"Stay with X\" is said of a store that is reached over the network if all of this holds in this report: X \

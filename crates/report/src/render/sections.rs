@@ -271,7 +271,8 @@ fn behind(spread: Spread, show: fn(f64) -> String) -> String {
 /// A store's name with its colour.
 pub(crate) fn named(store: &StoreFacts) -> String {
     format!(
-        "<span class=\"dot\" style=\"background:var(--{})\"></span>{}",
+        // The word joiner keeps the dot with the name.
+        "<span class=\"dot\" style=\"background:var(--{})\"></span>\u{2060}{}",
         store.key,
         escape(&store.name)
     )

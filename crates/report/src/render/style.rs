@@ -60,7 +60,7 @@ nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:1rem 0 0;font-size:.9rem}
 .scroll{overflow-x:auto;margin:.8rem 0;-webkit-overflow-scrolling:touch}
 table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
 th,td{padding:.35rem .8rem .35rem 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--line)}
-th{font-weight:600;overflow-wrap:anywhere;min-width:4.2rem}
+th{font-weight:600;min-width:4.2rem}
 thead th{color:var(--quiet);font-weight:500;vertical-align:bottom}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
 td.text,th.text{text-align:left;min-width:11rem}
