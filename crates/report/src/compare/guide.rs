@@ -269,9 +269,11 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
         } if only_here.is_empty() => (
             format!("Rather {better} for its figures"),
             sentences(
-                once(facts(comparison, store)).chain(beside).chain(once(format!(
-                    "Nothing that was seen here is offered by {name} and by no store with better figures."
-                ))),
+                once(facts(comparison, store))
+                    .chain(beside)
+                    .chain(once(format!(
+                        "Stores with better figures offer here all that {name} offers."
+                    ))),
             ),
         ),
         Standing::Far {
@@ -279,10 +281,12 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
         } => (
             format!("Stay with {name} only for {}", only_here.join(" and ")),
             sentences(
-                once(facts(comparison, store)).chain(beside).chain(once(format!(
-                    "No store with better figures than {name} was seen here to offer {}.",
-                    only_here.join(" or ")
-                ))),
+                once(facts(comparison, store))
+                    .chain(beside)
+                    .chain(once(format!(
+                        "No store with better figures than {name} was seen here to offer {}.",
+                        only_here.join(" or ")
+                    ))),
             ),
         ),
     };

@@ -99,11 +99,11 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
             vec![
                 Column::new("cycles a second", "contended-16", Measure::Rate, number),
                 Column::new("busiest over idlest", "contended-16", Measure::Unfairness, number),
-                Column::new("hand-over", "handoff-2", Measure::P50, time),
-                Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
-                Column::new("99 %", "wakeup", Measure::P99, time),
-                Column::new("asked while waiting", "waiting-64", Measure::WaitingStatements, number),
-                Column::new("bytes while waiting", "waiting-64", Measure::WaitingBytes, bytes),
+                Column::new("hand-over, half within", "handoff-2", Measure::P50, time),
+                Column::new("wake-up elsewhere, half within", "wakeup", Measure::P50, time),
+                Column::new("wake-up, 99 % within", "wakeup", Measure::P99, time),
+                Column::new("requests a second while waiting", "waiting-64", Measure::WaitingStatements, number),
+                Column::new("bytes a second while waiting", "waiting-64", Measure::WaitingBytes, bytes),
             ],
         ),
         (
@@ -174,13 +174,13 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
              was in between, per change."
                 .into(),
             vec![
-                Column::new("lock, a second", "counters-lock", Measure::Rate, number),
-                Column::new("optimistic, a second", "counters-optimistic", Measure::Rate, number),
-                Column::new("begun anew", "counters-optimistic", Measure::Retries, number),
-                Column::new("watch, a second", "counters-watch", Measure::Rate, number),
-                Column::new("begun anew", "counters-watch", Measure::Retries, number),
-                Column::new("script, a second", "counters-script", Measure::Rate, number),
-                Column::new("transaction, a second", "counters-transaction", Measure::Rate, number),
+                Column::new("lock, changes a second", "counters-lock", Measure::Rate, number),
+                Column::new("optimistic, changes a second", "counters-optimistic", Measure::Rate, number),
+                Column::new("begun anew a change", "counters-optimistic", Measure::Retries, number),
+                Column::new("watch, changes a second", "counters-watch", Measure::Rate, number),
+                Column::new("begun anew a change", "counters-watch", Measure::Retries, number),
+                Column::new("script, changes a second", "counters-script", Measure::Rate, number),
+                Column::new("transaction, changes a second", "counters-transaction", Measure::Rate, number),
             ],
         ),
         (
@@ -190,7 +190,7 @@ pub(crate) fn costs(comparison: &Comparison) -> Vec<(&'static str, String, Vec<C
                 .into(),
             vec![
                 Column::new("loads a second, guarded", "cache-guarded", Measure::Loads, number),
-                Column::new("without the guard", "cache-naive", Measure::Loads, number),
+                Column::new("loads a second, without the guard", "cache-naive", Measure::Loads, number),
                 Column::new("looks a second, guarded", "cache-guarded", Measure::Rate, number),
                 Column::new("99 % within", "cache-guarded", Measure::P99, time),
             ],
@@ -271,8 +271,8 @@ fn behind(spread: Spread, show: fn(f64) -> String) -> String {
 /// A store's name with its colour.
 pub(crate) fn named(store: &StoreFacts) -> String {
     format!(
-        // The word joiner keeps the dot with the name.
-        "<span class=\"dot\" style=\"background:var(--{})\"></span>\u{2060}{}",
+        // No line breaks between the dot and the name.
+        "<span class=\"dot\" style=\"color:var(--{})\">\u{25cf}</span>\u{a0}{}",
         store.key,
         escape(&store.name)
     )

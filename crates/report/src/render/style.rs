@@ -66,7 +66,7 @@ th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:
 td.text,th.text{text-align:left;min-width:11rem}
 td small{display:block;color:var(--quiet);font-size:.75rem}
 .ok{color:var(--good)}.bad{color:var(--bad);font-weight:600}.none{color:var(--quiet)}
-.dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin-right:.45rem}
+.dot{font-size:.8em}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1.4rem 2rem;margin:1rem 0}
 figure{margin:0;min-width:0}
 figcaption{font-size:.9rem;font-weight:600;margin-bottom:.3rem}
