@@ -64,12 +64,9 @@ fn possible(kind: ScenarioKind, store: &Candidate) -> bool {
     match (kind, &store.server) {
         // A process that is killed needs a store that outlives it.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
-        (ScenarioKind::LeaderLost, Some(server)) => is_group(server),
-        (ScenarioKind::LeaderLost, None) => false,
-        // Of a group that goes on without one of its servers, only that is looked at.
-        (_, Some(server)) if is_group(server) => false,
         (_, None) => false,
-        (_, Some(_)) => true,
+        // A group goes on without one of its servers, and only that is looked at; one server alone cannot.
+        (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
     }
 }
 

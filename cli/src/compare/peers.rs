@@ -85,14 +85,13 @@ fn arguments(store: &Candidate) -> Option<Vec<String>> {
     let of = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
     match &store.server {
         Some(Server::Redis(it)) => of(&["redis", "--url", &it.url()]),
-        // The other ways know one server only.
-        Some(Server::RedisSentinels(_) | Server::RedisCluster(_)) => None,
         Some(Server::MySql(it)) => of(&["mysql", "--url", &it.url()]),
         Some(Server::Postgres(it)) => of(&["postgres", "--url", &it.url()]),
         Some(Server::ZooKeeper(it)) => of(&["zookeeper", "--servers", &it.servers()]),
         None if store.ours && store.facts.product == "sqlite" => of(&["sqlite"]),
         None if store.ours && store.facts.product == "memory" => of(&["memory"]),
-        None => None,
+        // The other ways know one server only, and none that is somebody else's.
+        Some(Server::RedisSentinels(_) | Server::RedisCluster(_)) | None => None,
     }
 }
 

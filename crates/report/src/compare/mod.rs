@@ -22,4 +22,4 @@ pub use model::{
 };
 pub use properties::{PROPERTIES, Property, PropertyResult, shown_by_faults};
 pub use prose::{Prose, prose};
-pub use ways::{NOT_MEASURED, way};
+pub use ways::{NOT_MEASURED, way, without_other_ways};

@@ -1,5 +1,7 @@
 //! The other ways of locking that `distlock-peers` measures: what each is.
 
+use crate::compare::Comparison;
+
 /// What an arm of `distlock-peers` does; `None` for one that is not known here.
 #[must_use]
 pub fn way(arm: &str) -> Option<&'static str> {
@@ -26,3 +28,20 @@ pub const NOT_MEASURED: &str = "Not measured in this run: raw commands of the se
                                 the libraries rslock (Redis) and zookeeper-client (ZooKeeper). With --peers, and the \
                                 program distlock-peers beside it, the command measures them on the same servers in the \
                                 same run, and their figures stand here.";
+
+/// The stores on which no other way was tried, in a sentence; `None` if there is no such store.
+#[must_use]
+pub fn without_other_ways(comparison: &Comparison) -> Option<String> {
+    let names: Vec<&str> = comparison
+        .stores
+        .iter()
+        .filter(|store| !comparison.peers.iter().any(|it| it.store == store.key))
+        .map(|store| store.name.as_str())
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "Not measured on {}: the other ways need one server that the command itself has started.",
+            names.join(", ")
+        )
+    })
+}

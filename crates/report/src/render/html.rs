@@ -9,6 +9,7 @@ use super::{
 };
 use crate::compare::{
     Comparison, INSTEAD, LIMIT, Measure, NOT_MEASURED, advice, busy, criteria, load,
+    without_other_ways,
 };
 
 /// One self-contained page: no script, nothing fetched, light and dark.
@@ -60,6 +61,9 @@ fn other_ways(comparison: &Comparison) -> String {
              the store sets. A ratio is bold when no round contradicts it and it is not printed as 1.</p>\n";
     for run in &comparison.peers {
         html += &sections::peer_table(comparison, run);
+    }
+    if let Some(without) = without_other_ways(comparison) {
+        let _ = writeln!(html, "<p>{}</p>", escape(&without));
     }
     html
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     compare::{
         Comparison, Figure, INSTEAD, LIMIT, NOT_MEASURED, PROPERTIES, ScenarioKind, StoreFacts,
-        advice, busy, criteria, is_difference, load, prose, shown_by_faults,
+        advice, busy, criteria, is_difference, load, prose, shown_by_faults, without_other_ways,
     },
     statistics::Spread,
 };
@@ -322,6 +322,9 @@ fn peers(comparison: &Comparison, text: &mut String) {
         ]
         .map(str::to_owned);
         table(text, &heading, &rows);
+    }
+    if let Some(without) = without_other_ways(comparison) {
+        let _ = write!(text, "\n{without}\n");
     }
 }
 
