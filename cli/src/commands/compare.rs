@@ -47,14 +47,16 @@ pub(crate) struct Compare {
 }
 
 const EXAMPLES: &str = "\
-Stores for --spawn: memory, sqlite, redis, redis-sentinel, redis-cluster, mariadb, mysql, postgres,
-zookeeper
+Stores for --spawn:
+  memory, sqlite, redis, redis-sentinel, redis-cluster, mariadb, mysql,
+  postgres, zookeeper
 
 Examples:
   distlock compare --quick --spawn sqlite,redis --out report
-  distlock compare --spawn memory,sqlite,redis,mariadb,mysql,postgres,zookeeper --out report
+  distlock compare --spawn memory,sqlite,postgres,zookeeper --out report
   distlock compare --render report/report.json --out elsewhere
-  distlock compare --backend redis://10.0.0.5 --backend postgres://app@10.0.0.6/locks --out report";
+  distlock compare --backend redis://10.0.0.5 \\
+      --backend postgres://app@10.0.0.6/locks --out report";
 
 impl Compare {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
