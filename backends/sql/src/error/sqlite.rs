@@ -61,14 +61,6 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
         }
         // SQLITE_READONLY_RECOVERY, _CANTLOCK: the write-ahead log cannot be opened by us.
         264 | 520 => return Meaning::of(Unavailable, "the write-ahead log cannot be used"),
-        // SQLITE_CONSTRAINT_TRIGGER
-        1811 => {
-            return Meaning::of(
-                InvalidConfig,
-                "a trigger of the tables refuses it: they must have none",
-            )
-            .one_row();
-        }
         // SQLITE_IOERR_NOMEM
         3082 => return Meaning::server_limit("out of memory").reconnect(),
         _ => {}
@@ -153,7 +145,7 @@ mod tests {
             ("CONSTRAINT", 19, Corrupt, Corrupt, true, false),
             ("CONSTRAINT_CHECK", 275, Corrupt, Corrupt, true, false),
             ("CONSTRAINT_DATATYPE", 3091, Corrupt, Corrupt, true, false),
-            ("CONSTRAINT_TRIGGER", 1811, Config, Config, true, false),
+            ("CONSTRAINT_TRIGGER", 1811, Corrupt, Corrupt, true, false),
             ("MISMATCH", 20, Corrupt, Corrupt, true, false),
             ("MISUSE", 21, Internal, Internal, false, true),
             ("NOLFS", 22, Down, Unknown, false, true),

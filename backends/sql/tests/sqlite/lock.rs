@@ -180,44 +180,6 @@ async fn takers_and_leavers_share_a_batch() {
     }
 }
 
-/// What was done of a transaction that failed half-way is undone, and nothing that comes later ends up in it.
-#[tokio::test]
-async fn a_batch_that_fails_half_way_is_rolled_back() {
-    let place = Place::new();
-    let lock = place.open().await.lock();
-    let (stuck, other) = (request("stuck"), request("other"));
-    let grants = [take(&lock, &stuck).await, take(&lock, &other).await];
-    let trigger = "CREATE TRIGGER keep BEFORE UPDATE OF holder_id ON distributed_lock WHEN new.holder_id IS NULL
-         AND new.lock_name = 'stuck' BEGIN SELECT RAISE(ABORT, 'it stays'); END";
-    place.sql(trigger).await;
-    let (first, next) = (request("first"), request("next"));
-    let (_, (taken, (failed, freed))) = both(
-        // Goes out at once, so that the rest makes a batch.
-        take(&lock, &first),
-        both(
-            take(&lock, &next),
-            both(
-                lock.release(&lease(&stuck, &grants[0])),
-                lock.release(&lease(&other, &grants[1])),
-            ),
-        ),
-    )
-    .await;
-    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Corrupt);
-    assert_eq!(freed.unwrap(), FREED);
-    // Others see it, so it is committed.
-    let beside = place.open().await.lock();
-    assert_eq!(
-        refused(&beside, &request("next")).await.token,
-        Some(taken.token)
-    );
-    assert_eq!(
-        refused(&beside, &request("stuck")).await.token,
-        Some(grants[0].token)
-    );
-    take(&beside, &request("other")).await;
-}
-
 /// Of two that are released together one was gone before, and the other one is taken by somebody else as soon as it is free.
 #[tokio::test]
 async fn a_clean_release_does_not_look_like_a_loss() {
