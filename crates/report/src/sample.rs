@@ -119,7 +119,8 @@ impl Default for Latencies {
 impl From<Vec<(u64, u64)>> for Latencies {
     fn from(pairs: Vec<(u64, u64)>) -> Self {
         let mut latencies = Self::new();
-        for (value, count) in pairs {
+        // Of a duration that was never seen, the histogram would still take the maximum.
+        for (value, count) in pairs.into_iter().filter(|(_, count)| *count > 0) {
             latencies.0.saturating_record_n(value, count);
         }
         latencies
@@ -188,6 +189,13 @@ pub(crate) mod tests {
         latencies.record(Duration::MAX);
         assert_eq!(latencies.count(), 1);
         assert!(latencies.max() >= Latencies::MAX);
+    }
+
+    #[test]
+    fn a_duration_that_was_never_seen_is_not_the_longest() {
+        let latencies: Latencies = serde_json::from_str("[[1000,2],[3600000000000,0]]").unwrap();
+        assert_eq!(latencies.count(), 2);
+        assert!(latencies.max() < Duration::from_micros(2));
     }
 
     #[test]

@@ -9,6 +9,10 @@ pub fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else {
         return;
     };
+    // A fuzzer finds the text out, and then puts it where no secret is.
+    if text.contains(SECRET) {
+        return;
+    }
     read(text);
     let with_password = format!("[backend]\nurl = \"redis://u:{SECRET}@h\"\n{text}");
     if let Some(config) = read(&with_password) {

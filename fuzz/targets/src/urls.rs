@@ -25,6 +25,10 @@ pub fn urls(data: &[u8]) {
     let Ok(text) = str::from_utf8(text) else {
         return;
     };
+    // A fuzzer finds the text out, and then puts it where no secret is.
+    if text.contains(SECRET) {
+        return;
+    }
     let scheme = SCHEMES[usize::from(scheme) % SCHEMES.len()];
     let sign = if text.contains('?') { '&' } else { '?' };
     for url in [text.to_owned(), format!("{scheme}:{text}")] {
