@@ -9,9 +9,12 @@ pub fn report_json(data: &[u8]) {
     if let Ok(report) = serde_json::from_slice::<Report>(data) {
         let _ = report.to_string();
         let written = serde_json::to_vec(&report).unwrap_or_default();
-        assert_eq!(
-            serde_json::from_slice::<Report>(&written).ok(),
-            Some(report)
+        let again = serde_json::from_slice::<Report>(&written).ok();
+        // Its histograms are too long to be shown.
+        assert!(
+            again == Some(report),
+            "{}",
+            String::from_utf8_lossy(&written)
         );
     }
     if let Ok(comparison) = serde_json::from_slice::<Comparison>(data) {

@@ -230,7 +230,8 @@ impl Svg {
         let whole = [1.0, 2.0, 5.0, 10.0, 20.0, 60.0]
             .into_iter()
             .find(|seconds| end / 1000.0 / seconds <= 6.0)
-            .unwrap_or(120.0);
+            // Whole minutes, so that there are never more than a few ticks.
+            .unwrap_or_else(|| (end / 360_000.0).ceil() * 60.0);
         let mut tick = 0.0;
         while tick * 1000.0 <= end {
             self.text(
@@ -287,10 +288,15 @@ struct Scale {
     log: bool,
 }
 
+/// What a scale tells apart. Beyond them powers of ten are zero or infinite, and ticks have no end.
+const LEAST: f64 = 1e-18;
+const MOST: f64 = 1e18;
+
 impl Scale {
     fn over(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
         for value in values.filter(|value| value.is_finite() && *value > 0.0) {
+            let value = value.clamp(LEAST, MOST);
             low = low.min(value);
             high = high.max(value);
         }
@@ -389,6 +395,24 @@ mod tests {
         let far = Scale::over([2.0, 4_000.0].into_iter(), 0.0, 100.0);
         assert!(far.log);
         assert_eq!(far.ticks(4), [1.0, 100.0, 10_000.0]);
+    }
+
+    #[test]
+    fn ticks_have_an_end() {
+        for values in [
+            [5e-324, 1.0],
+            [1.0, f64::MAX],
+            [5e-324, f64::MAX],
+            [5e-324; 2],
+        ] {
+            let ticks = Scale::over(values.into_iter(), 0.0, 100.0).ticks(4);
+            assert!((1..10).contains(&ticks.len()), "{values:?}: {ticks:?}");
+        }
+        for end in [1.0, 359_000.0, 721_000.0, 1e9, 1e42, f64::MAX] {
+            let drawn = Svg::new("", "", Vec::new()).lanes("a", end, None, &[]).body;
+            let ticks = drawn.matches(" s<").count();
+            assert!((1..9).contains(&ticks), "{end}: {ticks}");
+        }
     }
 
     #[test]
