@@ -65,7 +65,11 @@ pub fn proxy_headers(data: &[u8]) {
     };
     let header = &data[..data.len() - rest.len()];
     let is_whole = match header.first_chunk() {
-        Some(b"PROXY ") => header.iter().position(|byte| *byte == b'\n') == Some(header.len() - 1),
+        // A lone line feed may stand in it; its first CRLF is its end.
+        Some(b"PROXY ") => {
+            let mut ends = header.windows(2).map(|pair| pair == b"\r\n");
+            ends.position(|is_end| is_end) == Some(header.len() - 2)
+        }
         _ => header.len() == 16 + usize::from(u16::from_be_bytes([header[14], header[15]])),
     };
     assert!(is_whole, "{header:?}");
