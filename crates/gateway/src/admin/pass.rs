@@ -7,7 +7,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -25,33 +24,22 @@ const ORDERS: &str = "x-distlock-pass";
 /// Passes that are kept; the oldest goes first. Only those who have the admin token make new ones.
 const MOST: usize = 1024;
 
-/// What a browser gets that signs in.
-pub(super) struct Pass {
-    pub(super) cookie: Secret,
-    pub(super) orders: Secret,
-}
-
-struct Kept {
-    pass: Pass,
+struct Pass {
+    cookie: Secret,
+    orders: Secret,
     until: Moment,
 }
 
 #[derive(Clone)]
 pub(super) struct Passes {
-    kept: Arc<Mutex<VecDeque<Kept>>>,
+    passes: Arc<Mutex<VecDeque<Pass>>>,
     clock: Arc<dyn Clock>,
-}
-
-impl fmt::Debug for Passes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passes").finish_non_exhaustive()
-    }
 }
 
 impl Passes {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
-            kept: Arc::default(),
+            passes: Arc::default(),
             clock,
         }
     }
@@ -62,13 +50,13 @@ impl Passes {
         let pass = Pass {
             cookie: cookie.clone(),
             orders: orders.clone(),
+            until: self.clock.now() + GOOD,
         };
-        let until = self.clock.now() + GOOD;
-        self.with(|kept| {
-            if kept.len() == MOST {
-                kept.pop_front();
+        self.with(|passes| {
+            if passes.len() == MOST {
+                passes.pop_front();
             }
-            kept.push_back(Kept { pass, until });
+            passes.push_back(pass);
         });
         (cookie, orders)
     }
@@ -78,7 +66,7 @@ impl Passes {
         let Some(cookie) = cookie(headers) else {
             return false;
         };
-        self.with(|kept| kept.iter().any(|it| it.pass.cookie.matches(cookie)))
+        self.with(|passes| passes.iter().any(|it| it.cookie.matches(cookie)))
     }
 
     /// Whether a request shows both halves of a pass that is good.
@@ -87,25 +75,25 @@ impl Passes {
         let Some((cookie, orders)) = cookie(headers).zip(orders) else {
             return false;
         };
-        self.with(|kept| {
-            let mut passes = kept.iter().map(|it| &it.pass);
-            passes.any(|it| it.cookie.matches(cookie) && it.orders.matches(orders))
+        self.with(|passes| {
+            let both = |it: &Pass| it.cookie.matches(cookie) && it.orders.matches(orders);
+            passes.iter().any(both)
         })
     }
 
     /// Ends the pass that a request shows.
     pub(super) fn end(&self, headers: &HeaderMap) {
         if let Some(cookie) = cookie(headers) {
-            self.with(|kept| kept.retain(|it| !it.pass.cookie.matches(cookie)));
+            self.with(|passes| passes.retain(|it| !it.cookie.matches(cookie)));
         }
     }
 
     /// Works on the passes that are good now.
-    fn with<T>(&self, work: impl FnOnce(&mut VecDeque<Kept>) -> T) -> T {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    fn with<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
+        let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
-        kept.retain(|it| now < it.until);
-        work(&mut kept)
+        passes.retain(|it| now < it.until);
+        work(&mut passes)
     }
 }
 
