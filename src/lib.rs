@@ -62,7 +62,8 @@
 //! # Features
 //!
 //! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`; `tls` for those that can speak it, and `sasl` for
-//! ZooKeeper. A URL whose backend is not compiled in is answered with the line of `Cargo.toml` that brings it.
+//! ZooKeeper. A URL whose backend is not compiled in is answered with the line of `Cargo.toml` that
+//! brings it.
 
 pub mod config;
 mod connect;

@@ -626,7 +626,8 @@ fn the_time_to_connect_is_checked_alike_for_every_store() {
     }
 }
 
-/// Whichever file it is and whatever is wrong with it: the option and the file are named, before any server is asked.
+/// Whichever file it is and whatever is wrong with it: the option and the file are named, before
+/// any server is asked.
 #[cfg(feature = "tls")]
 #[test]
 fn files_of_tls_that_cannot_be_used_are_78_and_named() {

@@ -55,7 +55,8 @@ fn writes_all_forms_of_the_report() {
     assert_eq!(killed["broken"], Value::Null, "{killed}");
     assert_eq!(killed["failed"], Value::Null, "{killed}");
     assert!(killed["next_holder_ms"].as_f64().unwrap() > 0.0);
-    // How much others took of the machine, and who got how much of a lock that several processes want.
+    // How much others took of the machine, and who got how much of a lock that several processes
+    // want.
     let loads = report["loads"].as_array().unwrap();
     assert!(!loads.is_empty(), "{report}");
     for load in loads {
@@ -101,7 +102,8 @@ fn writes_all_forms_of_the_report() {
     }
 }
 
-/// Threads of this process, which is none of those that the command started, keep every core busy meanwhile.
+/// Threads of this process, which is none of those that the command started, keep every core busy
+/// meanwhile.
 #[test]
 fn a_busy_machine_is_named() {
     let home = Home::new();
@@ -130,7 +132,8 @@ fn a_busy_machine_is_named() {
     assert!(text.contains(&named), "{named}: {text}");
 }
 
-/// Another program stands in for `distlock-peers`: it measures one workload, and fails in the other.
+/// Another program stands in for `distlock-peers`: it measures one workload, and fails in the
+/// other.
 #[test]
 fn other_ways_are_in_the_report_or_said_to_be_missing() {
     let home = Home::new();

@@ -52,7 +52,8 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
     assert!(!denied.stderr.contains("canary"), "{denied:?}");
 }
 
-/// The driver panics at an answer that is cut short. The error that comes of it is all that is said.
+/// The driver panics at an answer that is cut short. The error that comes of it is all that is
+/// said.
 #[test]
 fn a_panic_of_the_driver_is_an_error_and_prints_nothing() {
     use std::{

@@ -344,7 +344,8 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "");
 }
 
-/// What somebody else put under a lock's key is no lock, whatever its size is and however it begins.
+/// What somebody else put under a lock's key is no lock, whatever its size is and however it
+/// begins.
 #[test]
 fn a_value_of_20_mb_is_corrupt_and_nobody_fetches_it() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());

@@ -1,4 +1,5 @@
-//! Tables that somebody changed by hand: each is told with its code, what is wrong and what to do. None is a bug (70).
+//! Tables that somebody changed by hand: each is told with its code, what is wrong and what to do.
+//! None is a bug (70).
 
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},

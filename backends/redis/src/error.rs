@@ -148,8 +148,8 @@ fn kind(code: &str, detail: &str) -> ErrorKind {
             ErrorKind::InvalidConfig
         }
         "ERR" if detail.contains("unknown command") => ErrorKind::Unsupported,
-        // A script that failed halfway has changed something, and a proxy answers for servers that may have done what they were
-        // asked. It is no bug of ours either way.
+        // A script that failed halfway has changed something, and a proxy answers for servers that
+        // may have done what they were asked. It is no bug of ours either way.
         _ => ErrorKind::OutcomeUnknown,
     }
 }

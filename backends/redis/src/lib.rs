@@ -108,15 +108,16 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects to every primary. A cluster opens while one of its primaries serves; locks of those that cannot be reached are
-    /// refused as [`Unavailable`](distlock_core::ErrorKind::Unavailable) until they come back.
+    /// Connects to every primary. A cluster opens while one of its primaries serves; locks of those
+    /// that cannot be reached are refused as [`Unavailable`](distlock_core::ErrorKind::Unavailable)
+    /// until they come back.
     ///
     /// # Errors
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database that cannot be right, and
     /// for a URL that names the wrong kind of server; [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for
     /// credentials that are missing, refused or permit too little;
-    /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) when the primary, or each of a cluster, cannot be reached within
-    /// the connect timeout, or cannot serve now.
+    /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) when the primary, or each of a
+    /// cluster, cannot be reached within the connect timeout, or cannot serve now.
     ///
     /// # Cancel safety
     /// Safe: connections that were made are closed.

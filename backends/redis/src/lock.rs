@@ -131,7 +131,8 @@ impl RedisLock {
     }
 }
 
-/// What the replies to `GETRANGE` and `PTTL` say. The former answers for no key as for an empty value, and `PTTL` does not.
+/// What the replies to `GETRANGE` and `PTTL` say. The former answers for no key as for an empty
+/// value, and `PTTL` does not.
 fn seen(name: &LockName, heard: Heard) -> Result<LockInfo> {
     let mut replies = heard.replies.into_iter();
     let (found, left) = (replies.next(), replies.next());

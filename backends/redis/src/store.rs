@@ -81,7 +81,8 @@ struct News {
 struct Writer(Arc<Ways>);
 
 impl Store {
-    /// A handle with `parts` that are closed one by one, connected to every primary that can be reached.
+    /// A handle with `parts` that are closed one by one, connected to every primary that can be
+    /// reached.
     pub(crate) async fn open(
         config: RedisConfig,
         clock: Arc<dyn Clock>,

@@ -1,4 +1,5 @@
-//! Certificates, read when the store is opened, so that a wrong file is a wrong configuration and not a failed connection.
+//! Certificates, read when the store is opened, so that a wrong file is a wrong configuration and
+//! not a failed connection.
 
 use distlock_core::{Error, ErrorKind, Result, TlsFile};
 use redis::{ClientTlsConfig, RedisError, TlsCertificates};

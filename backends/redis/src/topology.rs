@@ -54,7 +54,8 @@ pub(crate) struct Primaries {
 /// Which handle of a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// The first: it waits for a slow primary, because the cluster's epoch is made of those of all primaries.
+    /// The first: it waits for a slow primary, because the cluster's epoch is made of those of all
+    /// primaries.
     First,
     /// A further one. It waits for nobody, because leases depend on it that are to be renewed.
     Again,
@@ -253,8 +254,8 @@ impl Router {
 
     /// Connects everywhere for the first time. It is tried once: whoever opens a store learns at once what is wrong.
     ///
-    /// A cluster opens while one of its primaries serves: what cannot be reached now may come back, and locks of the others
-    /// need not wait for it.
+    /// A cluster opens while one of its primaries serves: what cannot be reached now may come back,
+    /// and locks of the others need not wait for it.
     ///
     /// # Errors
     /// Whatever keeps a server from serving for good, and when none can be reached.
@@ -316,8 +317,8 @@ impl Router {
         }
     }
 
-    /// Connects to every primary. In a cluster those that are silent for `patience` keep nobody waiting, once another one
-    /// answers.
+    /// Connects to every primary. In a cluster those that are silent for `patience` keep nobody
+    /// waiting, once another one answers.
     async fn try_primaries(&self, patience: Duration) -> Result<Primaries> {
         let Shape::Cluster(cluster) = &self.shape else {
             // Any bucket will do: there is one primary.

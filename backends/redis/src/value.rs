@@ -21,8 +21,9 @@ pub(crate) const OWNER: usize = 32;
 /// The digits of a token, a version or a time.
 pub(crate) const NUMBER: usize = 16;
 
-/// What the longest value of a lock takes: owner, token, time, ticket and what is between them, the holder, and the meta on a
-/// line of its own. Nobody asks a server for more than this and one byte, by which what is longer is found.
+/// What the longest value of a lock takes: owner, token, time, ticket and what is between them, the
+/// holder, and the meta on a line of its own. Nobody asks a server for more than this and one byte,
+/// by which what is longer is found.
 pub(crate) const LONGEST: usize =
     OWNER + NUMBER + NUMBER + OWNER + 4 + HolderLabel::MAX_BYTES + 1 + Meta::MAX_BYTES;
 

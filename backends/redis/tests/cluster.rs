@@ -408,7 +408,8 @@ async fn slots_without_a_server_are_found_and_no_list_leaves_them_out() {
     lock.close().await;
 }
 
-/// A third of the locks has no server. The others are served as before, also to who comes now, and no epoch changes.
+/// A third of the locks has no server. The others are served as before, also to who comes now, and
+/// no epoch changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_one_of_its_primaries_opens_and_serves_what_the_others_have() {
     let mut servers = RedisCluster::start(3, 0).unwrap();

@@ -59,7 +59,8 @@ pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> 
 pub(crate) const GONE: &str = "has no tables of distlock any more: they were dropped or moved while they were in use, or it is \
      another one now; open it anew once that is mended";
 
-/// What is wrong where the row is not there that says which version the tables have, and names their history.
+/// What is wrong where the row is not there that says which version the tables have, and names
+/// their history.
 pub(crate) const EMPTIED: &str = "has an empty table distributed_meta, so that nothing names the history of the locks; to begin another history";
 
 /// What is wrong with tables of a later version than this program's; `None` when they are not.

@@ -15,7 +15,8 @@ use crate::error::{Access, meaning};
 const ATTEMPTS: u32 = 32;
 
 /// Makes a change if `fence` is the latest that was shown to the bar in the node `bar`, which it raises; or refuses it and
-/// changes nothing. The [module](self) has an example. `change` says what is to be done, and may be asked again; what came of each of its steps is the answer.
+/// changes nothing. The [module](self) has an example. `change` says what is to be done, and may be
+/// asked again; what came of each of its steps is the answer.
 ///
 /// # Errors
 /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the ensemble cannot be asked or refuses, or when

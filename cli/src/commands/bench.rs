@@ -15,11 +15,11 @@ use crate::{
 
 /// Measure a backend: cycles per second, latencies, fairness.
 ///
-/// One cycle is one acquire and one release. It says how many store operations each takes. The locks
-/// have names that start with bench: and are released. The workload counters measures the unread
-/// counters of distlock-recipes, whose records for the user bench:counters remain; cache measures
-/// its guarded cache. The workload takeover measures the kick-out flow instead: gateway nodes over
-/// the backend, and WebSocket clients.
+/// One cycle is one acquire and one release. It says how many store operations each takes. The
+/// locks have names that start with bench: and are released. The workload counters measures the
+/// unread counters of distlock-recipes, whose records for the user bench:counters remain; cache
+/// measures its guarded cache. The workload takeover measures the kick-out flow instead: gateway
+/// nodes over the backend, and WebSocket clients.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {

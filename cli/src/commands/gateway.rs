@@ -58,10 +58,11 @@ impl Gateway {
 
 /// Run one node.
 ///
-/// Clients connect by WebSocket, and every account has one session over all nodes of the same store.
-/// Settings come from the [gateway] table of the configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden
-/// by flags. When it is ready it prints one JSON line on standard output with the addresses it is bound to. TERM and INT end
-/// it in an orderly way; HUP has certificates read again.
+/// Clients connect by WebSocket, and every account has one session over all nodes of the same
+/// store. Settings come from the [gateway] table of the configuration file, overridden by
+/// DISTLOCK_GATEWAY_ variables, overridden by flags. When it is ready it prints one JSON line on
+/// standard output with the addresses it is bound to. TERM and INT end it in an orderly way; HUP
+/// has certificates read again.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 struct Node {

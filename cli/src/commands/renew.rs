@@ -15,8 +15,9 @@ use crate::{
 
 /// Renew the lock of a ticket.
 ///
-/// The ticket is read from DISTLOCK_TICKET or standard input, and stays usable. Exit code 76 says that the lock is not this ticket's any more: it expired, was released,
-/// or somebody else holds it.
+/// The ticket is read from DISTLOCK_TICKET or standard input, and stays usable. Exit code 76 says
+/// that the lock is not this ticket's any more: it expired, was released, or somebody else holds
+/// it.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Renew {

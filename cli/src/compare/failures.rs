@@ -65,7 +65,8 @@ fn possible(kind: ScenarioKind, store: &Candidate) -> bool {
         // A process that is killed needs a store that outlives it.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
         (_, None) => false,
-        // A group goes on without one of its servers, and only that is looked at; one server alone cannot.
+        // A group goes on without one of its servers, and only that is looked at; one server alone
+        // cannot.
         (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
     }
 }
@@ -402,7 +403,8 @@ async fn believed(watch: LockWatch) -> Duration {
     SystemClock.now().since_boot()
 }
 
-/// When this lock can be taken and released for the first time from now on, by a client that asks all the time.
+/// When this lock can be taken and released for the first time from now on, by a client that asks
+/// all the time.
 fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option<Duration>> {
     let opener = opener.clone();
     tokio::spawn(async move {

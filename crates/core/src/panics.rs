@@ -1,8 +1,9 @@
 //! Panics of libraries that a backend catches and turns into errors.
 //!
-//! Rust calls the program's panic hook before anybody can catch a panic, and the hook that programs have
-//! by themselves prints it. A library must not replace the hook of its host. So this module only says,
-//! on the thread that panics, whether the panic is caught: a hook may ask, and print nothing then.
+//! Rust calls the program's panic hook before anybody can catch a panic, and the hook that programs
+//! have by themselves prints it. A library must not replace the hook of its host. So this module
+//! only says, on the thread that panics, whether the panic is caught: a hook may ask, and print
+//! nothing then.
 
 use std::{
     cell::Cell,
@@ -35,8 +36,8 @@ impl Drop for Catching {
     }
 }
 
-/// For a panic hook: whether the panic of this thread is caught and becomes an error, so that nobody
-/// need be told of it here.
+/// For a panic hook: whether the panic of this thread is caught and becomes an error, so that
+/// nobody need be told of it here.
 ///
 /// ```
 /// let print = std::panic::take_hook();

@@ -1,8 +1,8 @@
 //! The files of TLS, looked through when a store is opened.
 //!
-//! This module owns the check that each file can be read and holds what its option is for, so that a
-//! wrong file is a wrong configuration that names the file, and not a failed connection. It must never
-//! put a part of a file into an error: one of them is a secret.
+//! This module owns the check that each file can be read and holds what its option is for, so that
+//! a wrong file is a wrong configuration that names the file, and not a failed connection. It must
+//! never put a part of a file into an error: one of them is a secret.
 
 use std::{fs, path::Path};
 
@@ -32,8 +32,8 @@ impl<'a> TlsFile<'a> {
         Self { option, path }
     }
 
-    /// Reads the certificates of authorities that are to be trusted. A collection of them often holds
-    /// some that cannot be used; where `all` must be, the driver would refuse the file later.
+    /// Reads the certificates of authorities that are to be trusted. A collection of them often
+    /// holds some that cannot be used; where `all` must be, the driver would refuse the file later.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] with the option and the file, when it cannot be read or used.

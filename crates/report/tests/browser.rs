@@ -1,5 +1,5 @@
-//! The page in a real browser: no complaint on its console, every figure drawn, no table cut off on a screen of
-//! 1280 pixels, nothing cut off on a telephone.
+//! The page in a real browser: no complaint on its console, every figure drawn, no table cut off on
+//! a screen of 1280 pixels, nothing cut off on a telephone.
 
 mod made_up;
 
@@ -23,7 +23,8 @@ addEventListener("load", () => {
     for (const text of svg.querySelectorAll("text"))
       smallest = Math.min(smallest, parseFloat(getComputedStyle(text).fontSize) * scale);
   }
-  // Every element that holds a table, the tables themselves, and their cells: none is wider inside than outside.
+  // Every element that holds a table, the tables themselves, and their cells: none is wider inside
+  // than outside.
   const tables = [...document.querySelectorAll("table")];
   const clipped = new Set();
   for (const table of tables) {

@@ -8,8 +8,8 @@ use distlock_memory::Memory;
 
 use crate::text::is_bounded;
 
-/// The value of a lock over records: whatever stands there, a lock that somebody may hold is held or
-/// corrupt, never free.
+/// The value of a lock over records: whatever stands there, a lock that somebody may hold is held
+/// or corrupt, never free.
 pub fn kv_values(data: &[u8]) {
     let clock = ManualClock::new();
     let runtime = tokio::runtime::Builder::new_current_thread().build();

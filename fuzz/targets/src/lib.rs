@@ -1,8 +1,8 @@
 //! The bodies of the fuzz targets. Each takes any bytes, and panics where a property does not hold.
 //!
 //! `fuzz/libfuzzer` hands them to libFuzzer; `tests/replay.rs` replays `fuzz/corpus` without a
-//! fuzzer. A property is more than "does not panic": what is read is written and read the same, what
-//! cannot be read never counts as free, and no error repeats a secret.
+//! fuzzer. A property is more than "does not panic": what is read is written and read the same,
+//! what cannot be read never counts as free, and no error repeats a secret.
 
 mod config;
 mod kv;

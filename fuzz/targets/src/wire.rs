@@ -57,7 +57,8 @@ pub fn tcp_frames(data: &[u8]) {
     }
 }
 
-/// Headers of the PROXY protocol: nothing behind one is read, and what is behind it changes nothing.
+/// Headers of the PROXY protocol: nothing behind one is read, and what is behind it changes
+/// nothing.
 pub fn proxy_headers(data: &[u8]) {
     const BEHIND: &[u8] = b"GET / HTTP/1.1\r\n";
     let Some((source, rest)) = fuzzing::proxy_header(data) else {

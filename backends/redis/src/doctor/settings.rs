@@ -80,7 +80,8 @@ pub(super) fn memory(info: &Info) -> Finding {
     let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
     let evicts = policy != "noeviction" && number("evicted_keys").is_some_and(|keys| keys > 0);
     let state = format!("{used} of {most} bytes (maxmemory) are used");
-    // Before each command the server evicts until it is below the limit, so one that evicts is never seen above it.
+    // Before each command the server evicts until it is below the limit, so one that evicts is
+    // never seen above it.
     let is_nearly_full = used > most / 10 * 9;
     if used > most {
         let more =
@@ -120,7 +121,8 @@ pub(super) fn persistence(
         ),
         (Some(_), _) => {
             let (verdict, what, forgets) = match save {
-                // Also the restart of an upgrade, so that the next holder is let in beside the one of before.
+                // Also the restart of an upgrade, so that the next holder is let in beside the one
+                // of before.
                 Some("") => (
                     Verdict::Fail,
                     "no snapshots either",

@@ -24,7 +24,8 @@ if redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. now .. rest, 'PX', ARGV[2], 'NX'
   redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token .. rest, 'PX', ARGV[2])
   return token
 end
--- No longer than a lock's value can be, and one byte of what is more: what somebody else put here may be of any size.
+-- A lock's value is no longer than this, less one byte. What somebody else put here may be of any
+-- size.
 local value = redis.pcall('GETRANGE', KEYS[1], 0, 4325)
 if type(value) ~= 'string' then return -1 end
 if string.sub(value, 1, 32) == ARGV[1] then

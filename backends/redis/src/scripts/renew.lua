@@ -30,8 +30,8 @@ for i = 1, n do
         answers[i] = -3
       end
       if out then
-        -- A server without memory refuses SET, unless the script has written before. PEXPIRE it never refuses; and a ticket
-        -- must be of use then, because releases free memory.
+        -- A server without memory refuses SET, unless the script has written before. It never refuses
+        -- PEXPIRE. A ticket must be of use then, because releases free memory.
         redis.call('PEXPIRE', KEYS[i], ttl)
         redis.call('SET', KEYS[i], string.sub(value, 1, 67) .. out .. rest, 'PX', ttl, 'XX')
       end

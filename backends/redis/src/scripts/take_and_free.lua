@@ -68,8 +68,8 @@ if plain < n then
       used[c] = true
       taken[i] = token
     else
-      -- No longer than a lock's value can be, and one byte of what is more: what somebody else put here may be of any
-      -- size.
+      -- A lock's value is no longer than this, less one byte. What somebody else put here may be of
+      -- any size.
       local value = redis.pcall('GETRANGE', key, 0, 4325)
       if value == '' then
         -- No key, or an empty value of somebody else's.

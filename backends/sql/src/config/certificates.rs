@@ -1,5 +1,5 @@
-//! The files of TLS, looked at when the store is opened, so that a wrong file is a wrong configuration and not a failed
-//! connection.
+//! The files of TLS, looked at when the store is opened, so that a wrong file is a wrong
+//! configuration and not a failed connection.
 
 use distlock_core::{Result, TlsFile};
 

@@ -180,8 +180,8 @@ async fn takers_and_leavers_share_a_batch() {
     }
 }
 
-/// A batch that fails for one of its rows is undone and sent again one by one, and nothing that comes
-/// later ends up in it.
+/// A batch that fails for one of its rows is undone and sent again one by one, and nothing that
+/// comes later ends up in it.
 #[tokio::test]
 async fn a_batch_that_fails_half_way_is_rolled_back() {
     let place = Place::new();

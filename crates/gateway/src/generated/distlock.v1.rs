@@ -632,8 +632,8 @@ pub mod takeovers_response {
         pub from_device: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(string, optional, tag = "7")]
         pub to_device: ::core::option::Option<::prost::alloc::string::String>,
-        /// Microseconds from the write that decided it until the new session was let in, or as the old session's node saw it, until
-        /// that was told.
+        /// Microseconds from the write that decided it until the new session was let in, or as the old
+        /// session's node saw it, until that was told.
         #[prost(uint64, optional, tag = "8")]
         pub took_us: ::core::option::Option<u64>,
     }
@@ -792,7 +792,8 @@ pub mod peer_client {
             req.extensions_mut().insert(GrpcMethod::new("distlock.v1.Peer", "Idle"));
             self.inner.unary(req, path, codec).await
         }
-        /// The newest takeovers that this node saw, for the page of another one. A node of an older version answers UNIMPLEMENTED.
+        /// The newest takeovers that this node saw, for the page of another one. A node of an older
+        /// version answers UNIMPLEMENTED.
         pub async fn takeovers(
             &mut self,
             request: impl tonic::IntoRequest<super::TakeoversRequest>,
@@ -850,7 +851,8 @@ pub mod peer_server {
             &self,
             request: tonic::Request<super::IdleRequest>,
         ) -> std::result::Result<tonic::Response<super::IdleResponse>, tonic::Status>;
-        /// The newest takeovers that this node saw, for the page of another one. A node of an older version answers UNIMPLEMENTED.
+        /// The newest takeovers that this node saw, for the page of another one. A node of an older
+        /// version answers UNIMPLEMENTED.
         async fn takeovers(
             &self,
             request: tonic::Request<super::TakeoversRequest>,

@@ -11,7 +11,8 @@ pub struct RoundLoad {
     pub experiment: String,
     /// Which round, from 0.
     pub round: u32,
-    /// Share of all processors' time that went neither to this run and its servers nor to nobody, in per cent.
+    /// Share of all processors' time that went neither to this run and its servers nor to nobody,
+    /// in per cent.
     pub others_percent: f64,
 }
 

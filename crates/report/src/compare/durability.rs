@@ -51,7 +51,8 @@ fn found<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item = &'a 
     store.findings.iter().filter(move |it| it.check == check)
 }
 
-/// `check=value`; what a check says after its colon is an explanation. One of several servers says its address first.
+/// `check=value`; what a check says after its colon is an explanation. One of several servers says
+/// its address first.
 fn setting(finding: &Finding) -> String {
     let said = match finding.detail.split_once(": ") {
         Some((address, said)) if address.contains(':') && !address.contains(' ') => said,

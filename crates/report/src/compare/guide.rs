@@ -540,7 +540,8 @@ fn facts(comparison: &Comparison, store: &StoreFacts) -> String {
     format!("{}: {}.", store.name, parts.join(", "))
 }
 
-/// `Measured under: Redis, append-only file, appendfsync everysec; Postgres, synchronous_commit=on.`
+/// `Measured under: Redis, append-only file, appendfsync everysec; Postgres,
+/// synchronous_commit=on.`
 fn measured_under(stores: &[&StoreFacts]) -> String {
     let each: Vec<String> = stores
         .iter()

@@ -399,7 +399,8 @@ impl Figure {
     }
 }
 
-/// Whether a ratio differs from 1 in every round, and `show` does not write it as 1: only then may it be called a difference.
+/// Whether a ratio differs from 1 in every round, and `show` does not write it as 1: only then may
+/// it be called a difference.
 #[must_use]
 pub fn is_difference(ratio: Spread, show: fn(f64) -> String) -> bool {
     (ratio.low > 1.0 || ratio.high < 1.0) && show(ratio.median) != show(1.0)

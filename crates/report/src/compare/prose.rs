@@ -9,7 +9,8 @@ pub struct Prose {
     pub breaks: &'static str,
 }
 
-/// Whether a failover of this kind of store can lose a granted lock, because replicas are told afterwards.
+/// Whether a failover of this kind of store can lose a granted lock, because replicas are told
+/// afterwards.
 #[must_use]
 pub(crate) fn failover_may_lose(product: &str) -> bool {
     matches!(product, "redis-sentinel" | "redis-cluster")

@@ -10,7 +10,8 @@ use super::{
 /// The width of every figure.
 const WIDTH: f64 = 360.0;
 
-/// What the longest label takes. A letter is at most so wide on average in the fonts that browsers have.
+/// What the longest label takes. A letter is at most so wide on average in the fonts that browsers
+/// have.
 fn room<'a>(labels: impl Iterator<Item = &'a String>) -> f64 {
     const LETTER: f64 = 6.8;
     let longest = labels.map(|it| it.chars().count()).max().unwrap_or(0);

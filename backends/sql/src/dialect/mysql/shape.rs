@@ -87,8 +87,8 @@ impl Statements {
     /// A key counts that is unique for whole columns. All such keys of a table are one part: a
     /// second one would have the statement that takes a lock change the row of another lock.
     ///
-    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table, and who lacks the
-    /// right `TRIGGER` is shown none.
+    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table, and who
+    /// lacks the right `TRIGGER` is shown none.
     pub(super) fn parts(&self) -> String {
         let names = format!("('{}', '{}', '{}')", self.lock, self.record, self.meta);
         let ours = format!("table_schema = DATABASE() AND table_name IN {names}");

@@ -395,7 +395,8 @@ const DELETE: Update = Update {
     tell: None,
 };
 
-/// `$1` names. A time that is infinite is no number, and the server would refuse the whole statement because of one row.
+/// `$1` names. A time that is infinite is no number, and the server would refuse the whole
+/// statement because of one row.
 const LOOK: &str = "
 SELECT lock_name, holder_id, token,
        (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
