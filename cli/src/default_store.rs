@@ -19,10 +19,10 @@ const SHARED: &str = "/var/lib/distlock";
 /// Names another folder for `--system`.
 pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
 
-/// `$XDG_STATE_HOME/distlock/distlock.db`, with its folder created.
+/// The user's own file, `$XDG_STATE_HOME/distlock/distlock.db`. It creates the folder.
 ///
-/// Two users have two of these, so their locks do not exclude each other: who uses one for the
-/// first time is told so.
+/// Each user has a file of this kind, so locks of two users do not exclude each other. The tool
+/// says so when the file is new.
 pub(crate) fn own() -> Outcome<Target> {
     let set = |name: &str| {
         std::env::var_os(name)

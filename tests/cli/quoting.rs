@@ -119,7 +119,7 @@ fn whatever_is_given_to_the_tool_is_quoted_tamely() {
     }
 }
 
-/// A server that answers each packet with an error of its own words.
+/// A server that answers every packet with the same error.
 fn rude_server(answer: Vec<u8>) -> u16 {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port();

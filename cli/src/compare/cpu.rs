@@ -1,4 +1,4 @@
-//! What others take of the processors while a round runs.
+//! CPU time that other processes use while a round runs.
 //!
 //! It adds up the processor time of this process and of all processes that it started, the servers
 //! among them, and subtracts that from what the machine spent. A process that ended is counted by

@@ -7,8 +7,8 @@ use distlock_core::Clock;
 
 use crate::config::Secret;
 
-/// How long a wrong token waits for its answer. Each address has so many connections at a time
-/// (`Bounds`), so this bounds how often one can guess, and keeps out nobody who has the token.
+/// How long the answer to a wrong token is delayed. `Bounds` limits the connections of one address,
+/// so the delay limits how many guesses an address has per second. It delays no right token.
 const WRONG: Duration = Duration::from_secs(1);
 
 /// A token of the configuration, and what happens to those who show another one.

@@ -208,7 +208,7 @@ fn best(
     );
     let (pick, why, measured) = if level.len() < 2 {
         let why = format!(
-            "The range of the rounds of {} meets that of no other store.",
+            "The rounds of {} overlap those of no other store.",
             first.name
         );
         (first.name.clone(), why, measured_under(&[first, second]))
