@@ -247,6 +247,7 @@ async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
     /// More than are made before a caller is told that something failed.
     const TURNS: u64 = 40;
     let server = PostgresServer::start().unwrap();
+    in_replication(&server);
     let locker = locker(&server.url()).await;
     let first = hold(&locker, "a", LONG).await;
     let token = first.token();
@@ -274,6 +275,7 @@ async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
 async fn who_is_overtaken_again_and_again_does_not_ask_all_the_time() {
     const TURNS: u64 = 20;
     let server = PostgresServer::start().unwrap();
+    in_replication(&server);
     let clock = Breaths::default();
     let opened = Postgres::open(config(&server.url()), Arc::new(clock.clone())).await;
     let lock = opened.unwrap().lock();
@@ -324,7 +326,9 @@ impl Clock for Breaths {
     }
 }
 
-/// Whoever takes a lock finds that somebody else has just had it.
+/// Whoever takes a lock finds that somebody else has just had it. Opening refuses tables whose
+/// triggers run in ordinary sessions, and the waiter opens further connections later. So the trigger
+/// runs in sessions of replication only, which those of `in_replication` are.
 fn everybody_is_overtaken(server: &PostgresServer) {
     server
         .sql(
@@ -335,9 +339,16 @@ fn everybody_is_overtaken(server: &PostgresServer) {
                  END IF;
                  RETURN NEW;
              END $$;
-             CREATE TRIGGER overtake BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION overtake()",
+             CREATE TRIGGER overtake BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION overtake();
+             ALTER TABLE distributed_lock ENABLE REPLICA TRIGGER overtake",
         )
         .unwrap();
+}
+
+/// All sessions that begin from now on.
+fn in_replication(server: &PostgresServer) {
+    let all = "ALTER ROLE ALL SET session_replication_role = replica";
+    server.sql(all).unwrap();
 }
 
 /// Somebody in another process who waits for a lock, and has marked its row.
