@@ -27,7 +27,7 @@ use tonic::{
 use tower::{Service, service_fn};
 
 use super::{
-    CALLS, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
+    CALLS, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
     v1::{self, peer_client::PeerClient},
     wire::{
         delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire,
@@ -66,8 +66,8 @@ struct Open {
     addr: String,
     channel: Channel,
     used: Moment,
-    /// The node is of the version before and does not read tokens that name the call.
-    before: bool,
+    /// It is logged already that the node reads other tokens than this one signs.
+    told: bool,
 }
 
 impl GrpcPeers {
@@ -93,44 +93,43 @@ impl GrpcPeers {
         self
     }
 
-    /// A client of the node, and whether it is of the version before.
-    fn client(&self, to: &NodeAddress) -> Result<(PeerClient<Channel>, bool), PeerError> {
+    fn client(&self, to: &NodeAddress) -> Result<PeerClient<Channel>, PeerError> {
         let now = self.clock.now();
-        let (channel, before) = {
-            let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-            match channels.get_mut(&to.node) {
-                Some(open) if open.addr == to.addr => {
-                    open.used = now;
-                    (open.channel.clone(), open.before)
-                }
-                _ => {
-                    let channel = self.channel(&to.addr)?;
-                    // Where nodes come under ever new names, those of long ago must not be kept. Calls under way go on.
-                    channels.retain(|_, open| now.since(open.used) < UNUSED);
-                    let open = Open {
-                        addr: to.addr.clone(),
-                        channel: channel.clone(),
-                        used: now,
-                        before: false,
-                    };
-                    channels.insert(to.node.clone(), open);
-                    (channel, false)
-                }
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = match channels.get_mut(&to.node) {
+            Some(open) if open.addr == to.addr => {
+                open.used = now;
+                open.channel.clone()
+            }
+            _ => {
+                let channel = self.channel(&to.addr)?;
+                // Where nodes come under ever new names, those of long ago must not be kept.
+                // Calls under way go on.
+                channels.retain(|_, open| now.since(open.used) < UNUSED);
+                let open = Open {
+                    addr: to.addr.clone(),
+                    channel: channel.clone(),
+                    used: now,
+                    told: false,
+                };
+                channels.insert(to.node.clone(), open);
+                channel
             }
         };
-        let client = PeerClient::new(channel)
+        drop(channels);
+        Ok(PeerClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(MAX_MESSAGE);
-        Ok((client, before))
+            .max_encoding_message_size(MAX_MESSAGE))
     }
 
-    /// Remembers which version a node is of. One that is upgraded keeps its address.
-    fn is_of_before(&self, to: &NodeAddress, before: bool) {
+    /// Says once for each channel that a node is of another version than this one.
+    fn tell(&self, to: &NodeAddress, why: &str) {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = channels.get_mut(&to.node)
-            && open.addr == to.addr
-        {
-            open.before = before;
+        let open = channels.get_mut(&to.node).filter(|it| it.addr == to.addr);
+        let told = open.is_some_and(|open| std::mem::replace(&mut open.told, true));
+        drop(channels);
+        if !told {
+            tracing::warn!(node = %to.node, addr = %to.addr, "{why}");
         }
     }
 
@@ -174,16 +173,10 @@ impl GrpcPeers {
         to: &NodeAddress,
         method: &str,
         message: T,
-        before: bool,
     ) -> Result<Request<T>, PeerError> {
-        let (from, now) = (self.node.as_str(), self.clock.wall());
-        let token = if before {
-            self.key.sign_as_before(from, now)
-        } else {
-            let to = to.node.as_str();
-            let call = Call { from, to, method };
-            self.key.sign(call, &framed(&message), now)
-        };
+        let (from, to) = (self.node.as_str(), to.node.as_str());
+        let call = Call { from, to, method };
+        let token = self.key.sign(call, &framed(&message), self.clock.wall());
         let token = token.map_err(|error| PeerError::NotSent(error.to_string()))?;
         let mut bearer: MetadataValue<Ascii> = format!("Bearer {token}")
             .parse()
@@ -194,38 +187,45 @@ impl GrpcPeers {
         Ok(request)
     }
 
-    async fn call<T: Message + Clone, A>(
+    /// Makes one call. It is sent once: neither this nor the channel repeats a request, so no
+    /// token comes to a node twice.
+    async fn call<T: Message, A>(
         &self,
         to: &NodeAddress,
         method: &str,
         message: T,
-        send: impl AsyncFn(PeerClient<Channel>, Request<T>) -> Result<Response<A>, Status>,
+        send: impl AsyncFnOnce(PeerClient<Channel>, Request<T>) -> Result<Response<A>, Status>,
     ) -> Result<A, PeerError> {
-        let (client, before) = self.client(to)?;
-        let request = self.request(to, method, message.clone(), before)?;
-        let answer = send(client.clone(), request).await;
-        let says = match &answer {
-            Ok(answer) => answer.metadata(),
-            Err(status) => status.metadata(),
+        let client = self.client(to)?;
+        let request = self.request(to, method, message)?;
+        let status = match send(client, request).await {
+            Ok(answer) => return Ok(answer.into_inner()),
+            Err(status) => status,
         };
-        let answer = match &answer {
-            _ if before && speaks_calls(says) => {
-                self.is_of_before(to, false);
-                answer
-            }
-            // A node of the version before did not understand the token, and has done nothing.
-            Err(status)
-                if !before && status.code() == Code::Unauthenticated && !speaks_calls(says) =>
-            {
-                self.is_of_before(to, true);
-                send(client, self.request(to, method, message, true)?).await
-            }
-            _ => answer,
-        };
-        answer
-            .map(Response::into_inner)
-            .map_err(|status| not_answered(&status))
+        if status.code() == Code::Unauthenticated
+            && let Some(why) = other_version(status.metadata())
+        {
+            self.tell(to, &why);
+            return Err(PeerError::NotSent(format!("node {}: {why}", to.node)));
+        }
+        Err(not_answered(&status))
     }
+}
+
+/// What is wrong with the version of a node that did not accept a token, if it is that.
+fn other_version(says: &MetadataMap) -> Option<String> {
+    let Some(version) = says.get(CALLS) else {
+        return Some(format!(
+            "the node does not say which tokens it reads, as nodes of older versions do: upgrade \
+             it to a version that answers with {CALLS}: {CALLS_VERSION}"
+        ));
+    };
+    (version != CALLS_VERSION).then(|| {
+        format!(
+            "the node reads tokens of version {version:?} ({CALLS}), and this one signs those of \
+             version {CALLS_VERSION}: upgrade the older of the two"
+        )
+    })
 }
 
 /// Connects to a node by TLS, each time with the certificates of that moment.
@@ -256,13 +256,8 @@ fn secured(
     })
 }
 
-/// Whether who answers reads tokens that name the call.
-fn speaks_calls(says: &MetadataMap) -> bool {
-    says.contains_key(CALLS)
-}
-
 /// A message as it is on the wire: not compressed, behind its length.
-fn framed(message: &impl Message) -> Vec<u8> {
+pub(super) fn framed(message: &impl Message) -> Vec<u8> {
     let body = message.encode_to_vec();
     // No longer than the limit of messages, or it is not sent.
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);

@@ -32,15 +32,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest message on the wire; a client's frame fits with room to spare.
 const MAX_MESSAGE: usize = 256 * 1024;
-/// The header by which a node says which tokens for calls it reads. A node of the version before
-/// sends none.
+/// The header by which a node says which tokens for calls it reads, and their version. A node that
+/// reads other ones is told apart by it; nodes of older versions send none.
 const CALLS: &str = "distlock-calls";
+const CALLS_VERSION: &str = "1";
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+        },
+        time::UNIX_EPOCH,
     };
 
     use distlock_core::{Clock, ManualClock, Store, SystemClock};
@@ -55,6 +59,7 @@ mod tests {
         time::timeout,
     };
     use tokio_util::sync::CancellationToken;
+    use tonic::transport::{Channel, Endpoint};
     use tower_service::Service as _;
     use uuid::Uuid;
 
@@ -189,13 +194,14 @@ mod tests {
         );
         let days = Duration::from_secs(6 * 24 * 3600);
         let login = crate::token::mint(&key, &Uid::new("anna").unwrap(), days / 24).unwrap();
-        let channel = tonic::transport::Endpoint::try_from(format!("http://{}", to.addr));
+        let channel = Endpoint::try_from(format!("http://{}", to.addr));
         let mut channel = channel.unwrap().connect().await.unwrap();
         for (token, code) in [
             (call("n2", "n1", kick, garbage, wall), tonic::Code::Internal),
             (None, tonic::Code::Unauthenticated),
             (Some("guess".into()), tonic::Code::Unauthenticated),
             (Some(login), tonic::Code::Unauthenticated),
+            (Some(older_token(&[7; 32])), tonic::Code::Unauthenticated),
             (
                 call("n2", "n3", kick, garbage, wall),
                 tonic::Code::Unauthenticated,
@@ -248,62 +254,90 @@ mod tests {
         stop.cancel();
     }
 
-    /// For one version, in either order of an upgrade.
-    #[tokio::test]
-    async fn nodes_of_the_version_before_call_and_are_called() {
-        let key = TokenKey::new(&[7; 32]).unwrap();
-        let peers = key.peers().unwrap();
-        let (new, to, stop) = node(&key).await;
-        let second = Duration::from_secs(1);
-        let bearer = |request: &mut tonic::Request<_>, token: String| {
-            let token = format!("Bearer {token}").parse().unwrap();
-            request.metadata_mut().insert("authorization", token);
-        };
-        let channel = tonic::transport::Endpoint::try_from(format!("http://{}", to.addr));
-        let channel = channel.unwrap().connect().await.unwrap();
-        let mut old = v1::peer_client::PeerClient::new(channel);
-        let days = Duration::from_secs(6 * 24 * 3600);
-        for (wall, heard) in [
-            (SystemClock.wall(), true),
-            (SystemClock.wall() - days, false),
-        ] {
-            let mut request = tonic::Request::new(wire::kick_to_wire(kick(&to, to.boot)));
-            bearer(&mut request, peers.sign_as_before("n0", wall).unwrap());
-            assert_eq!(old.kick(request).await.is_ok(), heard);
-        }
+    /// As nodes signed before tokens named the call: with the common key itself.
+    fn older_token(key: &[u8]) -> String {
+        let now = SystemClock.wall().duration_since(UNIX_EPOCH).unwrap();
+        let claims = serde_json::json!({
+            "sub": "n2", "iss": "distlock", "aud": "distlock-peer", "iat": now.as_secs(),
+            "exp": now.as_secs() + 30, "jti": Uuid::new_v4(),
+        });
+        let key = jsonwebtoken::EncodingKey::from_secret(key);
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    }
 
-        // An old node takes one kind of token alone, and counts who shows another one.
-        let refused = Arc::new(AtomicU32::new(0));
-        let (counts, checks) = (Arc::clone(&refused), peers.clone());
-        let takes = move |request: tonic::Request<()>| {
-            let token = request.metadata().get("authorization").unwrap();
-            let token = token.to_str().unwrap().strip_prefix("Bearer ").unwrap();
-            let checked = checks.check_as_before(token, SystemClock.wall());
-            checked.map(|()| request).map_err(|_| {
+    fn with_token<T>(message: T, token: &str) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        let token = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", token);
+        request
+    }
+
+    async fn peer_client(to: &NodeAddress) -> v1::peer_client::PeerClient<Channel> {
+        let channel = Endpoint::try_from(format!("http://{}", to.addr));
+        v1::peer_client::PeerClient::new(channel.unwrap().connect().await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_node_of_an_older_version_is_told_which_version_is_needed() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (_kick, to, stop) = node(&key).await;
+        let request = wire::kick_to_wire(kick(&to, to.boot));
+        let request = with_token(request, &older_token(&[7; 32]));
+        let refused = peer_client(&to).await.kick(request).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+        assert_eq!(refused.metadata().get(CALLS).unwrap(), CALLS_VERSION);
+        assert!(refused.message().contains("distlock-calls: 1"), "{refused}");
+        stop.cancel();
+    }
+
+    /// A node that reads other tokens is named, and is called no second time.
+    #[tokio::test]
+    async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (kicks, to, stop) = node(&key).await;
+        for (version, says) in [
+            (
+                None,
+                ["older versions", "upgrade it to", "distlock-calls: 1"],
+            ),
+            (
+                Some("2"),
+                ["version \"2\"", "version 1", "upgrade the older"],
+            ),
+        ] {
+            let calls = Arc::new(AtomicU32::new(0));
+            let counts = Arc::clone(&calls);
+            let refuses = move |_: tonic::Request<()>| {
                 counts.fetch_add(1, Ordering::SeqCst);
-                tonic::Status::unauthenticated("a peer token is needed")
-            })
-        };
-        let service = v1::peer_server::PeerServer::with_interceptor(
-            server::Service {
-                kick: new.clone(),
-                recent: Recent::new(new.clone()),
-            },
-            takes,
-        );
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut at = to.clone();
-        at.addr = listener.local_addr().unwrap().to_string();
-        let lines = tokio_stream::wrappers::TcpListenerStream::new(listener);
-        let serving = tonic::transport::Server::builder().add_service(service);
-        tokio::spawn(serving.serve_with_incoming_shutdown(lines, stop.clone().cancelled_owned()));
-        let n2 = NodeId::new("n2").unwrap();
-        let calls = GrpcPeers::new(n2, peers, second, Arc::new(SystemClock));
-        for _ in 0..3 {
-            let answer = calls.kick(&at, kick(&at, to.boot)).await;
-            assert_eq!(answer, Ok(KickResult::AlreadyGone));
+                let mut refusal = tonic::Status::unauthenticated("a peer token is needed");
+                if let Some(version) = version {
+                    let version = version.parse().unwrap();
+                    refusal.metadata_mut().insert(CALLS, version);
+                }
+                Err(refusal)
+            };
+            let service = server::Service {
+                kick: kicks.clone(),
+                recent: Recent::new(kicks.clone()),
+            };
+            let service = v1::peer_server::PeerServer::with_interceptor(service, refuses);
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut at = to.clone();
+            at.addr = listener.local_addr().unwrap().to_string();
+            let lines = tokio_stream::wrappers::TcpListenerStream::new(listener);
+            let serving = tonic::transport::Server::builder().add_service(service);
+            let stopped = stop.clone().cancelled_owned();
+            tokio::spawn(serving.serve_with_incoming_shutdown(lines, stopped));
+            let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
+            let clock = Arc::new(SystemClock);
+            let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, clock);
+            let answer = peers.kick(&at, kick(&at, to.boot)).await;
+            let Err(PeerError::NotSent(why)) = answer else {
+                panic!("{answer:?}");
+            };
+            assert!(says.iter().all(|it| why.contains(it)), "{why}");
+            assert_eq!(calls.load(Ordering::SeqCst), 1);
         }
-        assert_eq!(refused.load(Ordering::SeqCst), 1);
         stop.cancel();
     }
 
@@ -314,7 +348,7 @@ mod tests {
         let anna = Uid::new("anna").unwrap();
         let session = stage::admitted(&kick, &anna).await;
         session.logout().await;
-        let channel = tonic::transport::Endpoint::try_from(format!("http://{}", to.addr));
+        let channel = Endpoint::try_from(format!("http://{}", to.addr));
         let channel = channel.unwrap().connect().await.unwrap();
         let mut client = v1::messages_client::MessagesClient::new(channel);
         let good = v1::SendRequest {
@@ -332,8 +366,14 @@ mod tests {
         };
         let answer = ask(SEND_TOKEN, good.clone()).await.unwrap();
         assert_eq!((&*answer.id, answer.outcome()), ("m1", v1::Outcome::Stored));
+        let call = Call {
+            from: "n2",
+            to: "n1",
+            method: "/distlock.v1.Messages/Send",
+        };
+        let body = client::framed(&good);
         let peer = key.peers().unwrap();
-        let peer = peer.sign_as_before("n2", SystemClock.wall()).unwrap();
+        let peer = peer.sign(call, &body, SystemClock.wall()).unwrap();
         for token in ["guess", &peer] {
             let refused = ask(token, good.clone()).await.unwrap_err();
             assert_eq!(refused.code(), tonic::Code::Unauthenticated);

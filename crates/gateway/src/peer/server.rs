@@ -40,10 +40,7 @@ pub(crate) async fn serve_peers(
     listener: LineListener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let gate = Gate {
-        node: kick.node().clone(),
-        key,
-    };
+    let gate = Gate::new(kick.node().clone(), key);
     let service = PeerServer::new(Service { kick, recent })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);

@@ -1,8 +1,7 @@
 //! How nodes know one another: each call carries a token that is good for that call alone.
 //!
 //! The keys are derived from `token_key`, so a login token opens nothing here and the other way
-//! round. A token names caller, callee, method and body; whoever reads one off the wire can only
-//! repeat the same call, for 30 s. Calls are exact, so a repeated one does no harm.
+//! round. A token names caller, callee, method and body, and is good for 30 s.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,21 +10,22 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::{Claims, ISSUER, TokenKey, hex, jwt, jwt::Hs256, refused, same, seconds};
+use super::{TokenKey, hex, jwt, jwt::Hs256, refused, same, seconds};
 
 const PURPOSE: &str = "distlock calls between nodes, version 1";
 /// How long a token is good, and how far the clocks of nodes may be apart.
 const GOOD_FOR: Duration = Duration::from_secs(30);
-/// The audience of the tokens of the version before, which name neither callee nor call and are
-/// signed with `token_key` itself.
-const BEFORE: &str = "distlock-peer";
+/// The audience of the tokens of older versions, which name no call and are signed with
+/// `token_key` itself.
+const OLDER: &str = "distlock-peer";
+const OF_OLDER: &str = "it is of a node of an older version, whose tokens name no call: upgrade \
+                        that node to a version that answers with distlock-calls: 1";
 
 /// The keys for calls between nodes. Never shown.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerKey {
     signs: Hs256,
     also: Option<Hs256>,
-    before: TokenKey,
 }
 
 /// Who calls what.
@@ -49,7 +49,7 @@ struct CallClaims {
     body: String,
     iat: u64,
     exp: u64,
-    jti: String,
+    jti: Uuid,
 }
 
 /// What a good token says of its call.
@@ -79,7 +79,6 @@ impl PeerKey {
                 .as_ref()
                 .map(|it| it.derived(PURPOSE))
                 .transpose()?,
-            before: key.clone(),
         })
     }
 
@@ -92,7 +91,7 @@ impl PeerKey {
             body: sha256(body),
             iat: now,
             exp: now + GOOD_FOR.as_secs(),
-            jti: Uuid::new_v4().to_string(),
+            jti: Uuid::new_v4(),
         })
     }
 
@@ -110,7 +109,10 @@ impl PeerKey {
         now: SystemTime,
     ) -> Result<Promised> {
         let keys = [&self.signs].into_iter().chain(&self.also);
-        let claims: CallClaims = jwt::read(token, keys).map_err(refused)?;
+        let claims: CallClaims = jwt::read(token, keys).map_err(|why| {
+            let older = jwt::unproven_audience(token).is_some_and(|it| it == OLDER);
+            refused(if older { OF_OLDER } else { why })
+        })?;
         if claims.aud != to {
             return Err(refused("it was issued for another node"));
         }
@@ -122,33 +124,6 @@ impl PeerKey {
             from: claims.iss,
             hash: BodyHash(claims.body),
         })
-    }
-
-    /// As nodes of the version before sign: for no call in particular.
-    pub(crate) fn sign_as_before(&self, from: &str, now: SystemTime) -> Result<String> {
-        let now = seconds(now);
-        self.before.signs.sign(&Claims {
-            sub: from.into(),
-            iss: ISSUER.into(),
-            aud: BEFORE.into(),
-            iat: now,
-            exp: now + GOOD_FOR.as_secs(),
-            nbf: None,
-            jti: Uuid::new_v4().to_string(),
-            class: None,
-        })
-    }
-
-    /// Checks a token of a node of the version before.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
-    pub(crate) fn check_as_before(&self, token: &str, now: SystemTime) -> Result<()> {
-        let claims: Claims = self.before.claims(token)?;
-        if claims.iss != ISSUER || claims.aud != BEFORE {
-            return Err(refused("it was issued for something else"));
-        }
-        in_time(claims.iat, claims.exp, now)
     }
 }
 
@@ -171,7 +146,7 @@ mod tests {
     use distlock_core::{Clock as _, SystemClock};
     use serde_json::json;
 
-    use super::*;
+    use super::{super::ISSUER, *};
 
     const CALL: Call<'_> = Call {
         from: "n2",
@@ -214,22 +189,9 @@ mod tests {
             let then = now() - seconds(age);
             let token = key.sign(CALL, b"", then).unwrap();
             assert_eq!(check(&key, &token, now()).is_ok(), good, "{age} s old");
-            let before = key.sign_as_before("n2", then).unwrap();
-            assert_eq!(key.check_as_before(&before, now()).is_ok(), good);
-            // As the version before signed: for a minute.
-            let minute = json!({
-                "sub": "n2", "iss": ISSUER, "aud": BEFORE, "iat": seconds_of(then),
-                "exp": seconds_of(then) + 60, "nbf": seconds_of(then), "jti": "1",
-            });
-            let before = key.before.signs.sign(&minute).unwrap();
-            assert_eq!(key.check_as_before(&before, now()).is_ok(), good);
             let ahead = key.sign(CALL, b"", now() + seconds(age)).unwrap();
             assert_eq!(check(&key, &ahead, now()).is_ok(), good, "{age} s ahead");
         }
-    }
-
-    fn seconds_of(time: SystemTime) -> u64 {
-        seconds(time)
     }
 
     #[test]
@@ -239,12 +201,23 @@ mod tests {
         let anna = distlock_kickout::Uid::new("anna").unwrap();
         let login = super::super::mint(&logins, &anna, Duration::from_secs(60)).unwrap();
         let call = peers.sign(CALL, b"", now()).unwrap();
-        let before = peers.sign_as_before("n2", now()).unwrap();
-        assert!(check(&peers, &login, now()).is_err());
-        assert!(check(&peers, &before, now()).is_err());
-        assert!(peers.check_as_before(&login, now()).is_err());
-        assert!(peers.check_as_before(&call, now()).is_err());
-        assert!(logins.verify(&call).is_err() && logins.verify(&before).is_err());
+        let refusal = check(&peers, &login, now()).unwrap_err();
+        assert!(!refusal.contains("older"), "{refusal}");
+        assert!(logins.verify(&call).is_err());
+    }
+
+    #[test]
+    fn a_token_of_an_older_version_is_refused_by_name() {
+        let older = json!({
+            "sub": "n2", "iss": ISSUER, "aud": OLDER, "iat": seconds(now()),
+            "exp": seconds(now()) + 30, "jti": Uuid::new_v4(),
+        });
+        let key = key(7);
+        let older = key.signs.sign(&older).unwrap();
+        let refusal = check(&key.peers().unwrap(), &older, now()).unwrap_err();
+        let says = ["older version", "upgrade", "distlock-calls: 1"];
+        assert!(says.iter().all(|it| refusal.contains(it)), "{refusal}");
+        assert!(key.verify(&older).is_err());
     }
 
     #[test]
@@ -255,10 +228,8 @@ mod tests {
         for signs in [&old, &new] {
             let signs = signs.peers().unwrap();
             let call = signs.sign(CALL, b"", now()).unwrap();
-            let plain = signs.sign_as_before("n2", now()).unwrap();
             for checks in [&before, &after] {
                 check(checks, &call, now()).unwrap();
-                checks.check_as_before(&plain, now()).unwrap();
             }
         }
         let call = old.peers().unwrap().sign(CALL, b"", now()).unwrap();
