@@ -1,6 +1,6 @@
 //! What a call of another node must show before anything of its body is decoded.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use axum::{
     body::{Body, to_bytes},
@@ -13,7 +13,7 @@ use distlock_core::{Clock as _, SystemClock};
 use distlock_kickout::NodeId;
 use tonic::Status;
 
-use super::{CALLS, CALLS_VERSION, MAX_MESSAGE};
+use super::{CALLS, CALLS_VERSION, MAX_MESSAGE, used::UsedTokens};
 use crate::{listen::LineHandle, token::PeerKey};
 
 /// In front of each message: whether it is compressed, and its length.
@@ -28,6 +28,7 @@ pub(super) struct Caller(pub(super) String);
 pub(super) struct Gate {
     node: NodeId,
     key: PeerKey,
+    used: Arc<UsedTokens>,
 }
 
 /// Lets in nodes that know the common key. The token is checked before the body is read, and the
@@ -43,8 +44,9 @@ pub(super) async fn admit(State(gate): State<Gate>, request: Request, next: Next
 }
 
 impl Gate {
-    pub(super) const fn new(node: NodeId, key: PeerKey) -> Self {
-        Self { node, key }
+    pub(super) fn new(node: NodeId, key: PeerKey) -> Self {
+        let used = Arc::default();
+        Self { node, key, used }
     }
 
     async fn checked(&self, request: Request) -> Result<Request, Status> {
@@ -73,6 +75,11 @@ impl Gate {
             log(&"its token is for another body");
             return Err(refused());
         }
+        // Last: otherwise whoever read the token off the wire could use it up with another body.
+        self.used.take(&promised, now).map_err(|why| {
+            log(&why);
+            why.status()
+        })?;
         head.extensions.insert(Caller(promised.from));
         // Only now: who has read a token off the wire has not shown that it is a node.
         if let Some(line) = head.extensions.get::<LineHandle>() {

@@ -5,6 +5,7 @@ mod client;
 mod gate;
 mod messages;
 mod server;
+mod used;
 mod wire;
 
 pub(crate) use client::GrpcPeers;
@@ -75,6 +76,8 @@ mod tests {
         token::{Call, TokenKey},
     };
 
+    /// Far beyond anything a healthy run needs.
+    const PATIENCE: Duration = Duration::from_secs(20);
     const SEND_TOKEN: &str = "a token for those who send";
 
     fn places(pending: usize) -> Places {
@@ -338,6 +341,51 @@ mod tests {
             assert!(says.iter().all(|it| why.contains(it)), "{why}");
             assert_eq!(calls.load(Ordering::SeqCst), 1);
         }
+        stop.cancel();
+    }
+
+    /// Whoever reads a call off the wire cannot make it again.
+    #[tokio::test]
+    async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
+        let key = TokenKey::new(&[7; 32]).unwrap();
+        let (kick, to, stop) = node(&key).await;
+        let anna = Uid::new("anna").unwrap();
+        let session = stage::admitted(&kick, &anna).await;
+        let message = Message::new(Uid::new("otto").unwrap(), "1");
+        let request = DeliverRequest::new(anna, session.key().clone(), message, PATIENCE);
+        let body = wire::delivery_to_wire(request);
+        let call = Call {
+            from: "n2",
+            to: "n1",
+            method: "/distlock.v1.Peer/Deliver",
+        };
+        let sign = || {
+            let peers = key.peers().unwrap();
+            peers.sign(call, &client::framed(&body), SystemClock.wall())
+        };
+        let token = sign().unwrap();
+        let peer = peer_client(&to).await;
+        let deliver = async |token: &str| {
+            let request = with_token(body.clone(), token);
+            let answer = peer.clone().deliver(request).await?;
+            Ok::<_, tonic::Status>(answer.into_inner().result())
+        };
+        let delivered = Ok(v1::deliver_response::Result::Written);
+        let reads = async || session.next_message().await.delivered();
+        let (answer, _) = tokio::join!(deliver(&token), reads());
+        assert_eq!(answer.map_err(|status| status.code()), delivered);
+        tokio::select! {
+            refused = deliver(&token) => {
+                let refused = refused.unwrap_err();
+                assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+                assert!(refused.message().contains("used before"), "{refused}");
+            }
+            _ = session.next_message() => panic!("it was delivered twice"),
+        }
+        // The same message with a token of its own is another call.
+        let again = sign().unwrap();
+        let (answer, _) = tokio::join!(deliver(&again), reads());
+        assert_eq!(answer.map_err(|status| status.code()), delivered);
         stop.cancel();
     }
 

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::config::{Secret, invalid};
 use jwt::Hs256;
-pub(crate) use peers::{Call, PeerKey};
+pub(crate) use peers::{Call, PeerKey, Promised};
 
 const ISSUER: &str = "distlock";
 const CLIENTS: &str = "distlock-gateway";

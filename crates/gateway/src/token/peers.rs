@@ -1,7 +1,8 @@
-//! How nodes know one another: each call carries a token that is good for that call alone.
+//! How nodes know one another: each call carries a token that is good for that call, once.
 //!
 //! The keys are derived from `token_key`, so a login token opens nothing here and the other way
-//! round. A token names caller, callee, method and body, and is good for 30 s.
+//! round. A token names caller, callee, method and body, and is good for 30 s. It has an id, by
+//! which the callee refuses a copy of it.
 
 use std::time::{Duration, SystemTime};
 
@@ -58,6 +59,10 @@ pub(crate) struct Promised {
     /// The calling node.
     pub(crate) from: String,
     pub(crate) hash: BodyHash,
+    /// The id of the token.
+    pub(crate) id: Uuid,
+    /// The second since 1970 after which the token is refused for its age.
+    pub(crate) until: u64,
 }
 
 /// The body that a token is good for.
@@ -96,7 +101,7 @@ impl PeerKey {
     }
 
     /// Checks that a token is good for this method of this node, before anything of the body is
-    /// looked at.
+    /// looked at. Whoever asks must refuse an id that was there before.
     ///
     /// # Errors
     /// [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied); the message says which
@@ -123,6 +128,8 @@ impl PeerKey {
         Ok(Promised {
             from: claims.iss,
             hash: BodyHash(claims.body),
+            id: claims.jti,
+            until: claims.iat.saturating_add(GOOD_FOR.as_secs()),
         })
     }
 }

@@ -1,0 +1,128 @@
+//! Each token is good for one call, once.
+//!
+//! Every call between nodes is remembered here by the id of its token until the token is refused
+//! for its age: at most 70 s, usually 30 s to 40 s. This memory belongs to one start of a node. A
+//! node that starts again has other sessions, so calls about those of before do nothing.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::{Mutex, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use tonic::Status;
+use uuid::Uuid;
+
+use crate::token::Promised;
+
+/// Most calls that are remembered at one time: 26,000 calls a second for 40 s. An entry takes at
+/// most 40 bytes, so all of them take at most 42 MB.
+const MOST: usize = 1 << 20;
+/// Seconds that are forgotten together.
+const SLOT: u64 = 10;
+
+/// The ids of tokens that were used, by the slot of time in which the last of them ends.
+#[derive(Debug, Default)]
+pub(super) struct UsedTokens(Mutex<BTreeMap<u64, HashSet<Uuid>>>);
+
+/// Why a token is not good any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    UsedBefore,
+    TooMany,
+}
+
+impl UsedTokens {
+    /// Remembers that a call was made with this token.
+    pub(super) fn take(&self, token: &Promised, now: SystemTime) -> Result<(), Refusal> {
+        self.take_of(token.id, token.until, now, MOST)
+    }
+
+    fn take_of(&self, id: Uuid, until: u64, now: SystemTime, most: usize) -> Result<(), Refusal> {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A slot has ended when its last second is over: until then its tokens may be good.
+        while let Some(first) = slots.first_entry()
+            && *first.key() < now / SLOT
+        {
+            first.remove();
+        }
+        // Two slots cannot hold the same token: its time is part of what is signed.
+        let slot = until / SLOT;
+        if slots.get(&slot).is_some_and(|ids| ids.contains(&id)) {
+            return Err(Refusal::UsedBefore);
+        }
+        if slots.values().map(HashSet::len).sum::<usize>() >= most {
+            return Err(Refusal::TooMany);
+        }
+        slots.entry(slot).or_default().insert(id);
+        Ok(())
+    }
+}
+
+impl Refusal {
+    /// The answer to the caller. Nothing was done in either case.
+    pub(super) fn status(self) -> Status {
+        let says = self.to_string();
+        match self {
+            Self::UsedBefore => Status::unauthenticated(says),
+            Self::TooMany => Status::resource_exhausted(says),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UsedBefore => f.write_str("its token was used before: it is good for one call"),
+            Self::TooMany => write!(f, "there were {MOST} calls within less than 70 s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: u64 = 1_000_005;
+
+    fn at(second: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(second)
+    }
+
+    #[test]
+    fn a_token_is_remembered_for_as_long_as_it_is_good_and_no_longer() {
+        let used = UsedTokens::default();
+        let held = || -> usize { used.0.lock().unwrap().values().map(HashSet::len).sum() };
+        for until in [NOW, NOW + 30, NOW + 60] {
+            let id = Uuid::new_v4();
+            let take = |second| used.take_of(id, until, at(second), MOST);
+            assert_eq!(take(NOW), Ok(()));
+            for second in [NOW, until] {
+                assert_eq!(
+                    take(second),
+                    Err(Refusal::UsedBefore),
+                    "{until} at {second}"
+                );
+            }
+            used.take_of(Uuid::new_v4(), until + 70, at(until + SLOT), MOST)
+                .unwrap();
+            assert_eq!(held(), 1, "{until} is forgotten");
+            *used.0.lock().unwrap() = BTreeMap::new();
+        }
+    }
+
+    #[test]
+    fn there_is_a_most_that_is_remembered_and_what_is_beyond_is_refused() {
+        let used = UsedTokens::default();
+        let take = |now| used.take_of(Uuid::new_v4(), now + 30, at(now), 3);
+        for _ in 0..3 {
+            assert_eq!(take(NOW), Ok(()));
+        }
+        assert_eq!(take(NOW), Err(Refusal::TooMany));
+        assert_eq!(take(NOW + 50), Ok(()), "the others have ended");
+    }
+}
