@@ -20,7 +20,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{Net, http, http_over, login, soon};
+use crate::net::{Net, Node, http, http_over, login, soon};
 
 fn secured(config: &mut GatewayConfig, pki: &Pki) {
     set_file(config, "tls_cert", &pki.path("server.crt"));
@@ -180,5 +180,74 @@ async fn nodes_call_one_another_by_tls() {
         assert_eq!(greet(None).await.is_ok(), auth == "token");
         assert!(greet(Some((&other, "node"))).await.is_err(), "{auth}");
         assert_eq!(http(n1.listen, HEALTH).await.0, 200, "clients come without");
+    }
+}
+
+/// The authority changes with them, so a certificate of the wrong time is refused.
+#[tokio::test]
+async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
+    for auth in ["token", "mutual"] {
+        let (net, pki, later) = (Net::new(), Pki::new().unwrap(), Pki::new().unwrap());
+        let node = async |name: &str, listen: &str| {
+            let node = net.node_with(name, |config| {
+                between_nodes(config, &pki, auth);
+                config.set("peer_listen", listen).unwrap();
+            });
+            node.await
+        };
+        let mut n1 = node("n1", "127.0.0.1:0").await;
+        let n2 = node("n2", "127.0.0.1:0").await;
+        let calls = async |n1: &Node, when: &str| {
+            let (mut phone, _) = n1.login("anna", &format!("phone {when}")).await;
+            let (mut tablet, ok) = n2.login("anna", &format!("tablet {when}")).await;
+            assert_eq!(ok["old_confirmed"], true, "{auth}: {when}: n2 calls n1");
+            assert_eq!(phone.frame().await["type"], "offline");
+            let (_pc, ok) = n1.login("anna", &format!("pc {when}")).await;
+            assert_eq!(ok["old_confirmed"], true, "{auth}: {when}: n1 calls n2");
+            assert_eq!(tablet.frame().await["type"], "offline");
+        };
+        let reload = |n1: &Node| {
+            n1.certificates.reload().unwrap();
+            n2.certificates.reload().unwrap();
+        };
+        let shown_is_of = async |pki: &Pki| connect(n2.peer, pki, Some("node")).await.is_ok();
+        calls(&n1, "before").await;
+
+        // First all nodes trust both authorities, then each shows a certificate of the new one.
+        let read = |pki: &Pki| std::fs::read_to_string(pki.path("ca.crt")).unwrap();
+        let both = read(&pki) + &read(&later);
+        std::fs::write(pki.path("ca.crt"), both).unwrap();
+        reload(&n1);
+        assert!(shown_is_of(&pki).await && !shown_is_of(&later).await);
+        for name in ["node.crt", "node.key"] {
+            std::fs::copy(later.path(name), pki.path(name)).unwrap();
+        }
+        reload(&n1);
+        calls(&n1, "open channels").await;
+        // A test trusts the first authority of a file.
+        assert!(shown_is_of(&later).await && !shown_is_of(&pki).await);
+        std::fs::copy(later.path("ca.crt"), pki.path("ca.crt")).unwrap();
+        reload(&n1);
+        calls(&n1, "open channels of the old authority").await;
+
+        // The channel to a node that starts again at its address is made anew.
+        let listen = n1.peer.to_string();
+        n1.shut_down().await;
+        n1 = node("n1", &listen).await;
+        calls(&n1, "a new channel").await;
+
+        std::fs::write(pki.path("node.key"), "no key").unwrap();
+        for node in [&n1, &n2] {
+            let error = node.certificates.reload().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            let text = error.to_string();
+            assert!(text.contains("peer_tls_key"), "{text}");
+        }
+        let shown = connect(n2.peer, &later, None).await;
+        assert!(
+            shown.is_ok(),
+            "{auth}: the certificate of before: {shown:?}"
+        );
+        calls(&n1, "a broken file").await;
     }
 }
