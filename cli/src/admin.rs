@@ -3,6 +3,7 @@
 use std::{io, time::Duration};
 
 use clap::Args;
+use distlock_gateway::{connector, root_cause};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Request, body::Bytes, header};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -155,25 +156,15 @@ impl AdminHttp {
         let request = request
             .body(Full::<Bytes>::from(body))
             .map_err(io::Error::other)?;
-        let connector = distlock_gateway::connector(self.scheme == HTTPS);
-        let connector = connector.map_err(io::Error::other)?;
+        let connector = connector(self.scheme == HTTPS).map_err(io::Error::other)?;
         let client = Client::builder(TokioExecutor::new()).build(connector);
         let answer = client.request(request).await;
-        let answer = answer.map_err(|error| cause(&error))?;
+        let answer = answer.map_err(|error| io::Error::other(root_cause(&error).to_string()))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;
         let body = body.map_err(io::Error::other)?;
         Ok((head.status.as_u16(), body.to_bytes().to_vec()))
     }
-}
-
-/// What the client's error comes from; its own words only say that it was an error of the client.
-fn cause(error: &hyper_util::client::legacy::Error) -> io::Error {
-    let mut said: &(dyn std::error::Error + 'static) = error;
-    while let Some(cause) = said.source() {
-        said = cause;
-    }
-    io::Error::other(said.to_string())
 }
 
 /// A text as a part of a path or a query.

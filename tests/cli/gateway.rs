@@ -3,12 +3,23 @@
 use std::{
     ffi::OsStr,
     io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
     os::unix::ffi::OsStrExt as _,
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
 };
 
 use distlock_harness::{Pki, Process, Signal};
 use futures_util::{SinkExt as _, StreamExt as _};
+use rustls::{
+    ServerConfig, ServerConnection, StreamOwned,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
@@ -663,6 +674,75 @@ fn administrators_come_by_https_and_certificates_change_while_a_node_runs() {
     assert_eq!(ask(&later, &page).code, 0);
 }
 
+/// Answers every question of a node by TLS with "yes", and says how many it was asked.
+fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
+    let chain = CertificateDer::from_pem_file(pki.path("server.crt")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(pki.path("server.key")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicU32::new(0)));
+    let counts = Arc::clone(&asked);
+    thread::spawn(move || {
+        let config = Arc::new(config);
+        for stream in listener.incoming() {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = StreamOwned::new(connection, stream.unwrap());
+            let mut question = Vec::new();
+            let mut part = [0; 4096];
+            // The question is an object of JSON; its head holds no brace.
+            while !question.ends_with(b"}") {
+                match stream.read(&mut part) {
+                    Ok(length @ 1..) => question.extend_from_slice(&part[..length]),
+                    // A node that does not trust this certificate goes away.
+                    _ => break,
+                }
+            }
+            if question.ends_with(b"}") {
+                counts.fetch_add(1, Ordering::SeqCst);
+                let answer = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+                stream.write_all(answer).unwrap();
+                stream.flush().unwrap();
+            }
+        }
+    });
+    (at, asked)
+}
+
+#[test]
+fn a_profile_service_is_asked_by_https_if_its_authority_is_trusted() {
+    let (home, pki, foreign) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
+    let (service, asked) = https_service(&pki);
+    let asks = |trusted: &Pki, host: &str| {
+        let mut command = home.distlock(NODE);
+        command
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .env("SSL_CERT_FILE", trusted.path("ca.crt"))
+            .env(
+                "DISTLOCK_GATEWAY_PROFILE_URL",
+                format!("https://{host}:{}/may-log-in", service.port()),
+            );
+        let (mut node, ready) = started(&mut command);
+        let answer = log_in(&ready, &token(&home, KEY));
+        node.signal(Signal::TERM).unwrap();
+        node.wait(SOON).unwrap();
+        (answer, node.output(), asked.swap(0, Ordering::SeqCst))
+    };
+    for host in ["127.0.0.1", "localhost"] {
+        let (answer, said, times) = asks(&pki, host);
+        assert_eq!(answer["type"], "login_ok", "{answer}: {said}");
+        assert_eq!(times, 1);
+    }
+    let (answer, said, times) = asks(&foreign, "127.0.0.1");
+    assert_eq!(answer["code"], "unavailable", "{answer}: {said}");
+    assert!(said.contains("certificate"), "{said}");
+    assert_eq!(times, 0, "nothing is told to a stranger");
+}
+
 #[test]
 fn beyond_loopback_a_node_listens_with_tls_or_a_word() {
     let home = Home::new();
@@ -766,10 +846,10 @@ fn a_ban_counts_each_session_once() {
 
 /// An admin HTTP that answers one question so.
 fn answering(answer: &Value) -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answer = format!("HTTP/1.0 200 OK\r\n\r\n{answer}");
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let (mut asker, _) = listener.accept().unwrap();
         // To the end of its body, or it would be reset before it has read the answer.
         let mut asked = String::new();

@@ -76,4 +76,4 @@ pub use may_send::{MaySend, Permission};
 pub use metering::install_metrics;
 pub use node::{Builder, Certificates, Gateway, Ready, run};
 pub use token::{Claims, TokenKey, mint, mint_for_class};
-pub use web::connector;
+pub use web::{connector, root_cause};

@@ -115,8 +115,10 @@ impl WebService {
             Err(error) if !error.is_connect() => self.client.request(self.request(&question)).await,
             answer => answer,
         };
-        let answer =
-            answer.map_err(|error| self.unavailable("could not be asked").caused_by(error))?;
+        let answer = answer.map_err(|error| {
+            let why = root_cause(&error).to_string();
+            self.unavailable("could not be asked").caused_by(why)
+        })?;
         let (head, body) = answer.into_parts();
         // Read in any case: the connection can be used again after it.
         let body = to_bytes(Body::new(body), MAX_ANSWER).await;
@@ -185,6 +187,16 @@ pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
         builder.with_tls_config(config.with_no_client_auth())
     };
     Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
+}
+
+/// What an error comes from. The words of an HTTP client only say that it did not connect.
+#[must_use]
+pub fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause
 }
 
 /// The reason of a refusal, as a client is told it.
