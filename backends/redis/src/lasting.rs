@@ -168,7 +168,7 @@ fn given_up() -> Error {
 fn gone() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the runtime that was connecting was shut down",
+        "the task that was connecting has ended",
     )
     .on(BACKEND)
 }

@@ -4,13 +4,16 @@
 //! What comes out as an error means that the connection is in no known state: whoever gets it must
 //! not use the connection again.
 
-use std::future::Future;
+use std::{any::Any, future::Future};
 
-use distlock_core::panics;
+use distlock_core::{panics, threads};
 
-/// What a panic of the driver says of the server.
-pub(crate) fn not_understood() -> sqlx::Error {
-    sqlx::Error::Protocol("a packet was not understood".into())
+/// What a panic of the driver says: that the system had no thread for it, or something of the server.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> sqlx::Error {
+    match threads::missed(panic) {
+        Some(why) => sqlx::Error::Io(why),
+        None => sqlx::Error::Protocol("a packet was not understood".into()),
+    }
 }
 
 /// Does something with the driver, whose panic becomes an error.
@@ -18,10 +21,10 @@ pub(crate) async fn caught<T>(
     does: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
     let done = panics::catching(does).await;
-    done.unwrap_or_else(|_| Err(not_understood()))
+    done.unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
 /// Reads a value of a row, which the driver may find cut short.
 pub(crate) fn decoded<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    panics::caught(read).unwrap_or_else(|_| Err(not_understood()))
+    panics::caught(read).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }

@@ -11,11 +11,14 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, OpenFlag, OwnerId, Result};
+use distlock_core::{
+    Clock, Error, ErrorKind, LossReason, Moment, OpenFlag, OwnerId, Result, threads,
+};
 use tokio::{
     runtime::Handle as Runtime,
     sync::{OnceCell, watch},
@@ -78,22 +81,34 @@ impl Ensemble {
     /// Starts the thread and waits for the first session.
     pub(crate) async fn open(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Handle> {
         config.check()?;
-        let no_thread = |error| {
-            Error::new(ErrorKind::LimitExceeded, "no thread for the session")
-                .passing()
-                .on("zookeeper")
-                .caused_by(error)
-        };
+        let no_thread = |error| threads::no_thread(error).on("zookeeper");
+        // The threads first: a runtime must not be dropped here, where others wait for this.
+        let (give, given) = mpsc::channel::<(tokio::runtime::Runtime, Arc<Self>)>();
+        std::thread::Builder::new()
+            .name("distlock-zookeeper".into())
+            .spawn(move || {
+                if let Ok((runtime, supervised)) = given.recv() {
+                    runtime.block_on(supervised.supervise());
+                }
+            })
+            .map_err(no_thread)?;
+        let pump = Pump::start().map_err(no_thread)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(no_thread)?;
+            .map_err(|error| {
+                pump.stop();
+                Error::new(ErrorKind::LimitExceeded, "no runtime for the session")
+                    .passing()
+                    .on("zookeeper")
+                    .caused_by(error)
+            })?;
         let ensemble = Arc::new(Self {
             layout: Layout::new(&config.root),
             config,
             clock,
             runtime: runtime.handle().clone(),
-            pump: Pump::start().map_err(no_thread)?,
+            pump,
             tick: OnceCell::new(),
             phase: watch::Sender::new(Phase::Connecting(None)),
             handles: watch::Sender::new(0),
@@ -101,14 +116,8 @@ impl Ensemble {
             requests: Tally::default(),
         });
         let handle = Handle::new(&ensemble);
-        let supervised = Arc::clone(&ensemble);
-        std::thread::Builder::new()
-            .name("distlock-zookeeper".into())
-            .spawn(move || runtime.block_on(supervised.supervise()))
-            .map_err(|error| {
-                ensemble.pump.stop();
-                no_thread(error)
-            })?;
+        // The thread is there and waits for it.
+        let _ = give.send((runtime, Arc::clone(&ensemble)));
         match ensemble.first_session().await {
             Ok(()) => Ok(handle),
             Err(error) => Err(doctor::explain(&ensemble.config, &*ensemble.clock, error).await),

@@ -10,6 +10,7 @@ use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     io,
+    os::unix::net::UnixStream,
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -18,6 +19,7 @@ use std::{
     task::Poll,
 };
 
+use async_io::Async;
 use async_task::Runnable;
 use distlock_core::panics;
 use futures_util::task::AtomicWaker;
@@ -56,6 +58,10 @@ pub(crate) struct Pump {
 impl Pump {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Arc<Self>> {
+        // This starts the one thread of async-io, which panics where it gets none, and then aborts
+        // the process if that happens first inside of its `block_on`.
+        panics::caught(Async::<UnixStream>::pair)
+            .map_err(|_| io::Error::other("async-io has no thread"))??;
         let pump = Arc::new(Self {
             ready: Mutex::default(),
             tasks: Mutex::default(),

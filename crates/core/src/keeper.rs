@@ -27,7 +27,7 @@ use crate::{
     contract::{DistLock, LossReason},
     error::{Error, ErrorKind, Result},
     hold::{Due, Hold},
-    log,
+    log, threads,
 };
 
 /// The keeper looks at the clock at least this often while it has anything to keep: its timer stands still while the
@@ -101,11 +101,7 @@ impl Keeper {
                 }
             });
         if let Err(error) = started {
-            shared.failed(
-                Error::new(ErrorKind::LimitExceeded, "no thread for renewals")
-                    .passing()
-                    .caused_by(error),
-            );
+            shared.failed(threads::no_thread(error));
         }
         Self { shared, orders }
     }

@@ -80,6 +80,7 @@ mod refusal;
 mod release;
 mod scope;
 mod store;
+pub mod threads;
 mod ticket;
 #[cfg(feature = "tls")]
 mod tls_files;

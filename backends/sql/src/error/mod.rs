@@ -7,6 +7,8 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+use std::io;
+
 use distlock_core::{Error, ErrorKind, batch::Failure};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -79,6 +81,12 @@ impl Meaning {
     }
 }
 
+/// Whether the system had no thread for the driver, which needs one to connect. No answer of a
+/// server is of this kind, and a write that may have been sent stays unknown.
+fn no_thread(error: &io::Error, access: Access) -> bool {
+    matches!(access, Access::Read) && error.kind() == io::ErrorKind::WouldBlock
+}
+
 /// A failed statement.
 #[derive(Debug)]
 pub(crate) struct Failed {
@@ -130,7 +138,7 @@ impl Failed {
     /// Whether no answer came in time.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn is_silence(&self) -> bool {
-        matches!(&self.source, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
+        matches!(&self.source, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
     }
 
     /// The same where the options say nothing of TLS, and it is needed because a password leaves
@@ -200,7 +208,7 @@ fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
         }
         sqlx::Error::Tls(_) => Some(TlsTrouble::Options),
         sqlx::Error::Io(error)
-            if access == Access::Read && error.kind() == std::io::ErrorKind::InvalidData =>
+            if access == Access::Read && error.kind() == io::ErrorKind::InvalidData =>
         {
             let said = error.to_string();
             Some(if said.contains("invalid peer certificate") {

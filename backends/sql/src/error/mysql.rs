@@ -1,9 +1,9 @@
 //! MySQL's and MariaDB's error numbers.
 
-use distlock_core::ErrorKind;
+use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::mysql::MySqlDatabaseError;
 
-use super::{Access, Failed, Meaning, TlsTrouble, tls_trouble};
+use super::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
 
 /// What sending again, or leaving something out, can cure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,9 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
         return of_tls(trouble).reconnect();
     }
     match error {
+        sqlx::Error::Io(error) if no_thread(error, access) => {
+            Meaning::server_limit(NO_THREAD).reconnect()
+        }
         sqlx::Error::Io(_) => Meaning::of(unknown, "the connection broke").reconnect(),
         sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => Meaning::of(
             ErrorKind::AccessDenied,

@@ -1,9 +1,9 @@
 //! Postgres' SQLSTATE codes.
 
-use distlock_core::ErrorKind;
+use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::postgres::PgDatabaseError;
 
-use super::{Access, Failed, Meaning, TlsTrouble, tls_trouble};
+use super::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
 
 impl Failed {
     /// Reads Postgres' answer.
@@ -46,6 +46,9 @@ fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
         sqlx::Error::Database(database) => {
             let code = database.code().unwrap_or_default();
             by_state(&code, unknown_if_write)
+        }
+        sqlx::Error::Io(error) if no_thread(error, access) => {
+            Meaning::server_limit(NO_THREAD).reconnect()
         }
         sqlx::Error::Io(_) => {
             Meaning::of(unknown_if_write, "the connection to the server failed").reconnect()

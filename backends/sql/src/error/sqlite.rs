@@ -1,8 +1,8 @@
 //! SQLite's result codes.
 
-use distlock_core::ErrorKind;
+use distlock_core::{ErrorKind, threads::NO_THREAD};
 
-use super::{Access, Failed, Meaning};
+use super::{Access, Failed, Meaning, no_thread};
 
 impl Failed {
     /// Reads SQLite's answer.
@@ -41,6 +41,10 @@ fn sqlite(error: &sqlx::Error, access: Access) -> Meaning {
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
             Meaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
+        }
+        // The driver starts a thread for each connection.
+        sqlx::Error::Io(error) if no_thread(error, Access::Read) => {
+            Meaning::server_limit(NO_THREAD)
         }
         sqlx::Error::Io(_) => Meaning::of(ErrorKind::Unavailable, "the file cannot be opened"),
         _ => Meaning::of(

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{Shared, rows::column, session::Session, tables};
 use crate::{
     config::{ServerConfig, SslMode},
-    driver::not_understood,
+    driver::panicked,
     error::{Access, Failed},
 };
 
@@ -120,8 +120,8 @@ pub(super) async fn within<T>(
     let asking = panics::catching(asking);
     tokio::select! {
         biased;
-        answer = asking => answer.unwrap_or_else(|_| {
-            Err(Failed::postgres(not_understood(), access))
+        answer = asking => answer.unwrap_or_else(|panic| {
+            Err(Failed::postgres(panicked(&*panic), access))
         }),
         () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::silent(access)),
     }
@@ -156,8 +156,8 @@ pub(super) async fn bounded<T>(
     let asking = panics::catching(asking);
     tokio::select! {
         biased;
-        answer = asking => answer.unwrap_or_else(|_| {
-            Err(Failed::postgres(not_understood(), Access::Read).into_error())
+        answer = asking => answer.unwrap_or_else(|panic| {
+            Err(Failed::postgres(panicked(&*panic), Access::Read).into_error())
         }).map_err(|error| {
             Error::new(error.kind(), shared.place()).caused_by(error)
         }),

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::atomic::Ordering, time::Duration};
 
-use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result, threads};
 use sqlx::{
     ConnectOptions as _, Connection as _, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteSynchronous},
@@ -181,16 +181,7 @@ impl Open {
             }
             config.migrate = false;
         }
-        tokio::task::spawn_blocking(move || file::prepare(&config, &path))
-            .await
-            .map_err(|error| {
-                // As where the runtime ends; a panic is ours.
-                let kind = match error.is_panic() {
-                    true => ErrorKind::Internal,
-                    false => ErrorKind::Unavailable,
-                };
-                Error::new(kind, "a check broke off").caused_by(error)
-            })??;
+        threads::blocking(move || file::prepare(&config, &path)).await??;
         let deadline = shared.clock.now() + SETTING_UP;
         loop {
             match Self::set_up(shared).await {
