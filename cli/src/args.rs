@@ -11,12 +11,14 @@ use clap::{
     builder::Styles,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use distlock::threads::no_thread;
 
 use crate::{
     advice, commands,
     context::Context,
     exit::{Failure, Outcome, code},
     group::{survive_full_files, watchdog},
+    limits,
     logging::{self, LogFormat},
     output, stderr,
 };
@@ -192,7 +194,7 @@ pub(crate) fn run() -> Outcome {
     // Not known to clap, so that no help, completion or manual offers them.
     match words.next() {
         Some(word) if word == commands::conformance_worker::NAME => {
-            return on_runtime(commands::conformance_worker::execute());
+            return on_runtime(Threads::Many, commands::conformance_worker::execute());
         }
         Some(word) if word == watchdog::NAME => {
             return watchdog::execute();
@@ -219,14 +221,42 @@ pub(crate) fn run() -> Outcome {
     };
     logging::start(cli.global.log_format, level)?;
     let context = Context::new(cli.global.clone());
-    on_runtime(Box::pin(dispatch(cli.command, context)))
+    let threads = cli.command.threads();
+    on_runtime(threads, Box::pin(dispatch(cli.command, context)))
         .map_err(|failure| advice::with_store(failure, &cli.global))
 }
 
-fn on_runtime(work: impl Future<Output = Outcome>) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+/// What a command's tasks run on.
+#[derive(Clone, Copy, Debug)]
+enum Threads {
+    /// The main thread alone, for what does one thing at a time. It starts where no other thread
+    /// can be had, and says so when it needs one.
+    Main,
+    /// A thread for each processor.
+    Many,
+}
+
+impl Command {
+    const fn threads(&self) -> Threads {
+        match self {
+            Self::Demo(_) | Self::Conformance(_) | Self::Bench(_) | Self::Compare(_) => {
+                Threads::Many
+            }
+            Self::Gateway(gateway) if gateway.serves() => Threads::Many,
+            _ => Threads::Main,
+        }
+    }
+}
+
+fn on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome {
+    let mut runtime = match threads {
+        Threads::Main => tokio::runtime::Builder::new_current_thread(),
+        Threads::Many => {
+            limits::can_start_threads(workers()).map_err(no_thread)?;
+            tokio::runtime::Builder::new_multi_thread()
+        }
+    };
+    let runtime = runtime.enable_all().build()?;
     let outcome = runtime.block_on(async {
         survive_full_files()?;
         work.await
@@ -234,6 +264,14 @@ fn on_runtime(work: impl Future<Output = Outcome>) -> Outcome {
     // A read of standard input cannot be interrupted and must not keep the process.
     runtime.shutdown_background();
     outcome
+}
+
+/// How many threads the runtime starts.
+fn workers() -> usize {
+    let set = std::env::var("TOKIO_WORKER_THREADS").ok();
+    set.and_then(|it| it.parse().ok())
+        .or_else(|| Some(std::thread::available_parallelism().ok()?.get()))
+        .unwrap_or(1)
 }
 
 async fn dispatch(command: Command, context: Context) -> Outcome {

@@ -1,8 +1,11 @@
 //! Exit codes, and what is said when something fails.
 
-use std::{fmt, io, panic, process::ExitCode};
+use std::{fmt, io, panic, process::ExitCode, sync::OnceLock};
 
-use distlock::{ErrorKind, panics};
+use distlock::{
+    ErrorKind, panics,
+    threads::{missed, no_thread},
+};
 
 use crate::{advice, output, stderr};
 
@@ -140,23 +143,45 @@ pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
             tracing::debug!(%panicked, "a panic was caught");
             return;
         }
+        if let Some(why) = missed(panicked.payload()) {
+            let _ = MISSED_THREAD.set(no_thread(why).into());
+            return;
+        }
         // What was said before is read before.
         stderr::catch_up();
         print(panicked);
     }));
     let code = match panic::catch_unwind(run) {
         Ok(Ok(code)) => code,
-        Ok(Err(failure)) => {
-            if !failure.message.is_empty() {
-                output::complain(&failure);
-            }
-            failure.code
-        }
-        // The panic hook has printed it.
-        Err(_) => code::BUG,
+        Ok(Err(failure)) => complain(&with_cause(failure)),
+        Err(panic) => match missed(&*panic) {
+            Some(why) => complain(&no_thread(why).into()),
+            // The panic hook has printed it.
+            None => code::BUG,
+        },
     };
     stderr::finish();
     ExitCode::from(code)
+}
+
+fn complain(failure: &Failure) -> u8 {
+    if !failure.message.is_empty() {
+        output::complain(failure);
+    }
+    failure.code
+}
+
+/// That the system had no thread for a driver.
+static MISSED_THREAD: OnceLock<Failure> = OnceLock::new();
+
+/// A store that is not available may be so because a task of its driver had no thread.
+fn with_cause(failure: Failure) -> Failure {
+    match MISSED_THREAD.get() {
+        Some(cause) if failure.code == code::UNAVAILABLE => {
+            failure.reworded(|says| format!("{says}: {cause}"))
+        }
+        _ => failure,
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +213,12 @@ mod tests {
                 "{kind:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_driver_without_a_thread_is_no_bug() {
+        let code = guarded(|| panic!("OS can't spawn worker thread: {}", "none"));
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(69)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod fence;
 mod gateway;
 mod help;
 mod mysql;
+mod no_thread;
 mod postgres;
 mod quoting;
 mod redis;

@@ -3,7 +3,7 @@
 use std::{io::Read as _, time::Duration};
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, parser::ValueSource};
-use distlock::{Error, config::Config};
+use distlock::{Error, config::Config, threads::no_thread};
 use distlock_gateway::{Certificates, Event, GatewayConfig, Uid, mint, mint_for_class};
 use distlock_kickout::Class;
 use serde_json::json;
@@ -43,6 +43,11 @@ enum Action {
 }
 
 impl Gateway {
+    /// Whether it is a node, and not an order to one.
+    pub(crate) const fn serves(&self) -> bool {
+        matches!(self.action, Action::Run(_))
+    }
+
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         match self.action {
             Action::Run(node) => Box::pin(node.execute(context)).await,
@@ -150,7 +155,7 @@ impl Node {
             .transpose()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let parent = self.exit_with_stdin.then(stdin_ends);
+        let parent = self.exit_with_stdin.then(stdin_ends).transpose()?;
         let mut shutdown = Box::pin(async move {
             let parent = async {
                 match parent {
@@ -240,7 +245,7 @@ const LAST_EVENTS: Duration = Duration::from_secs(2);
 
 /// Prints events until the node is gone, then ends the receiver that it gives. On a thread of its own: a pipe that nobody
 /// reads must hold up the printing and nothing else.
-fn print(mut events: broadcast::Receiver<Event>) -> std::io::Result<oneshot::Receiver<()>> {
+fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Receiver<()>> {
     let (printing, printed) = oneshot::channel();
     std::thread::Builder::new()
         .name("events".to_owned())
@@ -256,7 +261,8 @@ fn print(mut events: broadcast::Receiver<Event>) -> std::io::Result<oneshot::Rec
                     Err(RecvError::Closed) => return,
                 }
             }
-        })?;
+        })
+        .map_err(no_thread)?;
     Ok(printed)
 }
 
@@ -369,15 +375,18 @@ fn warn_about_unknown_variables() {
 }
 
 /// Resolves when standard input ends. On a thread of its own: a blocked read cannot be cancelled.
-fn stdin_ends() -> oneshot::Receiver<()> {
+fn stdin_ends() -> distlock::Result<oneshot::Receiver<()>> {
     let (tell, ended) = oneshot::channel();
-    std::thread::spawn(move || {
-        let mut byte = [0; 64];
-        let mut input = std::io::stdin().lock();
-        while matches!(input.read(&mut byte), Ok(read) if read > 0) {}
-        let _ = tell.send(());
-    });
-    ended
+    std::thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(move || {
+            let mut byte = [0; 64];
+            let mut input = std::io::stdin().lock();
+            while matches!(input.read(&mut byte), Ok(read) if read > 0) {}
+            let _ = tell.send(());
+        })
+        .map_err(no_thread)?;
+    Ok(ended)
 }
 
 /// Never as flags: those can be seen by everybody on the host.

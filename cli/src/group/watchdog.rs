@@ -1,16 +1,14 @@
 //! A process that ends the command when its supervisor cannot, because the supervisor was killed,
 //! or has stood still for longer than the lease.
 
-use std::{
-    io::{self, BufRead as _},
-    process::Stdio,
-    sync::mpsc::{self, RecvTimeoutError},
-    thread,
-    time::Duration,
-};
+use std::{io, process::Stdio, thread, time::Duration};
 
 use distlock::{Clock as _, Guard, LockWatch, Moment, SystemClock};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, Signal, kill_process_group},
+};
 use tokio::{
     io::AsyncWriteExt as _,
     process::{Child, ChildStdin, Command},
@@ -152,14 +150,7 @@ async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::R
 
 /// What the process does.
 pub(crate) fn execute() -> Outcome {
-    let (said, hear) = mpsc::channel();
-    thread::spawn(move || {
-        for line in io::stdin().lock().lines().map_while(Result::ok) {
-            if said.send(line).is_err() {
-                return;
-            }
-        }
-    });
+    let mut input = Input::default();
     let no_number =
         |_| Failure::usage("a watchdog is started by distlock run, and told in numbers");
     let (mut lock, mut group): (Option<String>, Option<Pid>) = (None, None);
@@ -170,9 +161,9 @@ pub(crate) fn execute() -> Outcome {
         if left.is_zero() {
             break;
         }
-        match hear.recv_timeout(left.min(NAP)) {
-            Ok(line) if line == DONE => return Ok(code::OK),
-            Ok(line) => {
+        match input.next(left.min(NAP)) {
+            Heard::Line(line) if line == DONE => return Ok(code::OK),
+            Heard::Line(line) => {
                 if let Some(is) = line.strip_prefix(LOCK) {
                     lock = Some(is.to_owned());
                 } else if let Some(id) = line.strip_prefix(GROUP) {
@@ -182,8 +173,8 @@ pub(crate) fn execute() -> Outcome {
                     deadline = Some(Moment::from_boot(micros));
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
+            Heard::Nothing => {}
+            Heard::End => {
                 group = group.or_else(|| found(lock.as_deref()));
                 if let Some(group) = group {
                     ask_to_end(group, deadline);
@@ -197,6 +188,52 @@ pub(crate) fn execute() -> Outcome {
         let _ = kill_process_group(group, Signal::KILL);
     }
     Ok(code::OK)
+}
+
+/// Standard input, line by line, with a limit of time. Without a thread: there may be none to be
+/// had, and the command must not be without a watchdog then.
+#[derive(Debug, Default)]
+struct Input {
+    /// What was read and is no line yet.
+    rest: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Heard {
+    Line(String),
+    Nothing,
+    End,
+}
+
+impl Input {
+    fn next(&mut self, at_most: Duration) -> Heard {
+        if let Some(line) = self.line() {
+            return Heard::Line(line);
+        }
+        let stdin = io::stdin();
+        let mut watched = [PollFd::new(&stdin, PollFlags::IN)];
+        let at_most = Timespec::try_from(at_most).ok();
+        match poll(&mut watched, at_most.as_ref()) {
+            Ok(1..) => {}
+            Ok(0) | Err(Errno::INTR) => return Heard::Nothing,
+            Err(_) => return Heard::End,
+        }
+        let mut read = [0; 4096];
+        // Past the buffer of the standard library, of which `poll` knows nothing.
+        match rustix::io::read(&stdin, &mut read) {
+            Ok(length @ 1..) => self.rest.extend_from_slice(&read[..length]),
+            Err(Errno::INTR | Errno::AGAIN) => return Heard::Nothing,
+            Ok(0) | Err(_) => return Heard::End,
+        }
+        self.line().map_or(Heard::Nothing, Heard::Line)
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let end = self.rest.iter().position(|byte| *byte == b'\n')?;
+        let line = self.rest.drain(..=end).take(end).collect();
+        // Names and numbers are text; anything else was not said by `distlock run`.
+        Some(String::from_utf8(line).unwrap_or_default())
+    }
 }
 
 /// The group of the command that was started for a lock, by nobody who is there still.

@@ -154,12 +154,20 @@ pub(in crate::commands) fn check_kill_after(
 }
 
 pub(in crate::commands) fn not_started(program: &OsString, error: &io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::NotFound {
-        code::NOT_FOUND
-    } else {
-        code::NOT_EXECUTABLE
+    let program = program.display();
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => code::NOT_FOUND,
+        // There is no process to be had, whatever the command is.
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+            let says = format!(
+                "cannot start a process for {program}: raise the limit of processes (ulimit -u, \
+                 pids.max) or of memory: {error}"
+            );
+            return Failure::new(code::UNAVAILABLE, says);
+        }
+        _ => code::NOT_EXECUTABLE,
     };
-    Failure::new(code, format!("cannot run {}: {error}", program.display()))
+    Failure::new(code, format!("cannot run {program}: {error}"))
 }
 
 pub(in crate::commands) fn code_of(status: ExitStatus) -> u8 {

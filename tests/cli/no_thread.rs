@@ -1,0 +1,218 @@
+//! A system that gives no further thread or process: the tool says so and ends with 69.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use distlock_harness::eventually;
+use rustix::process::geteuid;
+
+use crate::support::{Finished, Home, SOON, finish};
+
+/// More threads and processes than any of these commands has.
+const ENOUGH: usize = 30;
+const SAYS: &str = "raise the limit of processes";
+
+/// A user that may have so many processes and threads and no more. Nothing limits root, so where
+/// the tests are run by root it is a user that nobody else is.
+struct Few {
+    home: Home,
+    user: u32,
+    tool: PathBuf,
+}
+
+impl Few {
+    fn new() -> Self {
+        let home = Home::new();
+        let folder = home.path("theirs");
+        fs::create_dir(&folder).unwrap();
+        let tool = folder.join("distlock");
+        let built = env!("CARGO_BIN_EXE_distlock");
+        // What leads to the original may be closed to others.
+        fs::hard_link(built, &tool)
+            .or_else(|_| fs::copy(built, &tool).map(drop))
+            .unwrap();
+        let user = match geteuid() {
+            root if root.is_root() => {
+                static NEXT: AtomicU32 = AtomicU32::new(0);
+                let next = std::process::id() * 8 + NEXT.fetch_add(1, Ordering::Relaxed);
+                let user = 40_000 + next % 20_000;
+                chown(&folder, Some(user), Some(user)).unwrap();
+                let open = fs::Permissions::from_mode(0o755);
+                fs::set_permissions(home.path("."), open).unwrap();
+                user
+            }
+            own => own.as_raw(),
+        };
+        Self { home, user, tool }
+    }
+
+    /// Whether nobody else starts and ends processes of the user meanwhile.
+    fn is_alone(&self) -> bool {
+        geteuid().as_raw() != self.user
+    }
+
+    /// The threads of the user's processes.
+    fn threads(&self) -> usize {
+        let of = |process: fs::DirEntry| {
+            let status = fs::read_to_string(process.path().join("status")).ok()?;
+            let figure = |name| {
+                let line = status.lines().find(|line| line.starts_with(name))?;
+                line.split_whitespace().nth(1)?.parse::<u32>().ok()
+            };
+            (figure("Uid:")? == self.user).then_some(())?;
+            usize::try_from(figure("Threads:")?).ok()
+        };
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        processes.filter_map(of).sum()
+    }
+
+    /// The tool, with room for this many threads.
+    fn tool(&self, room: Option<usize>, words: &[&str]) -> Command {
+        let mut line = Vec::new();
+        if self.is_alone() {
+            line.extend(["setpriv".to_owned(), "--clear-groups".to_owned()]);
+            line.extend([
+                format!("--reuid={0}", self.user),
+                format!("--regid={0}", self.user),
+            ]);
+        }
+        if let Some(room) = room {
+            let most = self.threads() + room;
+            line.extend(["prlimit".to_owned(), format!("--nproc={most}:{most}")]);
+        }
+        line.push(self.tool.to_str().unwrap().to_owned());
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]).args(words);
+        // As all tests call it: without the environment of whoever runs them.
+        for (name, value) in self.home.bare([""; 0]).get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let folder = self.tool.parent().unwrap();
+        command.current_dir(folder).env("HOME", folder).env(
+            "DISTLOCK_BACKEND",
+            format!("sqlite:{}", folder.join("locks.db").display()),
+        );
+        command
+    }
+
+    /// Waits until nobody is left of what was run before: it would take the room of the next.
+    fn settled(&self) {
+        if self.is_alone() {
+            eventually("the user's processes end", SOON, || self.threads() == 0).unwrap();
+        }
+    }
+
+    /// Runs the tool with more and more room, until it succeeds.
+    fn scan(&self, words: &[&str], adjust: impl Fn(&mut Command), look: impl Fn(&Finished)) {
+        for room in 1..=ENOUGH {
+            self.settled();
+            let mut tool = self.tool(Some(room), words);
+            adjust(&mut tool);
+            let done = finish(&mut tool, "");
+            let said = format!("{words:?} with room for {room}: {done:?}");
+            assert!(!done.stderr.contains("panicked"), "{said}");
+            if done.code == 0 {
+                assert!(room > 1 || !self.is_alone(), "nothing was limited: {said}");
+                return;
+            }
+            assert_eq!(done.code, 69, "{said}");
+            assert!(done.stderr.contains(SAYS), "{said}");
+            self.settled();
+            look(&done);
+        }
+        panic!("{words:?} does not even run with room for {ENOUGH}");
+    }
+}
+
+#[test]
+fn each_command_says_that_there_is_no_thread() {
+    let few = Few::new();
+    for words in [
+        &["acquire", "job", "--ttl", "1s"][..],
+        &["inspect", "job"],
+        &["list"],
+        &["doctor"],
+        &["migrate"],
+    ] {
+        few.scan(words, |_| {}, |_| {});
+    }
+}
+
+/// Nothing is half done: the command was not started, and the lock is free or ends by itself.
+#[test]
+fn run_says_that_there_is_no_thread_and_leaves_no_lock_behind() {
+    let few = Few::new();
+    let script = "echo ran > ran";
+    let words = ["run", "job", "--ttl", "2s", "--", "sh", "-c", script];
+    let ran = few.tool.parent().unwrap().join("ran");
+    let not_done = |_: &Finished| {
+        assert!(!ran.exists(), "the command ran");
+        let free = || {
+            let done = finish(&mut few.tool(None, &["inspect", "job", "--json"]), "");
+            done.json()["state"] == "free"
+        };
+        eventually("the lock is free", SOON, free).unwrap();
+    };
+    few.scan(&words, |_| {}, not_done);
+    assert!(ran.exists());
+}
+
+#[test]
+fn a_gateway_node_says_that_there_is_no_thread() {
+    let few = Few::new();
+    let words = [
+        "gateway",
+        "run",
+        "--node",
+        "n1",
+        "--listen",
+        "127.0.0.1:0",
+        "--peer-listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+        "--events",
+        "--exit-with-stdin",
+    ];
+    let key = |tool: &mut Command| {
+        tool.env(
+            "DISTLOCK_GATEWAY_TOKEN_KEY",
+            "a key that is long enough for HS256",
+        );
+    };
+    few.scan(&words, key, |_| {});
+}
+
+/// Looking up a host name takes a thread, which drivers have no words for.
+#[test]
+fn a_driver_without_a_thread_is_no_bug() {
+    let few = Few::new();
+    for (url, most) in [
+        ("redis://localhost:1", 2),
+        ("redis+cluster://localhost:1", 2),
+        ("redis+sentinel://localhost:1/main", 2),
+        ("mysql://u@localhost:1/d", 2),
+        ("postgres://u@localhost:1/d", 2),
+        // It has threads of its own.
+        ("zookeeper://localhost:1/r", 5),
+    ] {
+        for room in 1..=most {
+            few.settled();
+            let mut list = few.tool(Some(room), &["list", "--backend", url]);
+            let done = finish(&mut list, "");
+            let said = format!("{url} with room for {room}: {done:?}");
+            assert_eq!(done.code, 69, "{said}");
+            assert!(!done.stderr.contains("panicked"), "{said}");
+            let is_limited = room == 1 && few.is_alone();
+            assert!(!is_limited || done.stderr.contains(SAYS), "{said}");
+        }
+    }
+}
