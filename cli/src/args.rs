@@ -11,7 +11,7 @@ use clap::{
     builder::Styles,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use distlock::threads::no_thread;
+use distlock::{excerpt, threads::no_thread};
 
 use crate::{
     advice, commands,
@@ -162,6 +162,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Trying and measuring", &["demo", "bench", "compare"]),
     ("This tool", &["completions", "man", "help"]),
 ];
+/// Longest argument that is quoted in full, in characters.
+const LONGEST_ARGUMENT: usize = 200;
 const HELP: &str = "Print this message or the help of a command";
 
 /// The tool, with its commands in groups.
@@ -206,7 +208,7 @@ pub(crate) fn run() -> Outcome {
         .and_then(|given| Cli::from_arg_matches(&given));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return answer(&error),
+        Err(error) => return answer(&cut(error)),
     };
     if cli.global.backend.len() > 1 && !matches!(cli.command, Command::Compare(_)) {
         return Err(Failure::usage(
@@ -329,6 +331,28 @@ fn answer(error: &clap::Error) -> Outcome {
         return Err(Failure::usage(without_secrets(said.trim_end())));
     }
     Err(Failure::usage(without_secrets(text.trim_end())))
+}
+
+/// Cuts what clap quotes, whole arguments, before it is text: one that has quotes and lines of its
+/// own could not be told from clap's words afterwards.
+fn cut(mut error: clap::Error) -> clap::Error {
+    let is_long = |value: &ContextValue| match value {
+        ContextValue::String(given) => given.chars().count() > LONGEST_ARGUMENT,
+        _ => false,
+    };
+    let long: Vec<_> = error
+        .context()
+        .filter(|(_, value)| is_long(value))
+        .map(|(kind, value)| (kind, excerpt(&value.to_string())))
+        .collect();
+    if !long.is_empty() {
+        // A tip would repeat it.
+        error.remove(ContextKind::Suggested);
+    }
+    for (kind, short) in long {
+        error.insert(kind, ContextValue::String(short));
+    }
+    error
 }
 
 /// The command that was likely meant by a word that is none, where clap knows no answer: it does not count swapped letters

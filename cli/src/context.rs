@@ -5,6 +5,7 @@ use std::{os::unix::fs::PermissionsExt as _, sync::OnceLock};
 use distlock::{
     Store, Target,
     config::{Config, Origin, mask, nearest},
+    path_excerpt,
 };
 
 use crate::{
@@ -181,7 +182,7 @@ fn warn_about_readers(config: &Config) {
     if std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
         output::tell(format_args!(
             "warning: {} holds a secret and others can read it: chmod 600 it",
-            path.display()
+            path_excerpt(path)
         ));
     }
 }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
@@ -89,8 +89,7 @@ impl Config {
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let text = read_bounded(path).map_err(|error| {
-            let shown = path.display().to_string();
-            let shown = shown.escape_debug();
+            let shown = path_excerpt(path);
             let problem = format!("cannot read configuration file {shown}: {error}");
             Error::new(ErrorKind::InvalidConfig, problem)
         })?;

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, excerpt};
 
 use super::{parse_duration, secret::is_secret, suggest::hint};
 
@@ -178,7 +178,7 @@ impl Options {
             ErrorKind::InvalidConfig,
             unknown.origin.locate(format_args!(
                 "unknown option `{}` for {backend}: {}",
-                unknown.key.escape_debug(),
+                excerpt(&unknown.key),
                 hint(&unknown.key, &self.known)
             )),
         ))

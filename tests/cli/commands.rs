@@ -1,6 +1,6 @@
 //! The other commands: tickets, looking, intervening, health, tables, measuring, completions, manual.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
 use crate::support::{Home, SOON, finish};
 
@@ -353,11 +353,35 @@ fn what_is_said_last_is_read_last() {
 
 #[test]
 fn nothing_of_a_long_complaint_is_lost() {
-    // More than a pipe holds.
-    let words = "x ".repeat(50_000);
-    let done = Home::new().run([&words]);
-    assert_eq!(done.code, 64);
-    assert!(done.stderr.contains(&words), "{} bytes", done.stderr.len());
+    let home = Home::new();
+    let mut list = home.bare(["list", "--backend", "nothing:"]);
+    let mut misspelled = Vec::new();
+    for known in [
+        "DISTLOCK_BACKEND",
+        "DISTLOCK_CONFIG",
+        "DISTLOCK_HOLDER",
+        "DISTLOCK_SYSTEM_FOLDER",
+        "DISTLOCK_TICKET",
+        "DISTLOCK_TOKEN",
+    ] {
+        for at in "DISTLOCK_".len()..known.len() {
+            for letter in 'a'..='z' {
+                let mut name = known.to_owned();
+                name.replace_range(at..=at, &letter.to_string());
+                misspelled.push(name);
+            }
+        }
+    }
+    list.envs(misspelled.iter().map(|name| (name, "1")));
+    let done = finish(&mut list, "");
+    assert_eq!(done.code, 78);
+    assert!(done.stderr.len() > 1 << 16, "a pipe holds that much");
+    let told: HashSet<_> = done.stderr.split_whitespace().collect();
+    for name in &misspelled {
+        assert!(told.contains(&**name), "{name}");
+    }
+    let last = done.stderr.lines().last().unwrap();
+    assert!(last.starts_with("distlock: error: "), "{last}");
     assert!(done.stderr.ends_with('\n'));
 }
 

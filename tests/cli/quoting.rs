@@ -11,6 +11,8 @@ use crate::support::{Home, finish};
 
 /// A quoted text has at most 200 characters, and a message quotes two of them and its own words.
 const LONGEST_LINE: usize = 800;
+/// More than any message about what was given has.
+const MOST_LINES: usize = 40;
 
 /// Longer than anything that is allowed anywhere, with what would change a terminal's title and
 /// colour, go back in the line, and turn the direction of the text round.
@@ -33,6 +35,7 @@ fn is_tame(text: &str, what: &str) {
         longest.unwrap_or_default() <= LONGEST_LINE,
         "{what}: {text}"
     );
+    assert!(text.lines().count() <= MOST_LINES, "{what}: {text}");
 }
 
 #[test]
@@ -40,6 +43,8 @@ fn whatever_is_given_to_the_tool_is_quoted_tamely() {
     let home = Home::new();
     let nasty = nasty();
     let short = nasty.get(..40).unwrap();
+    // Each of them is short.
+    let words = format!("{short} {}", "and so on ".repeat(1700));
     let file = home.write("odd.toml", &format!("[backend]\nurl = {nasty:?}\n"));
     let key = home.write(
         "key.toml",
@@ -49,8 +54,8 @@ fn whatever_is_given_to_the_tool_is_quoted_tamely() {
     let gateway = home.write("gateway.toml", &format!("[gateway]\npolicy = {nasty:?}\n"));
     let [file, key, broken, gateway] =
         [&file, &key, &broken, &gateway].map(|it| it.to_str().unwrap());
-    let url = |text: &str| text.replace("NASTY", &nasty);
-    for text in [&*nasty, short] {
+    let quotes = format!("{short} {}", "it's \"a\" 'b'\n".repeat(1000));
+    for text in [&*nasty, short, &words, &quotes] {
         let words: [&[&str]; 27] = [
             &["inspect", text],
             &["run", text, "--", "true"],
@@ -84,6 +89,7 @@ fn whatever_is_given_to_the_tool_is_quoted_tamely() {
             let done = home.run(words);
             is_tame(&done.stderr, &format!("{words:?}"));
         }
+        let url = |pattern: &str| pattern.replace("NASTY", text);
         for url in [
             text.to_owned(),
             url("sqlite:/NASTY/x.db"),
@@ -145,7 +151,7 @@ fn rude_server(answer: Vec<u8>) -> u16 {
 #[test]
 fn what_servers_say_is_quoted_tamely() {
     let home = Home::new();
-    let said = nasty().replace('\r', "");
+    let said = nasty().replace('\r', "") + &" and so on".repeat(500);
     let redis = rude_server(format!("-ERR {said}\r\n").into_bytes());
     let mut packet = vec![0xff, 0x15, 0x04];
     packet.extend_from_slice(b"#28000");

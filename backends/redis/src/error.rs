@@ -1,6 +1,6 @@
 //! From the driver's errors to the contract's: what happened, what did not, and what nobody knows.
 
-use distlock_core::{Error, ErrorKind};
+use distlock_core::{Error, ErrorKind, excerpt};
 use redis::{RedisError, ServerError};
 
 pub(crate) const BACKEND: &str = "redis";
@@ -42,7 +42,7 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         }
         // The driver puts the server's refusal into its own words, and the code is lost.
         _ if error.to_string().contains("refused to switch database") => {
-            let detail = error.detail().unwrap_or_default();
+            let detail = excerpt(error.detail().unwrap_or_default());
             return Error::new(
                 ErrorKind::InvalidConfig,
                 format!("{at} has no such database for this user: {detail}"),
@@ -103,6 +103,7 @@ pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
 pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
     let (code, detail) = said(refusal);
     let kind = kind(code, detail);
+    let detail = &*excerpt(detail);
     let message = match (kind, code) {
         // It goes on about its settings for a whole page.
         (ErrorKind::AccessDenied, "DENIED") => format!(
@@ -155,6 +156,7 @@ fn kind(code: &str, detail: &str) -> ErrorKind {
 }
 
 fn refused_credentials(at: &str, detail: &str) -> Error {
+    let detail = excerpt(detail);
     // The server speaks of its commands, which the user has never seen.
     let detail = match detail.trim() {
         none if none.contains("HELLO must be called")

@@ -8,7 +8,8 @@ use std::{any::Any, future::Future};
 
 use distlock_core::{panics, threads};
 
-/// What a panic of the driver says: that the system had no thread for it, or something of the server.
+/// What a panic of the driver says: that the system had no thread for it, or something of the
+/// server.
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> sqlx::Error {
     match threads::missed(panic) {
         Some(why) => sqlx::Error::Io(why),

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
 use clap::{Args, Subcommand};
-use distlock::{Epoch, Fence as Shown, FencedFile, FencingToken, LockName, Store};
+use distlock::{Epoch, Fence as Shown, FencedFile, FencingToken, LockName, Store, path_excerpt};
 use distlock_recipes::RecordsFence;
 use serde::Serialize;
 use uuid::Uuid;
@@ -191,7 +191,7 @@ impl Place {
         match file.read()? {
             Some(whose) if whose != name.as_str().as_bytes() => Err(Failure::usage(format!(
                 "{} is for {:?}, not for {name:?}",
-                path.display(),
+                path_excerpt(path),
                 String::from_utf8_lossy(&whose)
             ))),
             _ => Ok(Memory::File(file, name.clone())),

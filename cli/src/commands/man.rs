@@ -104,7 +104,10 @@ impl Man {
             written.map_err(|error| {
                 Failure::new(
                     code::UNAVAILABLE,
-                    format!("cannot write to {}: {error}", folder.display()),
+                    format!(
+                        "cannot write to {}: {error}",
+                        distlock::path_excerpt(&folder)
+                    ),
                 )
             })?;
             return Ok(code::OK);

@@ -36,7 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use distlock::Target;
+use distlock::{Target, path_excerpt};
 use distlock_report::{
     Comparison,
     compare::{About, Figure, PeerRun, Scenario, ScenarioKind},
@@ -205,7 +205,7 @@ fn about(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> A
 /// Makes the pages again from a report's data.
 pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
     let data = fs::read(json)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", json.display())))?;
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path_excerpt(json))))?;
     let comparison: Comparison = serde_json::from_slice(&data).map_err(|error| {
         Failure::usage(format!(
             "{} is not the report.json of a comparison: {error}",

@@ -112,7 +112,7 @@ pub use name::{LockName, RecordKey, decode, encode};
 pub use not_built::not_compiled_in;
 pub use open_flag::OpenFlag;
 pub use password::{PasswordRule, TLS_DISABLE, is_loopback};
-pub use presentable::{excerpt, presentable};
+pub use presentable::{excerpt, path_excerpt, presentable};
 pub use records::{
     Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value,
 };

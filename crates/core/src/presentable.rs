@@ -1,18 +1,35 @@
 //! Text from outside, made fit for a message: a name, a path or a server's answer may hold what
 //! moves a terminal's cursor, or pages of text.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, ops::Range, path::Path};
 
 /// Most characters of one quotation.
 const LONGEST: usize = 200;
+/// A line that has more characters loses its middle. No message of ours is that long, so there is
+/// something from outside in it that could not be told from our own words.
+const LONGEST_LINE: usize = 2000;
+/// What is left of such a line: its beginning says what it is about, its end what to do.
+const KEPT: (usize, usize) = (1000, 400);
 
-/// A message with its control characters made visible, and its words cut after 200 characters:
-/// what is quoted in it may be anything. Its own line ends stay.
+/// A message with its control characters made visible, and cut where it has more than 200
+/// characters in a word or between quotes: what is quoted in it may be anything. Its own line ends
+/// stay.
 #[must_use]
 pub fn presentable(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
+    let mut left_out = left_out(message).into_iter().peekable();
     let mut word = 0;
-    for c in message.chars() {
+    for (at, c) in message.char_indices() {
+        while left_out.next_if(|range| range.end <= at).is_some() {}
+        if let Some(range) = left_out.peek()
+            && range.contains(&at)
+        {
+            if range.start == at {
+                text.push('\u{2026}');
+            }
+            word = 0;
+            continue;
+        }
         word = if c.is_whitespace() { 0 } else { word + 1 };
         match c {
             _ if word == LONGEST + 1 => text.push('\u{2026}'),
@@ -21,7 +38,61 @@ pub fn presentable(message: &str) -> String {
             c => push_visible(&mut text, c),
         }
     }
-    text
+    if text.len() <= LONGEST_LINE {
+        return text;
+    }
+    text.split_inclusive('\n').map(without_middle).collect()
+}
+
+/// What is beyond the first 200 characters of each quotation.
+fn left_out(message: &str) -> Vec<Range<usize>> {
+    let mut left_out = Vec::new();
+    let (mut at, mut before) = (0, ' ');
+    // A quote that closes nowhere is none, and is looked for only once.
+    let mut unclosed = String::new();
+    while let Some(c) = message[at..].chars().next() {
+        let opens = matches!(c, '"' | '\'') && !before.is_alphanumeric() && !unclosed.contains(c);
+        at += c.len_utf8();
+        before = c;
+        if !opens {
+            continue;
+        }
+        let Some(length) = closing(&message[at..], c) else {
+            unclosed.push(c);
+            continue;
+        };
+        let end = at + length;
+        if let Some((kept, _)) = message[at..end].char_indices().nth(LONGEST) {
+            left_out.push(at + kept..end);
+        }
+        at = end + 1;
+    }
+    left_out
+}
+
+/// Where a quotation ends: at a quote that is not escaped and that no word follows, as an
+/// apostrophe has it.
+fn closing(text: &str, quote: char) -> Option<usize> {
+    let mut chars = text.char_indices().peekable();
+    let mut is_escaped = false;
+    while let Some((at, c)) = chars.next() {
+        let word_follows = chars.peek().is_some_and(|(_, next)| next.is_alphanumeric());
+        if c == quote && !is_escaped && !word_follows {
+            return Some(at);
+        }
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    None
+}
+
+fn without_middle(line: &str) -> String {
+    let length = line.chars().count();
+    if length <= LONGEST_LINE {
+        return line.to_owned();
+    }
+    let head = line.chars().take(KEPT.0);
+    let tail = line.chars().skip(length - KEPT.1);
+    head.chain(['\u{2026}']).chain(tail).collect()
 }
 
 /// The beginning of a text that somebody else wrote, in one line, for a quotation.
@@ -36,6 +107,12 @@ pub fn excerpt(text: &str) -> String {
         shown.push('\u{2026}');
     }
     shown
+}
+
+/// A path for a message: no end of short words is left in it either.
+#[must_use]
+pub fn path_excerpt(path: &Path) -> String {
+    excerpt(&path.to_string_lossy())
 }
 
 fn push_visible(text: &mut String, c: char) {
@@ -66,8 +143,62 @@ mod tests {
         let long = format!("{word}y{word} is too long: {word}");
         let cut = format!("{word}\u{2026} is too long: {word}");
         assert_eq!(presentable(&long), cut);
+        assert_eq!(
+            presentable(&cut),
+            cut,
+            "a message is shown by several layers"
+        );
         let words = "many words ".repeat(100);
-        assert_eq!(presentable(&words), words);
+        assert_eq!(presentable(&words), words, "they may be our own");
         assert_eq!(excerpt(&words).chars().count(), LONGEST + 1);
+    }
+
+    #[test]
+    fn a_quotation_of_many_short_words_is_cut_as_a_whole() {
+        let words = "many words ".repeat(1000);
+        let start: String = words.chars().take(LONGEST).collect();
+        for (quoted, cut) in [
+            (format!("{words:?}"), format!("\"{start}\u{2026}\"")),
+            (format!("'{words}'"), format!("'{start}\u{2026}'")),
+            (format!("(\"{words}\")"), format!("(\"{start}\u{2026}\")")),
+            // It has quotes and apostrophes itself.
+            (
+                format!("{:?}", format!("{words}\" \\\" it's")),
+                format!("\"{start}\u{2026}\""),
+            ),
+            (format!("'{words} it's'"), format!("'{start}\u{2026}'")),
+            (
+                format!("\"{words}\" and '{words}'"),
+                format!("\"{start}\u{2026}\" and '{start}\u{2026}'"),
+            ),
+        ] {
+            let shown = presentable(&format!("the user's {quoted} is wrong: 'a' or \"b\""));
+            let expected = format!("the user's {cut} is wrong: 'a' or \"b\"");
+            assert_eq!(shown, expected);
+            assert_eq!(presentable(&shown), expected);
+        }
+        let open = format!("it's \"{}", "a b ".repeat(100));
+        assert_eq!(presentable(&open), open, "nothing closes it");
+    }
+
+    #[test]
+    fn a_line_without_end_loses_its_middle() {
+        let words = "' \" a\u{e9} ".repeat(1000);
+        let message = format!("first\n{words} is wrong\nlast {words}!\n");
+        let shown = presentable(&message);
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.chars().count() <= LONGEST_LINE),
+            "{shown}"
+        );
+        assert!(
+            lines[1].ends_with("is wrong") && lines[2].starts_with("last"),
+            "{shown}"
+        );
+        assert!(shown.ends_with("!\n"), "{shown}");
+        assert_eq!(presentable(&shown), shown);
     }
 }

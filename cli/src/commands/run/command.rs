@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use distlock::{Clock, FencingToken, Guard, HolderLabel, LockName};
+use distlock::{Clock, FencingToken, Guard, HolderLabel, LockName, excerpt};
 use rustix::fs::{Access, access};
 use tokio::process::Command;
 
@@ -154,7 +154,7 @@ pub(in crate::commands) fn check_kill_after(
 }
 
 pub(in crate::commands) fn not_started(program: &OsString, error: &io::Error) -> Failure {
-    let program = program.display();
+    let program = excerpt(&program.to_string_lossy());
     let code = match error.kind() {
         io::ErrorKind::NotFound => code::NOT_FOUND,
         // There is no process to be had, whatever the command is.

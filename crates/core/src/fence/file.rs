@@ -10,6 +10,7 @@ use std::{
 use super::{Fence, FenceError, FenceGuard, FenceState};
 use crate::{
     error::{Error, ErrorKind, Result},
+    presentable::path_excerpt,
     token::Epoch,
 };
 
@@ -296,7 +297,7 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
         }
         _ => ErrorKind::Unavailable,
     };
-    let error = Error::new(kind, format!("{what} {}", path.display())).caused_by(error);
+    let error = Error::new(kind, format!("{what} {}", path_excerpt(path))).caused_by(error);
     if full { error.passing() } else { error }
 }
 
@@ -305,7 +306,7 @@ fn corrupt(path: &Path, what: &str) -> Error {
         ErrorKind::Corrupt,
         format!(
             "{} {what}: restore it, or remove it together with its .lock once no former holder is left",
-            path.display()
+            path_excerpt(path)
         ),
     )
 }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, excerpt};
 use distlock_kickout::NodeId;
 
 use super::{GatewayConfig, Secret};
@@ -198,7 +198,10 @@ fn address(key: &str, value: &str) -> Result<()> {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
         _ => Err(invalid(
             key,
-            &format!("is \"{value}\": host:port is needed, such as 127.0.0.1:0"),
+            &format!(
+                "is \"{}\": host:port is needed, such as 127.0.0.1:0",
+                excerpt(value)
+            ),
         )),
     }
 }

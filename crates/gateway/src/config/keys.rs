@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use distlock_core::{Error, Result, parse_duration};
+use distlock_core::{Error, Result, excerpt, parse_duration};
 use serde::Deserialize;
 
 use super::{GatewayConfig, Secret, invalid};
@@ -265,9 +265,12 @@ fn choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
 }
 
 fn yes_or_no(key: &str, value: &str) -> Result<bool> {
-    value
-        .parse()
-        .map_err(|_| invalid(key, &format!("is \"{value}\": true or false is needed")))
+    value.parse().map_err(|_| {
+        invalid(
+            key,
+            &format!("is \"{}\": true or false is needed", excerpt(value)),
+        )
+    })
 }
 
 /// A choice as it is written.
@@ -276,7 +279,10 @@ fn word(choice: impl fmt::Debug) -> String {
 }
 
 fn number(key: &str, value: &str) -> Result<usize> {
-    value
-        .parse()
-        .map_err(|_| invalid(key, &format!("is \"{value}\": a whole number is needed")))
+    value.parse().map_err(|_| {
+        invalid(
+            key,
+            &format!("is \"{}\": a whole number is needed", excerpt(value)),
+        )
+    })
 }

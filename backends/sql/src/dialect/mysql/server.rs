@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use sqlx::{
     ConnectOptions as _,
     mysql::{MySqlConnectOptions, MySqlSslMode},
@@ -165,7 +165,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
 pub(super) fn place(shared: &Shared) -> String {
     let config = &shared.config;
     match &config.socket {
-        Some(socket) => format!("{:?} at {}", config.database, socket.display()),
+        Some(socket) => format!("{:?} at {}", config.database, path_excerpt(socket)),
         None => format!("{:?} at {}:{}", config.database, config.host, config.port),
     }
 }

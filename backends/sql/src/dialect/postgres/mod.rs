@@ -22,6 +22,7 @@ use distlock_core::{
     Capabilities, Clock, Entry, Epoch, Error, ErrorKind, Health, LockName, RecordKey, Result,
     Wakeup,
     batch::{Failure, Limits, Reply},
+    excerpt, path_excerpt,
 };
 use sqlx::{
     PgConnection, Postgres,
@@ -162,9 +163,10 @@ impl Shared {
     /// Which database it is, for messages.
     fn place(&self) -> String {
         let config = &self.config;
+        let database = excerpt(&config.database);
         match &config.socket {
-            Some(socket) => format!("{} at {}", config.database, socket.display()),
-            None => format!("{} at {}:{}", config.database, config.host, config.port),
+            Some(socket) => format!("{database} at {}", path_excerpt(socket)),
+            None => format!("{database} at {}:{}", config.host, config.port),
         }
     }
 }

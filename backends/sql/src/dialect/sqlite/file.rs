@@ -8,7 +8,7 @@ use std::{
     sync::Mutex,
 };
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use rustix::fs::Access;
 
 use crate::config::{SqliteConfig, quoted};
@@ -85,7 +85,7 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
             ErrorKind::InvalidConfig,
             format!(
                 "{} does not exist, and `migrate=false` forbids to create it: run `distlock migrate --backend {}`",
-                path.display(),
+                path_excerpt(path),
                 quoted(&config.url())
             ),
         )),
@@ -207,7 +207,7 @@ fn refused(path: &Path, problem: impl std::fmt::Display, error: io::Error) -> Er
 pub(super) fn wrong(path: &Path, problem: impl std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::InvalidConfig,
-        format!("{}: {problem}", path.display()),
+        format!("{}: {problem}", path_excerpt(path)),
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::atomic::Ordering, time::Duration};
 
-use distlock_core::{Epoch, Error, ErrorKind, Moment, Result, threads};
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result, path_excerpt, threads};
 use sqlx::{
     ConnectOptions as _, Connection as _, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteSynchronous},
@@ -334,5 +334,5 @@ impl From<Error> for SetUp {
 
 /// Says which file it is about.
 fn named(error: Error, path: &Path) -> Error {
-    Error::new(error.kind(), path.display().to_string()).caused_by(error)
+    Error::new(error.kind(), path_excerpt(path)).caused_by(error)
 }
