@@ -52,11 +52,19 @@ impl Process {
     /// # Errors
     /// As [`Process::spawn`].
     pub fn serve(program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Self> {
-        let program = program.as_ref();
+        Self::serve_by(Command::new, program.as_ref(), arguments)
+    }
+
+    /// As [`Process::serve`]; `command` makes the command, which may be for another user.
+    pub(crate) fn serve_by(
+        command: impl FnOnce(&'static str) -> Command,
+        program: &OsStr,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let what = program.to_string_lossy().into_owned();
         ensure!(is_there(program), "start {what}: there is no such program");
         // It becomes the server, so the process is the same, and leads its group as well.
-        Self::start(Command::new("setsid").arg(program).args(arguments), what)
+        Self::start(command("setsid").arg(program).args(arguments), what)
     }
 
     fn start(command: &mut Command, what: String) -> Result<Self> {

@@ -1,8 +1,12 @@
 //! Real servers on free ports, each with a folder of its own that goes away with it.
+//!
+//! No other user of this host can use them: each wants a random password over TCP, its folder lets
+//! nobody else in, no command line holds a secret, and none runs as root.
 
 pub mod mysql;
 pub mod pgbouncer;
 pub mod postgres;
+mod private;
 pub mod redis;
 mod resp;
 mod template;

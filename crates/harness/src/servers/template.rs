@@ -1,20 +1,33 @@
 //! Data folders to copy: setting one up takes seconds, copying it does not.
 
 use std::{
-    env,
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::geteuid;
 
-/// Where things stay from one run of the tests to the next.
+/// Where things stay from one run of the tests to the next. `scripts/get-server` uses the same rule.
 pub(super) fn cache() -> PathBuf {
-    let base = env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
-        .unwrap_or_else(env::temp_dir);
-    base.join("distlock")
+    let chosen = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = if geteuid().is_root() {
+        // Nobody else may enter root's home, and the servers of root run as somebody else.
+        chosen.or_else(|| Some("/var/cache".into()))
+    } else {
+        chosen.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
+    };
+    base.unwrap_or_else(env::temp_dir).join("distlock")
+}
+
+/// The folder of the templates. Only its owner may enter it: what is in there is data of servers.
+pub(super) fn templates() -> Result<PathBuf> {
+    let folder = cache().join("templates");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
+    Ok(folder)
 }
 
 /// Copies a folder with its owners and modes: cheaply where the file system can, and holes stay holes.

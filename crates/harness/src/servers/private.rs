@@ -1,0 +1,244 @@
+//! What keeps the other users of this host away from the servers: passwords that nobody can guess,
+//! folders that nobody else can enter, and a user without rights that each server runs as.
+//!
+//! Invariant: a server never runs as root, and no secret is in a process list.
+
+use std::{
+    fmt, fs,
+    io::Write as _,
+    os::unix::{
+        fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
+        process::CommandExt as _,
+    },
+    path::Path,
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::geteuid;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// The longest path of a socket on Linux, without the zero at its end.
+const SOCKET_PATH: usize = 107;
+
+/// What a server puts into its folder as a socket may have a name of this length: Postgres'
+/// `/.s.PGSQL.65535.lock` is the longest.
+const SOCKET_NAME: usize = 20;
+
+/// A password of one server. It has letters and digits only, so it stands in a URL as it is.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Password(String);
+
+impl Password {
+    /// One that nobody can guess.
+    pub(super) fn random() -> Self {
+        Self(Uuid::new_v4().simple().to_string())
+    }
+
+    /// One that a test has chosen.
+    pub(super) fn chosen(password: &str) -> Self {
+        Self(password.to_owned())
+    }
+
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
+
+/// The user that a server runs as: our own, or a user without rights when we are root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunAs(Option<Account>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Account {
+    user: u32,
+    group: u32,
+}
+
+impl RunAs {
+    /// Our own user. For root it is the user that the server's Debian package has made, else
+    /// `nobody`.
+    pub(super) fn user_of(package: &str) -> Result<Self> {
+        if !geteuid().is_root() {
+            return Ok(Self(None));
+        }
+        let users = fs::read_to_string("/etc/passwd").context("/etc/passwd")?;
+        let account = account(&users, package)
+            .or_else(|| account(&users, "nobody"))
+            .with_context(|| {
+                format!(
+                    "no server is started as root, and this machine has neither a user {package} \
+                     nor a user nobody to run it as: add one (useradd --system {package}), or run \
+                     this as a user other than root"
+                )
+            })?;
+        Ok(Self(Some(account)))
+    }
+
+    /// The user's number, for the names of things that belong to one user.
+    pub(super) fn number(self) -> u32 {
+        self.0
+            .map_or_else(|| geteuid().as_raw(), |account| account.user)
+    }
+
+    /// A command that runs as this user.
+    pub(super) fn command(self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        // The user may not be able to enter the folder that we are in.
+        command.current_dir("/");
+        if let Some(Account { user, group }) = self.0 {
+            // It leaves all other groups, too.
+            command.uid(user).gid(group);
+        }
+        command
+    }
+
+    /// A folder that belongs to this user and that nobody else but root can enter.
+    pub(super) fn folder(self, parent: &Path) -> Result<TempDir> {
+        let folder = tempfile::Builder::new()
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir_in(parent)
+            .with_context(|| format!("a folder for the server in {}", parent.display()))?;
+        let length = folder.path().as_os_str().len();
+        ensure!(
+            length + SOCKET_NAME <= SOCKET_PATH,
+            "{} is too long a path for the sockets of servers: set TMPDIR to a shorter one",
+            folder.path().display()
+        );
+        self.own(folder.path())?;
+        Ok(folder)
+    }
+
+    /// Hands a file or an empty folder over to this user.
+    pub(super) fn own(self, path: &Path) -> Result<()> {
+        if let Some(Account { user, group }) = self.0 {
+            chown(path, Some(user), Some(group))
+                .with_context(|| format!("hand over {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file that only this user can read. A file of that name is replaced.
+    pub(super) fn write(self, path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+        // The mode is given at the creation, so the file is at no time open to others.
+        let _ = fs::remove_file(path);
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .with_context(|| path.display().to_string())?;
+        file.write_all(content.as_ref())?;
+        self.own(path)
+    }
+
+    /// Copies a file to where only this user can read it.
+    pub(super) fn copy(self, from: &Path, to: &Path) -> Result<()> {
+        let content = fs::read(from).with_context(|| from.display().to_string())?;
+        self.write(to, content)
+    }
+}
+
+fn account(users: &str, name: &str) -> Option<Account> {
+    // `name:x:UID:GID:..`
+    let fields = users
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| fields.first() == Some(&name))?;
+    let account = Account {
+        user: fields.get(2)?.parse().ok()?,
+        group: fields.get(3)?.parse().ok()?,
+    };
+    // A second name of root has its number.
+    (account.user != 0).then_some(account)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+    use crate::Process;
+
+    /// What holds for every server: it does not run as root, nor does a process that it has
+    /// started; nobody else can enter its folder; no command line holds the password.
+    pub(in crate::servers) fn keeps_others_out(process: &Process, folder: &Path, password: &str) {
+        let folder = fs::metadata(folder).unwrap();
+        assert_eq!(folder.mode() & 0o7777, 0o700, "the mode of its folder");
+        let group = process.id().to_string();
+        let mut seen = 0;
+        for entry in fs::read_dir("/proc").unwrap() {
+            let path = entry.unwrap().path();
+            let read = |name| fs::read_to_string(path.join(name)).unwrap_or_default();
+            let stat = read("stat");
+            // The name before it may hold anything, blanks and brackets included.
+            let Some((_, fields)) = stat.rsplit_once(") ") else {
+                continue;
+            };
+            let arguments = read("cmdline");
+            assert!(!arguments.contains(password), "a secret: {arguments}");
+            let fields: Vec<_> = fields.split(' ').collect();
+            let is_ours = path.ends_with(&group) || fields[1] == group || fields[2] == group;
+            if is_ours && fields[0] != "Z" {
+                seen += 1;
+                let status = read("status");
+                let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+                let users: Vec<u32> = users
+                    .unwrap()
+                    .split_whitespace()
+                    .map(|user| user.parse().unwrap())
+                    .collect();
+                // Real, effective, saved and that of the file system.
+                assert!(users.iter().all(|user| *user != 0), "as root: {arguments}");
+                assert!(users.iter().all(|user| *user == folder.uid()));
+            }
+        }
+        assert!(seen > 0, "the server was not found");
+    }
+
+    #[test]
+    fn passwords_differ_and_need_no_escaping() {
+        let (one, other) = (Password::random(), Password::random());
+        assert_ne!(one, other);
+        let all_plain = |it: &Password| it.expose().chars().all(|c| c.is_ascii_alphanumeric());
+        assert!(one.expose().len() >= 32 && all_plain(&one));
+        assert!(!format!("{one:?}").contains(one.expose()));
+    }
+
+    #[test]
+    fn a_user_without_rights_is_found() {
+        let users = "root:x:0:0::/root:/bin/sh\ntoor:x:0:0::/root:/bin/sh\n\
+                     nobody:x:65534:65533::/:/bin/false\nredis:x:103:106::/:/bin/false\n";
+        let found = |name| account(users, name).map(|it| (it.user, it.group));
+        assert_eq!(found("redis"), Some((103, 106)));
+        assert_eq!(found("nobody"), Some((65534, 65533)));
+        for none in ["mysql", "root", "toor"] {
+            assert_eq!(found(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn nobody_else_can_read_what_a_server_reads() {
+        let user = RunAs::user_of("redis").unwrap();
+        let folder = user.folder(&std::env::temp_dir()).unwrap();
+        let file = folder.path().join("secret");
+        // One that was there before is replaced, whatever its mode was.
+        fs::write(&file, "old").unwrap();
+        user.write(&file, "new").unwrap();
+        for (path, mode) in [(folder.path(), 0o700), (&file, 0o600)] {
+            let found = fs::metadata(path).unwrap();
+            assert_eq!(found.mode() & 0o7777, mode, "{}", path.display());
+            assert_eq!(found.uid(), user.number());
+            assert_ne!(found.uid(), 0);
+        }
+        let output = user.command("cat").arg(&file).output().unwrap();
+        assert_eq!(output.stdout, b"new");
+    }
+}
