@@ -4,7 +4,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{Flavour, READY, RedisServer, tls_settings};
+use super::{super::private::Password, Flavour, READY, RedisServer, credentials, password_setting};
 use crate::{eventually, free_port};
 
 /// A primary, one replica and the sentinels that watch them. Each sentinel is a user of its own at
@@ -17,6 +17,8 @@ pub struct RedisSentinels {
     pub replica: RedisServer,
     /// The sentinels.
     pub sentinels: Vec<RedisServer>,
+    /// Of all these servers, for clients.
+    password: Password,
 }
 
 /// A cluster.
@@ -24,6 +26,8 @@ pub struct RedisSentinels {
 pub struct RedisCluster {
     /// The servers: first one primary for each shard, then a replica for each, if there are replicas.
     pub nodes: Vec<RedisServer>,
+    /// Of all of them.
+    password: Password,
 }
 
 impl RedisSentinels {
@@ -57,11 +61,13 @@ impl RedisSentinels {
     }
 
     fn start_as(pki: Option<&Path>, count: usize) -> Result<Self> {
-        let user = |at| format!("user {} on >pw ~* &* +@all", Self::user(at));
+        let (password, among_sentinels) = (Password::random(), Password::random());
+        let (required, secret) = (password_setting(&password), among_sentinels.expose());
+        let user = |at| format!("user {} on >{secret} ~* &* +@all", Self::user(at));
         let users: Vec<_> = (0..count).map(user).collect();
         let users: Vec<_> = users.iter().map(String::as_str).collect();
         let data = |more: &[&str]| {
-            let settings = [&["repl-diskless-sync-delay 0"], &*users, more].concat();
+            let settings = [&[&*required, "repl-diskless-sync-delay 0"], &*users, more].concat();
             server(pki, &[], &settings)
         };
         let primary = data(&[])?;
@@ -76,12 +82,13 @@ impl RedisSentinels {
                     format!("sentinel down-after-milliseconds {name} 3000"),
                     format!("sentinel failover-timeout {name} 10000"),
                     format!("sentinel auth-user {name} {user}"),
-                    format!("sentinel auth-pass {name} pw"),
+                    format!("sentinel auth-pass {name} {secret}"),
                     format!("sentinel sentinel-user {user}"),
-                    "sentinel sentinel-pass pw".into(),
+                    format!("sentinel sentinel-pass {secret}"),
                 ];
                 let settings = settings.iter().map(String::as_str);
-                let settings: Vec<_> = ["appendonly no"].into_iter().chain(settings).collect();
+                let first = [&*required, "appendonly no"];
+                let settings: Vec<_> = first.into_iter().chain(settings).collect();
                 server(pki, &["--sentinel"], &[&*users, &settings].concat())
             })
             .collect::<Result<Vec<_>>>()?;
@@ -89,6 +96,7 @@ impl RedisSentinels {
             primary,
             replica,
             sentinels,
+            password,
         };
         eventually("the sentinels know everybody", READY, || {
             all.sentinels.iter().all(|sentinel| {
@@ -113,7 +121,7 @@ impl RedisSentinels {
         Ok(all)
     }
 
-    /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`.
+    /// `redis+sentinel://:PASSWORD@127.0.0.1:PORT,..,127.0.0.1:PORT/mymaster?sentinel_password=..`.
     #[must_use]
     pub fn url(&self) -> String {
         let all: Vec<_> = (0..self.sentinels.len()).collect();
@@ -124,7 +132,12 @@ impl RedisSentinels {
     #[must_use]
     pub fn url_of(&self, sentinels: &[usize]) -> String {
         let some = sentinels.iter().map(|at| &self.sentinels[*at]);
-        format!("redis+sentinel://{}/{}", hosts(some), Self::PRIMARY)
+        let (own, password) = (credentials(Some(&self.password)), self.password.expose());
+        format!(
+            "redis+sentinel://{own}{}/{}?sentinel_password={password}",
+            hosts(some),
+            Self::PRIMARY
+        )
     }
 
     /// The port of whoever the first sentinel calls the primary now.
@@ -196,11 +209,14 @@ impl RedisCluster {
     }
 
     fn start_as(pki: Option<&Path>, shards: usize, replicas: usize) -> Result<Self> {
+        let password = Password::random();
+        let required = password_setting(&password);
         let nodes = (0..shards * (1 + replicas))
             .map(|_| {
                 // Without it the bus takes the port 10000 above, which may be taken or not exist.
                 let bus = format!("cluster-port {}", free_port()?);
                 let settings = [
+                    &*required,
                     "cluster-enabled yes",
                     "cluster-node-timeout 3000",
                     "repl-diskless-sync-delay 0",
@@ -209,8 +225,8 @@ impl RedisCluster {
                 server(pki, &[], &settings)
             })
             .collect::<Result<Vec<_>>>()?;
-        let cluster = Self { nodes };
-        let mut command = Command::new("redis-cli");
+        let cluster = Self { nodes, password };
+        let mut command = cluster.cli();
         command.args(["--cluster", "create"]);
         for node in &cluster.nodes {
             command.arg(format!("127.0.0.1:{}", node.port));
@@ -238,10 +254,25 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// `redis+cluster://127.0.0.1:PORT,..`.
+    /// A `redis-cli` that knows the password, which is not among its arguments.
+    #[must_use]
+    pub fn cli(&self) -> Command {
+        let mut command = Command::new("redis-cli");
+        command.env("REDISCLI_AUTH", self.password());
+        command
+    }
+
+    /// The password of every server.
+    #[must_use]
+    pub fn password(&self) -> &str {
+        self.password.expose()
+    }
+
+    /// `redis+cluster://:PASSWORD@127.0.0.1:PORT,..`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis+cluster://{}", hosts(&self.nodes))
+        let own = credentials(Some(&self.password));
+        format!("redis+cluster://{own}{}", hosts(&self.nodes))
     }
 
     /// The server that is the primary of the slot of a key now, by its place in [`RedisCluster::nodes`].
@@ -272,13 +303,12 @@ impl RedisCluster {
 
 /// One of them. With certificates it has a second port, for clients and for the others.
 fn server(pki: Option<&Path>, arguments: &[&str], settings: &[&str]) -> Result<RedisServer> {
-    let mut all: Vec<_> = settings.iter().map(ToString::to_string).collect();
-    if let Some(pki) = pki {
-        all.extend(tls_settings(pki, free_port()?));
-        all.extend(["tls-replication yes".into(), "tls-cluster yes".into()]);
-    }
-    let all: Vec<_> = all.iter().map(String::as_str).collect();
-    RedisServer::start_as(Flavour::Installed, arguments, &all)
+    let among_them: &[&str] = match pki {
+        Some(_) => &["tls-replication yes", "tls-cluster yes"],
+        None => &[],
+    };
+    let settings = [settings, among_them].concat();
+    RedisServer::start_with_tls(Flavour::Installed, arguments, &settings, pki)
 }
 
 fn hosts<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {

@@ -13,7 +13,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use super::{resp::Resp, template::cache};
+use super::{
+    private::{Password, RunAs},
+    resp::Resp,
+    template::cache,
+};
 use crate::{Process, Signal, eventually, free_port};
 
 pub use groups::{RedisCluster, RedisSentinels};
@@ -54,14 +58,22 @@ impl Flavour {
 }
 
 /// A private `redis-server`, or `valkey-server`. It is killed, and its data removed, when it is dropped.
+///
+/// Its default user has a random password, which [`RedisServer::url`] holds. The setting
+/// `requirepass ..` chooses another one, and `requirepass ""` none.
 #[derive(Debug)]
 pub struct RedisServer {
     process: Option<Process>,
+    user: RunAs,
     folder: TempDir,
     port: u16,
     flavour: Flavour,
     config: Vec<String>,
+    password: Option<Password>,
 }
+
+/// How a server is told its password, and how a test chooses one.
+const PASSWORD: &str = "requirepass ";
 
 /// What clients ask a server, as it happens.
 #[derive(Debug)]
@@ -104,16 +116,40 @@ impl RedisServer {
             let mut server = Self::prepare(Flavour::Installed, port, settings)?;
             server.config.retain(|line| !line.starts_with("port "));
             server.config.push("port 0".into());
-            server.config.extend(tls_settings(pki, port));
+            server.offer_tls(pki, port)?;
             server.launch(&[])?;
             server.wait_for_log("Ready to accept connections")?;
             Ok(server)
         })
     }
 
+    /// Starts a replica of this server, with the same password.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn replica(&self) -> Result<Self> {
+        let mut settings = vec![format!("replicaof 127.0.0.1 {}", self.port)];
+        settings.extend(self.password.as_ref().map(password_setting));
+        let settings: Vec<_> = settings.iter().map(String::as_str).collect();
+        Self::with(&settings)
+    }
+
     fn start_as(flavour: Flavour, arguments: &[&str], settings: &[&str]) -> Result<Self> {
+        Self::start_with_tls(flavour, arguments, settings, None)
+    }
+
+    /// As told; with certificates it has a second port, for clients and for the others.
+    fn start_with_tls(
+        flavour: Flavour,
+        arguments: &[&str],
+        settings: &[&str],
+        pki: Option<&Path>,
+    ) -> Result<Self> {
         retried(|port| {
             let mut server = Self::prepare(flavour, port, settings)?;
+            if let Some(pki) = pki {
+                server.offer_tls(pki, free_port()?)?;
+            }
             server.launch(arguments)?;
             server.wait_until_ready()?;
             Ok(server)
@@ -121,7 +157,14 @@ impl RedisServer {
     }
 
     fn prepare(flavour: Flavour, port: u16, settings: &[&str]) -> Result<Self> {
-        let folder = tempfile::tempdir().context("a folder for redis-server")?;
+        let user = RunAs::user_of("redis")?;
+        let folder = user.folder(&env::temp_dir())?;
+        let chosen = settings.iter().find_map(|it| it.strip_prefix(PASSWORD));
+        let password = match chosen {
+            Some("\"\"") => None,
+            Some(chosen) => Some(Password::chosen(chosen)),
+            None => Some(Password::random()),
+        };
         let mut config = vec![
             format!("port {port}"),
             "bind 127.0.0.1".into(),
@@ -137,23 +180,52 @@ impl RedisServer {
             config.push("appendonly yes".into());
         }
         config.extend(settings.iter().map(|setting| (*setting).to_owned()));
+        if let Some(password) = &password {
+            if chosen.is_none() {
+                config.push(password_setting(password));
+            }
+            // What it shows to its primary.
+            config.push(format!("masterauth {}", password.expose()));
+        }
         Ok(Self {
             process: None,
+            user,
             folder,
             port,
             flavour,
             config,
+            password,
         })
+    }
+
+    /// Has it listen to TLS on `port`, and have a certificate wherever it is the client itself. It
+    /// reads copies, because it cannot enter the folder of `pki`.
+    fn offer_tls(&mut self, pki: &Path, port: u16) -> Result<()> {
+        self.config.push(format!("tls-port {port}"));
+        for (option, name) in [
+            ("tls-ca-cert-file", "ca.crt"),
+            ("tls-cert-file", "server.crt"),
+            ("tls-key-file", "server.key"),
+            ("tls-client-cert-file", "client.crt"),
+            ("tls-client-key-file", "client.key"),
+        ] {
+            let copied = self.folder.path().join(name);
+            self.user.copy(&pki.join(name), &copied)?;
+            self.config.push(format!("{option} {}", copied.display()));
+        }
+        Ok(())
     }
 
     fn launch(&mut self, arguments: &[&str]) -> Result<()> {
         let file = self.config_file();
         if !file.exists() {
-            fs::write(&file, self.config.join("\n") + "\n")?;
+            self.user.write(&file, self.config.join("\n") + "\n")?;
         }
         let file = file.to_string_lossy();
         let arguments = [&[&*file], arguments].concat();
-        let process = Process::serve(self.flavour.program()?, &arguments)
+        let program = self.flavour.program()?;
+        let by = |program| self.user.command(program);
+        let process = Process::serve_by(by, program.as_os_str(), &arguments)
             .context("redis-server (Debian: apt-get install redis-server)")?;
         self.process = Some(process);
         Ok(())
@@ -216,10 +288,22 @@ impl RedisServer {
         self.folder.path()
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// The password of its default user; empty when it has none.
+    #[must_use]
+    pub fn password(&self) -> &str {
+        self.password.as_ref().map_or("", Password::expose)
+    }
+
+    /// `redis://:PASSWORD@127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.url_at(self.address())
+    }
+
+    /// As [`RedisServer::url`], where something else listens that leads there.
+    #[must_use]
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        format!("redis://{}{address}", credentials(self.password.as_ref()))
     }
 
     /// Runs a command on it, and gives back its reply as text: the items of an array on lines of their own, an error with
@@ -228,7 +312,16 @@ impl RedisServer {
     /// # Errors
     /// When the server cannot be asked, or stays silent for 5 s.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
-        Resp::connect(self.address())?.ask(arguments)
+        self.connect()?.ask(arguments)
+    }
+
+    fn connect(&self) -> Result<Resp> {
+        let mut resp = Resp::connect(self.address())?;
+        if let Some(password) = &self.password {
+            // A test may have changed it: the next answer says so.
+            resp.ask(&["AUTH", password.expose()])?;
+        }
+        Ok(resp)
     }
 
     /// As [`RedisServer::command`], by a user with a password.
@@ -246,7 +339,7 @@ impl RedisServer {
     /// # Errors
     /// When the server cannot be asked.
     pub fn monitor(&self) -> Result<RedisMonitor> {
-        let mut resp = Resp::connect(self.address())?;
+        let mut resp = self.connect()?;
         resp.ask(&["MONITOR"])?;
         let lines = Arc::<Mutex<Vec<String>>>::default();
         resp.listen(Arc::clone(&lines))?;
@@ -331,17 +424,13 @@ impl RedisMonitor {
     }
 }
 
-/// What has a server listen to TLS on `port`, and have a certificate wherever it is the client itself.
-fn tls_settings(pki: &Path, port: u16) -> Vec<String> {
-    let file = |option, name| format!("{option} {}", pki.join(name).display());
-    vec![
-        format!("tls-port {port}"),
-        file("tls-ca-cert-file", "ca.crt"),
-        file("tls-cert-file", "server.crt"),
-        file("tls-key-file", "server.key"),
-        file("tls-client-cert-file", "client.crt"),
-        file("tls-client-key-file", "client.key"),
-    ]
+/// What stands before the address in a URL.
+fn credentials(password: Option<&Password>) -> String {
+    password.map_or_else(String::new, |it| format!(":{}@", it.expose()))
+}
+
+fn password_setting(password: &Password) -> String {
+    format!("{PASSWORD}{}", password.expose())
 }
 
 /// Somebody else may take a free port before the server does.
@@ -358,7 +447,7 @@ fn retried(mut start: impl FnMut(u16) -> Result<RedisServer>) -> Result<RedisSer
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::private::tests::keeps_others_out, *};
 
     #[test]
     fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
@@ -370,5 +459,57 @@ mod tests {
         assert_ne!(server.info("run_id").unwrap(), run);
         server.restart_empty().unwrap();
         assert_eq!(server.command(&["GET", "k"]).unwrap(), "");
+    }
+
+    /// What a stranger hears, first without a password, then with a wrong one.
+    fn shut(server: &RedisServer) {
+        let mut stranger = Resp::connect(server.address()).unwrap();
+        for command in [&["PING"][..], &["INFO"], &["SHUTDOWN", "NOSAVE"]] {
+            let said = stranger.ask(command).unwrap();
+            assert!(said.starts_with("NOAUTH "), "{said}");
+        }
+        let said = stranger.ask(&["AUTH", "wrong"]).unwrap();
+        assert!(said.starts_with("WRONGPASS "), "{said}");
+        assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
+        let process = server.process.as_ref().unwrap();
+        keeps_others_out(process, server.folder(), server.password());
+    }
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_a_server() {
+        for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {
+            shut(&RedisServer::of(flavour, &[]).unwrap());
+        }
+        let server = RedisServer::start().unwrap();
+        let replica = server.replica().unwrap();
+        shut(&replica);
+        eventually("it replicates", READY, || {
+            let link = replica.info("master_link_status");
+            link.is_ok_and(|status| status == "up")
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_servers_that_belong_together() {
+        let sentinels = RedisSentinels::start().unwrap();
+        let group = [&sentinels.primary, &sentinels.replica];
+        group.into_iter().chain(&sentinels.sentinels).for_each(shut);
+        // The sentinels' users at the other servers have no known password either.
+        let said = sentinels.primary.command_as("sentinel-0", "pw", &["PING"]);
+        assert!(said.unwrap().starts_with("NOAUTH "));
+        let cluster = RedisCluster::start(3, 0).unwrap();
+        cluster.nodes.iter().for_each(shut);
+    }
+
+    #[test]
+    fn a_test_may_choose_the_password_or_none() {
+        let server = RedisServer::with(&["requirepass canary"]).unwrap();
+        assert_eq!(server.password(), "canary");
+        assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
+        let open = RedisServer::with(&["requirepass \"\""]).unwrap();
+        assert_eq!(open.url(), format!("redis://{}", open.address()));
+        let mut anybody = Resp::connect(open.address()).unwrap();
+        assert_eq!(anybody.ask(&["PING"]).unwrap(), "PONG");
     }
 }
