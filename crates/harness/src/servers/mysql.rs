@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -13,8 +14,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use super::template::{cache, copy, finish};
-use crate::{Process, Signal, eventually, free_port};
+use super::{
+    private::{Password, RunAs},
+    template::{cache, copy, finish, templates},
+};
+use crate::{Pki, Process, Signal, eventually, free_port};
 
 const READY: Duration = Duration::from_secs(60);
 
@@ -70,15 +74,18 @@ fn mysqld() -> Option<PathBuf> {
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
-/// `root` may connect over TCP without a password, and there is an empty database, `distlock`.
+/// `root` needs a random password, which [`MySqlServer::url`] holds, and there is an empty database,
+/// `distlock`. No statement reads or writes files.
 #[derive(Debug)]
 pub struct MySqlServer {
     process: Option<Process>,
+    user: RunAs,
     folder: TempDir,
     port: u16,
     product: Product,
     settings: Vec<String>,
     databases: AtomicU32,
+    password: Password,
 }
 
 impl MySqlServer {
@@ -107,6 +114,28 @@ impl MySqlServer {
         Err(last.context("no attempt was made")?)
     }
 
+    /// Starts a server that offers TLS with the certificate of `pki`, and knows clients by its
+    /// authority.
+    ///
+    /// # Errors
+    /// As [`MySqlServer::start`].
+    pub fn with_tls(product: Product, pki: &Pki) -> Result<Self> {
+        let mut server = Self::prepare(product, free_port()?, &[])?;
+        for (option, name) in [
+            ("ca", "ca.crt"),
+            ("cert", "server.crt"),
+            ("key", "server.key"),
+        ] {
+            // It cannot enter the folder of `pki`.
+            let copied = server.folder.path().join(name);
+            server.user.copy(&pki.path(name), &copied)?;
+            let setting = format!("--ssl-{option}={}", copied.display());
+            server.settings.push(setting);
+        }
+        server.launch()?;
+        Ok(server)
+    }
+
     /// Starts MariaDB as the only node of a Galera cluster.
     ///
     /// # Errors
@@ -132,7 +161,7 @@ impl MySqlServer {
     }
 
     /// Crashes it, starts it again, and starts another server with a copy of its data: what a replica has that is promoted
-    /// before it was told anything more.
+    /// before it was told anything more. Both have the same password.
     ///
     /// # Errors
     /// As [`MySqlServer::start`].
@@ -142,6 +171,7 @@ impl MySqlServer {
         for _ in 0..3 {
             let mut other = Self::prepare_from(&self.data(), self.product, free_port()?)?;
             other.settings.clone_from(&self.settings);
+            other.password.clone_from(&self.password);
             // An identity of its own.
             let _ = fs::remove_file(other.data().join("auto.cnf"));
             match other.launch() {
@@ -162,21 +192,49 @@ impl MySqlServer {
     }
 
     fn prepare_from(data: &Path, product: Product, port: u16) -> Result<Self> {
-        let folder = tempfile::tempdir().context("a folder for the server")?;
+        let user = user()?;
+        let folder = user.folder(&env::temp_dir())?;
         copy(data, &folder.path().join("data"))?;
         Ok(Self {
             process: None,
+            user,
             folder,
             port,
             product,
             settings: Vec::new(),
             databases: AtomicU32::new(0),
+            password: Password::random(),
         })
     }
 
+    /// Statements that the server carries out at each start before it serves anybody. So at no time
+    /// is there an account of a known password, nor one in the template.
+    fn first_statements(&self) -> Result<PathBuf> {
+        let (file, password) = (self.folder.path().join("first.sql"), self.password.expose());
+        let mut statements = String::new();
+        if self.settings.iter().any(|it| it == "--wsrep-on=ON") {
+            // The cluster does not take part yet.
+            statements += "SET SESSION wsrep_on = OFF;\n";
+        }
+        for host in ["127.0.0.1", "localhost"] {
+            let account = format!("'root'@'{host}'");
+            // One statement on each line, or the servers do not understand them.
+            statements += &format!(
+                "CREATE USER IF NOT EXISTS {account} IDENTIFIED BY '{password}';\n\
+                 ALTER USER {account} IDENTIFIED BY '{password}';\n\
+                 GRANT ALL ON *.* TO {account} WITH GRANT OPTION;\n"
+            );
+        }
+        self.user.write(&file, statements)?;
+        Ok(file)
+    }
+
     fn launch(&mut self) -> Result<()> {
-        let mut command = server(self.product, &self.folder.path().join("data"))?;
+        let first = self.first_statements()?;
+        let mut command = server(self.product, self.user, &self.folder.path().join("data"))?;
         command
+            .arg(format!("--init-file={}", first.display()))
+            .arg(nowhere(self.product, self.folder.path())?)
             .arg(format!("--port={}", self.port))
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--socket={}", self.socket().display()))
@@ -200,7 +258,15 @@ impl MySqlServer {
             process.output()
         );
         self.process = Some(process);
-        eventually("the server answers", READY, || self.sql("SELECT 1").is_ok())
+        let mut last = None;
+        eventually("the server answers", READY, || {
+            last = self.sql("SELECT 1").err();
+            last.is_none()
+        })
+        .map_err(|error| {
+            last.take()
+                .map_or_else(|| error, |last| last.context("no answer"))
+        })
     }
 
     /// Which of the two it is.
@@ -236,10 +302,21 @@ impl MySqlServer {
     /// Of any database. Without TLS.
     #[must_use]
     pub fn url_of(&self, database: &str) -> String {
-        format!(
-            "mysql://root@127.0.0.1:{}/{database}?ssl-mode=disabled",
-            self.port
-        )
+        let at = self.account_at(self.address());
+        format!("mysql://{at}/{database}?ssl-mode=disabled")
+    }
+
+    /// As [`MySqlServer::url`], where something else listens that leads there.
+    #[must_use]
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        let at = self.account_at(address);
+        format!("mysql://{at}/{DATABASE}?ssl-mode=disabled")
+    }
+
+    /// `root:PASSWORD@ADDRESS`, for a URL with options of its own.
+    #[must_use]
+    pub fn account_at(&self, address: SocketAddr) -> String {
+        format!("root:{}@{address}", self.password.expose())
     }
 
     /// Makes an empty database and says its name.
@@ -289,6 +366,8 @@ impl MySqlServer {
     fn client(&self) -> Command {
         let mut command = Command::new("mariadb");
         command
+            // A process list shows arguments to everybody, and this to its own user.
+            .env("MYSQL_PWD", self.password.expose())
             .args([
                 "--no-defaults",
                 "--user=root",
@@ -323,9 +402,14 @@ impl MySqlServer {
     }
 }
 
+/// The user that the servers run as.
+fn user() -> Result<RunAs> {
+    RunAs::user_of("mysql")
+}
+
 /// The server's command line, as far as it is the same for setting up and for running.
-fn server(product: Product, data: &Path) -> Result<Command> {
-    let mut command = Command::new(product.program()?);
+fn server(product: Product, user: RunAs, data: &Path) -> Result<Command> {
+    let mut command = user.command(product.program()?);
     command
         .arg("--no-defaults")
         .arg(format!("--datadir={}", data.display()))
@@ -333,12 +417,8 @@ fn server(product: Product, data: &Path) -> Result<Command> {
             "--innodb-buffer-pool-size=32M",
             "--innodb-flush-log-at-trx-commit=1",
             "--performance-schema=OFF",
-            "--secure-file-priv=",
             "--skip-log-bin",
         ]);
-    if rustix::process::geteuid().is_root() {
-        command.arg("--user=root");
-    }
     match product {
         Product::MariaDb => command.arg("--innodb-log-file-size=16M"),
         Product::MySql => command.args(["--mysqlx=OFF", "--innodb-redo-log-capacity=32M"]),
@@ -346,63 +426,159 @@ fn server(product: Product, data: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// A folder of data to copy, made once per machine and version of the server: setting one up takes seconds.
+/// Where statements may read and write files: nowhere. `MariaDB` takes NULL for "everywhere", so it
+/// gets an empty folder that nobody can write to.
+fn nowhere(product: Product, folder: &Path) -> Result<String> {
+    if product == Product::MySql {
+        return Ok("--secure-file-priv=NULL".into());
+    }
+    let empty = folder.join("nowhere");
+    if !empty.exists() {
+        fs::create_dir(&empty)?;
+        fs::set_permissions(&empty, fs::Permissions::from_mode(0o555))?;
+    }
+    Ok(format!("--secure-file-priv={}", empty.display()))
+}
+
+/// A folder of data to copy, made once per machine, version of the server and user: setting one up
+/// takes seconds. Its `root` can log in nowhere, until the first statements of a server give it a
+/// password.
 fn template(product: Product) -> Result<PathBuf> {
-    let program = product.program()?;
+    let (program, user) = (product.program()?, user()?);
     let made = fs::metadata(&program)?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    let folder = cache().join("templates");
-    fs::create_dir_all(&folder)?;
-    let finished = folder.join(format!("{product:?}-{made}-2"));
+    let folder = templates()?;
+    let finished = folder.join(format!("{product:?}-{made}-{}-3", user.number()));
     let lock = fs::File::create(folder.join(format!("{product:?}.lock")))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if finished.exists() {
         return Ok(finished);
     }
-    let work = tempfile::tempdir_in(&folder)?;
+    // Where the server's user can get at it.
+    let work = user.folder(&env::temp_dir())?;
     let data = work.path().join("data");
     let statements = work.path().join("setup.sql");
-    let mut script = format!("CREATE DATABASE {DATABASE};\n");
-    if product == Product::MySql {
-        // It has a `root` for its socket only.
-        script += "CREATE USER 'root'@'127.0.0.1';\n";
-        script += "GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n";
-    }
-    fs::write(&statements, script)?;
+    let create = format!("CREATE DATABASE {DATABASE};\n");
     if product == Product::MariaDb {
-        let mut install = Command::new("mariadb-install-db");
-        install
-            .args([
-                "--no-defaults",
-                "--skip-test-db",
-                "--auth-root-authentication-method=normal",
-            ])
-            .arg(format!("--datadir={}", data.display()));
-        if rustix::process::geteuid().is_root() {
-            install.arg("--user=root");
-        }
-        finish(&mut install)?;
+        user.write(&statements, create)?;
         finish(
-            server(product, &data)?
+            user.command("mariadb-install-db")
+                .args(["--no-defaults", "--skip-test-db"])
+                // An account that root of this host alone can use, through the socket.
+                .args([
+                    "--auth-root-authentication-method=socket",
+                    "--auth-root-socket-user=root",
+                ])
+                .arg(format!("--datadir={}", data.display())),
+        )?;
+        finish(
+            server(product, user, &data)?
                 .arg("--bootstrap")
                 .stdin(fs::File::open(&statements)?),
         )?;
     } else {
+        // It gives `root` a random password, says it, and wants another one before anything else.
+        // This one is nobody's.
+        let unknown = Password::random();
+        let locked = format!(
+            "ALTER USER 'root'@'localhost' IDENTIFIED BY '{}';\n",
+            unknown.expose()
+        );
+        user.write(&statements, locked + &create)?;
         finish(
-            server(product, &data)?
-                .arg("--initialize-insecure")
+            server(product, user, &data)?
+                .arg("--initialize")
                 .arg(format!("--init-file={}", statements.display())),
         )?;
         // Each copy makes an identity of its own.
         fs::remove_file(data.join("auto.cnf"))?;
     }
-    fs::rename(data, &finished)?;
+    let copied = folder.join(format!("{product:?}-unfinished"));
+    let _ = fs::remove_dir_all(&copied);
+    copy(&data, &copied)?;
+    fs::rename(copied, &finished)?;
     Ok(finished)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::private::tests::keeps_others_out, *};
+
+    /// What a client over TCP is told.
+    fn stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {
+        let mut command = Command::new("mariadb");
+        command
+            .args(["--no-defaults", "--batch", "--skip-column-names"])
+            .args(["--protocol=tcp", "--host=127.0.0.1"])
+            .arg(format!("--user={user}"))
+            .arg(format!("--port={}", server.port))
+            .args(["--execute", "SELECT CURRENT_USER()"])
+            .env_remove("MYSQL_PWD");
+        if let Some(password) = password {
+            command.env("MYSQL_PWD", password);
+        }
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{said}");
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    fn keeps_strangers_out(product: Product) {
+        let mut server = MySqlServer::start(product).unwrap();
+        // A restart changes nothing about it.
+        for _ in 0..2 {
+            for user in ["root", "", "mysql", "mariadb.sys"] {
+                for password in [None, Some(""), Some("root"), Some("wrong")] {
+                    let said = stranger(&server, user, password).unwrap_err().to_string();
+                    assert!(said.contains("Access denied"), "{user}: {said}");
+                }
+            }
+            let password = server.password.expose();
+            keeps_others_out(
+                server.process.as_ref().unwrap(),
+                server.folder.path(),
+                password,
+            );
+            server.restart().unwrap();
+        }
+        let open = match product {
+            Product::MariaDb => {
+                "SELECT user, host FROM mysql.global_priv \
+                 WHERE COALESCE(JSON_VALUE(priv, '$.authentication_string'), '') = '' \
+                 AND COALESCE(JSON_VALUE(priv, '$.account_locked'), 0) = 0"
+            }
+            Product::MySql => {
+                "SELECT user, host FROM mysql.user \
+                 WHERE COALESCE(authentication_string, '') = '' AND account_locked = 'N'"
+            }
+        };
+        assert_eq!(server.sql(open).unwrap(), "", "no password, and not locked");
+        let file = server.sql("SELECT @@secure_file_priv").unwrap();
+        match product {
+            Product::MySql => assert_eq!(file, "NULL"),
+            Product::MariaDb => assert_eq!(fs::read_dir(&file).unwrap().count(), 0, "{file}"),
+        }
+        let read = server.sql("SELECT LOAD_FILE('/etc/passwd') IS NULL");
+        assert_eq!(read.unwrap(), "1");
+        let data = server.data();
+        for file in [data.join("written"), Path::new(&file).join("written")] {
+            let write = format!("SELECT 1 INTO OUTFILE '{}'", file.display());
+            assert!(server.sql(&write).is_err(), "{write}");
+            assert!(!file.exists(), "{write}");
+        }
+        let other = MySqlServer::start(product).unwrap();
+        assert_ne!(server.password, other.password);
+    }
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_mariadb() {
+        keeps_strangers_out(Product::MariaDb);
+    }
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_mysql() {
+        keeps_strangers_out(Product::MySql);
+    }
 
     fn lives_through_a_crash(product: Product) {
         let mut server = MySqlServer::start(product).unwrap();
