@@ -1,11 +1,15 @@
 //! PgBouncer, a pooler in front of PostgreSQL.
 
-use std::{env, fs, os::unix::process::CommandExt as _, path::Path, process::Command};
+use std::{
+    env,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use super::postgres::{PostgresServer, folder, unprivileged};
+use super::postgres::{PostgresServer, user};
 use crate::{Process, free_port};
 
 /// Where the Debian package has it.
@@ -23,13 +27,16 @@ pub enum PoolMode {
 /// A private pooler with the settings that it comes with. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct PgBouncer {
-    _process: Process,
-    _folder: TempDir,
-    port: u16,
+    #[cfg_attr(not(test), expect(dead_code, reason = "it goes away with this"))]
+    process: Process,
+    #[cfg_attr(not(test), expect(dead_code, reason = "it goes away with this"))]
+    folder: TempDir,
+    address: SocketAddr,
+    url: String,
 }
 
 impl PgBouncer {
-    /// Starts one. Everybody may connect and is `postgres` on the server.
+    /// Starts one. It knows `postgres` alone, by the password of the server.
     ///
     /// # Errors
     /// When it is not installed or does not start.
@@ -50,24 +57,27 @@ impl PgBouncer {
             Path::new(PROGRAM).exists(),
             "{PROGRAM} (Debian: apt-get install pgbouncer)"
         );
-        let folder = folder(&env::temp_dir())?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let user = user()?;
+        let folder = user.folder(&env::temp_dir())?;
         let mode = match mode {
             PoolMode::Session => "session",
             PoolMode::Transaction => "transaction",
         };
+        let users = folder.path().join("users");
+        let known = format!("\"postgres\" \"{}\"\n", server.password().expose());
+        user.write(&users, known)?;
         let file = folder.path().join("pgbouncer.ini");
         let settings = format!(
-            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n",
-            server.address().port()
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = scram-sha-256\n\
+             auth_file = {}\npool_mode = {mode}\n",
+            server.address().port(),
+            users.display(),
         );
-        fs::write(&file, settings)?;
-        let mut command = Command::new(PROGRAM);
-        command.arg(&file).current_dir("/");
-        // It refuses to run as root.
-        if let Some((user, group)) = unprivileged()? {
-            command.uid(user).gid(group);
-        }
+        user.write(&file, settings)?;
+        let mut command = user.command(PROGRAM);
+        command.arg(&file);
         let mut process = Process::spawn(&mut command)?;
         process.wait_for_line(super::postgres::READY, |line| {
             line.contains("process up") || line.contains("FATAL")
@@ -78,15 +88,27 @@ impl PgBouncer {
             process.output()
         );
         Ok(Self {
-            _process: process,
-            _folder: folder,
-            port,
+            process,
+            folder,
+            address,
+            url: server.url_at(address),
         })
     }
 
     /// Of the database that the server has from the start.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/distlock", self.port)
+        self.url.clone()
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    #[cfg(test)]
+    pub(super) fn private(&self) -> (&Process, &Path) {
+        (&self.process, self.folder.path())
     }
 }

@@ -2,13 +2,10 @@
 
 use std::{
     env, fs,
+    io::Write as _,
     net::{Ipv4Addr, SocketAddr},
-    os::unix::{
-        fs::{PermissionsExt as _, chown},
-        process::CommandExt as _,
-    },
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
@@ -17,7 +14,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use super::template::{cache, copy, finish};
+use super::{
+    private::{Password, RunAs},
+    template::{copy, finish, templates},
+};
 use crate::{Pki, Process, Signal, Watchdog, eventually, free_port, signal};
 
 pub(super) const READY: Duration = Duration::from_secs(60);
@@ -27,7 +27,9 @@ const DATABASE: &str = "distlock";
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
-/// `postgres` may connect over TCP without a password, everybody else needs one; and there is an empty database, `distlock`.
+/// Over TCP everybody needs a password; that of `postgres` is random, and [`PostgresServer::url`] holds
+/// it. The socket is in the server's folder, which nobody else can enter. There is an empty database,
+/// `distlock`.
 /// It does not sync its disk (which a crash of the server alone does not need) unless the setting `fsync=on` is given.
 #[derive(Debug)]
 pub struct PostgresServer {
@@ -36,6 +38,7 @@ pub struct PostgresServer {
     port: u16,
     settings: Vec<String>,
     databases: AtomicU32,
+    password: Password,
 }
 
 /// A server, or one of its processes, that stands still. It goes on when this is dropped.
@@ -63,7 +66,7 @@ impl PostgresServer {
         for _ in 0..3 {
             // Somebody else may take the port first.
             let mut server = Self::prepare(free_port()?, settings)?;
-            match server.launch() {
+            match server.launch_first() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error),
             }
@@ -72,7 +75,7 @@ impl PostgresServer {
     }
 
     /// Starts a server that offers TLS with the certificate of `pki`. Its user `secured`, whose password is `hunter2`, may
-    /// connect over TLS only, and with a certificate of the same authority; everybody else may do as they please.
+    /// connect over TLS only, and with a certificate of the same authority; `postgres` may do as it pleases.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].
@@ -80,18 +83,14 @@ impl PostgresServer {
         let mut server = Self::prepare(free_port()?, &["ssl=on", "ssl_ca_file=ca.crt"])?;
         for file in ["ca.crt", "server.crt", "server.key"] {
             let copied = server.data().join(file);
-            fs::copy(pki.path(file), &copied).with_context(|| file.to_owned())?;
-            fs::set_permissions(&copied, fs::Permissions::from_mode(0o600))?;
-            if let Some((user, group)) = unprivileged()? {
-                chown(&copied, Some(user), Some(group))?;
-            }
+            user()?.copy(&pki.path(file), &copied)?;
         }
         let hba = server.data().join("pg_hba.conf");
         let rules = fs::read_to_string(&hba)?;
         let secured = "hostssl all secured 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n\
                        hostnossl all secured 127.0.0.1/32 reject\n";
         fs::write(&hba, format!("{secured}{rules}"))?;
-        server.launch()?;
+        server.launch_first()?;
         server.sql(
             "CREATE ROLE secured LOGIN PASSWORD 'hunter2'; GRANT ALL ON SCHEMA public TO secured",
         )?;
@@ -107,6 +106,8 @@ impl PostgresServer {
         self.kill();
         let mut other = Self::prepare_from(&self.data(), free_port()?)?;
         other.settings.clone_from(&self.settings);
+        // It is part of the data.
+        other.password.clone_from(&self.password);
         // The lock file of the server that was killed.
         let _ = fs::remove_file(other.data().join("postmaster.pid"));
         fs::write(other.data().join("standby.signal"), "")?;
@@ -126,7 +127,7 @@ impl PostgresServer {
     }
 
     fn prepare_from(data: &Path, port: u16) -> Result<Self> {
-        let folder = folder(&env::temp_dir())?;
+        let folder = user()?.folder(&env::temp_dir())?;
         copy(data, &folder.path().join("data"))?;
         Ok(Self {
             process: None,
@@ -134,17 +135,49 @@ impl PostgresServer {
             port,
             settings: Vec::new(),
             databases: AtomicU32::new(0),
+            password: Password::random(),
         })
+    }
+
+    /// Starts it for the first time. Until `postgres` has a password, nobody is let in over TCP.
+    fn launch_first(&mut self) -> Result<()> {
+        self.launch()?;
+        let mut psql = self.client(DATABASE)?;
+        let mut psql = psql
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("psql")?;
+        // Not as an argument: a process list shows those to everybody. The settings may make
+        // transactions read-only, or have commits wait for a replica.
+        let statements = format!(
+            "BEGIN READ WRITE; SET LOCAL synchronous_commit = local;\n\
+             ALTER ROLE postgres PASSWORD '{}'; COMMIT;\n",
+            self.password.expose()
+        );
+        let mut input = psql.stdin.take().context("the input of psql")?;
+        input.write_all(statements.as_bytes())?;
+        drop(input);
+        let output = psql.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "the password of postgres: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
     }
 
     fn launch(&mut self) -> Result<()> {
         let mut command = program("postgres")?;
         command.arg("-D").arg(self.data());
         let port = format!("port={}", self.port);
+        let socket = format!("unix_socket_directories={}", self.folder.path().display());
         let standard = [
             port.as_str(),
             "listen_addresses=127.0.0.1",
-            "unix_socket_directories=",
+            socket.as_str(),
             "fsync=off",
             "shared_buffers=16MB",
             "max_connections=200",
@@ -203,7 +236,23 @@ impl PostgresServer {
     /// Of any database.
     #[must_use]
     pub fn url_of(&self, database: &str) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+        format!("postgres://{}/{database}", self.account_at(self.address()))
+    }
+
+    /// As [`PostgresServer::url`], where something else listens that leads there.
+    #[must_use]
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        format!("postgres://{}/{DATABASE}", self.account_at(address))
+    }
+
+    /// `postgres:PASSWORD@ADDRESS`, as in a URL.
+    fn account_at(&self, address: SocketAddr) -> String {
+        format!("postgres:{}@{address}", self.password.expose())
+    }
+
+    /// The password of `postgres`.
+    pub(super) const fn password(&self) -> &Password {
+        &self.password
     }
 
     /// Makes an empty database and says its name.
@@ -271,7 +320,9 @@ impl PostgresServer {
         }
         command
             .args(["-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1"])
-            .args(["-h", "127.0.0.1", "-U", "postgres", "-d", database])
+            .args(["-U", "postgres", "-d", database])
+            .arg("-h")
+            .arg(self.folder.path())
             .args(["-p", &self.port.to_string()]);
         Ok(command)
     }
@@ -386,67 +437,41 @@ fn binaries() -> Result<PathBuf> {
         .context("a PostgreSQL server (Debian: apt-get install postgresql)")
 }
 
-/// One of its programs. They refuse to run as root, so that root runs them as the user of the Debian package.
+/// One of its programs. They refuse to run as root.
 fn program(name: &str) -> Result<Command> {
-    let mut command = Command::new(binaries()?.join(name));
-    command.current_dir("/");
-    if let Some((user, group)) = unprivileged()? {
-        command.uid(user).gid(group);
-    }
-    Ok(command)
+    Ok(user()?.command(binaries()?.join(name)))
 }
 
-/// User and group to run as, when we are root.
-pub(super) fn unprivileged() -> Result<Option<(u32, u32)>> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(None);
-    }
-    let users = fs::read_to_string("/etc/passwd").context("/etc/passwd")?;
-    let find = |name: &str| {
-        let fields = users
-            .lines()
-            .map(|line| line.split(':').collect::<Vec<_>>())
-            .find(|fields| fields.first() == Some(&name))?;
-        Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
-    };
-    let found = find("postgres").or_else(|| find("nobody"));
-    found.context("a user that is not root").map(Some)
-}
-
-/// A folder that the server's user owns.
-pub(super) fn folder(parent: &Path) -> Result<TempDir> {
-    let folder = tempfile::tempdir_in(parent).context("a folder for the server")?;
-    if let Some((user, group)) = unprivileged()? {
-        chown(folder.path(), Some(user), Some(group))?;
-    }
-    Ok(folder)
+/// The user that the servers run as.
+pub(super) fn user() -> Result<RunAs> {
+    RunAs::user_of("postgres")
 }
 
 /// A folder of data to copy, made once per machine and version of the server.
 fn template() -> Result<PathBuf> {
     let made = fs::metadata(binaries()?.join("postgres"))?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    let templates = cache().join("templates");
-    fs::create_dir_all(&templates)?;
-    let finished = templates.join(format!("Postgres-{made}-1"));
+    let (templates, user) = (templates()?, user()?);
+    let finished = templates.join(format!("Postgres-{made}-{}-2", user.number()));
     let lock = fs::File::create(templates.join("Postgres.lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if finished.exists() {
         return Ok(finished);
     }
     // Where its user can get at it.
-    let work = folder(&env::temp_dir())?;
+    let work = user.folder(&env::temp_dir())?;
     let data = work.path().join("data");
     finish(program("initdb")?.arg("-D").arg(&data).args([
         "--no-sync",
         "--username=postgres",
-        "--auth=trust",
+        "--auth=reject",
         "--encoding=UTF8",
         "--locale=C.UTF-8",
     ]))?;
-    fs::write(
-        data.join("pg_hba.conf"),
-        "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
+    user.write(
+        &data.join("pg_hba.conf"),
+        // Whoever can reach the socket could read the data as well.
+        "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
     )?;
     let statements = work.path().join("setup.sql");
     fs::write(&statements, format!("CREATE DATABASE {DATABASE}\n"))?;
@@ -466,7 +491,61 @@ fn template() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{
+            pgbouncer::{PgBouncer, PoolMode},
+            private::tests::keeps_others_out,
+        },
+        *,
+    };
+
+    /// What a client over TCP is told, who has no password or a wrong one.
+    fn refused(port: u16, says: &str) {
+        for user in ["postgres", "somebody"] {
+            for password in [None, Some("postgres"), Some("wrong")] {
+                let mut command = Command::new(binaries().unwrap().join("psql"));
+                command
+                    .args(["-X", "-w", "-h", "127.0.0.1", "-U", user, "-d", DATABASE])
+                    .args(["-p", &port.to_string(), "-c", "SELECT 1"])
+                    .env_remove("PGPASSWORD");
+                if let Some(password) = password {
+                    command.env("PGPASSWORD", password);
+                }
+                let output = command.output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(!output.status.success(), "{user}, {password:?}");
+                let without = password.is_none() && said.contains("no password supplied");
+                assert!(without || said.contains(says), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_it() {
+        let mut server = PostgresServer::start().unwrap();
+        for _ in 0..2 {
+            refused(server.port, "password authentication failed");
+            let process = server.process.as_ref().unwrap();
+            let password = server.password.expose();
+            keeps_others_out(process, server.folder.path(), password);
+            server.restart().unwrap();
+        }
+        let rules = server.sql("SELECT type, auth_method FROM pg_hba_file_rules");
+        assert_eq!(rules.unwrap(), "local\ttrust\nhost\tscram-sha-256");
+        let encrypted = "SELECT rolpassword LIKE 'SCRAM%' FROM pg_authid WHERE rolcanlogin";
+        assert_eq!(server.sql(encrypted).unwrap(), "t");
+        let other = PostgresServer::start().unwrap();
+        assert_ne!(server.password, other.password);
+    }
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_a_pooler() {
+        let server = PostgresServer::start().unwrap();
+        let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
+        refused(pooler.address().port(), "authentication failed");
+        let (process, folder) = pooler.private();
+        keeps_others_out(process, folder, server.password.expose());
+    }
 
     #[test]
     fn lives_through_a_crash() {
