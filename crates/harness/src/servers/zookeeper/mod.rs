@@ -1,18 +1,24 @@
 //! A private ZooKeeper ensemble, whose servers can be killed, stopped and started again one by one.
 //!
 //! The servers come from Debian's `zookeeper` package and run on the installed JVM.
+//!
+//! `ZooKeeper` has no socket and lets anybody open a session. So the nodes of an ensemble belong to
+//! one user with a random password: a stranger may connect, and read or change nothing.
+
+mod tree;
 
 use std::{
+    env,
     io::{Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::Path,
-    process::Command,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use tempfile::TempDir;
 
+use super::private::{Password, RunAs};
 use crate::{Process, Signal, eventually, free_port};
 
 /// Where Debian puts it.
@@ -33,6 +39,9 @@ const START: Duration = Duration::from_secs(60);
 /// How long one server may take to tell how it is.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// The user that may use an ensemble.
+const USER: &str = "harness";
+
 /// How an ensemble is set up.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -51,6 +60,12 @@ pub struct Setup {
     pub settings: Vec<String>,
     /// More arguments for every server's JVM.
     pub java: Vec<String>,
+    /// Files for the servers, by name: they are in the folder that the servers run in, so settings
+    /// name them by that name.
+    pub files: Vec<(&'static str, String)>,
+    /// Whether everybody may use the nodes, as `ZooKeeper` has it unless told otherwise. For tests
+    /// of who may do what. Every other user of this host can use such servers.
+    pub open: bool,
     /// How a server reaches the quorum port of another one, when it is not directly: (from, to, port).
     pub detours: Vec<(usize, usize, u16)>,
     /// The same for the election port.
@@ -69,6 +84,8 @@ impl Default for Setup {
             flushed: false,
             settings: Vec::new(),
             java: Vec::new(),
+            files: Vec::new(),
+            open: false,
             detours: Vec::new(),
             election_detours: Vec::new(),
             ports: None,
@@ -104,7 +121,10 @@ impl Ports {
 /// A running ensemble. Its servers and their data go away with it.
 #[derive(Debug)]
 pub struct ZooKeeper {
+    user: RunAs,
     folder: TempDir,
+    password: Password,
+    super_password: Password,
     setup: Setup,
     members: Vec<Member>,
 }
@@ -142,11 +162,14 @@ impl ZooKeeper {
     }
 
     fn start_once(setup: Setup) -> Result<Self> {
+        let user = RunAs::user_of("zookeeper")?;
         let folder = match &setup.folder {
-            Some(parent) => tempfile::tempdir_in(parent),
-            None => tempfile::tempdir(),
+            Some(parent) => user.folder(parent),
+            None => user.folder(&env::temp_dir()),
+        }?;
+        for (name, content) in &setup.files {
+            user.write(&folder.path().join(name), content)?;
         }
-        .context("a folder for the ensemble")?;
         let ports = match &setup.ports {
             Some(ports) => ports.clone(),
             None => (0..setup.servers)
@@ -154,7 +177,10 @@ impl ZooKeeper {
                 .collect::<Result<_>>()?,
         };
         let mut ensemble = Self {
+            user,
             folder,
+            password: Password::random(),
+            super_password: Password::random(),
             members: ports
                 .into_iter()
                 .map(|ports| Member {
@@ -169,16 +195,45 @@ impl ZooKeeper {
             ensemble.launch(at)?;
         }
         ensemble.wait_until_serving()?;
+        if !ensemble.setup.open {
+            let super_password = ensemble.super_password.expose();
+            // Only a write that the leader has done is known to every server that serves later.
+            let leader = ensemble.address(ensemble.leader()?);
+            tree::close(leader, super_password, &ensemble.account())
+                .context("close the nodes to strangers")?;
+        }
         Ok(ensemble)
     }
 
-    /// `host:port,host:port,..`, as in a URL.
+    /// `user:password@host:port,host:port,..`, as in a URL; without the user when the ensemble is
+    /// open to everybody.
     #[must_use]
     pub fn servers(&self) -> String {
-        let addresses: Vec<_> = (0..self.members.len())
-            .map(|at| self.address(at).to_string())
-            .collect();
-        addresses.join(",")
+        let all: Vec<_> = (0..self.members.len()).map(|at| self.address(at)).collect();
+        self.reached_at(&all)
+    }
+
+    /// As [`ZooKeeper::servers`], with one of the servers only.
+    #[must_use]
+    pub fn server(&self, at: usize) -> String {
+        self.reached_at(&[self.address(at)])
+    }
+
+    /// As [`ZooKeeper::servers`], where something else listens that leads there.
+    #[must_use]
+    pub fn reached_at(&self, addresses: &[SocketAddr]) -> String {
+        let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+        let hosts = addresses.join(",");
+        if self.setup.open {
+            hosts
+        } else {
+            format!("{}@{hosts}", self.account())
+        }
+    }
+
+    /// `user:password` of whoever may use it.
+    fn account(&self) -> String {
+        format!("{USER}:{}", self.password.expose())
     }
 
     /// How many servers there are, running or not.
@@ -313,7 +368,8 @@ impl ZooKeeper {
     fn configure(&self, at: usize) -> Result<()> {
         let data = self.data(at);
         std::fs::create_dir_all(&data)?;
-        std::fs::write(data.join("myid"), (at + 1).to_string())?;
+        self.user.own(&data)?;
+        self.user.write(&data.join("myid"), (at + 1).to_string())?;
         let mut lines = vec![
             format!("tickTime={}", self.setup.tick.as_millis()),
             "initLimit=20".into(),
@@ -322,7 +378,12 @@ impl ZooKeeper {
             format!("clientPort={}", self.members[at].ports.client),
             "clientPortAddress=127.0.0.1".into(),
             "admin.enableServer=false".into(),
-            "4lw.commands.whitelist=*".into(),
+            // What the harness and most tests ask. No word among them changes anything.
+            "4lw.commands.whitelist=srvr,mntr".into(),
+            format!(
+                "DigestAuthenticationProvider.superDigest={}",
+                tree::super_digest(self.super_password.expose())
+            ),
             "maxClientCnxns=0".into(),
         ];
         lines.extend(self.setup.settings.iter().cloned());
@@ -341,13 +402,13 @@ impl ZooKeeper {
                 ));
             }
         }
-        std::fs::write(self.configuration(at), lines.join("\n"))?;
-        Ok(())
+        self.user.write(&self.configuration(at), lines.join("\n"))
     }
 
     fn launch(&mut self, at: usize) -> Result<()> {
-        let mut command = Command::new("java");
+        let mut command = self.user.command("java");
         command
+            .current_dir(self.folder.path())
             .args(["-Xmx160m", "-XX:+UseSerialGC"])
             .args((!self.setup.optimised).then_some("-XX:TieredStopAtLevel=1"))
             .args((!self.setup.flushed).then_some("-Dzookeeper.forceSync=no"))
@@ -376,7 +437,7 @@ fn installed() -> Result<()> {
         .iter()
         .filter(|jar| !Path::new(jar).is_file())
         .collect();
-    let java = Command::new("java").arg("-version").output();
+    let java = std::process::Command::new("java").arg("-version").output();
     if !missing.is_empty() || java.is_err() {
         bail!(
             "no ZooKeeper on this machine: apt-get install zookeeper libslf4j-java default-jre-headless (missing: {missing:?}{})",
@@ -384,4 +445,98 @@ fn installed() -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::private::tests::keeps_others_out, tree::Session, *};
+
+    /// Kinds of requests, and what they say behind the path.
+    const REQUESTS: [(&str, i32, &[u8]); 6] = [
+        // An empty value, one right for `world:anyone`, and that the node stays.
+        (
+            "create",
+            1,
+            b"\0\0\0\0\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\0\0\0\x06anyone\0\0\0\0",
+        ),
+        // Any version.
+        ("delete", 2, b"\xff\xff\xff\xff"),
+        ("read", 4, b"\0"),
+        ("write", 5, b"\0\0\0\0\xff\xff\xff\xff"),
+        (
+            "give rights",
+            7,
+            b"\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\0\0\0\x06anyone\xff\xff\xff\xff",
+        ),
+        ("list", 8, b"\0"),
+    ];
+
+    /// Whether a session is kept from a request.
+    fn forbidden(session: &mut Session, kind: i32, path: &str, more: &[u8]) -> bool {
+        let answer = session.attempt(kind, path, more);
+        // `NoAuth`.
+        answer.is_err_and(|error| error.to_string().ends_with("error -102"))
+    }
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_it() {
+        let mut ensemble = ZooKeeper::start().unwrap();
+        let mut ours = Session::connect(ensemble.address(0)).unwrap();
+        ours.authenticate(&ensemble.account()).unwrap();
+        let (_, create, more) = REQUESTS[0];
+        ours.attempt(create, "/ours", more).unwrap();
+        for at in 0..ensemble.len() {
+            for user in [None, Some("harness:wrong"), Some("super:super")] {
+                let mut stranger = Session::connect(ensemble.address(at)).unwrap();
+                if let Some(user) = user {
+                    stranger.authenticate(user).unwrap();
+                }
+                for (what, kind, more) in REQUESTS {
+                    let paths: &[&str] = match what {
+                        "create" => &["/a", "/zookeeper/a", "/zookeeper/quota/a"],
+                        "delete" => &["/ours"],
+                        _ => &["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"],
+                    };
+                    for path in paths {
+                        let is_kept = forbidden(&mut stranger, kind, path, more);
+                        assert!(is_kept, "{what} {path} on {at} as {user:?}");
+                    }
+                }
+            }
+            for word in [
+                "stat", "cons", "dump", "crst", "srst", "stmk", "envi", "wchp",
+            ] {
+                let said = ensemble.ask(at, word).unwrap();
+                assert!(said.contains("not in the whitelist"), "{word}: {said}");
+            }
+            for secret in [&ensemble.password, &ensemble.super_password] {
+                keeps_others_out(
+                    ensemble.process(at).unwrap(),
+                    ensemble.folder.path(),
+                    secret.expose(),
+                );
+            }
+        }
+        // Whoever knows the password may, and a restart changes nothing about it.
+        ensemble.restart(0).unwrap();
+        ensemble.wait_until_serving().unwrap();
+        let mut ours = Session::connect(ensemble.address(0)).unwrap();
+        assert!(forbidden(&mut ours, create, "/a", more));
+        ours.authenticate(&ensemble.account()).unwrap();
+        ours.attempt(create, "/a", more).unwrap();
+    }
+
+    #[test]
+    fn a_test_may_open_it_to_everybody() {
+        let ensemble = ZooKeeper::start_with(&Setup {
+            servers: 1,
+            open: true,
+            ..Setup::default()
+        })
+        .unwrap();
+        assert_eq!(ensemble.servers(), ensemble.address(0).to_string());
+        let mut anybody = Session::connect(ensemble.address(0)).unwrap();
+        let (_, create, more) = REQUESTS[0];
+        anybody.attempt(create, "/a", more).unwrap();
+    }
 }
