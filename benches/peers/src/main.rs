@@ -52,6 +52,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::target::Target;
 
+/// Names the server without showing its password in a process list.
+const SERVER: &str = "DISTLOCK_PEERS_SERVER";
+
 /// Runs the bench workloads the plain way and ours, interleaved in one run.
 #[derive(Debug, Parser)]
 enum Command {
@@ -141,7 +144,7 @@ struct MySqlArgs {
     #[command(flatten)]
     measure: Measure,
     /// The server [default: a private MariaDB that syncs its disk].
-    #[arg(long, conflicts_with = "link")]
+    #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     url: Option<String>,
     /// Starts a private MySQL instead.
     #[arg(long, conflicts_with = "url")]
@@ -157,7 +160,7 @@ struct PostgresArgs {
     #[command(flatten)]
     measure: Measure,
     /// The server [default: a private one that syncs its disk].
-    #[arg(long, conflicts_with = "link")]
+    #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     url: Option<String>,
     #[command(flatten)]
     way: Way,
@@ -170,7 +173,7 @@ struct RedisArgs {
     #[command(flatten)]
     measure: Measure,
     /// The server [default: a private redis-server without persistence].
-    #[arg(long, conflicts_with = "link")]
+    #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     url: Option<String>,
     #[command(flatten)]
     way: Way,
@@ -182,9 +185,9 @@ struct RedisArgs {
 struct ZooKeeperArgs {
     #[command(flatten)]
     measure: Measure,
-    /// The ensemble, `host:port,host:port`; everybody connects to the first of them [default: three private servers, and
-    /// everybody to their leader].
-    #[arg(long, conflicts_with = "link")]
+    /// The ensemble, `host:port,host:port`, with `user:password@` before it if it wants one; everybody connects to the
+    /// first of them [default: three private servers, and everybody to their leader].
+    #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     servers: Option<String>,
     /// Where private servers keep their data [default: the system's folder for temporary files].
     #[arg(long)]

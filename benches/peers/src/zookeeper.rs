@@ -15,7 +15,8 @@ use crate::target::Target;
 /// In front of an ensemble's servers.
 const SCHEME: &str = "zookeeper";
 
-/// Somebody else's ensemble, `host:port,host:port`; everything connects to the first of them.
+/// Somebody else's ensemble, `host:port,host:port` with `user:password@` before it if it wants one;
+/// everything connects to the first of them.
 pub(crate) fn given(servers: &str) -> Target {
     let first = servers.split(',').next().unwrap_or(servers);
     Target::given(format!("{SCHEME}://{first}"))
@@ -34,10 +35,11 @@ pub(crate) fn private(folder: Option<PathBuf>, delay: Option<Duration>) -> anyho
         ..Setup::default()
     })?;
     let leader = ensemble.address(ensemble.leader()?);
-    Target::private(ensemble, leader, &format!("{SCHEME}://{leader}"), delay)
+    let url = format!("{SCHEME}://{}", ensemble.reached_at(&[leader]));
+    Target::private(ensemble, leader, &url, delay)
 }
 
-/// The servers in a URL of an ensemble.
+/// The servers in a URL of an ensemble, with the user before them.
 pub(crate) fn servers(url: &str) -> Option<&str> {
     url.strip_prefix(SCHEME)?.strip_prefix("://")
 }
@@ -50,6 +52,7 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
         for listing in [true, false] {
             let plain = OneByOne {
                 client: client(server).await?,
+                rights: rights(server),
                 listing,
             };
             let name = if listing {
@@ -60,7 +63,7 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
             arms.push(Arm::new(name, plain));
         }
     }
-    let recipe = Recipe(client(server).await?);
+    let recipe = Recipe(client(server).await?, rights(server));
     arms.push(Arm::new("zookeeper-client", recipe));
     let store = open(server).await?;
     let subject = LockerSubject::new(store.lock());
@@ -74,22 +77,34 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
 
 /// Ours.
 pub(crate) async fn open(servers: &str) -> distlock_core::Result<ZooKeeper> {
-    let mut config = ZooKeeperConfig::new(servers.split(','));
-    config.root = "/distlock-bench".into();
+    let config = ZooKeeperConfig::from_url_parts(&format!("//{servers}/distlock-bench"), &[])?;
     ZooKeeper::open(config, Arc::new(SystemClock)).await
 }
 
 pub(crate) async fn client(servers: &str) -> anyhow::Result<&'static Client> {
-    let client = Client::connector()
-        .with_session_timeout(Duration::from_secs(5))
-        .connect(servers)
-        .await
-        .context("connect")?;
+    let mut connector = Client::connector().with_session_timeout(Duration::from_secs(5));
+    let hosts = match servers.rsplit_once('@') {
+        Some((user, hosts)) => {
+            connector = connector.with_auth("digest", user.as_bytes());
+            hosts
+        }
+        None => servers,
+    };
+    let client = connector.connect(hosts).await.context("connect")?;
     // Held locks borrow their client; it lives as long as the measurement.
     Ok(Box::leak(Box::new(client)))
 }
 
 const ROOT: &str = "/peers";
+
+/// Whoever shows the user's password may do everything; without a user everybody may.
+fn rights(servers: &str) -> Acls<'static> {
+    if servers.contains('@') {
+        Acls::creator_all()
+    } else {
+        Acls::anyone_all()
+    }
+}
 
 fn container(name: &str) -> String {
     format!("{ROOT}/{}", distlock_core::encode(name))
@@ -99,6 +114,7 @@ fn container(name: &str) -> String {
 #[derive(Debug)]
 struct OneByOne {
     client: &'static Client,
+    rights: Acls<'static>,
     /// Without it this is no lock, but the least that a node for each cycle can cost.
     listing: bool,
 }
@@ -110,12 +126,12 @@ impl Subject for OneByOne {
     async fn acquire(&self, name: &str) -> Result<String, zk::Error> {
         let container = container(name);
         let path = format!("{container}/n-");
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let options = CreateMode::EphemeralSequential.with_acls(self.rights);
         let sequence = loop {
             match self.client.create(&path, b"peer", &options).await {
                 Ok((_, sequence)) => break sequence,
                 Err(zk::Error::NoNode) => {
-                    let parents = CreateMode::Container.with_acls(Acls::anyone_all());
+                    let parents = CreateMode::Container.with_acls(self.rights);
                     self.client.mkdir(&container, &parents).await?;
                 }
                 Err(error) => return Err(error),
@@ -135,7 +151,7 @@ impl Subject for OneByOne {
 
 /// The client crate's own recipe, with its deletion awaited.
 #[derive(Debug)]
-struct Recipe(&'static Client);
+struct Recipe(&'static Client, Acls<'static>);
 
 impl Subject for Recipe {
     // Its own drop would delete a second time, in the background.
@@ -145,8 +161,8 @@ impl Subject for Recipe {
     async fn acquire(&self, name: &str) -> Result<Self::Held, zk::Error> {
         let container = container(name);
         let prefix = LockPrefix::new_curator(&container, "lock-")?;
-        let options = LockOptions::new(Acls::anyone_all())
-            .with_ancestor_options(CreateMode::Container.with_acls(Acls::anyone_all()))?;
+        let options = LockOptions::new(self.1)
+            .with_ancestor_options(CreateMode::Container.with_acls(self.1))?;
         self.0
             .lock(prefix, b"peer", options)
             .await

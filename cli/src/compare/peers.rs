@@ -12,6 +12,9 @@ use super::{
 };
 use crate::exit::{Failure, Outcome, code};
 
+/// The environment variable that tells `distlock-peers` its server.
+const SERVER: &str = "DISTLOCK_PEERS_SERVER";
+
 /// What is measured of them.
 const RUNS: [(Workload, u32); 2] = [(Workload::Uncontended, 1), (Workload::Independent, 64)];
 
@@ -37,7 +40,7 @@ impl Run {
     /// The plain ways and other libraries, store by store.
     pub(super) async fn peers(&mut self, program: &std::path::Path) -> Outcome<()> {
         for candidate in self.stores.iter().filter(|store| store.alive()) {
-            let Some(given) = arguments(candidate) else {
+            let Some(part) = part(candidate) else {
                 continue;
             };
             for (workload, callers) in RUNS {
@@ -48,7 +51,7 @@ impl Run {
                 let name = format!("peers.{}.{workload}.json", candidate.key());
                 let report = match self.kept.load::<Report>(&name) {
                     Some(kept) => Ok(kept),
-                    None => run(program, &given, workload, callers, &self.plan).await,
+                    None => run(program, &part, workload, callers, &self.plan).await,
                 };
                 let mut measured = PeerRun {
                     store: candidate.key().to_owned(),
@@ -80,16 +83,22 @@ impl Run {
     }
 }
 
-/// Which part of the program, on which server. Private servers have no passwords.
-fn arguments(store: &Candidate) -> Option<Vec<String>> {
-    let of = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+/// Which part of the program, and on which server.
+struct Part {
+    name: &'static str,
+    /// It holds a password, so it is no argument: every user of the machine can see those.
+    server: Option<String>,
+}
+
+fn part(store: &Candidate) -> Option<Part> {
+    let of = |name, server| Some(Part { name, server });
     match &store.server {
-        Some(Server::Redis(it)) => of(&["redis", "--url", &it.url()]),
-        Some(Server::MySql(it)) => of(&["mysql", "--url", &it.url()]),
-        Some(Server::Postgres(it)) => of(&["postgres", "--url", &it.url()]),
-        Some(Server::ZooKeeper(it)) => of(&["zookeeper", "--servers", &it.servers()]),
-        None if store.ours && store.facts.product == "sqlite" => of(&["sqlite"]),
-        None if store.ours && store.facts.product == "memory" => of(&["memory"]),
+        Some(Server::Redis(it)) => of("redis", Some(it.url())),
+        Some(Server::MySql(it)) => of("mysql", Some(it.url())),
+        Some(Server::Postgres(it)) => of("postgres", Some(it.url())),
+        Some(Server::ZooKeeper(it)) => of("zookeeper", Some(it.servers())),
+        None if store.ours && store.facts.product == "sqlite" => of("sqlite", None),
+        None if store.ours && store.facts.product == "memory" => of("memory", None),
         // The other ways know one server only, and none that is somebody else's.
         Some(Server::RedisSentinels(_) | Server::RedisCluster(_)) | None => None,
     }
@@ -97,14 +106,15 @@ fn arguments(store: &Candidate) -> Option<Vec<String>> {
 
 async fn run(
     program: &std::path::Path,
-    given: &[String],
+    part: &Part,
     workload: Workload,
     callers: u32,
     plan: &super::plan::Plan,
 ) -> Result<Report> {
     let seconds = (plan.time * plan.rounds).as_secs_f64();
     let running = tokio::process::Command::new(program)
-        .args(given)
+        .arg(part.name)
+        .envs(part.server.iter().map(|server| (SERVER, server)))
         .args(["--workload", workload.as_str(), "--json"])
         .args(["--concurrency", &callers.to_string()])
         .args(["--seconds", &seconds.to_string()])

@@ -208,7 +208,8 @@ pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<Candidate> {
     Ok(candidate)
 }
 
-/// The shortest session that this ensemble grants without falling over on a busy machine.
+/// The shortest session that this ensemble grants without falling over on a busy machine. `servers`
+/// has the user and the password before the addresses.
 pub(super) fn zookeeper_url(servers: &str) -> String {
     format!("zookeeper://{servers}/distlock-compare?session_timeout=5s")
 }

@@ -33,10 +33,7 @@ impl Wire {
             Server::RedisSentinels(_) | Server::RedisCluster(_) => None,
             Server::MySql(it) => to(it.address(), it.url()),
             Server::Postgres(it) => to(it.address(), it.url()),
-            Server::ZooKeeper(it) => {
-                let address = it.address(0);
-                to(address, zookeeper_url(&address.to_string()))
-            }
+            Server::ZooKeeper(it) => to(it.address(0), zookeeper_url(&it.server(0))),
         }
     }
 
