@@ -146,7 +146,7 @@ mod tls {
     use super::*;
 
     fn url(server: &RedisServer, pki: &Pki, options: &[(&str, &str)]) -> String {
-        let mut url = format!("rediss://127.0.0.1:{}", server.port());
+        let mut url = server.url().replace("redis://", "rediss://");
         for (at, (option, file)) in options.iter().enumerate() {
             let sign = if at == 0 { '?' } else { '&' };
             url += &format!("{sign}{option}={}", pki.path(file).display());

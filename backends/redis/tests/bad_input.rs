@@ -95,8 +95,8 @@ async fn protected_mode() {
 #[tokio::test(flavor = "multi_thread")]
 async fn databases() {
     let server = RedisServer::start().unwrap();
-    let at = server.address().to_string();
-    for url in [format!("redis://{at}/99"), format!("redis://{at}?db=99")] {
+    let (at, url) = (server.address().to_string(), server.url());
+    for url in [format!("{url}/99"), format!("{url}?db=99")] {
         let error = refused(&url).await;
         says(&error, ErrorKind::InvalidConfig, &["DB index", &at]);
     }
@@ -157,12 +157,11 @@ async fn addresses() {
 async fn the_wrong_kind_of_server() {
     let primary = RedisServer::start().unwrap();
     let at = primary.address().to_string();
-    let replica = RedisServer::with(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
-    let replica = replica.unwrap();
+    let replica = primary.replica().unwrap();
     let error = refused(&replica.url()).await;
     says(&error, ErrorKind::Unavailable, &["replica of", &at]);
 
-    let error = refused(&format!("redis+cluster://{at}")).await;
+    let error = refused(&primary.url().replace("redis://", "redis+cluster://")).await;
     says(&error, ErrorKind::InvalidConfig, &["redis://", &at]);
 
     let cluster = RedisCluster::start(3, 0).unwrap();
@@ -181,11 +180,12 @@ async fn sentinels() {
         ErrorKind::InvalidConfig,
         &["redis+sentinel://", &at],
     );
-    let error = refused(&format!("redis+sentinel://{at}/another")).await;
+    let password = format!("sentinel_password={}", servers.sentinels[0].password());
+    let error = refused(&format!("redis+sentinel://{at}/another?{password}")).await;
     says(&error, ErrorKind::Unavailable, &["another", &at]);
     // A server that is no sentinel.
     let at = servers.primary.address().to_string();
-    let error = refused(&format!("redis+sentinel://{at}/mymaster")).await;
+    let error = refused(&format!("redis+sentinel://{at}/mymaster?{password}")).await;
     says(&error, ErrorKind::Unavailable, &[&at]);
 }
 

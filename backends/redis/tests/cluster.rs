@@ -28,11 +28,8 @@ async fn hold(locker: &Locker, name: &str) -> Guard {
 }
 
 /// What `redis-cli --cluster` does for an operator.
-fn cluster(arguments: &[&str]) {
-    let output = Command::new("redis-cli")
-        .arg("--cluster")
-        .args(arguments)
-        .output();
+fn cluster(servers: &RedisCluster, arguments: &[&str]) {
+    let output = servers.cli().arg("--cluster").args(arguments).output();
     let output = output.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{arguments:?}: {said}");
@@ -49,17 +46,18 @@ fn home(servers: &RedisCluster, name: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_belongs_to_no_cluster_is_not_believed() {
     let bus = format!("cluster-port {}", free_port().unwrap());
-    let alone = RedisServer::with(&["cluster-enabled yes", &bus]).unwrap();
     let servers = RedisCluster::start(3, 0).unwrap();
+    let password = format!("requirepass {}", servers.password());
+    let alone = RedisServer::with(&["cluster-enabled yes", &bus, &password]).unwrap();
     let others = servers.url();
-    let url = others.replace("//", &format!("//{},", alone.address()));
+    let url = others.replace('@', &format!("@{},", alone.address()));
     for _ in 0..10 {
         let locker = locker(&url).await;
         let guard = locker.lock("a").wait(Duration::ZERO).acquire().await;
         assert!(guard.unwrap().release().await.is_clean());
         locker.close().await;
     }
-    let url = format!("redis+cluster://{}", alone.address());
+    let url = alone.url().replace("redis://", "redis+cluster://");
     let refused = redis(&url).await.unwrap_err();
     assert!(refused.to_string().contains("no cluster"), "{refused}");
 }
@@ -89,8 +87,8 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
     let mut move_all = vec!["reshard", &*at, "--cluster-from", &*leaving];
     move_all.extend(["--cluster-to", &*staying, "--cluster-slots", "16384"]);
     move_all.extend(["--cluster-pipeline", "100", "--cluster-yes"]);
-    cluster(&move_all);
-    cluster(&["del-node", &at, &leaving]);
+    cluster(&servers, &move_all);
+    cluster(&servers, &["del-node", &at, &leaving]);
     let slots = servers.nodes[0].command(&["CLUSTER", "SLOTS"]).unwrap();
     assert_eq!(slots, "", "it knows nothing any more");
     for (locker, guards) in &clients {
@@ -166,6 +164,7 @@ async fn a_redirected_grant_tells_the_present_history() {
         // It stays a primary without slots.
         "cluster-allow-replica-migration no",
         &bus,
+        &format!("requirepass {}", servers.password()),
     ];
     let joined = RedisServer::with(&settings).unwrap();
     let (host, port) = ("127.0.0.1", joined.port().to_string());
@@ -531,7 +530,8 @@ async fn a_silent_cluster_is_waited_for_once_and_not_for_each_lock() {
         .iter()
         .map(|port| format!("127.0.0.1:{port}"))
         .collect();
-    let url = format!("redis+cluster://{}", seeds.join(","));
+    let (password, seeds) = (servers.password(), seeds.join(","));
+    let url = format!("redis+cluster://:{password}@{seeds}");
     let lock = redis(&url).await.unwrap().lock();
     // In slots of their own that are not far from each other, so that they travel together.
     let (mut requests, mut slots) = (Vec::new(), BTreeSet::new());

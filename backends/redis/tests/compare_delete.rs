@@ -39,6 +39,7 @@ enum Can {
 
 struct Newer {
     address: SocketAddr,
+    url: String,
     /// How often it was asked to compare and delete.
     asked: Arc<AtomicUsize>,
 }
@@ -47,6 +48,7 @@ impl Newer {
     async fn start(server: &RedisServer, can: Can) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
+        let url = server.url_at(address);
         let (asked, server) = (Arc::<AtomicUsize>::default(), server.address());
         let count = Arc::clone(&asked);
         // Ends with the test's runtime.
@@ -66,11 +68,15 @@ impl Newer {
                 );
             }
         });
-        Self { address, asked }
+        Self {
+            address,
+            url,
+            asked,
+        }
     }
 
     fn url(&self) -> String {
-        format!("redis://{}", self.address)
+        self.url.clone()
     }
 
     fn asked(&self) -> usize {

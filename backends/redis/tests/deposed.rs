@@ -144,7 +144,7 @@ async fn a_majority_of_those_that_are_configured_is_not_enough() {
     for at in [2, 3, 4] {
         servers.sentinels[at].signal(Signal::STOP).unwrap();
     }
-    let refused = redis(&format!("{url}?connect_timeout=2s"))
+    let refused = redis(&format!("{url}&connect_timeout=2s"))
         .await
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");

@@ -23,7 +23,7 @@ async fn redial(proxy: &FaultProxy, lock: &dyn DistLock, name: &LockName) {
 async fn who_waits_for_a_connection_and_is_not_polled_keeps_nobody_from_it() {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let redis = redis(&format!("redis://{}", proxy.address())).await;
+    let redis = redis(&server.url_at(proxy.address())).await;
     let (lock, name) = (redis.unwrap().lock(), LockName::new("a").unwrap());
     redial(&proxy, &*lock, &name).await;
     let mut first = lock.inspect(&name);
@@ -40,9 +40,7 @@ async fn who_waits_for_a_connection_and_is_not_polled_keeps_nobody_from_it() {
 async fn a_connection_that_is_being_made_is_given_up_on_closing() {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let redis = redis(&format!("redis://{}", proxy.address()))
-        .await
-        .unwrap();
+    let redis = redis(&server.url_at(proxy.address())).await.unwrap();
     let (lock, name) = (redis.lock(), LockName::new("a").unwrap());
     redial(&proxy, &*lock, &name).await;
     redis.records().close().await;

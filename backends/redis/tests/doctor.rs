@@ -41,7 +41,7 @@ async fn a_cache_with_a_replica() {
         "repl-diskless-sync-delay 0",
     ])
     .unwrap();
-    let replica = RedisServer::with(&[&format!("replicaof 127.0.0.1 {}", server.port())]).unwrap();
+    let replica = server.replica().unwrap();
     eventually("the replica follows", SOON, || {
         replica
             .info("master_link_status")

@@ -30,7 +30,7 @@ async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
 async fn behind_a_proxy() -> (RedisServer, FaultProxy, String) {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let url = format!("redis://{}", proxy.address());
+    let url = server.url_at(proxy.address());
     (server, proxy, url)
 }
 
@@ -500,13 +500,12 @@ async fn what_a_server_refuses_did_not_happen_and_says_why() {
 
     set("busy-reply-threshold", "50");
     let busy = std::thread::spawn({
-        let server = server.address();
+        let (at, password) = (server.address(), server.password().to_owned());
         move || {
             use std::io::Write as _;
-            let mut stream = std::net::TcpStream::connect(server).unwrap();
-            stream
-                .write_all(b"EVAL \"while true do end\" 0\r\n")
-                .unwrap();
+            let mut stream = std::net::TcpStream::connect(at).unwrap();
+            let forever = format!("AUTH {password}\r\nEVAL \"while true do end\" 0\r\n");
+            stream.write_all(forever.as_bytes()).unwrap();
             stream
         }
     });

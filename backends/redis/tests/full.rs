@@ -58,7 +58,10 @@ impl Administrator {
     fn of(server: &RedisServer) -> Self {
         let stream = TcpStream::connect(server.address()).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
-        Self(BufReader::new(stream))
+        let mut administrator = Self(BufReader::new(stream));
+        let known = administrator.ask(&format!("AUTH {}", server.password()));
+        assert_eq!(known, "+OK");
+        administrator
     }
 
     /// The first line of the reply.

@@ -62,9 +62,7 @@ async fn set_then_expire_separately() {
     assert_eq!(wrong.ask(&["SETNX", "lock", "b"]), "0");
 
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let dying = redis(&format!("redis://{}", proxy.address()))
-        .await
-        .unwrap();
+    let dying = redis(&server.url_at(proxy.address())).await.unwrap();
     // The script is loaded, so that the first thing it asks for is the lock.
     let lock = dying.lock();
     let warm = request("warm", LONG);
@@ -173,9 +171,7 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     assert!(wrong.take("c", LONG), "while b holds it");
 
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let slow = redis(&format!("redis://{}", proxy.address()))
-        .await
-        .unwrap();
+    let slow = redis(&server.url_at(proxy.address())).await.unwrap();
     let store = redis(&server.url()).await.unwrap();
     let lock = store.lock();
     let (first, second, third) = (request("a", SHORT), request("a", LONG), request("a", LONG));

@@ -21,9 +21,7 @@ fn connections(server: &RedisServer) -> Vec<String> {
 async fn a_demoted_server_is_left_and_what_else_a_script_is_refused_for_is_told() {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let store = redis(&format!("redis://{}", proxy.address()))
-        .await
-        .unwrap();
+    let store = redis(&server.url_at(proxy.address())).await.unwrap();
     let lock = store.lock();
     let wanted = request("a", Duration::from_secs(60));
     // The script is loaded, so that the reply that is another is its own.

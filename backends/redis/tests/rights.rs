@@ -27,9 +27,11 @@ fn documented() -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// A URL with the user in it.
+/// A URL with the user in it, instead of the one that was there.
 fn by_the_user(url: &str) -> String {
-    url.replacen("://", "://distlock:canary@", 1)
+    let (scheme, hosts) = url.split_once("://:").unwrap();
+    let (_, hosts) = hosts.split_once('@').unwrap();
+    format!("{scheme}://distlock:canary@{hosts}")
 }
 
 fn granted(

@@ -18,7 +18,13 @@ const TTL: Duration = Duration::from_secs(60);
 fn secured(url: &str, pki: &Pki) -> String {
     let file = |name| pki.path(name).display().to_string();
     let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
-    format!("{url}?tls=true&ca={ca}&cert={cert}&key={key}")
+    with(url, &format!("tls=true&ca={ca}&cert={cert}&key={key}"))
+}
+
+/// A URL with more options.
+fn with(url: &str, options: &str) -> String {
+    let sign = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{sign}{options}")
 }
 
 /// Locks, wake-ups and records work with what is asked for, and nothing does without.
@@ -45,7 +51,7 @@ async fn works(url: &str, pki: &Pki) {
         // It does not speak TLS, where only that is spoken.
         url.to_owned(),
         // No authority that is known here has signed the servers.
-        format!("{url}?tls=true"),
+        with(url, "tls=true"),
         secured(url, &other),
     ] {
         let error = redis(&refused).await.unwrap_err();

@@ -427,7 +427,7 @@ async fn a_loop_nearby_does_not_starve_a_waiter_far_away() {
     let server = RedisServer::start().unwrap();
     let near = locker(&server.url()).await;
     let road = FaultProxy::start(server.address()).await.unwrap();
-    let far = locker(&format!("redis://{}", road.address())).await;
+    let far = locker(&server.url_at(road.address())).await;
     road.delay(Duration::from_millis(10));
     let turns = Arc::new(AtomicU32::new(0));
     let loops = tokio::spawn({

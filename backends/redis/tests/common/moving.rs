@@ -28,7 +28,8 @@ impl<'a> Moving<'a> {
 
     pub(crate) fn bring(&self, keys: &[&str]) {
         let port = self.new.address().port().to_string();
-        let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000"];
+        migrate.extend(["AUTH", self.new.password(), "KEYS"]);
         migrate.extend(keys);
         assert_eq!(self.old.command(&migrate).unwrap(), "OK");
     }
