@@ -259,14 +259,30 @@ impl MySqlServer {
         );
         self.process = Some(process);
         let mut last = None;
-        eventually("the server answers", READY, || {
+        let answered = eventually("the server answers", READY, || {
             last = self.sql("SELECT 1").err();
             last.is_none()
-        })
-        .map_err(|error| {
-            last.take()
-                .map_or_else(|| error, |last| last.context("no answer"))
-        })
+        });
+        if let (Err(error), Some(last)) = (answered, last) {
+            return Err(last.context(error));
+        }
+        self.log_in("root")
+    }
+
+    /// Logs a user in over TCP once. MySQL takes a password that it has not seen since it started
+    /// over TLS only, or encrypted for its own key, which not every client can do.
+    fn log_in(&self, user: &str) -> Result<()> {
+        if self.product == Product::MariaDb {
+            return Ok(());
+        }
+        finish(
+            Command::new("mariadb")
+                .env("MYSQL_PWD", self.password())
+                .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1"])
+                .arg(format!("--user={user}"))
+                .arg(format!("--port={}", self.port))
+                .args(["--execute", "DO 1"]),
+        )
     }
 
     /// Which of the two it is.
@@ -311,6 +327,21 @@ impl MySqlServer {
     pub fn url_at(&self, address: SocketAddr) -> String {
         let at = self.account_at(address);
         format!("mysql://{at}/{DATABASE}?ssl-mode=disabled")
+    }
+
+    /// As [`MySqlServer::url`], of another user, who must have the same password as `root`.
+    ///
+    /// # Errors
+    /// When the server does not let that user in.
+    pub fn url_as(&self, user: &str) -> Result<String> {
+        self.log_in(user)?;
+        Ok(self.url().replace("://root:", &format!("://{user}:")))
+    }
+
+    /// The password of `root`.
+    #[must_use]
+    pub fn password(&self) -> &str {
+        self.password.expose()
     }
 
     /// `root:PASSWORD@ADDRESS`, for a URL with options of its own.

@@ -245,6 +245,13 @@ impl PostgresServer {
         format!("postgres://{}/{DATABASE}", self.account_at(address))
     }
 
+    /// As [`PostgresServer::url`], of another user. A password is written as URLs have it.
+    #[must_use]
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        let address = self.address();
+        format!("postgres://{user}:{password}@{address}/{DATABASE}")
+    }
+
     /// `postgres:PASSWORD@ADDRESS`, as in a URL.
     fn account_at(&self, address: SocketAddr) -> String {
         format!("postgres:{}@{address}", self.password.expose())

@@ -44,11 +44,13 @@ pub(super) fn finish(command: &mut Command) -> Result<()> {
     let output = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .output()
-        .with_context(|| format!("{command:?}"))?;
+        .output();
+    // Not the whole command: it shows the environment, where passwords are.
+    let what = command.get_program().to_string_lossy();
+    let output = output.with_context(|| what.clone().into_owned())?;
     ensure!(
         output.status.success(),
-        "{command:?}: {}{}",
+        "{what}: {}{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );

@@ -36,6 +36,9 @@ const TLS_JARS: [&str; 2] = [
 /// A JVM on a busy machine, and an election.
 const START: Duration = Duration::from_secs(60);
 
+/// How long the nodes may take to be closed to strangers.
+const CLOSE: Duration = Duration::from_secs(10);
+
 /// How long one server may take to tell how it is.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -196,13 +199,27 @@ impl ZooKeeper {
         }
         ensemble.wait_until_serving()?;
         if !ensemble.setup.open {
-            let super_password = ensemble.super_password.expose();
-            // Only a write that the leader has done is known to every server that serves later.
-            let leader = ensemble.address(ensemble.leader()?);
-            tree::close(leader, super_password, &ensemble.account())
-                .context("close the nodes to strangers")?;
+            ensemble.close_to_strangers()?;
         }
         Ok(ensemble)
+    }
+
+    fn close_to_strangers(&self) -> Result<()> {
+        let (super_password, account) = (self.super_password.expose(), self.account());
+        let mut last = None;
+        eventually("the nodes are closed to strangers", CLOSE, || {
+            // Whoever leads now need not lead in a moment, and a server may allow one connection
+            // only, which has just been closed.
+            let closed = self
+                .leader()
+                .and_then(|leader| tree::close(self.address(leader), super_password, &account));
+            last = closed.err();
+            last.is_none()
+        })
+        .map_err(|error| match last.take() {
+            Some(last) => last.context(error),
+            None => error,
+        })
     }
 
     /// `user:password@host:port,host:port,..`, as in a URL; without the user when the ensemble is
