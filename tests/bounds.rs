@@ -29,7 +29,7 @@ const CONNECTING: [&str; 2] = ["100ms", "60s"];
 async fn postgres() -> Result<()> {
     let server = PostgresServer::start()?;
     let proxy = FaultProxy::start(server.address()).await?;
-    let at = format!("postgres://postgres@{}/distlock", proxy.address());
+    let at = server.url_at(proxy.address());
     hanging(&proxy, &at, "statement_timeout=60s").await
 }
 
@@ -46,7 +46,7 @@ async fn mysql() -> Result<()> {
 async fn mysql_like(product: Product) -> Result<()> {
     let server = MySqlServer::start(product)?;
     let proxy = FaultProxy::start(server.address()).await?;
-    let at = format!("mysql://root@{}/distlock", proxy.address());
+    let at = format!("mysql://{}/distlock", server.account_at(proxy.address()));
     hanging(&proxy, &at, "ssl-mode=DISABLED&statement_timeout=60s").await
 }
 
@@ -54,7 +54,7 @@ async fn mysql_like(product: Product) -> Result<()> {
 async fn redis() -> Result<()> {
     let server = RedisServer::start()?;
     let proxy = FaultProxy::start(server.address()).await?;
-    let at = format!("redis://{}", proxy.address());
+    let at = server.url_at(proxy.address());
     hanging(&proxy, &at, "request_timeout=60s").await
 }
 
@@ -62,7 +62,10 @@ async fn redis() -> Result<()> {
 async fn zookeeper() -> Result<()> {
     let server = ZooKeeper::start()?;
     let proxy = FaultProxy::start(server.address(0)).await?;
-    let at = format!("zookeeper://{}/distlock", proxy.address());
+    let at = format!(
+        "zookeeper://{}/distlock",
+        server.reached_at(&[proxy.address()])
+    );
     hanging(
         &proxy,
         &at,

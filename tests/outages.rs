@@ -89,18 +89,16 @@ const COUNT_PLACES: &str = "SELECT COUNT(*) FROM distributed_line";
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() -> Result<()> {
     let mut server = RedisServer::start()?;
-    let url = |address| format!("redis://{address}");
-    survived(server.address(), url).await?;
-    let url = url(server.address());
+    survived(server.address(), |address| server.url_at(address)).await?;
+    let url = server.url();
     no_place_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() -> Result<()> {
     let mut server = PostgresServer::start()?;
-    let url = |address| format!("postgres://postgres@{address}/distlock");
-    survived(server.address(), url).await?;
-    let url = url(server.address());
+    survived(server.address(), |address| server.url_at(address)).await?;
+    let url = server.url();
     no_place_stays(&mut server, &url).await
 }
 
@@ -116,16 +114,15 @@ async fn mysql() -> Result<()> {
 
 async fn mysql_like(product: Product) -> Result<()> {
     let mut server = MySqlServer::start(product)?;
-    let url = |address| format!("mysql://root@{address}/distlock?ssl-mode=DISABLED");
-    survived(server.address(), url).await?;
-    let url = url(server.address());
+    survived(server.address(), |address| server.url_at(address)).await?;
+    let url = server.url();
     no_place_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper() -> Result<()> {
     let server = ZooKeeper::start()?;
-    let url = |address| format!("zookeeper://{address}/distlock");
+    let url = |address| format!("zookeeper://{}/distlock", server.reached_at(&[address]));
     survived(server.address(0), url).await
 }
 
@@ -253,7 +250,9 @@ async fn dead_waiters(url: &str) -> Result<()> {
 /// The tool, waiting for a lock.
 async fn run_waiting(url: &str, name: &str) -> Result<tokio::process::Child> {
     let mut run = Command::new(env!("CARGO_BIN_EXE_distlock"))
-        .args(["run", "--backend", url, name, "--", "echo", "held"])
+        .args(["run", name, "--", "echo", "held"])
+        // It holds a password: a process list shows arguments to everybody.
+        .env("DISTLOCK_BACKEND", url)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)

@@ -29,6 +29,14 @@ fn fence(home: &Home, place: &[&str], args: &[&str]) -> Finished {
     finish(&mut home.bare(words), "")
 }
 
+/// The place of a store, in a file: its URL holds a password, and a process list shows arguments to
+/// everybody.
+fn only_the_latest_in(url: &str) {
+    let home = Home::new();
+    let config = home.write("store.toml", &format!("[backend]\nurl = \"{url}\"\n"));
+    only_the_latest(&["--config", config.to_str().unwrap()]);
+}
+
 /// What holds wherever the tokens are remembered.
 fn only_the_latest(place: &[&str]) {
     let home = Home::new();
@@ -98,25 +106,25 @@ fn remembered_in_sqlite() {
 #[test]
 fn remembered_in_redis() {
     let server = RedisServer::start().unwrap();
-    only_the_latest(&["--backend", &server.url()]);
+    only_the_latest_in(&server.url());
 }
 
 #[test]
 fn remembered_in_postgres() {
     let server = PostgresServer::start().unwrap();
-    only_the_latest(&["--backend", &server.url()]);
+    only_the_latest_in(&server.url());
 }
 
 #[test]
 fn remembered_in_mariadb() {
     let server = MySqlServer::start(Product::MariaDb).unwrap();
-    only_the_latest(&["--backend", &server.url()]);
+    only_the_latest_in(&server.url());
 }
 
 #[test]
 fn remembered_in_zookeeper() {
     let server = ZooKeeper::start().unwrap();
-    only_the_latest(&["--backend", &format!("zookeeper://{}", server.servers())]);
+    only_the_latest_in(&format!("zookeeper://{}", server.servers()));
 }
 
 #[test]

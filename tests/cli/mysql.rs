@@ -11,7 +11,8 @@ use crate::support::{Home, SOON, finish};
 fn the_demo_passes_and_leaves_no_record() {
     for product in Product::ALL {
         let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
-        let mut run = Process::spawn(&mut home.bare(["demo", "--backend", &server.url()])).unwrap();
+        let mut run =
+            Process::spawn(home.bare(["demo"]).env("DISTLOCK_BACKEND", server.url())).unwrap();
         let status = run.wait(SOON * 6).unwrap();
         let output = run.output();
         assert_eq!(status.code(), Some(0), "{product:?}: {output}");
@@ -42,14 +43,9 @@ fn missing_tables_are_made_by_the_command_that_the_error_names() {
 fn processes_exclude_each_other() {
     for product in Product::ALL {
         let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
-        let args = [
-            "conformance",
-            "--filter",
-            "process",
-            "--backend",
-            &server.url(),
-        ];
-        let mut run = Process::spawn(&mut home.bare(args)).unwrap();
+        let mut suite = home.bare(["conformance", "--filter", "process"]);
+        suite.env("DISTLOCK_BACKEND", server.url());
+        let mut run = Process::spawn(&mut suite).unwrap();
         let status = run.wait(SOON * 6).unwrap();
         assert_eq!(status.code(), Some(0), "{product:?}: {}", run.output());
     }

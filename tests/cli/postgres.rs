@@ -11,7 +11,8 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
 #[test]
 fn the_demo_passes_and_leaves_nothing() {
     let (home, server) = (Home::new(), PostgresServer::start().unwrap());
-    let mut run = Process::spawn(&mut home.bare(["demo", "--backend", &server.url()])).unwrap();
+    let mut run =
+        Process::spawn(home.bare(["demo"]).env("DISTLOCK_BACKEND", server.url())).unwrap();
     let status = run.wait(SOON * 6).unwrap();
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
@@ -46,7 +47,7 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
     assert_eq!(released.code, 0, "{released:?}");
     let ran = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
-    let wrong = url.replace("postgres@", "app:canary@");
+    let wrong = server.url_as("app", "canary");
     let denied = run(&home, &wrong, &["list"]);
     denied.failed_with(77, "refused the user or the password");
     assert!(!denied.stderr.contains("canary"), "{denied:?}");

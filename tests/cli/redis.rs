@@ -21,7 +21,8 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
 #[test]
 fn the_demo_passes_and_leaves_nothing() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
-    let mut run = Process::spawn(&mut home.bare(["demo", "--backend", &server.url()])).unwrap();
+    let mut run =
+        Process::spawn(home.bare(["demo"]).env("DISTLOCK_BACKEND", server.url())).unwrap();
     let status = run.wait(SOON * 6).unwrap();
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
@@ -155,12 +156,13 @@ fn wrong_urls_of_sentinels() {
     let close = ["ACL", "SETUSER", "default", "resetpass", ">secret"];
     assert_eq!(servers.sentinels[2].command(&close).unwrap(), "OK");
     let wrong = "sentinel_username=nobody&sentinel_password=canary";
+    let right = format!("sentinel_password={}", servers.sentinels[0].password());
     let refused = |url: &str, code, says: &[&str]| {
         is_refused(&home, &format!("redis+sentinel://{url}"), code, says);
     };
     let of_primary = ["refused the credentials", &primary];
     refused(
-        &format!("nobody:canary@{sentinel}/mymaster"),
+        &format!("nobody:canary@{sentinel}/mymaster?{right}"),
         77,
         &of_primary,
     );
@@ -175,14 +177,18 @@ fn wrong_urls_of_sentinels() {
     refused(&absent, 69, &["cannot connect", &gone]);
     let late = ["did not answer in time", &silent];
     refused(&format!(":canary@{silent}/mymaster"), 69, &late);
-    refused(&format!("{sentinel}/mute?password=canary"), 69, &late);
     refused(
-        &format!("{sentinel}/nothing?password=canary"),
+        &format!("{sentinel}/mute?password=canary&{right}"),
+        69,
+        &late,
+    );
+    refused(
+        &format!("{sentinel}/nothing?password=canary&{right}"),
         69,
         &["knows no primary of the name nothing", &sentinel],
     );
     refused(
-        &format!(":canary@{primary}/mymaster"),
+        &format!(":canary@{primary}/mymaster?{right}"),
         69,
         &["is no sentinel", &primary],
     );
@@ -192,9 +198,9 @@ fn wrong_urls_of_sentinels() {
 fn wrong_urls_of_clusters() {
     let (home, servers) = (Home::new(), RedisCluster::start(3, 0).unwrap());
     let (gone, silent, _listens) = nobody_and_a_silent_one();
-    let alone = RedisServer::start().unwrap();
+    let other = RedisServer::start().unwrap();
     let node = servers.nodes[0].address().to_string();
-    let alone = alone.address().to_string();
+    let alone = other.address().to_string();
     let refused = |url: &str, code, says: &[&str]| {
         is_refused(&home, &format!("redis+cluster://{url}"), code, says);
     };
@@ -203,11 +209,13 @@ fn wrong_urls_of_clusters() {
     refused(&format!(":canary@{gone}"), 69, &["cannot connect", &gone]);
     let late = "did not answer in time";
     refused(&format!(":canary@{silent}"), 69, &[late, &silent]);
-    refused(&format!(":canary@{alone}"), 78, &["redis://", &alone]);
+    let known = other.password();
+    refused(&format!(":{known}@{alone}"), 78, &["redis://", &alone]);
     // One shard of three stands still.
     servers.nodes[1].signal(Signal::STOP).unwrap();
     let mute = servers.nodes[1].address().to_string();
-    refused(&format!("{node}?password=canary"), 69, &[late, &mute]);
+    let known = servers.password();
+    refused(&format!("{node}?password={known}"), 69, &[late, &mute]);
 }
 
 #[cfg(feature = "tls")]
@@ -216,7 +224,7 @@ fn wrong_urls_of_servers_that_speak_tls() {
     use distlock_harness::Pki;
 
     let (home, pki, other) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
-    let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
+    let server = RedisServer::with_tls(pki.folder(), &["requirepass canary"]).unwrap();
     let sentinels = RedisSentinels::with_tls(pki.folder()).unwrap();
     let cluster = RedisCluster::with_tls(pki.folder(), 3).unwrap();
     let files = |pki: &Pki| {
@@ -238,8 +246,8 @@ fn wrong_urls_of_servers_that_speak_tls() {
         (format!("{plain}?password=canary"), tls, &*at),
         (format!("{secured}?password=canary"), certificate, &at),
         (format!("{secured}?{wrong}"), certificate, &at),
-        (format!("{sentinels}?tls=true&{wrong}"), certificate, any),
-        (format!("{sentinels}?password=canary"), tls, any),
+        (format!("{sentinels}&tls=true&{wrong}"), certificate, any),
+        (format!("{sentinels}&password=canary"), tls, any),
         (format!("{cluster}?tls=true&{wrong}"), certificate, any),
         (format!("{cluster}?password=canary"), tls, any),
     ] {
@@ -257,7 +265,7 @@ fn the_doctor_tells_a_warning_from_a_failure() {
     let words: Vec<_> = user.split(' ').collect();
     assert_eq!(server.command(&words).unwrap(), "OK");
     let cases = [
-        (format!("redis://{at}"), 0, "warn", "persistence"),
+        (server.url(), 0, "warn", "persistence"),
         (
             format!("redis://poor:canary@{at}"),
             0,
@@ -439,7 +447,7 @@ fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
 async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_be_told() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let url = format!("redis://{}", proxy.address());
+    let url = server.url_at(proxy.address());
     let cut = || {
         proxy.stop(Direction::ToServer);
         proxy.stop(Direction::ToClient);

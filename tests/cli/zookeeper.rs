@@ -21,7 +21,7 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
 fn the_demo_passes_and_a_lock_passes_on() {
     let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
     let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
-    let mut demo = Process::spawn(&mut home.bare(["demo", "--backend", &url])).unwrap();
+    let mut demo = Process::spawn(home.bare(["demo"]).env("DISTLOCK_BACKEND", &url)).unwrap();
     let status = demo.wait(SOON * 6).unwrap();
     let output = demo.output();
     assert_eq!(status.code(), Some(0), "{output}");
@@ -105,8 +105,9 @@ async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_
     for at in 0..ensemble.len() {
         proxies.push(FaultProxy::start(ensemble.address(at)).await.unwrap());
     }
-    let servers: Vec<_> = proxies.iter().map(|it| it.address().to_string()).collect();
-    let url = format!("zookeeper://{}/app?session_timeout=3s", servers.join(","));
+    let servers: Vec<_> = proxies.iter().map(FaultProxy::address).collect();
+    let servers = ensemble.reached_at(&servers);
+    let url = format!("zookeeper://{servers}/app?session_timeout=3s");
     let cut = || {
         for proxy in &proxies {
             proxy.stop(Direction::ToServer);
