@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_user_of_this_host_can_use_it() {
+    fn no_other_user_of_this_host_can_use_postgres() {
         let mut server = PostgresServer::start().unwrap();
         for _ in 0..2 {
             refused(server.port, "password authentication failed");

@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_user_of_this_host_can_use_it() {
+    fn no_other_user_of_this_host_can_use_zookeeper() {
         let mut ensemble = ZooKeeper::start().unwrap();
         let mut ours = Session::connect(ensemble.address(0)).unwrap();
         ours.authenticate(&ensemble.account()).unwrap();
