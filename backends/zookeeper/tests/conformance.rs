@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 
 /// A client with a session of its own.
 async fn open(servers: &str) -> Opened<Store> {
-    let mut config = ZooKeeperConfig::new(servers.split(','));
+    let mut config = ZooKeeperConfig::from_url_parts(&format!("//{servers}"), &[])?;
     config.session_timeout = SESSION;
     let store = zookeeper::ZooKeeper::open(config, Arc::new(SystemClock)).await?;
     Ok(Store::new(store.lock(), store.records()))
@@ -164,11 +164,13 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     ensure(ensemble.followers().contains(&0), || {
         "the first server leads".into()
     })?;
-    let others = format!("{},{}", ensemble.address(1), ensemble.address(2));
+    let others = ensemble.reached_at(&[ensemble.address(1), ensemble.address(2)]);
     let theirs = open(&others).await?.locker();
-    let stranger = zk::Client::connect(&others).await?;
+    let (user, hosts) = others.rsplit_once('@').ok_or("the servers want a user")?;
+    let connector = zk::Client::connector().with_auth("digest", user.as_bytes());
+    let stranger = connector.connect(hosts).await?;
     let program = env::current_exe()?;
-    let workers = Workers::new(program, [WORKER], ensemble.address(0).to_string());
+    let workers = Workers::new(program, [WORKER], ensemble.server(0));
     // A ping may be faster, and so may a client that connects anew, which extends its session.
     for round in 0..5 {
         let names: Vec<_> = (0..4)

@@ -50,6 +50,14 @@ pub(crate) async fn refused(mut config: ZooKeeperConfig) -> Error {
     error
 }
 
+/// One server whose nodes everybody may use: what is tested is who may.
+fn open_to_all(settings: &[&str]) -> Setup {
+    Setup {
+        open: true,
+        ..alone(settings)
+    }
+}
+
 pub(crate) fn alone(settings: &[&str]) -> Setup {
     Setup {
         servers: 1,
@@ -107,7 +115,7 @@ async fn without_a_session_the_reason_is_said_in_time() {
     // And as long again for a busy machine.
     assert!(took < for_an_answer * 2, "{took:?}");
     // The last server answers nobody, then it serves reads.
-    let last = ensemble.address(0).to_string();
+    let last = ensemble.server(0);
     let error = refused(config(&ensemble.servers())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     eventually("it serves reads only", async || {
@@ -130,7 +138,7 @@ async fn without_a_session_the_reason_is_said_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_creator_may_touch_a_lock() {
-    let server = ZooKeeper::start_with(&alone(&[])).unwrap();
+    let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
     let user = format!("app:{}", PASSWORD.replace(':', "%3A"));
     let ours = connect(url(&server.servers(), Some(&user), &[])).await;
     let same = connect(url(&server.servers(), Some(&user), &[])).await;
@@ -170,7 +178,7 @@ async fn only_the_creator_may_touch_a_lock() {
 /// Some clients of a root show credentials and others do not, which nobody should do.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
-    let server = ZooKeeper::start_with(&alone(&[])).unwrap();
+    let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
     // Without credentials first: so everybody may use the root.
     let plain = connect(url(&server.servers(), None, &[])).await;
     let open = hold(&plain, "b open").await;
@@ -240,19 +248,14 @@ async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
 #[cfg(feature = "sasl")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_knows_its_users() {
-    let folder = tempfile::tempdir().unwrap();
-    let logins = folder.path().join("logins.conf");
     let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
     let entry = format!("Server {{ {module} required user_app=\"s3cret\"; }};");
-    std::fs::write(&logins, entry).unwrap();
-    let mut setup = alone(&[
+    let mut setup = open_to_all(&[
         "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
         "sessionRequireClientSASLAuth=true",
     ]);
-    setup.java = vec![format!(
-        "-Djava.security.auth.login.config={}",
-        logins.display()
-    )];
+    setup.files = vec![("logins.conf", entry)];
+    setup.java = vec!["-Djava.security.auth.login.config=logins.conf".into()];
     let server = ZooKeeper::start_with(&setup).unwrap();
     let sasl = [("sasl", "digest-md5".to_owned())];
     let ours = connect(url(&server.servers(), Some("app:s3cret"), &sasl)).await;
@@ -271,18 +274,19 @@ async fn a_server_that_knows_its_users() {
 async fn a_server_that_speaks_tls() {
     let pki = distlock_harness::Pki::new().unwrap();
     let read = |name: &str| std::fs::read_to_string(pki.path(name)).unwrap();
-    let identity = pki.path("identity.pem");
-    std::fs::write(&identity, read("server.key") + &read("server.crt")).unwrap();
-    let trusted = pki.path("trusted.pem");
-    std::fs::write(&trusted, read("ca.crt")).unwrap();
     let port = free_port().unwrap();
-    let setup = alone(&[
+    let mut setup = open_to_all(&[
         &format!("secureClientPort={port}"),
+        "secureClientPortAddress=127.0.0.1",
         "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
-        &format!("ssl.keyStore.location={}", identity.display()),
-        &format!("ssl.trustStore.location={}", trusted.display()),
+        "ssl.keyStore.location=identity.pem",
+        "ssl.trustStore.location=trusted.pem",
         "ssl.clientAuth=need",
     ]);
+    setup.files = vec![
+        ("identity.pem", read("server.key") + &read("server.crt")),
+        ("trusted.pem", read("ca.crt")),
+    ];
     let _server = ZooKeeper::start_with(&setup).unwrap();
     let address = format!("127.0.0.1:{port}");
     let file = |name: &str| pki.path(name).display().to_string();

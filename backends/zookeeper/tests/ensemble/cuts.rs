@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use distlock_core::{LossReason, Renew};
-use distlock_harness::{Direction, FaultProxy, servers::zookeeper::ZooKeeper};
+use distlock_harness::{
+    Direction, FaultProxy,
+    servers::zookeeper::{Setup, ZooKeeper},
+};
 
 use crate::{
     deletions,
@@ -20,11 +23,8 @@ pub(crate) async fn behind_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, St
     for at in 0..ensemble.len() {
         proxies.push(FaultProxy::start(ensemble.address(at)).await.unwrap());
     }
-    let addresses: Vec<_> = proxies
-        .iter()
-        .map(|proxy| proxy.address().to_string())
-        .collect();
-    (proxies, addresses.join(","))
+    let addresses: Vec<_> = proxies.iter().map(FaultProxy::address).collect();
+    (proxies, ensemble.reached_at(&addresses))
 }
 
 fn cut(proxies: &[FaultProxy]) {
@@ -42,7 +42,12 @@ pub(crate) fn mend(proxies: &[FaultProxy]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cut_off_from_one_server_from_all_and_for_longer_than_the_session() {
-    let ensemble = ZooKeeper::start().unwrap();
+    let ensemble = ZooKeeper::start_with(&Setup {
+        // Who is connected to a server is asked, too.
+        settings: vec!["4lw.commands.whitelist=srvr,mntr,cons".into()],
+        ..Setup::default()
+    })
+    .unwrap();
     let (proxies, servers) = behind_proxies(&ensemble).await;
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
     let client = stranger(&ensemble.servers()).await;
@@ -97,11 +102,8 @@ async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
         let proxy = FaultProxy::start(ensemble.address(follower)).await;
         proxies.push(proxy.unwrap());
     }
-    let addresses: Vec<_> = proxies
-        .iter()
-        .map(|proxy| proxy.address().to_string())
-        .collect();
-    let cut_off = locker(&addresses.join(",")).await;
+    let addresses: Vec<_> = proxies.iter().map(FaultProxy::address).collect();
+    let cut_off = locker(&ensemble.reached_at(&addresses)).await;
     let guard = hold(&cut_off, "one").await;
     let (used, unused): (Vec<_>, Vec<_>) =
         proxies.iter().partition(|proxy| proxy.connections() > 0);
@@ -137,7 +139,7 @@ async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
 async fn a_creation_whose_answer_was_lost_is_found_again() {
     let ensemble = ZooKeeper::start().unwrap();
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
-    let cut_off = locker(&proxy.address().to_string()).await;
+    let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;
     let client = stranger(&ensemble.servers()).await;
     // The container is there, so that the answer that is lost is the creation's.
     give_back(hold(&cut_off, "a").await).await;
@@ -171,7 +173,7 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
 /// The line breaks while a watch is set on a node of ours: it is set again, and its removal by somebody else is told.
 async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
     let tap = Tap::start(ensemble.address(0)).await;
-    let cut_off = locker(&tap.address.to_string()).await;
+    let cut_off = locker(&ensemble.reached_at(&[tap.address])).await;
     let client = stranger(&ensemble.servers()).await;
     for round in 0..4 {
         // The first lock of this name, so nothing else is watched, and nobody asks for it, so only its own watch tells.

@@ -41,7 +41,7 @@ pub(crate) async fn tried_until_done(ensemble: &ZooKeeper) {
 /// The lock was released, and nobody was told.
 pub(crate) async fn whose_answer_was_lost(ensemble: &ZooKeeper) {
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
-    let cut_off = locker(&proxy.address().to_string()).await;
+    let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;
     let client = stranger(&ensemble.servers()).await;
     for round in 0..8 {
         let guard = hold(&cut_off, "released").await;

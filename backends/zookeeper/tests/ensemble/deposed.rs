@@ -133,12 +133,12 @@ impl Split {
     }
 
     fn at_the_leader(&self) -> String {
-        self.ensemble.address(self.leader).to_string()
+        self.ensemble.server(self.leader)
     }
 
     fn elsewhere(&self) -> String {
-        let [one, other] = self.followers().map(|at| self.ensemble.address(at));
-        format!("{one},{other}")
+        let others = self.followers().map(|at| self.ensemble.address(at));
+        self.ensemble.reached_at(&others)
     }
 
     fn old_leader_believes(&self) -> bool {
@@ -223,7 +223,7 @@ async fn lost_answers_do_not_keep_a_session_alive() {
     const SHORT: Duration = Duration::from_secs(3);
     let ensemble = ZooKeeper::start().unwrap();
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
-    let mut config = crate::rig::config(&proxy.address().to_string());
+    let mut config = crate::rig::config(&ensemble.reached_at(&[proxy.address()]));
     config.session_timeout = SHORT;
     let clock = std::sync::Arc::new(distlock_core::SystemClock);
     let store = distlock_zookeeper::ZooKeeper::open(config, clock)

@@ -30,7 +30,7 @@ async fn note(client: &zk::Client, of: &Fence) -> Result<(), FenceError> {
 }
 
 fn kept(mode: zk::CreateMode) -> zk::CreateOptions<'static> {
-    mode.with_acls(zk::Acls::anyone_all())
+    mode.with_acls(zk::Acls::creator_all())
 }
 
 /// The tokens in the log, in the order in which they were noted.

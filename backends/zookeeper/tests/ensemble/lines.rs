@@ -105,7 +105,7 @@ async fn ends(server: &ZooKeeper, how: &str) {
 /// Neither waits for the other's answer, so that a free lock costs one round trip.
 async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
     let tap = Tap::start(server.address(0)).await;
-    let locker = locker(&tap.address.to_string()).await;
+    let locker = locker(&server.reached_at(&[tap.address])).await;
     give_back(hold(&locker, "other").await).await;
     // The container is there.
     let client = stranger(&server.servers()).await;
@@ -134,7 +134,7 @@ async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
 /// given to it while the old one lives on. The next contender is the new session's own.
 async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: bool) {
     let tap = Tap::start(server.address(0)).await;
-    let locker = locker(&tap.address.to_string()).await;
+    let locker = locker(&server.reached_at(&[tap.address])).await;
     let client = stranger(&server.servers()).await;
     give_back(hold(&locker, "adopted").await).await;
     let old = tap.session();

@@ -20,8 +20,10 @@ pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// Within this everything happens that needs no more than an election on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
+/// `servers` as the harness gives them: with the user and the password before the addresses, if
+/// they want one.
 pub(crate) fn config(servers: &str) -> ZooKeeperConfig {
-    let mut config = ZooKeeperConfig::new(servers.split(','));
+    let mut config = ZooKeeperConfig::from_url_parts(&format!("//{servers}"), &[]).expect("a URL");
     config.session_timeout = SESSION;
     // Told, so that no session is opened to find it out: tests look at the sessions that are
     // opened.
@@ -42,9 +44,16 @@ pub(crate) async fn locker(servers: &str) -> Locker {
     locker
 }
 
-/// A client that knows nothing of locks.
+/// A client that knows nothing of locks, and shows the user that stands before the addresses.
 pub(crate) async fn stranger(servers: &str) -> zk::Client {
-    zk::Client::connect(servers).await.expect("connects")
+    let (connector, hosts) = match servers.rsplit_once('@') {
+        Some((user, hosts)) => {
+            let connector = zk::Client::connector().with_auth("digest", user.as_bytes());
+            (connector, hosts)
+        }
+        None => (zk::Client::connector(), servers),
+    };
+    connector.connect(hosts).await.expect("connects")
 }
 
 /// Where the contenders of a name are.

@@ -98,7 +98,7 @@ async fn without_a_quorum(ensemble: &mut ZooKeeper) {
     for at in [0, 1] {
         ensemble.kill(at);
     }
-    let last = ensemble.address(2).to_string();
+    let last = ensemble.server(2);
     eventually("the last one notices", async || {
         let answer = ensemble.ask(2, "srvr").ok()?;
         answer.contains("not currently serving").then_some(())

@@ -51,7 +51,7 @@ async fn kept_while_somebody_stops_half_way(ensemble: &ZooKeeper) {
 async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     let tap = Tap::start(ensemble.address(0)).await;
     let (ours, theirs) = (
-        locker(&tap.address.to_string()).await,
+        locker(&ensemble.reached_at(&[tap.address])).await,
         locker(&ensemble.servers()).await,
     );
     let client = stranger(&ensemble.servers()).await;
@@ -92,7 +92,7 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
 /// All locks hang on one session: none of them outlives it.
 async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
     let tap = Tap::start(ensemble.address(0)).await;
-    let ours = locker(&tap.address.to_string()).await;
+    let ours = locker(&ensemble.reached_at(&[tap.address])).await;
     let mut guards = Vec::new();
     for name in ["first", "second", "third"] {
         // Nobody asks for it, so only the end of the session tells.
@@ -132,7 +132,7 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
 async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
     let tap = Tap::start(ensemble.address(0)).await;
     let (ours, theirs) = (
-        locker(&tap.address.to_string()).await,
+        locker(&ensemble.reached_at(&[tap.address])).await,
         locker(&ensemble.servers()).await,
     );
     let client = stranger(&ensemble.servers()).await;

@@ -24,8 +24,8 @@ async fn no_room_for_another_connection() {
 async fn a_root_that_only_the_administrator_can_make() {
     let server = ZooKeeper::start_with(&alone(&[])).unwrap();
     let administrator = stranger(&server.servers()).await;
-    let everybody = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
-    administrator.mkdir("/team", &everybody).await.unwrap();
+    let ours = zk::CreateMode::Persistent.with_acls(zk::Acls::creator_all());
+    administrator.mkdir("/team", &ours).await.unwrap();
     let reads = [zk::Acl::new(zk::Permission::READ, zk::AuthId::anyone())];
     administrator.set_acl("/team", &reads, None).await.unwrap();
     let mut wanted = config(&server.servers());

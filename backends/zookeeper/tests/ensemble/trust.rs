@@ -1,7 +1,7 @@
 //! How long a session is trusted: two thirds of what the ensemble granted, from when the last request was sent that the
 //! leader answered.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
     Attempt, Clock as _, DistLock, Lease, Locker, ManualClock, Renewal, Renewed, SystemClock, Ttl,
@@ -80,7 +80,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
 async fn not_for_longer(server: &ZooKeeper) {
     let proxy = FaultProxy::start(server.address(0)).await.unwrap();
     let clock = ManualClock::new();
-    let lock = by_clock(proxy.address(), &clock).await;
+    let lock = by_clock(&server.reached_at(&[proxy.address()]), &clock).await;
     let locker = Locker::builder(lock).clock(Arc::new(clock.clone())).build();
     locker.ready().await.unwrap();
     let acquired = within("held", locker.lock("cut").ttl(LONG).acquire()).await;
@@ -102,7 +102,7 @@ async fn from_when_it_was_sent(server: &ZooKeeper) {
     let tap = Tap::start(server.address(0)).await;
     let proofs = || tap.requests().iter().filter(|it| it.proves()).count();
     let clock = ManualClock::new();
-    let lock = by_clock(tap.address, &clock).await;
+    let lock = by_clock(&server.reached_at(&[tap.address]), &clock).await;
     let request = request("late", LONG);
     let Attempt::Acquired(grant) = lock.try_acquire(&request).await.unwrap() else {
         panic!("nobody else wants it");
@@ -127,8 +127,8 @@ async fn from_when_it_was_sent(server: &ZooKeeper) {
 }
 
 /// A store behind a line whose time is the test's.
-async fn by_clock(line: SocketAddr, clock: &ManualClock) -> Arc<dyn DistLock> {
-    let config = config(&line.to_string());
+async fn by_clock(line: &str, clock: &ManualClock) -> Arc<dyn DistLock> {
+    let config = config(line);
     let store = Backend::open(config, Arc::new(clock.clone())).await;
     store.unwrap().lock()
 }
@@ -166,8 +166,8 @@ async fn a_follower_alone_proves_nothing() {
     })
     .unwrap();
     assert!(ensemble.followers().contains(&0));
-    let others = format!("{},{}", ensemble.address(1), ensemble.address(2));
-    let ours = locker(&ensemble.address(0).to_string()).await;
+    let others = ensemble.reached_at(&[ensemble.address(1), ensemble.address(2)]);
+    let ours = locker(&ensemble.server(0)).await;
     let theirs = locker(&others).await;
     let guard = hold(&ours, "a").await;
     let next = line_up_behind(&guard, &theirs).await;
