@@ -47,14 +47,15 @@ async fn of_an_odd_server(product: Product) {
     let root = server.url();
     open(root.clone()).await.unwrap().close().await;
     server
-        .sql(
-            "CREATE USER poor@'127.0.0.1'; \
+        .sql(&format!(
+            "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_lock TO poor@'127.0.0.1'; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
              GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'; COMMIT",
-        )
+            server.password()
+        ))
         .unwrap();
-    let url = format!("{}&migrate=false", root.replace("root@", "poor@"));
+    let url = format!("{}&migrate=false", server.url_as("poor").unwrap());
     let subject = Subject::connect("mysql", move || open(url.clone())).await;
     conforms(subject.unwrap()).await;
     assert_eq!(

@@ -163,13 +163,14 @@ async fn unseen(product: Product) {
     };
     server
         .sql(&format!(
-            "CREATE USER poor@'127.0.0.1'; {}; \
+            "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; {}; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
              GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'",
+            server.password(),
             grants("SELECT,")
         ))
         .unwrap();
-    let mysql = mysql(&root.replace("root@", "poor@")).await.unwrap();
+    let mysql = mysql(&server.url_as("poor").unwrap()).await.unwrap();
     let lock = mysql.lock();
     let ttl = Ttl::new(LONG).unwrap();
     let requests = || {

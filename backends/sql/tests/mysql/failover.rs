@@ -16,10 +16,7 @@ on_both! {
 async fn of_a_failover(product: Product) {
     let mut primary = start(product);
     let proxy = FaultProxy::start(primary.address()).await.unwrap();
-    let url = format!(
-        "mysql://root@{}/distlock?ssl-mode=disabled",
-        proxy.address()
-    );
+    let url = primary.url_at(proxy.address());
     let before = locker(&url).await;
     let kept = hold(&before, "kept", LONG).await;
     let replica = primary.copied().unwrap();

@@ -308,9 +308,13 @@ async fn read_only(product: Product) {
     let server = start(product);
     // One that `read_only` binds: it does not bind administrators.
     server
-        .sql("CREATE USER poor@'127.0.0.1'; GRANT ALL ON distlock.* TO poor@'127.0.0.1'")
+        .sql(&format!(
+            "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; \
+             GRANT ALL ON distlock.* TO poor@'127.0.0.1'",
+            server.password()
+        ))
         .unwrap();
-    let url = server.url().replace("root@", "poor@");
+    let url = server.url_as("poor").unwrap();
     if product == Product::MySql {
         let offline = |value| server.sql(&format!("SET GLOBAL offline_mode = {value}"));
         offline(1).unwrap();

@@ -225,10 +225,7 @@ async fn refused(product: Product) {
             format!("mysql://nobody@{at}/distlock?ssl-mode=DISABLED"),
             ErrorKind::AccessDenied,
         ),
-        (
-            format!("mysql://root@{at}/absent?ssl-mode=DISABLED"),
-            ErrorKind::InvalidConfig,
-        ),
+        (server.url_of("absent"), ErrorKind::InvalidConfig),
         (
             "mysql://root:canary@127.0.0.1:1/distlock".to_owned(),
             ErrorKind::Unavailable,
@@ -335,9 +332,13 @@ async fn limited(product: Product) {
         ("SELECT, UPDATE", "distributed_meta"),
     ]
     .map(|(rights, table)| format!("; GRANT {rights} ON distlock.{table} TO poor@'127.0.0.1'"));
-    let user = format!("CREATE USER poor@'127.0.0.1'{}", grants.concat());
+    let user = format!(
+        "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'{}",
+        server.password(),
+        grants.concat()
+    );
     server.sql(&user).unwrap();
-    let url = server.url().replace("root@", "poor@");
+    let url = server.url_as("poor").unwrap();
     let rights = async || {
         // Sessions may go on with the rights that they began with.
         let health = locker(&url).await.health().await.unwrap();
@@ -377,15 +378,19 @@ async fn a_node_of_a_galera_cluster() {
 async fn tls(product: Product) {
     let server = MySqlServer::start(product).unwrap();
     let at = server.address();
+    let tls = format!(
+        "mysql://{}/distlock?ssl-mode=REQUIRED",
+        server.account_at(at)
+    );
     if !cfg!(feature = "tls") {
-        let error = mysql(&format!("mysql://root@{at}/distlock?ssl-mode=REQUIRED")).await;
+        let error = mysql(&tls).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
         return;
     }
     match product {
         // Offers no TLS as it comes.
         Product::MariaDb => {
-            let error = mysql(&format!("mysql://root@{at}/distlock?ssl-mode=REQUIRED")).await;
+            let error = mysql(&tls).await;
             assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
         }
         // Makes an authority of its own when it is set up, and takes passwords over TLS only.

@@ -16,24 +16,28 @@ const MYSQL: Tongue = Tongue {
     name: "MySQL",
 };
 
-fn url(address: SocketAddr) -> String {
-    format!(
-        "mysql://root@{address}/distlock\
-         ?ssl-mode=DISABLED&connect_timeout=1s&statement_timeout=200ms"
-    )
+/// With short time-outs.
+fn impatient(at: &str) -> String {
+    format!("{at}?ssl-mode=DISABLED&connect_timeout=1s&statement_timeout=200ms")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_stranger_sends_is_no_bug_of_ours() {
-    opening_at_strangers(MYSQL, |address| async move { mysql(&url(address)).await }).await;
+    let url = |address| impatient(&format!("mysql://root@{address}/distlock"));
+    opening_at_strangers(MYSQL, |address: SocketAddr| async move {
+        mysql(&url(address)).await
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_leaves_an_operation_unknown() {
     let server = start(Product::MariaDb);
     mysql(&server.url()).await.unwrap();
+    let account = |address| server.account_at(address);
     operations_amid_garbage(server.address(), |address| async move {
-        mysql(&url(address)).await.map(|store| store.lock())
+        let url = impatient(&format!("mysql://{}/distlock", account(address)));
+        mysql(&url).await.map(|store| store.lock())
     })
     .await;
 }

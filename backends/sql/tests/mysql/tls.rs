@@ -36,14 +36,8 @@ async fn refusal(url: &str, kind: ErrorKind) -> String {
 async fn verified(product: Product) {
     let pki = Pki::new().unwrap();
     let file = |name: &str| pki.path(name).display().to_string();
-    let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
-    let settings = [
-        format!("ssl-ca={ca}"),
-        format!("ssl-cert={cert}"),
-        format!("ssl-key={key}"),
-    ];
-    let settings = settings.each_ref().map(String::as_str);
-    let server = MySqlServer::with(product, &settings).unwrap();
+    let (ca, key) = (file("ca.crt"), file("server.key"));
+    let server = MySqlServer::with_tls(product, &pki).unwrap();
     server
         .sql(
             "CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2' REQUIRE X509; \
@@ -100,15 +94,13 @@ async fn plain(product: Product) {
         Product::MariaDb => start(product),
         Product::MySql => MySqlServer::with(product, &["tls-version="]).unwrap(),
     };
+    let root = format!("mysql://{}/distlock", server.account_at(server.address()));
     for mode in ["REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] {
-        let url = format!("mysql://root@{}/distlock?ssl-mode={mode}", server.address());
+        let url = format!("{root}?ssl-mode={mode}");
         refused_as(&url, ErrorKind::Unavailable).await;
     }
     // Where it was not asked for, plain text will do.
-    let preferred = format!(
-        "mysql://root@{}/distlock?ssl-mode=PREFERRED",
-        server.address()
-    );
+    let preferred = format!("{root}?ssl-mode=PREFERRED");
     let guard = hold(&locker(&preferred).await, "a", LONG).await;
     assert!(guard.release().await.is_clean());
 

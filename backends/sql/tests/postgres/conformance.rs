@@ -39,7 +39,7 @@ async fn prepared() -> (PostgresServer, String) {
              GRANT SELECT, UPDATE ON distributed_meta TO app",
         )
         .unwrap();
-    let url = server.url().replace("postgres@", "app:p%40ss@");
+    let url = server.url_as("app", "p%40ss");
     (server, format!("{url}?migrate=false"))
 }
 

@@ -9,7 +9,7 @@ use super::*;
 async fn who_lost_a_lock_in_a_failover_is_told_and_tokens_rise() {
     let mut primary = PostgresServer::with(&["fsync=on"]).unwrap();
     let proxy = FaultProxy::start(primary.address()).await.unwrap();
-    let url = format!("postgres://postgres@{}/distlock", proxy.address());
+    let url = primary.url_at(proxy.address());
     let before = locker(&url).await;
     let kept = hold(&before, "kept", LONG).await;
     let replica = primary.promoted().unwrap();

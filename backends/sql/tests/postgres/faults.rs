@@ -19,10 +19,7 @@ const TTL: Duration = Duration::from_secs(3);
 async fn behind_a_proxy() -> (PostgresServer, FaultProxy, String) {
     let server = PostgresServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let url = format!(
-        "postgres://postgres@{}/distlock?statement_timeout=1s",
-        proxy.address()
-    );
+    let url = format!("{}?statement_timeout=1s", server.url_at(proxy.address()));
     (server, proxy, url)
 }
 
@@ -256,8 +253,8 @@ async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
     let server = PostgresServer::with(&["client_connection_check_interval=0"]).unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let url = format!(
-        "postgres://postgres@{}/distlock?pool_size=2&statement_timeout=1m",
-        proxy.address()
+        "{}?pool_size=2&statement_timeout=1m",
+        server.url_at(proxy.address())
     );
     let postgres = open(&url).await;
     let lock = postgres.lock();

@@ -68,7 +68,7 @@ async fn a_user_who_may_not_make_tables_does_without_the_line() {
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor",
         )
         .unwrap();
-    let poor = locker(&url.replacen("postgres@", "poor:secret@", 1)).await;
+    let poor = locker(&server.url_as("poor", "secret")).await;
     a_lock_passes_on(&owner, &poor, "a").await;
     a_lock_passes_on(&poor, &owner, "a").await;
     assert_eq!(doctor(&poor).await, Verdict::Warn);

@@ -147,7 +147,7 @@ async fn what_is_wrong_is_said() {
     server
         .sql("CREATE ROLE app LOGIN PASSWORD 'right'; REVOKE CREATE ON SCHEMA public FROM public")
         .unwrap();
-    let as_app = |password: &str| url.replace("postgres@", &format!("app:{password}@"));
+    let as_app = |password: &str| server.url_as("app", password);
     refused(
         &as_app("hunter2"),
         ErrorKind::AccessDenied,
@@ -200,7 +200,7 @@ async fn the_doctor_sees_what_the_user_may_not_do() {
              GRANT SELECT, UPDATE (reaped_at) ON distributed_meta TO app",
         )
         .unwrap();
-    let postgres = open(&server.url().replace("postgres@", "app:right@")).await;
+    let postgres = open(&server.url_as("app", "right")).await;
     let rights = async || {
         let health = postgres.lock().health().await.unwrap();
         let found = health.findings.iter().find(|it| it.check == "rights");

@@ -231,10 +231,7 @@ async fn what_is_taken_back_is_sent_again() {
 async fn a_grant_is_one_round_trip() {
     let server = PostgresServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
-    let url = format!(
-        "postgres://postgres@{}/distlock?pool_size=1",
-        proxy.address()
-    );
+    let url = format!("{}?pool_size=1", server.url_at(proxy.address()));
     let postgres = open(&url).await;
     a_grant_takes_one_round_trip(&*postgres.lock(), &proxy).await;
 }

@@ -16,19 +16,17 @@ const POSTGRES: Tongue = Tongue {
     name: "Postgres",
 };
 
-fn url(address: SocketAddr) -> String {
-    format!(
-        "postgres://postgres@{address}/distlock\
-         ?sslmode=disable&connect_timeout=1s&statement_timeout=200ms"
-    )
+/// With short time-outs.
+fn impatient(at: &str) -> String {
+    format!("{at}?sslmode=disable&connect_timeout=1s&statement_timeout=200ms")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_stranger_sends_is_no_bug_of_ours() {
-    opening_at_strangers(
-        POSTGRES,
-        |address| async move { try_open(&url(address)).await },
-    )
+    let url = |address| impatient(&format!("postgres://postgres@{address}/distlock"));
+    opening_at_strangers(POSTGRES, |address: SocketAddr| async move {
+        try_open(&url(address)).await
+    })
     .await;
 }
 
@@ -36,6 +34,7 @@ async fn what_a_stranger_sends_is_no_bug_of_ours() {
 async fn garbage_leaves_an_operation_unknown() {
     let server = PostgresServer::start().unwrap();
     open(&server.url()).await;
+    let url = |address| impatient(&server.url_at(address));
     operations_amid_garbage(server.address(), |address| async move {
         try_open(&url(address)).await.map(|store| store.lock())
     })

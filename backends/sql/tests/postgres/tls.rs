@@ -99,9 +99,12 @@ async fn there_is_no_way_back_to_plain_text() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
     let server = PostgresServer::start().unwrap();
+    server
+        .sql("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'hunter2'")
+        .unwrap();
     let port = server.address().port();
     // The resolver takes it for 127.0.0.1; nobody who only reads it can know that.
-    let url = format!("postgres://postgres:hunter2@127.1:{port}/distlock");
+    let url = format!("postgres://app:hunter2@127.1:{port}/distlock");
     let said = refusal(&url, ErrorKind::InvalidConfig).await;
     for word in ["offers no TLS", "`tls` to `disable`"] {
         assert!(said.contains(word), "{said}");
