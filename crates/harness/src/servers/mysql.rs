@@ -74,7 +74,7 @@ fn mysqld() -> Option<PathBuf> {
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
-/// `root` needs a random password, which [`MySqlServer::url`] holds, and there is an empty database,
+/// `root` needs a random password, which [`MySqlServer::url`] holds. There is an empty database,
 /// `distlock`. No statement reads or writes files.
 #[derive(Debug)]
 pub struct MySqlServer {

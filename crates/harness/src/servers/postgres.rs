@@ -27,9 +27,9 @@ const DATABASE: &str = "distlock";
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
-/// Over TCP everybody needs a password; that of `postgres` is random, and [`PostgresServer::url`] holds
-/// it. The socket is in the server's folder, which nobody else can enter. There is an empty database,
-/// `distlock`.
+/// Over TCP everybody needs a password. That of `postgres` is random, and [`PostgresServer::url`]
+/// holds it. The socket is in the server's folder, which nobody else can enter. There is an empty
+/// database, `distlock`.
 /// It does not sync its disk (which a crash of the server alone does not need) unless the setting `fsync=on` is given.
 #[derive(Debug)]
 pub struct PostgresServer {
@@ -75,7 +75,7 @@ impl PostgresServer {
     }
 
     /// Starts a server that offers TLS with the certificate of `pki`. Its user `secured`, whose password is `hunter2`, may
-    /// connect over TLS only, and with a certificate of the same authority; `postgres` may do as it pleases.
+    /// connect over TLS only, and with a certificate of the same authority; `postgres` may do without.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].

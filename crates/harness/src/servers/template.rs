@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::geteuid;
 
-/// Where things stay from one run of the tests to the next. `scripts/get-server` uses the same rule.
+/// Where things stay from one run of the tests to the next. scripts/get-server has the same rule.
 pub(super) fn cache() -> PathBuf {
     let chosen = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = if geteuid().is_root() {
