@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::{
-    private::{Password, RunAs},
+    private::{self, Password, RunAs},
     template::{cache, copy, finish, templates},
 };
 use crate::{Pki, Process, Signal, eventually, free_port};
@@ -440,7 +440,9 @@ fn user() -> Result<RunAs> {
 
 /// The server's command line, as far as it is the same for setting up and for running.
 fn server(product: Product, user: RunAs, data: &Path) -> Result<Command> {
-    let mut command = user.command(product.program()?);
+    let program = product.program()?;
+    user.reaches(&program, private::PROGRAM)?;
+    let mut command = user.command(program);
     command
         .arg("--no-defaults")
         .arg(format!("--datadir={}", data.display()))

@@ -22,6 +22,10 @@ use uuid::Uuid;
 /// The longest path of a socket on Linux, without the zero at its end.
 const SOCKET_PATH: usize = 107;
 
+/// What to do about a program that the servers' user cannot run.
+pub(super) const PROGRAM: &str =
+    "put it where every user can run it (root's home is no such place)";
+
 /// What a server puts into its folder as a socket may have a name of this length: Postgres'
 /// `/.s.PGSQL.65535.lock` is the longest.
 const SOCKET_NAME: usize = 20;
@@ -113,7 +117,26 @@ impl RunAs {
             folder.path().display()
         );
         self.own(folder.path())?;
+        self.reaches(
+            folder.path(),
+            "set TMPDIR to a folder that every user can enter",
+        )?;
         Ok(folder)
+    }
+
+    /// Whether this user can enter a folder or run a program. A folder above it may be shut, and
+    /// the servers themselves say that in many ways, or not at all.
+    pub(super) fn reaches(self, path: &Path, remedy: &str) -> Result<()> {
+        let Some(Account { user, .. }) = self.0 else {
+            return Ok(());
+        };
+        let tested = self.command("test").arg("-x").arg(path).status();
+        ensure!(
+            tested.context("test")?.success(),
+            "the servers of root run as user {user}, who cannot get at {}: {remedy}",
+            path.display()
+        );
+        Ok(())
     }
 
     /// Hands a file or an empty folder over to this user.
@@ -222,6 +245,19 @@ pub(super) mod tests {
         for none in ["mysql", "root", "toor"] {
             assert_eq!(found(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_the_user_cannot_enter_is_told_with_the_remedy() {
+        if !geteuid().is_root() {
+            // The user is our own.
+            return;
+        }
+        let shut = tempfile::tempdir().unwrap();
+        fs::set_permissions(shut.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let user = RunAs::user_of("redis").unwrap();
+        let error = user.folder(shut.path()).unwrap_err().to_string();
+        assert!(error.contains("set TMPDIR"), "{error}");
     }
 
     #[test]

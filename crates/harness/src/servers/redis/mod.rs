@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
 use super::{
-    private::{Password, RunAs},
+    private::{self, Password, RunAs},
     resp::Resp,
     template::cache,
 };
@@ -224,6 +224,9 @@ impl RedisServer {
         let file = file.to_string_lossy();
         let arguments = [&[&*file], arguments].concat();
         let program = self.flavour.program()?;
+        if program.is_absolute() {
+            self.user.reaches(&program, private::PROGRAM)?;
+        }
         let by = |program| self.user.command(program);
         let process = Process::serve_by(by, program.as_os_str(), &arguments)
             .context("redis-server (Debian: apt-get install redis-server)")?;
