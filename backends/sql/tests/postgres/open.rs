@@ -104,7 +104,9 @@ async fn a_missing_table_is_made_by_the_command_that_is_named() {
     let server = PostgresServer::start().unwrap();
     let url = server.url();
     open(&url).await;
-    let command = format!("run `distlock migrate --backend '{url}'`");
+    // It shows no password.
+    let shown = format!("postgres://postgres@{}/distlock", server.address());
+    let command = format!("run `distlock migrate --backend '{shown}'`");
     for table in ["lock", "record", "meta"] {
         let drop = format!("DROP TABLE distributed_{table}");
         server.sql(&drop).unwrap();
