@@ -11,3 +11,5 @@ pub mod redis;
 mod resp;
 mod template;
 pub mod zookeeper;
+
+pub use template::cache;

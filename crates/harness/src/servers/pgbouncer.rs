@@ -27,10 +27,8 @@ pub enum PoolMode {
 /// A private pooler with the settings that it comes with. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct PgBouncer {
-    #[cfg_attr(not(test), expect(dead_code, reason = "it goes away with this"))]
-    process: Process,
-    #[cfg_attr(not(test), expect(dead_code, reason = "it goes away with this"))]
-    folder: TempDir,
+    _process: Process,
+    _folder: TempDir,
     address: SocketAddr,
     url: String,
 }
@@ -88,8 +86,8 @@ impl PgBouncer {
             process.output()
         );
         Ok(Self {
-            process,
-            folder,
+            _process: process,
+            _folder: folder,
             address,
             url: server.url_at(address),
         })
@@ -106,9 +104,25 @@ impl PgBouncer {
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
+}
 
-    #[cfg(test)]
-    pub(super) fn private(&self) -> (&Process, &Path) {
-        (&self.process, self.folder.path())
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{postgres::tests::refused, private::tests::keeps_others_out},
+        *,
+    };
+
+    #[test]
+    fn no_other_user_of_this_host_can_use_a_pooler() {
+        let server = PostgresServer::start().unwrap();
+        let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
+        refused(pooler.address().port(), "authentication failed");
+        let PgBouncer {
+            _process: process,
+            _folder: folder,
+            ..
+        } = &pooler;
+        keeps_others_out(process, folder.path(), server.password().expose());
     }
 }

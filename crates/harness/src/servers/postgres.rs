@@ -497,17 +497,11 @@ fn template() -> Result<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{
-        super::{
-            pgbouncer::{PgBouncer, PoolMode},
-            private::tests::keeps_others_out,
-        },
-        *,
-    };
+pub(super) mod tests {
+    use super::{super::private::tests::keeps_others_out, *};
 
     /// What a client over TCP is told, who has no password or a wrong one.
-    fn refused(port: u16, says: &str) {
+    pub(in crate::servers) fn refused(port: u16, says: &str) {
         for user in ["postgres", "somebody"] {
             for password in [None, Some("postgres"), Some("wrong")] {
                 let mut command = Command::new(binaries().unwrap().join("psql"));
@@ -543,15 +537,6 @@ mod tests {
         assert_eq!(server.sql(encrypted).unwrap(), "t");
         let other = PostgresServer::start().unwrap();
         assert_ne!(server.password, other.password);
-    }
-
-    #[test]
-    fn no_other_user_of_this_host_can_use_a_pooler() {
-        let server = PostgresServer::start().unwrap();
-        let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
-        refused(pooler.address().port(), "authentication failed");
-        let (process, folder) = pooler.private();
-        keeps_others_out(process, folder, server.password.expose());
     }
 
     #[test]

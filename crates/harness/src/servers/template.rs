@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::geteuid;
 
 /// Where things stay from one run of the tests to the next. scripts/get-server has the same rule.
-pub(super) fn cache() -> PathBuf {
+#[must_use]
+pub fn cache() -> PathBuf {
     let chosen = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = if geteuid().is_root() {
         // Nobody else may enter root's home, and the servers of root run as somebody else.
