@@ -4,17 +4,20 @@ use std::{
     collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
-use distlock_harness::{Process, Signal, eventually, servers::redis::RedisServer};
+use distlock_harness::{
+    Process, Signal, eventually,
+    servers::{cache, redis::RedisServer},
+};
 use serde_json::Value;
 
-use crate::support::{Home, SOON, finish};
+use crate::support::{Finished, Home, SOON, finish};
 
 /// Rounds of milliseconds, but a killed holder's lease has to run out, and the machine may be busy.
 const LONG: Duration = Duration::from_secs(240);
@@ -133,7 +136,7 @@ fn a_busy_machine_is_named() {
 }
 
 /// Another program stands in for `distlock-peers`: it measures one workload, and fails in the
-/// other.
+/// other. A server's URL comes to it in a way that no process list shows.
 #[test]
 fn other_ways_are_in_the_report_or_said_to_be_missing() {
     let home = Home::new();
@@ -144,18 +147,33 @@ fn other_ways_are_in_the_report_or_said_to_be_missing() {
     fs::hard_link(tool, &copy).unwrap();
     let peers = beside.path().join("distlock-peers");
     let script = format!(
-        "#!/bin/sh\ncase \"$*\" in\n*uncontended*) exec {tool} bench --backend memory: --workload uncontended \
-         --seconds 0.05 --rounds 1 --json;;\nesac\nexit 3\n"
+        "#!/bin/sh\necho \"$* for $DISTLOCK_PEERS_SERVER\" >> {}\n\
+         case \"$*\" in\n*uncontended*) exec {tool} bench --backend memory: --workload uncontended \
+         --seconds 0.05 --rounds 1 --json;;\nesac\nexit 3\n",
+        home.path("started").display()
     );
     fs::write(&peers, script).unwrap();
     fs::set_permissions(&peers, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(&copy);
-    command.args(["compare", "--tiny", "--peers", "--spawn", "memory", "--out"]);
+    let spawn = ["--spawn", "memory,redis"];
+    command.args(["compare", "--tiny", "--peers"]).args(spawn);
+    command.arg("--out");
     let done = finish(command.arg(home.path("out")), "");
     assert_eq!(done.code, 0, "{done:?}");
     let report = report(&home.path("out"));
     let peers = report["peers"].as_array().unwrap();
-    assert_eq!(peers.len(), 2, "{peers:?}");
+    assert_eq!(peers.len(), 4, "{peers:?}");
+    let started = fs::read_to_string(home.path("started")).unwrap();
+    let of_redis: Vec<_> = started
+        .lines()
+        .filter(|line| line.starts_with("redis "))
+        .collect();
+    assert_eq!(of_redis.len(), 2, "{started}");
+    for line in of_redis {
+        let (arguments, server) = line.split_once(" for ").unwrap();
+        assert!(server.starts_with("redis://:"), "{server}");
+        assert!(!arguments.contains("://"), "{arguments}");
+    }
     assert_eq!(peers[0]["workload"], "uncontended");
     assert_eq!(peers[0]["figures"][0]["arm"], "memory");
     assert_eq!(peers[1]["workload"], "independent");
@@ -178,21 +196,73 @@ fn files_that_cannot_be_used_are_named() {
     compare(&spawn).failed_with(64, "cannot make the folder file: File exists");
 }
 
+/// Whether a text has a URL with a password of the harness in it: 32 hexadecimal digits.
+fn shows_a_password(text: &[u8]) -> bool {
+    text.windows(34).any(|part| {
+        let is_hex = part[1..33].iter().all(u8::is_ascii_hexdigit);
+        (part[0], part[33]) == (b':', b'@') && is_hex
+    })
+}
+
+/// Whether a process comes from this one.
+fn is_ours(process: &Path) -> bool {
+    let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+    // The name before it may hold anything.
+    let Some((_, fields)) = stat.rsplit_once(") ") else {
+        return false;
+    };
+    let parent = fields.split(' ').nth(1).unwrap_or_default();
+    parent == std::process::id().to_string() || is_ours(&Path::new("/proc").join(parent))
+}
+
+/// Runs to its end. The passwords of the servers that it starts are in no process list meanwhile,
+/// and afterwards neither in the report nor in what it has said.
+fn finish_secretly(home: &Home, command: &mut Command) -> Finished {
+    let over = AtomicBool::new(false);
+    let done = thread::scope(|threads| {
+        let watching = threads.spawn(|| {
+            let mut seen = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                for entry in fs::read_dir("/proc").unwrap().flatten() {
+                    let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+                    // Other tests may show those of their own.
+                    if shows_a_password(&arguments) && is_ours(&entry.path()) {
+                        seen.push(String::from_utf8_lossy(&arguments).into_owned());
+                    }
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            seen
+        });
+        let done = finish(command, "");
+        over.store(true, Ordering::Relaxed);
+        let seen = watching.join().unwrap();
+        assert!(seen.is_empty(), "in a process list: {seen:#?}");
+        done
+    });
+    for said in [&done.stdout, &done.stderr] {
+        assert!(!shows_a_password(said.as_bytes()), "{said}");
+    }
+    for entry in fs::read_dir(home.path("out")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            assert!(!shows_a_password(&fs::read(&path).unwrap()), "{path:?}");
+        }
+    }
+    done
+}
+
 #[test]
 fn every_server_can_be_started_and_broken() {
     let home = Home::new();
     let servers = "redis,mariadb,mysql,postgres,zookeeper";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
     // Where scripts/get-server mysql puts it, which is not in this test's home.
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    if let Some(cache) = cache {
-        command.env("XDG_CACHE_HOME", cache);
-    }
+    command.env("XDG_CACHE_HOME", cache().parent().unwrap());
     if let Some(mysqld) = std::env::var_os("DISTLOCK_MYSQLD") {
         command.env("DISTLOCK_MYSQLD", mysqld);
     }
-    let done = finish(&mut command, "");
+    let done = finish_secretly(&home, &mut command);
     assert_eq!(done.code, 0, "{done:?}");
     let report = report(&home.path("out"));
     let stores: Vec<_> = report["stores"].as_array().unwrap().iter().collect();
@@ -221,7 +291,7 @@ fn redis_with_sentinel_and_cluster_are_stores_of_their_own() {
     let home = Home::new();
     let servers = "redis,redis-sentinel,redis-cluster";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
-    let done = finish(&mut command, "");
+    let done = finish_secretly(&home, &mut command);
     assert_eq!(done.code, 0, "{done:?}");
     let report = report(&home.path("out"));
     let stores: Vec<_> = report["stores"].as_array().unwrap().iter().collect();
@@ -274,6 +344,7 @@ fn a_store_that_dies_half_way_leaves_no_number() {
     let home = Home::new();
     let mut server = RedisServer::start().unwrap();
     let url = server.url();
+    // Beside stores that are started, others are named here and nowhere else.
     let mut command = home.bare(["compare", "--tiny", "--backend", &url]);
     command.args(["--spawn", "memory", "--out", "out"]);
     let mut running = Process::spawn(&mut command).unwrap();

@@ -11,8 +11,7 @@ use crate::support::{Home, SOON, finish};
 fn the_demo_passes_and_leaves_no_record() {
     for product in Product::ALL {
         let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
-        let mut run =
-            Process::spawn(home.bare(["demo"]).env("DISTLOCK_BACKEND", server.url())).unwrap();
+        let mut run = Process::spawn(&mut home.bare(["demo", "--backend", &server.url()])).unwrap();
         let status = run.wait(SOON * 6).unwrap();
         let output = run.output();
         assert_eq!(status.code(), Some(0), "{product:?}: {output}");

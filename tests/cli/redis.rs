@@ -21,8 +21,7 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
 #[test]
 fn the_demo_passes_and_leaves_nothing() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
-    let mut run =
-        Process::spawn(home.bare(["demo"]).env("DISTLOCK_BACKEND", server.url())).unwrap();
+    let mut run = Process::spawn(&mut home.bare(["demo", "--backend", &server.url()])).unwrap();
     let status = run.wait(SOON * 6).unwrap();
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");

@@ -21,7 +21,7 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
 fn the_demo_passes_and_a_lock_passes_on() {
     let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
     let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
-    let mut demo = Process::spawn(home.bare(["demo"]).env("DISTLOCK_BACKEND", &url)).unwrap();
+    let mut demo = Process::spawn(&mut home.bare(["demo", "--backend", &url])).unwrap();
     let status = demo.wait(SOON * 6).unwrap();
     let output = demo.output();
     assert_eq!(status.code(), Some(0), "{output}");
