@@ -4,7 +4,6 @@ mod common;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    process::Command,
     time::Duration,
 };
 
