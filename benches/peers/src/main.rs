@@ -185,8 +185,9 @@ struct RedisArgs {
 struct ZooKeeperArgs {
     #[command(flatten)]
     measure: Measure,
-    /// The ensemble, `host:port,host:port`, with `user:password@` before it if it wants one; everybody
-    /// connects to the first of them [default: three private servers, and everybody to their leader].
+    /// The ensemble, `host:port,host:port`, with `user:password@` before it if it wants one;
+    /// everybody connects to the first of them [default: three private servers, and everybody to
+    /// their leader].
     #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     servers: Option<String>,
     /// Where private servers keep their data [default: the system's folder for temporary files].

@@ -78,7 +78,8 @@ impl PostgresServer {
     }
 
     /// Starts a server that offers TLS with the certificate of `pki`. Its user `secured`, whose password is `hunter2`, may
-    /// connect over TLS only, and with a certificate of the same authority; `postgres` may do without.
+    /// connect over TLS only, and with a certificate of the same authority. `postgres` may do
+    /// without.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].
