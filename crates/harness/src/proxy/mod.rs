@@ -43,6 +43,8 @@ pub enum Direction {
 struct Faults {
     to_server: Flow,
     to_client: Flow,
+    /// New connections are reset at once.
+    refuses: bool,
     /// Goes up with every [`FaultProxy::reset`].
     resets: u64,
     /// Goes up with every [`FaultProxy::forsake_clients`].
@@ -145,6 +147,14 @@ impl FaultProxy {
         self.set(Flow::Swallow, Flow::Swallow);
     }
 
+    /// Resets every connection that stands, and each new one at once, until [`FaultProxy::pass`].
+    pub fn refuse(&self) {
+        self.faults.send_modify(|faults| {
+            faults.refuses = true;
+            faults.resets += 1;
+        });
+    }
+
     /// Resets every connection that stands. New ones are served as before.
     pub fn reset(&self) {
         self.faults.send_modify(|faults| faults.resets += 1);
@@ -177,6 +187,7 @@ impl FaultProxy {
         self.faults.send_modify(|faults| {
             faults.to_server = to_server;
             faults.to_client = to_client;
+            faults.refuses = false;
         });
     }
 }
@@ -227,6 +238,9 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     let _counted = Counted::new(&shared);
     // Closing with a zero linger time sends RST. Taken back when both sides ended in peace.
     let _ = client.set_zero_linger();
+    if faults.borrow().refuses {
+        return;
+    }
     let (resets, forsaken) = (faults.borrow().resets, faults.borrow().forsaken);
     // In a black hole even the handshake with the server is lost.
     let Ok(_) = faults

@@ -180,3 +180,17 @@ async fn one_reply_is_lost_and_its_request_happened() {
     assert_eq!(*heard.lock().unwrap(), ["before", "happened"]);
     assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
 }
+
+#[tokio::test]
+async fn refused_lines_are_reset_until_the_fault_is_over() {
+    let (proxy, mut client, _heard) = connected().await;
+    assert_eq!(client.ask("a").await, "a");
+    proxy.refuse();
+    assert!(client.hear().await.is_err());
+    // It may connect, and is reset then.
+    let mut other = Client::connect(&proxy).await;
+    let _ = other.say("b").await;
+    assert!(!matches!(other.hear().await, Ok(Some(_))));
+    proxy.pass();
+    assert_eq!(Client::connect(&proxy).await.ask("c").await, "c");
+}
