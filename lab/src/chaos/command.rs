@@ -1,0 +1,231 @@
+//! `distlock-lab chaos`.
+
+use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
+
+use super::{
+    nemesis::Break,
+    plants::Plant,
+    run::{Plan, Played, play},
+    stores::Kind,
+};
+
+/// Break stores at random, and check what locks on them were worth.
+///
+/// Starts private servers and worker processes that fight for locks, breaks them by faults drawn
+/// from the seed, and judges everything that all of them saw. Exit code 1 means that a promise was
+/// broken; the line that repeats the run is printed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  distlock-lab chaos --spawn sqlite,redis --seconds 60
+  distlock-lab chaos --spawn redis --faults kill-server,stop-worker --seed 7
+  distlock-lab chaos --planted")]
+pub(crate) struct Chaos {
+    /// Stores to break, one run each
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "STORES",
+        default_value = "memory,sqlite"
+    )]
+    spawn: Vec<Kind>,
+    /// Faults to draw from (default: all that the store can have)
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
+    faults: Vec<Break>,
+    /// How long each store is broken
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    seconds: u64,
+    /// Repeats the faults of an earlier run (default: drawn, and printed)
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Plant each known bug instead, and see that it is caught
+    #[arg(long)]
+    planted: bool,
+    /// With --planted: these bugs only
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "BUGS",
+        requires = "planted"
+    )]
+    only: Vec<Plant>,
+    /// Where to keep the history of each run that broke a promise
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+/// Runs it.
+pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
+    let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(..));
+    if chaos.planted {
+        planted(&chaos, seed).await
+    } else {
+        stores(&chaos, seed).await
+    }
+}
+
+async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
+    let mut good = true;
+    for store in &chaos.spawn {
+        let mut plan = Plan::of(*store, chaos.seconds, seed);
+        if !chaos.faults.is_empty() {
+            plan.faults.retain(|it| chaos.faults.contains(it));
+        }
+        let played = play(&plan)
+            .await
+            .with_context(|| format!("{} with seed {seed}", store.key()))?;
+        let verdict = &played.verdict;
+        let faults: u64 = verdict.faults.values().sum();
+        say(&format!(
+            "{:<10} {:>7} operations, {:>5} grants, {faults:>4} faults, {:>3} losses told; \
+             {} updates lost unfenced, longest overlap {} ms",
+            store.key(),
+            verdict.operations,
+            verdict.grants,
+            verdict.losses,
+            verdict.unfenced_lost,
+            verdict.longest_overlap_us / 1000
+        ))?;
+        if verdict.undecided_records > 0 {
+            say(&format!(
+                "           {} records were too busy to be judged",
+                verdict.undecided_records
+            ))?;
+        }
+        let excused = verdict.violations.len() - verdict.broken().count();
+        if excused > 0 {
+            say(&format!(
+                "           {excused} as documented after a fault, for example {}",
+                example(&played)
+            ))?;
+        }
+        if verdict.broken().next().is_some() {
+            good = false;
+            tell_broken(chaos, &plan, &played)?;
+        }
+    }
+    say(&format!("seed {seed}"))?;
+    Ok(code(good))
+}
+
+/// An exception and the fault that it was matched to.
+fn example(played: &Played) -> String {
+    let excused = played
+        .verdict
+        .violations
+        .iter()
+        .find_map(|it| Some((it, it.excused_by.as_ref()?)));
+    excused.map_or_else(String::new, |(it, fault)| {
+        format!("{} (after {fault})", it.detail)
+    })
+}
+
+fn tell_broken(chaos: &Chaos, plan: &Plan, played: &Played) -> Result<()> {
+    for violation in played.verdict.broken().take(10) {
+        say(&format!(
+            "  BROKEN {}: {}",
+            violation.promise, violation.detail
+        ))?;
+    }
+    let more = played.verdict.broken().count().saturating_sub(10);
+    if more > 0 {
+        say(&format!("  and {more} more"))?;
+    }
+    let faults: Vec<_> = plan.faults.iter().map(|it| it.key()).collect();
+    say(&format!(
+        "  repeat: distlock-lab chaos --spawn {} --seconds {} --seed {} --faults {}",
+        plan.store.key(),
+        plan.seconds,
+        plan.seed,
+        faults.join(",")
+    ))?;
+    if let Some(folder) = &chaos.keep {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let path = folder.join(format!("{}-{}.jsonl", plan.store.key(), plan.seed));
+        let mut file = fs::File::create(&path).with_context(|| path.display().to_string())?;
+        for entry in &played.history {
+            serde_json::to_writer(&mut file, entry)?;
+            file.write_all(b"\n")?;
+        }
+        say(&format!("  history: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Each bug, and beside it an honest twin on the same seed.
+async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
+    let bugs: Vec<Plant> = if chaos.only.is_empty() {
+        Plant::value_variants().to_vec()
+    } else {
+        chaos.only.clone()
+    };
+    let mut operations = Vec::new();
+    for bug in &bugs {
+        let mut plan = Plan::of(bug.store(), chaos.seconds, seed);
+        plan.plant = Some(*bug);
+        plan.ttl_ms = bug.ttl_ms();
+        if !bug.faults().is_empty() {
+            plan.faults = bug.faults().to_vec();
+        }
+        let verdict = play(&plan).await?.verdict;
+        let found = verdict.promises();
+        let caught = bug.breaks().iter().find(|it| found.contains(it));
+        let detail = verdict
+            .broken()
+            .find(|it| Some(&it.promise) == caught)
+            .map_or("", |it| &it.detail);
+        match caught {
+            Some(promise) => {
+                operations.push(verdict.operations);
+                say(&format!(
+                    "caught  {:<26} {:>6} operations  {promise}: {detail}",
+                    bug.key(),
+                    verdict.operations
+                ))?;
+            }
+            None => say(&format!(
+                "MISSED  {:<26} {:>6} operations",
+                bug.key(),
+                verdict.operations
+            ))?,
+        }
+    }
+    let honest = play(&Plan::of(Kind::Sqlite, chaos.seconds.min(10), seed)).await?;
+    let clean = honest.verdict.broken().next().is_none();
+    if !clean {
+        tell_broken(
+            chaos,
+            &Plan::of(Kind::Sqlite, chaos.seconds.min(10), seed),
+            &honest,
+        )?;
+    }
+    operations.sort_unstable();
+    say(&format!(
+        "{} of {} caught, median {} operations; the honest store {}; seed {seed}",
+        operations.len(),
+        bugs.len(),
+        operations
+            .get(operations.len() / 2)
+            .copied()
+            .unwrap_or_default(),
+        if clean { "is clean" } else { "IS ACCUSED" }
+    ))?;
+    Ok(code(operations.len() == bugs.len() && clean))
+}
+
+fn code(good: bool) -> ExitCode {
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn say(line: &str) -> Result<()> {
+    writeln!(std::io::stdout().lock(), "{line}")?;
+    Ok(())
+}

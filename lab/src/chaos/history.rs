@@ -1,0 +1,228 @@
+//! What happened in a run: the one thing a verdict is made of.
+//!
+//! All processes of a run are on one machine, so every time in a history is of one clock: the
+//! boot-time clock, in microseconds.
+
+use distlock::{Clock as _, Moment, SystemClock};
+use serde::{Deserialize, Serialize};
+
+/// Microseconds since boot.
+pub(crate) type Micros = u64;
+
+/// Now.
+pub(crate) fn now() -> Micros {
+    micros(SystemClock.now())
+}
+
+/// A moment of the boot-time clock.
+pub(crate) fn micros(moment: Moment) -> Micros {
+    u64::try_from(moment.since_boot().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// One line of a history.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Entry {
+    /// The process that it is about. A process that replaces another has a number of its own.
+    pub(crate) worker: u32,
+    pub(crate) event: Event,
+}
+
+/// One of the holds of a process.
+pub(crate) type HoldNumber = u64;
+
+/// What a process did or saw.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// The process is ready to be broken.
+    Started { pid: u32 },
+    /// A call of the library has begun. `bound_us` is its documented bound.
+    Called {
+        call: u64,
+        what: Call,
+        at: Micros,
+        bound_us: u64,
+    },
+    /// That call has answered, or its future was dropped.
+    Answered {
+        call: u64,
+        at: Micros,
+        answer: Answer,
+    },
+    /// A guard was given out. `resumed` is the ticket that it came from.
+    Granted {
+        hold: HoldNumber,
+        name: String,
+        token: u64,
+        at: Micros,
+        resumed: Option<u64>,
+    },
+    /// `is_valid()` was asked after `from`, and had said yes by `to`.
+    Valid {
+        hold: HoldNumber,
+        from: Micros,
+        to: Micros,
+        deadline: Micros,
+    },
+    /// The process let a hold go, or saw that it is not valid any more.
+    Ended {
+        hold: HoldNumber,
+        at: Micros,
+        deadline: Micros,
+        how: End,
+    },
+    /// `ended()` resolved with a loss. The task that waited for it never asked `is_valid()`.
+    Told {
+        hold: HoldNumber,
+        at: Micros,
+        deadline: Micros,
+        reason: String,
+    },
+    /// A read or write of a record.
+    Record(RecordStep),
+    /// A write to the registers of a name.
+    Wrote {
+        name: String,
+        fenced: Fenced,
+        /// The unfenced register had been written since this writer read it.
+        unfenced_lost: bool,
+    },
+    /// The process did not run, or was kept from it on purpose.
+    Stalled { from: Micros, to: Micros },
+    /// What the process uses.
+    Usage {
+        at: Micros,
+        resident_kib: u64,
+        descriptors: u64,
+    },
+    /// After the last fault, one task tried to take a lock once more.
+    RollCall {
+        at: Micros,
+        task: u32,
+        /// `None` = it got in.
+        problem: Option<String>,
+    },
+    /// The process was asked to end and has closed its store.
+    Finished { at: Micros },
+    /// The process ended although nobody killed it.
+    Crashed { how: String },
+    /// Something was broken; see [`Fault`].
+    Fault(Fault),
+    /// After everybody had left, the store still showed this lock.
+    Left { name: String, holder: String },
+}
+
+/// A call whose bound is documented.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Call {
+    Acquire,
+    AcquireAll,
+    TryAcquire,
+    Extend,
+    Release,
+    IntoTicket,
+    Resume,
+    Inspect,
+    List,
+    Close,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Done,
+    Refused,
+    Failed,
+    /// The caller dropped its future.
+    Dropped,
+}
+
+/// How a hold ended at its process.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum End {
+    /// `release` is about to be called.
+    Released,
+    /// The guard is about to be dropped.
+    Dropped,
+    /// The guard is about to become this ticket.
+    Ticket,
+    /// `is_valid()` said no.
+    NotValid,
+}
+
+/// What the fenced register answered to a write.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fenced {
+    Accepted,
+    /// Accepted, although the register had been written since this writer read it.
+    AcceptedAndLost,
+    /// A later token was seen before.
+    Refused,
+}
+
+/// One operation on a record. Values are unique, so a value says which write it is from.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct RecordStep {
+    pub(crate) key: String,
+    pub(crate) from: Micros,
+    /// `None` = no definite answer.
+    pub(crate) to: Option<Micros>,
+    pub(crate) step: Step,
+}
+
+/// What it was, and what it answered.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    /// The value that was read, and its version.
+    Get {
+        seen: Option<(u64, u64)>,
+    },
+    /// `version` is `None` unless the write was confirmed.
+    Put {
+        expected: Option<u64>,
+        value: u64,
+        outcome: Outcome,
+        version: Option<u64>,
+    },
+    Delete {
+        expected: u64,
+        outcome: Outcome,
+    },
+}
+
+/// The three answers of a conditional write.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    Done,
+    Conflict,
+    Unknown,
+}
+
+/// Something that was broken, and from when to when.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Fault {
+    pub(crate) kind: String,
+    /// What it was done to.
+    pub(crate) target: String,
+    pub(crate) from: Micros,
+    pub(crate) to: Micros,
+    /// What the documentation allows after it.
+    pub(crate) excuse: Option<Excuse>,
+}
+
+/// A documented exception: what a fault may lead to.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Excuse {
+    /// The lock was taken away by hand: its guard may be valid until its next renewal or its
+    /// deadline, beside the next one.
+    Removed { name: String },
+    /// The store lost what it knew: guards may be valid beside new ones for one TTL.
+    LostHistory,
+}

@@ -1,0 +1,315 @@
+//! The nemesis: breaks things at random, drawn from a seed, and heals them again.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use distlock::{Clock as _, Forced, Locker, SystemClock};
+use distlock_harness::{Direction, Signal};
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+use tokio::task::{JoinHandle, block_in_place};
+
+use super::{
+    crew::Crew,
+    history::{Event, Excuse, Fault, Micros, now},
+    stores::{Kind, Stage, Still},
+};
+
+/// What can be broken.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Break {
+    /// SIGSTOP of a worker, and SIGCONT later.
+    StopWorker,
+    /// SIGSTOP of a worker between a grant and its first use.
+    StopAtGrant,
+    /// SIGKILL of a worker; another one takes its place.
+    KillWorker,
+    /// A lock is force-released by hand.
+    ForceRelease,
+    /// Another program keeps the database file locked.
+    LockFile,
+    /// A worker's connections are reset, and new ones at once.
+    CutLines,
+    /// The worker's ends of its connections are reset; the server's ends stay open and silent.
+    ForsakeWorker,
+    /// What a worker sends and gets arrives late.
+    SlowLines,
+    /// Nothing that a worker sends arrives.
+    StopRequests,
+    /// Nothing that a worker is sent arrives.
+    StopReplies,
+    /// Connections stand, and every byte is lost.
+    BlackHole,
+    /// One request happens and its answer is lost.
+    LoseAnswer,
+    /// SIGSTOP of a server.
+    StopServer,
+    /// SIGKILL of a server, and another start on what it kept.
+    KillServer,
+    /// An administrator ends every connection.
+    EndConnections,
+    /// The server forgets loaded scripts.
+    ForgetScripts,
+    /// The server forgets everything: its history is lost.
+    ForgetAll,
+}
+
+impl Break {
+    pub(crate) fn key(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+
+    /// Whether a store of this kind can be broken so.
+    pub(crate) const fn applies_to(self, store: Kind) -> bool {
+        match self {
+            Self::StopWorker | Self::StopAtGrant | Self::KillWorker => true,
+            // Nobody outside of the process can reach it.
+            Self::ForceRelease => !matches!(store, Kind::Memory),
+            Self::LockFile => matches!(store, Kind::Sqlite),
+            Self::EndConnections => matches!(
+                store,
+                Kind::Redis | Kind::Postgres | Kind::Mariadb | Kind::Mysql
+            ),
+            Self::ForgetScripts | Self::ForgetAll => matches!(store, Kind::Redis),
+            _ => !matches!(store, Kind::Memory | Kind::Sqlite),
+        }
+    }
+}
+
+/// Something that is broken, until when.
+struct Wound {
+    fault: Fault,
+    what: What,
+}
+
+enum What {
+    Stopped { player: usize, worker: u32 },
+    Lines { player: usize, worker: u32 },
+    Still(Still),
+    Dead(usize),
+    File(JoinHandle<Result<()>>),
+}
+
+/// See the module.
+pub(crate) struct Nemesis {
+    rng: Rng,
+    kinds: Vec<Break>,
+    longest_ttl: Duration,
+    wounds: Vec<Wound>,
+}
+
+/// Wounds that are open at a time.
+const AT_ONCE: usize = 2;
+
+impl Nemesis {
+    pub(crate) fn new(rng: Rng, kinds: Vec<Break>, longest_ttl: Duration) -> Self {
+        Self {
+            rng,
+            kinds,
+            longest_ttl,
+            wounds: Vec::new(),
+        }
+    }
+
+    /// Breaks something, or waits a little.
+    pub(crate) async fn step(
+        &mut self,
+        crew: &mut Crew,
+        stage: &mut Stage,
+        hand: Option<&Locker>,
+    ) -> Result<()> {
+        self.heal(crew, stage, now()).await?;
+        if self.wounds.len() < AT_ONCE
+            && !self.kinds.is_empty()
+            && let kind = self.kinds[self.rng.usize(..self.kinds.len())]
+            && let Some((fault, what)) = self.strike(kind, crew, stage, hand).await?
+        {
+            match what {
+                Some(what) => self.wounds.push(Wound { fault, what }),
+                None => crew.referee.note(0, Event::Fault(fault)),
+            }
+        }
+        let gap = self.longest_ttl.mul_f32(self.rng.f32() / 2.0);
+        SystemClock.sleep(gap + Duration::from_millis(20)).await;
+        Ok(())
+    }
+
+    /// Heals all that should be healed by `by`.
+    pub(crate) async fn heal(
+        &mut self,
+        crew: &mut Crew,
+        stage: &mut Stage,
+        by: Micros,
+    ) -> Result<()> {
+        let (due, open) = std::mem::take(&mut self.wounds)
+            .into_iter()
+            .partition::<Vec<_>, _>(|wound| wound.fault.to <= by);
+        self.wounds = open;
+        for Wound { mut fault, what } in due {
+            match what {
+                What::Stopped { player, worker } => {
+                    if let Some(player) = crew.player(player, worker) {
+                        player.signal(Signal::CONT)?;
+                    }
+                }
+                What::Lines { player, worker } => {
+                    if let Some(player) = crew.player(player, worker) {
+                        for line in &player.lines {
+                            line.pass();
+                        }
+                    }
+                }
+                What::Still(still) => stage.resume(still)?,
+                What::Dead(at) => block_in_place(|| stage.revive(at))?,
+                What::File(holding) => {
+                    holding.abort();
+                    let _ = holding.await;
+                }
+            }
+            fault.to = now();
+            crew.referee.note(0, Event::Fault(fault));
+        }
+        Ok(())
+    }
+
+    /// Heals everything.
+    pub(crate) async fn heal_all(&mut self, crew: &mut Crew, stage: &mut Stage) -> Result<()> {
+        self.heal(crew, stage, Micros::MAX).await
+    }
+
+    fn duration(&mut self) -> Micros {
+        let longest = self
+            .longest_ttl
+            .mul_f32(if self.rng.u32(..4) == 0 { 3.0 } else { 1.0 });
+        u64::try_from(longest.mul_f32(self.rng.f32()).as_micros()).unwrap_or_default()
+    }
+
+    /// Breaks one thing. A fault that is over at once has no wound. `None` = it cannot be done now.
+    async fn strike(
+        &mut self,
+        kind: Break,
+        crew: &mut Crew,
+        stage: &mut Stage,
+        hand: Option<&Locker>,
+    ) -> Result<Option<(Fault, Option<What>)>> {
+        let (from, lasts) = (now(), self.duration());
+        let mut fault = Fault {
+            kind: kind.key(),
+            target: stage.kind.key(),
+            from,
+            to: from + lasts,
+            excuse: None,
+        };
+        let player = self.rng.usize(..crew.players.len());
+        let wounded = self.wounds.iter().any(|wound| match wound.what {
+            What::Stopped { player: it, .. } | What::Lines { player: it, .. } => it == player,
+            _ => false,
+        });
+        let server_is_well = !self
+            .wounds
+            .iter()
+            .any(|wound| matches!(wound.what, What::Still(_) | What::Dead(_) | What::File(_)));
+        let any = self.rng.usize(..64);
+        let worker = crew.players[player].worker;
+        let of_worker = |fault: &mut Fault| fault.target = format!("worker {worker}");
+        let what = match kind {
+            Break::StopWorker | Break::StopAtGrant | Break::KillWorker if wounded => {
+                return Ok(None);
+            }
+            Break::StopWorker => {
+                of_worker(&mut fault);
+                crew.players[player].signal(Signal::STOP)?;
+                Some(What::Stopped { player, worker })
+            }
+            Break::StopAtGrant => {
+                of_worker(&mut fault);
+                if !crew.stop_at_grant(worker, self.longest_ttl).await {
+                    return Ok(None);
+                }
+                fault.from = now();
+                fault.to = fault.from + lasts;
+                Some(What::Stopped { player, worker })
+            }
+            Break::KillWorker => {
+                of_worker(&mut fault);
+                crew.replace(player, stage).await?;
+                fault.to = now();
+                None
+            }
+            Break::ForceRelease => {
+                let Some(name) = crew.any_name(&mut self.rng) else {
+                    return Ok(None);
+                };
+                if !force_release(hand, &name).await {
+                    return Ok(None);
+                }
+                fault.target = format!("lock {name:?}");
+                fault.excuse = Some(Excuse::Removed { name });
+                fault.to = now();
+                None
+            }
+            Break::LockFile if server_is_well => {
+                let path = stage.file().context("a file")?.to_owned();
+                Some(What::File(tokio::spawn(super::file::keep_locked(path))))
+            }
+            Break::CutLines
+            | Break::ForsakeWorker
+            | Break::SlowLines
+            | Break::StopRequests
+            | Break::StopReplies
+            | Break::BlackHole
+            | Break::LoseAnswer => {
+                if wounded {
+                    return Ok(None);
+                }
+                of_worker(&mut fault);
+                let delay = Duration::from_micros(lasts / 4);
+                for line in &crew.players[player].lines {
+                    match kind {
+                        Break::CutLines => line.refuse(),
+                        Break::ForsakeWorker => line.forsake_clients(),
+                        Break::SlowLines => line.delay(delay),
+                        Break::StopRequests => line.stop(Direction::ToServer),
+                        Break::StopReplies => line.stop(Direction::ToClient),
+                        Break::BlackHole => line.black_hole(),
+                        _ => line.swallow_one_reply(),
+                    }
+                }
+                Some(What::Lines { player, worker })
+            }
+            Break::StopServer if server_is_well => Some(What::Still(stage.pause(any)?)),
+            Break::KillServer if server_is_well => Some(What::Dead(stage.kill(any))),
+            Break::EndConnections if server_is_well => {
+                block_in_place(|| stage.end_connections())?;
+                fault.to = now();
+                None
+            }
+            Break::ForgetScripts if server_is_well => {
+                block_in_place(|| stage.forget_scripts())?;
+                fault.to = now();
+                None
+            }
+            Break::ForgetAll if server_is_well => {
+                fault.excuse = Some(block_in_place(|| stage.forget_all())?);
+                fault.to = now();
+                None
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some((fault, what)))
+    }
+}
+
+/// Frees a lock by hand. `false` = nobody holds it, or the store does not answer.
+async fn force_release(hand: Option<&Locker>, name: &str) -> bool {
+    let Some(locker) = hand else { return false };
+    let freeing = async {
+        let held = locker.inspect(name).await.ok()?.held?;
+        locker.force_release(name, held.token?).await.ok()
+    };
+    // What was asked may happen although the answer was not waited for; its lock counts as freed.
+    freeing.await == Some(Forced::Released)
+}

@@ -1,0 +1,95 @@
+//! Clocks that are wrong.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use distlock::{Clock, Moment, Sleep, SystemClock};
+
+/// Tells the time, and wakes nobody.
+#[derive(Debug)]
+pub(super) struct NoAlarms;
+
+impl Clock for NoAlarms {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Tells the time, and sleeps too long.
+#[derive(Debug)]
+pub(super) struct SleepsTooLong;
+
+impl Clock for SleepsTooLong {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        SystemClock.sleep(time * 20)
+    }
+}
+
+/// Counts only while its process runs, as a clock of processor time does.
+#[derive(Debug)]
+pub(super) struct StandsStill {
+    started: Moment,
+    ran_us: Arc<AtomicU64>,
+}
+
+/// A tick that took longer was no tick of a process that ran.
+const TICK: Duration = Duration::from_millis(2);
+const MOST: Duration = Duration::from_millis(20);
+
+impl StandsStill {
+    pub(super) fn start() -> Self {
+        let ran_us = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&ran_us);
+        thread::spawn(move || {
+            let mut before = SystemClock.now();
+            loop {
+                thread::park_timeout(TICK);
+                let now = SystemClock.now();
+                let ran = now.since(before).min(MOST);
+                before = now;
+                let ran = u64::try_from(ran.as_micros()).unwrap_or_default();
+                counted.fetch_add(ran, Ordering::SeqCst);
+            }
+        });
+        Self {
+            started: SystemClock.now(),
+            ran_us,
+        }
+    }
+}
+
+impl Clock for StandsStill {
+    fn now(&self) -> Moment {
+        self.started + Duration::from_micros(self.ran_us.load(Ordering::SeqCst))
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        SystemClock.sleep(time)
+    }
+}

@@ -1,0 +1,420 @@
+//! Locks that are wrong.
+
+use std::{
+    fs::File,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock::{
+    AcquireRequest, Attempt, Capabilities, Clock as _, Contender, DistLock, Epoch, FencingToken,
+    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, Moment, OwnerId,
+    ReleaseOutcome, Renewal, Renewed, Result, SystemClock, TicketStep, Ttl, unix_time,
+};
+
+use tokio::time::timeout;
+
+use super::Plant;
+
+/// An honest lock with one bug. Handles that are reopened share what the bug needs to know.
+#[derive(Debug)]
+pub(super) struct PlantedLock {
+    inner: Arc<dyn DistLock>,
+    plant: Plant,
+    worker: u32,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    counted: AtomicU64,
+    last: Mutex<Option<LastGrant>>,
+    kept: Mutex<Vec<Vec<u8>>>,
+    files: Mutex<Vec<File>>,
+}
+
+/// A renewal that has not answered by then is taken for a success, too.
+const IMPATIENCE: Duration = Duration::from_millis(100);
+
+/// The newest grant of this process: its answer can go astray.
+#[derive(Clone, Debug)]
+struct LastGrant {
+    name: LockName,
+    owner: OwnerId,
+    at: Moment,
+    token: FencingToken,
+    epoch: Epoch,
+    valid_for: Duration,
+}
+
+impl PlantedLock {
+    pub(super) fn new(inner: Arc<dyn DistLock>, plant: Plant, worker: u32) -> Self {
+        Self {
+            inner,
+            plant,
+            worker,
+            shared: Arc::default(),
+        }
+    }
+
+    fn is(&self, plant: Plant) -> bool {
+        self.plant == plant
+    }
+
+    fn around(&self, inner: Arc<dyn DistLock>) -> Self {
+        Self {
+            inner,
+            plant: self.plant,
+            worker: self.worker,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    fn name(&self, name: &LockName) -> LockName {
+        if !self.is(Plant::KeysByProcess) {
+            return name.clone();
+        }
+        LockName::new(format!("{name}-{}", self.worker % 2)).unwrap_or_else(|_| name.clone())
+    }
+
+    fn lease(&self, lease: &Lease) -> Lease {
+        let same_token = !matches!(
+            self.plant,
+            Plant::TokensStandStill
+                | Plant::TokensByProcess
+                | Plant::TokensBySkewedClocks
+                | Plant::TokensWrap
+                | Plant::HandOverKeepsToken
+        );
+        Lease::new(
+            self.name(&lease.name),
+            lease.owner,
+            lease.token.filter(|_| same_token),
+        )
+    }
+
+    fn ttl(&self, ttl: Ttl) -> Ttl {
+        if self.is(Plant::LeaseRoundedDown) {
+            Ttl::new(ttl.duration() / 2).unwrap_or(ttl)
+        } else {
+            ttl
+        }
+    }
+
+    fn request(&self, request: &AcquireRequest) -> AcquireRequest {
+        let mut request = request.clone();
+        request.name = self.name(&request.name);
+        request.ttl = self.ttl(request.ttl);
+        request
+    }
+
+    fn token(&self, token: FencingToken) -> FencingToken {
+        let made = match self.plant {
+            Plant::TokensStandStill => 1,
+            Plant::TokensByProcess => self.shared.counted.fetch_add(1, Ordering::SeqCst) + 1,
+            Plant::TokensBySkewedClocks => {
+                let micros = u64::try_from(unix_time(&SystemClock).as_micros());
+                micros.unwrap_or_default() + u64::from(self.worker) * 5_000_000
+            }
+            Plant::TokensWrap => token.get() % (1 << 20) + 1,
+            _ => return token,
+        };
+        FencingToken::new(made).unwrap_or(token)
+    }
+
+    /// What is told about a validity that was asked for at `sent`.
+    fn valid_for(&self, valid_for: Duration, sent: Moment) -> Duration {
+        match self.plant {
+            Plant::ValidFromReceipt => valid_for + SystemClock.now().since(sent),
+            Plant::ValidTooLong => valid_for * 3,
+            Plant::LeaseRoundedDown => valid_for * 2,
+            _ => valid_for,
+        }
+    }
+
+    fn told(&self, mut grant: Grant, sent: Moment) -> Grant {
+        grant.token = self.token(grant.token);
+        grant.valid_for = self.valid_for(grant.valid_for, sent);
+        grant
+    }
+
+    /// A network on which some answers come late.
+    async fn slow_network(&self, ttl: Ttl) {
+        if self.is(Plant::ValidFromReceipt) && fastrand::u32(..3) == 0 {
+            SystemClock.sleep(ttl.duration() * 2 / 3).await;
+        }
+    }
+
+    async fn evict(&self, name: &LockName) -> Result<bool> {
+        let held = self.inner.inspect(name).await?.held;
+        match held.and_then(|held| held.token) {
+            Some(token) => Ok(self.inner.force_release(name, token).await? == Forced::Released),
+            None => Ok(false),
+        }
+    }
+
+    /// What goes wrong before the lock is asked for.
+    async fn before(&self, request: &AcquireRequest) -> Result<()> {
+        match self.plant {
+            Plant::ChecksThenSets if self.inner.inspect(&request.name).await?.held.is_none() => {
+                SystemClock.sleep(some_millis(5)).await;
+                self.evict(&request.name).await?;
+            }
+            Plant::ReaperEatsLiveRows if fastrand::u32(..4) == 0 => {
+                self.evict(&request.name).await?;
+            }
+            Plant::MemoryLeaks => locked(&self.shared.kept).push(vec![1; 2 << 20]),
+            Plant::DescriptorsLeak => {
+                let open = || File::open("/dev/null").ok();
+                locked(&self.shared.files).extend([open(), open(), open()].into_iter().flatten());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What goes wrong with the answer.
+    async fn after(
+        &self,
+        request: &AcquireRequest,
+        sent: Moment,
+        answer: Attempt<Grant>,
+    ) -> Result<Attempt<Grant>> {
+        self.slow_network(request.ttl).await;
+        let Attempt::Busy(holder) = answer else {
+            let grant = answer.map(|grant| self.told(grant, sent));
+            if let Attempt::Acquired(grant) = &grant {
+                *locked(&self.shared.last) = Some(LastGrant {
+                    name: request.name.clone(),
+                    owner: request.owner,
+                    at: SystemClock.now(),
+                    token: grant.token,
+                    epoch: grant.epoch.clone(),
+                    valid_for: grant.valid_for,
+                });
+            }
+            return Ok(grant);
+        };
+        let left = holder.as_ref().and_then(|it| it.expires_in);
+        let taken = match (self.plant, left) {
+            (Plant::FailsOpen, _) if fastrand::u32(..20) == 0 => {
+                let token = holder.as_ref().and_then(|it| it.token);
+                let token = token.and_then(|it| FencingToken::new(it.get() + 1).ok());
+                let made_up = |token| Grant::new(token, Epoch::new(""), request.ttl.duration());
+                return Ok(token.map_or(Attempt::Busy(holder), |it| Attempt::Acquired(made_up(it))));
+            }
+            (Plant::AnswersAreMixedUp, _) => {
+                let last = locked(&self.shared.last).clone();
+                if let Some(last) = last
+                    && last.name == request.name
+                    && last.owner != request.owner
+                    && sent.since(last.at) < Duration::from_millis(5)
+                {
+                    let grant = Grant::new(last.token, last.epoch, last.valid_for);
+                    return Ok(Attempt::Acquired(grant));
+                }
+                false
+            }
+            (Plant::TakesOverEarly, Some(left)) => left < request.ttl.duration() / 2,
+            (Plant::DeletesTheExpired, Some(left)) if fastrand::bool() => {
+                SystemClock.sleep(left + some_millis(60)).await;
+                true
+            }
+            _ => false,
+        };
+        if !taken {
+            return Ok(Attempt::Busy(holder));
+        }
+        self.evict(&request.name).await?;
+        self.inner.try_acquire(request).await
+    }
+}
+
+fn taken_for_success(token: FencingToken, renewal: &Renewal) -> Renewed {
+    Renewed::Extended {
+        valid_for: renewal.ttl.duration(),
+        epoch: Epoch::new(""),
+        token,
+        loss: LossFeed::silent(),
+    }
+}
+
+fn some_millis(most: u64) -> Duration {
+    Duration::from_millis(fastrand::u64(..=most))
+}
+
+fn locked<T>(it: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[async_trait]
+impl DistLock for PlantedLock {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(self.around(self.inner.reopen().await?)))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let request = self.request(request);
+        let sent = SystemClock.now();
+        self.before(&request).await?;
+        let answer = self.inner.try_acquire(&request).await?;
+        self.after(&request, sent, answer).await
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        let request = self.request(request);
+        Ok(Box::new(PlantedContender {
+            inner: self.inner.contend(&request).await?,
+            of: self.around(Arc::clone(&self.inner)),
+            request,
+        }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let mut asked = *renewal;
+        asked.ttl = self.ttl(renewal.ttl);
+        if self.is(Plant::TicketsReused) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
+            asked.ticket = TicketStep::Keep;
+        }
+        let sent = SystemClock.now();
+        let lease_there = self.lease(lease);
+        let renewing = self.inner.renew(&lease_there, &asked);
+        let renewed = match (self.plant, lease.token) {
+            (Plant::RenewalErrorIsSuccess, Some(token)) => {
+                match timeout(IMPATIENCE, renewing).await {
+                    Ok(Ok(renewed)) => renewed,
+                    Ok(Err(_)) | Err(_) => return Ok(taken_for_success(token, renewal)),
+                }
+            }
+            _ => renewing.await?,
+        };
+        self.slow_network(renewal.ttl).await;
+        Ok(match renewed {
+            Renewed::Extended {
+                valid_for,
+                epoch,
+                token,
+                loss,
+            } => Renewed::Extended {
+                valid_for: self.valid_for(valid_for, sent),
+                epoch,
+                // The token that this bug gave out stays.
+                token: lease.token.unwrap_or(token),
+                loss,
+            },
+            Renewed::NotHeld(reason) => match lease.token {
+                Some(token) if self.is(Plant::RenewalAlwaysSucceeds) => {
+                    taken_for_success(token, renewal)
+                }
+                _ => Renewed::NotHeld(reason),
+            },
+        })
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let mine = self.lease(lease);
+        let done = Ok(ReleaseOutcome::Released {
+            others_waiting: None,
+        });
+        match self.plant {
+            Plant::ReleaseDoesNothing => done,
+            Plant::ReleaseWithoutOwner if self.evict(&mine.name).await? => done,
+            Plant::ReleaseInTwoSteps => {
+                let held = self.inner.inspect(&mine.name).await?.held;
+                if held.and_then(|it| it.token) == mine.token {
+                    // Now and then something comes between the two steps.
+                    if fastrand::u32(..4) == 0 {
+                        SystemClock.sleep(some_millis(1_500)).await;
+                    }
+                    self.evict(&mine.name).await?;
+                }
+                done
+            }
+            _ => self.inner.release(&mine).await,
+        }
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        let sent = SystemClock.now();
+        let next = self.request(next);
+        let mut answer = self.inner.hand_over(&self.lease(lease), &next).await?;
+        if self.is(Plant::HandOverUnchecked)
+            && matches!(answer, HandOver::NotHeld(_))
+            && let Some(token) = lease.token
+            && let Ok(token) = FencingToken::new(token.get() + 1)
+        {
+            answer = HandOver::Done(Grant::new(token, Epoch::new(""), next.ttl.duration()));
+        }
+        Ok(match answer {
+            HandOver::Done(grant) => {
+                let mut grant = self.told(grant, sent);
+                if let (Plant::HandOverKeepsToken, Some(token)) = (self.plant, lease.token) {
+                    grant.token = token;
+                }
+                HandOver::Done(grant)
+            }
+            other => other,
+        })
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.inner.inspect(&self.name(name)).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.inner.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.inner.force_release(&self.name(name), expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.inner.health().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+struct PlantedContender {
+    inner: Box<dyn Contender>,
+    of: PlantedLock,
+    request: AcquireRequest,
+}
+
+#[async_trait]
+impl Contender for PlantedContender {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let sent = SystemClock.now();
+        self.of.before(&self.request).await?;
+        let answer = self.inner.attempt().await?;
+        self.of.after(&self.request, sent, answer).await
+    }
+
+    fn is_first(&self) -> bool {
+        self.inner.is_first()
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        self.inner.wait(at_most).await;
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        self.inner.leave().await
+    }
+}

@@ -1,0 +1,182 @@
+//! Bugs that are planted on purpose: the lab is worth what it catches.
+//!
+//! Each is a layer around an honest store, around its clock, or in the referee's register, so the
+//! library itself has no switch for it.
+
+mod clock;
+mod lock;
+mod records;
+
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use distlock::{Clock, Store, SystemClock};
+use serde::{Deserialize, Serialize};
+
+use self::{
+    clock::{NoAlarms, SleepsTooLong, StandsStill},
+    lock::PlantedLock,
+    records::PlantedRecords,
+};
+use super::{nemesis::Break, stores::Kind, verdict::Promise};
+
+/// One bug.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Plant {
+    /// A release frees the lock whoever holds it.
+    ReleaseWithoutOwner,
+    /// A release looks at the owner, and deletes a moment later.
+    ReleaseInTwoSteps,
+    /// A release says that it happened, and does nothing.
+    ReleaseDoesNothing,
+    /// A renewal that finds somebody else there is taken for a success.
+    RenewalAlwaysSucceeds,
+    /// A renewal that failed, or has not answered, is taken for a success.
+    RenewalErrorIsSuccess,
+    /// The lease is counted from the answer instead of from the request, on a slow network.
+    ValidFromReceipt,
+    /// The client believes in three times the lease that the store gave.
+    ValidTooLong,
+    /// The store is asked for half of the lease that the client believes in.
+    LeaseRoundedDown,
+    /// Every token is 1.
+    TokensStandStill,
+    /// Tokens are counted by each process for itself.
+    TokensByProcess,
+    /// Tokens come from clocks of processes that are seconds apart.
+    TokensBySkewedClocks,
+    /// Tokens wrap around.
+    TokensWrap,
+    /// The next owner inherits the token.
+    HandOverKeepsToken,
+    /// A hand-over of a lock that is lost is taken for a success.
+    HandOverUnchecked,
+    /// A lock is granted now and then although somebody holds it.
+    FailsOpen,
+    /// Whether the lock is free and taking it are two steps.
+    ChecksThenSets,
+    /// What was seen to expire is deleted later, whoever holds it by then.
+    DeletesTheExpired,
+    /// A client whose clock is ahead takes a lock for expired too early.
+    TakesOverEarly,
+    /// Cleaning up removes rows that are alive.
+    ReaperEatsLiveRows,
+    /// The answer to one operation of a batch goes to its neighbour as well.
+    AnswersAreMixedUp,
+    /// Two processes make different keys of one name.
+    KeysByProcess,
+    /// A ticket can be resumed again and again.
+    TicketsReused,
+    /// Nobody is told a loss before they ask.
+    LossIsNotTold,
+    /// The clock of leases stands still while the process does.
+    ClockStandsStill,
+    /// Timers run twenty times as long.
+    TimersRunLate,
+    /// Each attempt keeps two megabytes.
+    MemoryLeaks,
+    /// Each attempt leaves files open.
+    DescriptorsLeak,
+    /// The fenced register looks at the token, and writes a moment later.
+    FenceInTwoSteps,
+    /// Writes of records do not look at the version.
+    WritesIgnoreVersions,
+    /// Reads of records come from a cache.
+    ReadsAreStale,
+    /// Some confirmed writes of records never happened.
+    WritesAreForgotten,
+    /// Deletes of records are confirmed and do nothing.
+    DeletesDoNothing,
+    /// A version of a record is used twice.
+    VersionsAreReused,
+}
+
+impl Plant {
+    /// The promises of which one must be found broken.
+    pub(crate) const fn breaks(self) -> &'static [Promise] {
+        use Promise::*;
+        match self {
+            Self::ReleaseWithoutOwner
+            | Self::ReleaseInTwoSteps
+            | Self::RenewalAlwaysSucceeds
+            | Self::RenewalErrorIsSuccess
+            | Self::ValidFromReceipt
+            | Self::ValidTooLong
+            | Self::LeaseRoundedDown
+            | Self::HandOverUnchecked
+            | Self::FailsOpen
+            | Self::ChecksThenSets
+            | Self::DeletesTheExpired
+            | Self::TakesOverEarly
+            | Self::ReaperEatsLiveRows
+            | Self::AnswersAreMixedUp
+            | Self::KeysByProcess
+            | Self::ClockStandsStill => &[Exclusion],
+            Self::ReleaseDoesNothing => &[Recovery],
+            Self::TokensStandStill
+            | Self::TokensByProcess
+            | Self::TokensBySkewedClocks
+            | Self::TokensWrap
+            | Self::HandOverKeepsToken => &[TokensRise],
+            Self::TicketsReused => &[TicketsOnce],
+            Self::LossIsNotTold => &[LossIsTold],
+            Self::TimersRunLate => &[LossIsTold, CallsEnd],
+            Self::MemoryLeaks | Self::DescriptorsLeak => &[FlatResources],
+            Self::FenceInTwoSteps => &[FencedUpdates],
+            Self::WritesIgnoreVersions
+            | Self::ReadsAreStale
+            | Self::WritesAreForgotten
+            | Self::DeletesDoNothing
+            | Self::VersionsAreReused => &[Linearizable],
+        }
+    }
+
+    /// A store on which it shows: some need an answer that is lost, or a server that hangs.
+    pub(crate) const fn store(self) -> Kind {
+        match self {
+            Self::ReleaseWithoutOwner
+            | Self::RenewalErrorIsSuccess
+            | Self::HandOverUnchecked
+            | Self::TimersRunLate => Kind::Redis,
+            _ => Kind::Sqlite,
+        }
+    }
+
+    /// The faults under which it shows soon; empty = any.
+    pub(crate) const fn faults(self) -> &'static [Break] {
+        match self {
+            Self::HandOverUnchecked | Self::RenewalAlwaysSucceeds => &[Break::ForceRelease],
+            // The errors have to come before the lease ends.
+            Self::RenewalErrorIsSuccess => &[Break::CutLines],
+            _ => &[],
+        }
+    }
+
+    /// Shortest and longest TTL under which it shows soon.
+    pub(crate) const fn ttl_ms(self) -> (u64, u64) {
+        match self {
+            Self::RenewalErrorIsSuccess => (800, 1_200),
+            _ => (300, 900),
+        }
+    }
+
+    /// Its name on the command line.
+    pub(crate) fn key(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+
+    /// An honest store with this bug.
+    pub(crate) fn into_store(self, store: &Store, worker: u32) -> Store {
+        let clock: Arc<dyn Clock> = match self {
+            Self::LossIsNotTold => Arc::new(NoAlarms),
+            Self::ClockStandsStill => Arc::new(StandsStill::start()),
+            Self::TimersRunLate => Arc::new(SleepsTooLong),
+            _ => Arc::new(SystemClock),
+        };
+        let lock = Arc::new(PlantedLock::new(store.lock(), self, worker));
+        let records = PlantedRecords::around(store.records(), self);
+        Store::with_clock(lock, records, clock)
+    }
+}

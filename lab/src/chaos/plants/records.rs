@@ -1,0 +1,110 @@
+//! Records that are wrong.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock::{
+    Clock as _, Deleted, Entry, Expect, Moment, RecordKey, Records, Result, SystemClock, Version,
+    Written,
+};
+use distlock_conformance::RecordsLayer;
+
+use super::Plant;
+
+/// For how long a cache answers.
+const FRESH: Duration = Duration::from_millis(30);
+
+#[derive(Clone, Debug)]
+pub(super) struct PlantedRecords {
+    inner: Arc<dyn Records>,
+    plant: Plant,
+    cache: Cache,
+}
+
+type Cache = Arc<Mutex<HashMap<String, (Moment, Option<Entry>)>>>;
+
+impl PlantedRecords {
+    pub(super) fn around(inner: Arc<dyn Records>, plant: Plant) -> Arc<dyn Records> {
+        let planted = Self {
+            inner,
+            plant,
+            cache: Cache::default(),
+        };
+        planted.into_records()
+    }
+}
+
+#[async_trait]
+impl RecordsLayer for PlantedRecords {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.inner
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        Ok(Self {
+            inner: self.inner.reopen().await?,
+            ..self.clone()
+        })
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        if self.plant != Plant::ReadsAreStale {
+            return self.inner.get(key).await;
+        }
+        let now = SystemClock.now();
+        let cached = self.cached(|cache| cache.get(key.as_str()).cloned());
+        if let Some((at, entry)) = cached
+            && now.since(at) < FRESH
+        {
+            return Ok(entry);
+        }
+        let entry = self.inner.get(key).await?;
+        self.cached(|cache| cache.insert(key.as_str().to_owned(), (now, entry.clone())));
+        Ok(entry)
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        if self.plant == Plant::WritesAreForgotten
+            && fastrand::u32(..10) == 0
+            && let Expect::Version(version) = expect
+        {
+            return Ok(Written::Stored(Version::new(version.get() + 1)));
+        }
+        let mut written = self.inner.put(key, value, expect).await?;
+        while self.plant == Plant::WritesIgnoreVersions && written == Written::Conflict {
+            let expect = match self.inner.get(key).await? {
+                Some(entry) => Expect::Version(entry.version),
+                None => Expect::Absent,
+            };
+            written = self.inner.put(key, value, expect).await?;
+        }
+        if self.plant == Plant::VersionsAreReused && matches!(written, Written::Stored(_)) {
+            return Ok(Written::Stored(Version::new(1)));
+        }
+        Ok(written)
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        if self.plant == Plant::DeletesDoNothing {
+            return Ok(Deleted::Done);
+        }
+        self.inner.delete(key, expect).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+impl PlantedRecords {
+    fn cached<T>(
+        &self,
+        with: impl FnOnce(&mut HashMap<String, (Moment, Option<Entry>)>) -> T,
+    ) -> T {
+        with(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,268 @@
+//! The referee: keeps the registers that the workers' locks protect, and writes the history.
+//!
+//! Workers reach it through a socket, so what a worker has said is known although it was killed
+//! right after.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use distlock::{Clock as _, SystemClock};
+use distlock_harness::{Signal, signal};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixListener, UnixStream, unix::OwnedWriteHalf},
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
+
+use super::history::{Entry, Event, Fenced};
+
+/// What a worker says, a line each. The first line of a connection is the worker's number.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Say {
+    /// Nothing comes back.
+    Note(Event),
+    /// [`Seen`] comes back.
+    Read { name: String, token: u64 },
+    /// [`Fenced`] comes back.
+    Write {
+        name: String,
+        token: u64,
+        seen: Seen,
+    },
+    /// Each new [`Phase`] comes back.
+    Phases,
+}
+
+/// How often each of the two registers of a name had been written when it was read.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Seen {
+    pub(crate) fenced: u64,
+    pub(crate) unfenced: u64,
+}
+
+/// What workers do at the moment.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    Working,
+    /// Everything is healed: each task takes a lock once more, and the worker ends.
+    RollCall,
+}
+
+/// Two registers that one lock protects.
+#[derive(Debug, Default)]
+struct Registers {
+    fenced: u64,
+    unfenced: u64,
+    /// The highest token that the fenced one has seen.
+    highest: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Referee {
+    shared: Arc<Shared>,
+    acceptor: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    history: Mutex<Vec<Entry>>,
+    registers: Mutex<HashMap<String, Registers>>,
+    processes: Mutex<HashMap<u32, u32>>,
+    /// Who is stopped at its next grant, and who wants to know.
+    ambush: Mutex<HashMap<u32, oneshot::Sender<()>>>,
+    phase: watch::Sender<Phase>,
+    /// A planted bug: the fenced register looks at a token, and writes a moment later.
+    late_writes: bool,
+}
+
+impl Referee {
+    pub(crate) fn start(socket: &Path, late_writes: bool) -> Result<Self> {
+        let listener = UnixListener::bind(socket).context("the referee's socket")?;
+        let shared = Arc::new(Shared {
+            history: Mutex::default(),
+            registers: Mutex::default(),
+            processes: Mutex::default(),
+            ambush: Mutex::default(),
+            phase: watch::Sender::new(Phase::Working),
+            late_writes,
+        });
+        let serving = Arc::clone(&shared);
+        let acceptor = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let shared = Arc::clone(&serving);
+                tokio::spawn(async move {
+                    // A worker that was killed leaves in the middle of a line.
+                    let _ = shared.serve(stream).await;
+                });
+            }
+        });
+        Ok(Self { shared, acceptor })
+    }
+
+    /// Adds what the worker itself cannot say.
+    pub(crate) fn note(&self, worker: u32, event: Event) {
+        self.shared.note(worker, event);
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.shared.phase.send_replace(phase);
+    }
+
+    /// The history until now.
+    pub(crate) fn history(&self) -> Vec<Entry> {
+        locked(&self.shared.history).clone()
+    }
+
+    /// Whether a worker has said that it is ready.
+    pub(crate) fn has_started(&self, worker: u32) -> bool {
+        locked(&self.shared.processes).contains_key(&worker)
+    }
+
+    /// Stops a worker at its next grant, before it can use what it was granted. The answer comes
+    /// when it stands.
+    pub(crate) fn ambush(&self, worker: u32) -> oneshot::Receiver<()> {
+        let (hit, seen) = oneshot::channel();
+        locked(&self.shared.ambush).insert(worker, hit);
+        seen
+    }
+
+    /// Takes an ambush back.
+    pub(crate) fn let_pass(&self, worker: u32) {
+        locked(&self.shared.ambush).remove(&worker);
+    }
+}
+
+impl Drop for Referee {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+impl Shared {
+    fn note(&self, worker: u32, event: Event) {
+        locked(&self.history).push(Entry { worker, event });
+    }
+
+    async fn serve(&self, stream: UnixStream) -> Result<()> {
+        let (reader, mut writer) = stream.into_split();
+        let mut lines = BufReader::new(reader).lines();
+        let worker: u32 = lines.next_line().await?.context("a number")?.parse()?;
+        while let Some(line) = lines.next_line().await? {
+            match serde_json::from_str(&line)? {
+                Say::Note(event) => self.noted(worker, event),
+                Say::Read { name, token } => answer(&mut writer, &self.read(name, token)).await?,
+                Say::Write { name, token, seen } => {
+                    let fenced = self.write(worker, name, token, seen).await;
+                    answer(&mut writer, &fenced).await?;
+                }
+                Say::Phases => {
+                    let mut phase = self.phase.subscribe();
+                    loop {
+                        let now = *phase.borrow_and_update();
+                        answer(&mut writer, &now).await?;
+                        if phase.changed().await.is_err() {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn noted(&self, worker: u32, event: Event) {
+        match &event {
+            Event::Started { pid } => {
+                locked(&self.processes).insert(worker, *pid);
+            }
+            Event::Granted { .. } => self.spring(worker),
+            _ => {}
+        }
+        self.note(worker, event);
+    }
+
+    /// The worker uses a grant only after a question to this referee, which it cannot ask now.
+    fn spring(&self, worker: u32) {
+        let Some(hit) = locked(&self.ambush).remove(&worker) else {
+            return;
+        };
+        let process = locked(&self.processes).get(&worker).copied();
+        if process.is_some_and(|process| signal(process, Signal::STOP).is_ok()) {
+            let _ = hit.send(());
+        }
+    }
+
+    /// A read shows its token as well: otherwise an older holder could write after a newer one has
+    /// read, and the newer one would write over it.
+    fn read(&self, name: String, token: u64) -> Seen {
+        let mut all = locked(&self.registers);
+        let it = all.entry(name).or_default();
+        it.highest = it.highest.max(token);
+        Seen {
+            fenced: it.fenced,
+            unfenced: it.unfenced,
+        }
+    }
+
+    async fn write(&self, worker: u32, name: String, token: u64, seen: Seen) -> Fenced {
+        let good = token
+            >= locked(&self.registers)
+                .entry(name.clone())
+                .or_default()
+                .highest;
+        if self.late_writes {
+            SystemClock.sleep(Duration::from_millis(150)).await;
+        }
+        let mut all = locked(&self.registers);
+        let it = all.entry(name.clone()).or_default();
+        let good = if self.late_writes {
+            good
+        } else {
+            token >= it.highest
+        };
+        let fenced = if !good {
+            Fenced::Refused
+        } else {
+            it.highest = it.highest.max(token);
+            it.fenced += 1;
+            if it.fenced == seen.fenced + 1 {
+                Fenced::Accepted
+            } else {
+                Fenced::AcceptedAndLost
+            }
+        };
+        it.unfenced += 1;
+        let unfenced_lost = it.unfenced != seen.unfenced + 1;
+        drop(all);
+        self.note(
+            worker,
+            Event::Wrote {
+                name,
+                fenced,
+                unfenced_lost,
+            },
+        );
+        fenced
+    }
+}
+
+async fn answer(writer: &mut OwnedWriteHalf, answer: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    writer.write_all(&line).await?;
+    Ok(())
+}
+
+fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
+}

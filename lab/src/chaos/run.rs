@@ -1,0 +1,175 @@
+//! One run: a store, workers that fight for its locks, a nemesis, and a verdict.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use distlock::{Clock as _, Store, SystemClock};
+use distlock_harness::eventually_async;
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+use tokio::task::block_in_place;
+
+use super::{
+    crew::{Crew, Orders},
+    history::{Entry, Event},
+    nemesis::{Break, Nemesis},
+    plants::Plant,
+    referee::{Phase, Referee},
+    stores::{Kind, Stage},
+    verdict::{Limits, Verdict, judge},
+    worker::{Settings, leftovers},
+};
+
+/// A healed store answers by then.
+const HEALED: Duration = Duration::from_secs(90);
+/// Later than its deadline, in running time, no loss may be told.
+const NOTICE: Duration = Duration::from_millis(250);
+/// How often a run that looks for one bug asks whether it was found.
+const LOOK: Duration = Duration::from_millis(500);
+const LOCKS: u32 = 4;
+
+/// What is played.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Plan {
+    pub(crate) store: Kind,
+    pub(crate) faults: Vec<Break>,
+    pub(crate) seconds: u64,
+    pub(crate) seed: u64,
+    pub(crate) ttl_ms: (u64, u64),
+    pub(crate) workers: u32,
+    pub(crate) tasks: u32,
+    pub(crate) plant: Option<Plant>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) verdict: Verdict,
+    pub(crate) history: Vec<Entry>,
+}
+
+impl Plan {
+    /// A plan for a store, with everything that can be broken there.
+    pub(crate) fn of(store: Kind, seconds: u64, seed: u64) -> Self {
+        use clap::ValueEnum as _;
+        let faults = Break::value_variants().iter().copied();
+        Self {
+            store,
+            faults: faults.filter(|it| it.applies_to(store)).collect(),
+            seconds,
+            seed,
+            ttl_ms: store.ttl_ms(),
+            workers: 4,
+            tasks: 3,
+            plant: None,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            ttl_us: self.ttl_ms.1 * 1000,
+            notice_us: u64::try_from(NOTICE.as_micros()).unwrap_or_default(),
+        }
+    }
+
+    fn longest_ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms.1)
+    }
+}
+
+/// Plays a plan to its end.
+///
+/// # Errors
+/// When the store or a worker cannot be started. Broken promises are no errors: they are in the
+/// verdict.
+pub(crate) async fn play(plan: &Plan) -> Result<Played> {
+    let folder = tempfile::tempdir().context("a folder for the run")?;
+    let (kind, path) = (plan.store, folder.path().to_owned());
+    let mut stage = tokio::task::spawn_blocking(move || Stage::start(kind, &path)).await??;
+    let socket = folder.path().join("referee");
+    let late_writes = plan.plant == Some(Plant::FenceInTwoSteps);
+    let referee = Arc::new(Referee::start(&socket, late_writes)?);
+    let inside = stage.is_inside();
+    let settings = Settings {
+        worker: 0,
+        socket,
+        url: String::new(),
+        seed: plan.seed,
+        names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
+        ttl_ms: plan.ttl_ms,
+        clients: if inside { plan.workers } else { 1 },
+        tasks: plan.tasks,
+        single_threaded: false,
+        looks_at_the_end: inside,
+        plant: plan.plant,
+    };
+    let orders = Orders {
+        settings,
+        workers: if inside { 1 } else { plan.workers },
+    };
+    // Ours goes by none of the proxies.
+    let hand = match inside {
+        true => None,
+        false => Some(distlock::open(stage.url()).await?),
+    };
+    let mut crew = Crew::start(orders, Arc::clone(&referee), &stage).await?;
+    let mut nemesis = Nemesis::new(
+        Rng::with_seed(plan.seed),
+        plan.faults.clone(),
+        plan.longest_ttl(),
+    );
+    let locker = hand.as_ref().map(Store::locker);
+    let until = SystemClock.now() + Duration::from_secs(plan.seconds);
+    let mut next_look = SystemClock.now() + LOOK;
+    while SystemClock.now() < until {
+        nemesis.step(&mut crew, &mut stage, locker.as_ref()).await?;
+        crew.look_after(&stage).await?;
+        if plan.plant.is_some() && SystemClock.now() >= next_look {
+            if caught(plan, &referee) {
+                break;
+            }
+            next_look = SystemClock.now() + LOOK;
+        }
+    }
+    nemesis.heal_all(&mut crew, &mut stage).await?;
+    if caught(plan, &referee) {
+        // There is nothing more to learn.
+        return Ok(judged(plan, &referee));
+    }
+    if let Some(hand) = &hand {
+        let locker = hand.locker();
+        eventually_async("the healed store answers", HEALED, async || {
+            locker.health().await.ok()
+        })
+        .await?;
+    }
+    referee.enter(Phase::RollCall);
+    let each = plan.longest_ttl() + Duration::from_secs(10);
+    crew.dismiss(each * LOCKS + Duration::from_secs(30));
+    if let Some(hand) = hand {
+        let within = plan.longest_ttl() + Duration::from_secs(5);
+        for (name, holder) in leftovers(&hand.locker(), within).await {
+            referee.note(0, Event::Left { name, holder });
+        }
+        hand.close().await;
+    }
+    // Its servers end before their folder goes.
+    block_in_place(|| drop(stage));
+    Ok(judged(plan, &referee))
+}
+
+fn judged(plan: &Plan, referee: &Referee) -> Played {
+    let history = referee.history();
+    Played {
+        verdict: judge(&history, plan.limits()),
+        history,
+    }
+}
+
+/// Whether the planted bug was found.
+fn caught(plan: &Plan, referee: &Referee) -> bool {
+    plan.plant.is_some_and(|plant| {
+        let promises = judge(&referee.history(), plan.limits()).promises();
+        plant.breaks().iter().any(|it| promises.contains(it))
+    })
+}

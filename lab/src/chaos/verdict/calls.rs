@@ -1,0 +1,71 @@
+//! Calls that took longer than their documented bound.
+
+use std::collections::BTreeMap;
+
+use crate::chaos::history::{Call, Entry, Event, Micros};
+
+use super::{
+    Promise, Violation,
+    machine::{Stalls, last_words},
+};
+
+/// A call that was asked, and has not answered yet.
+struct Open {
+    what: Call,
+    at: Micros,
+    bound: Micros,
+}
+
+/// What a busy machine may add to any call.
+const SLACK: Micros = 1_000_000;
+
+pub(super) fn check(history: &[Entry], stalls: &Stalls) -> Vec<Violation> {
+    let mut open: BTreeMap<(u32, u64), Open> = BTreeMap::new();
+    let mut found = Vec::new();
+    let mut judge = |worker, Open { what, at, bound }: Open, until, end: &str| {
+        let took = stalls.running(worker, at, until);
+        if took > bound + SLACK {
+            found.push(Violation {
+                promise: Promise::CallsEnd,
+                at,
+                detail: format!(
+                    "{what:?} of process {worker} {end} {} ms of running time; its bound is {} ms",
+                    took / 1000,
+                    bound / 1000
+                ),
+                excused_by: None,
+            });
+        }
+    };
+    for Entry { worker, event } in history {
+        match event {
+            Event::Called {
+                call,
+                what,
+                at,
+                bound_us,
+            } => {
+                let asked = Open {
+                    what: *what,
+                    at: *at,
+                    bound: *bound_us,
+                };
+                open.insert((*worker, *call), asked);
+            }
+            Event::Answered { call, at, .. } => {
+                if let Some(asked) = open.remove(&(*worker, *call)) {
+                    judge(*worker, asked, *at, "took");
+                }
+            }
+            _ => {}
+        }
+    }
+    // A process that goes on has not forgotten its calls.
+    let alive = last_words(history);
+    for ((worker, _), asked) in open {
+        if let Some(last) = alive.get(&worker) {
+            judge(worker, asked, *last, "had not answered after");
+        }
+    }
+    found
+}

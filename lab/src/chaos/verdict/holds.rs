@@ -1,0 +1,272 @@
+//! Exclusion, tokens, notices of loss and tickets: what is said about holds.
+//!
+//! A guard claims its lock only where it was asked: from the answer to the first `is_valid()` that
+//! said yes to the question of the last one that did. A guard that was valid twice was valid in
+//! between, because validity does not come back. So each overlap that is found is real; one that
+//! falls between two questions is missed.
+
+use std::collections::BTreeMap;
+
+use crate::chaos::history::{Call, End, Entry, Event, Excuse, Fault, HoldNumber, Micros};
+
+use super::{
+    Limits, Promise, Violation,
+    machine::{Stalls, last_words},
+};
+
+/// One guard, from its grant to its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) worker: u32,
+    pub(crate) name: String,
+    token: u64,
+    granted: Micros,
+    /// The ticket that it was resumed from.
+    resumed: Option<u64>,
+    /// When it is certain to have been valid: from the first answer to the last question.
+    valid: Option<(Micros, Micros)>,
+    /// The deadline that was seen last.
+    deadline: Micros,
+    ended: Option<(Micros, End)>,
+    told: Option<Micros>,
+}
+
+impl Hold {
+    fn label(&self) -> String {
+        format!("process {} with token {}", self.worker, self.token)
+    }
+}
+
+/// The holds of a history by name, in the order in which they were first valid. Those that were
+/// never valid have nothing to say and are left out.
+pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
+    let mut all: BTreeMap<(u32, HoldNumber), Hold> = BTreeMap::new();
+    for Entry { worker, event } in history {
+        match event {
+            Event::Granted {
+                hold,
+                name,
+                token,
+                at,
+                resumed,
+            } => {
+                let granted = Hold {
+                    worker: *worker,
+                    name: name.clone(),
+                    token: *token,
+                    granted: *at,
+                    resumed: *resumed,
+                    valid: None,
+                    deadline: *at,
+                    ended: None,
+                    told: None,
+                };
+                all.insert((*worker, *hold), granted);
+            }
+            Event::Valid {
+                hold,
+                from,
+                to,
+                deadline,
+            } => {
+                if let Some(hold) = all.get_mut(&(*worker, *hold)) {
+                    let (first, last) = hold.valid.unwrap_or((*to, *from));
+                    hold.valid = Some((first.min(*to), last.max(*from)));
+                    hold.deadline = hold.deadline.max(*deadline);
+                }
+            }
+            Event::Ended {
+                hold,
+                at,
+                deadline,
+                how,
+            } => {
+                if let Some(hold) = all.get_mut(&(*worker, *hold)) {
+                    hold.ended = Some((*at, *how));
+                    hold.deadline = hold.deadline.max(*deadline);
+                }
+            }
+            Event::Told {
+                hold, at, deadline, ..
+            } => {
+                if let Some(hold) = all.get_mut(&(*worker, *hold)) {
+                    hold.told = Some(*at);
+                    hold.deadline = hold.deadline.max(*deadline);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut by_name: BTreeMap<String, Vec<Hold>> = BTreeMap::new();
+    for hold in all.into_values().filter(|hold| hold.valid.is_some()) {
+        by_name.entry(hold.name.clone()).or_default().push(hold);
+    }
+    for holds in by_name.values_mut() {
+        holds.sort_by_key(|hold| hold.valid);
+    }
+    by_name
+}
+
+/// Every pair of guards of one name that were valid at one instant, and the longest such time.
+pub(super) fn overlaps(
+    holds: &BTreeMap<String, Vec<Hold>>,
+    faults: &[&Fault],
+    limits: Limits,
+) -> (Vec<Violation>, Micros) {
+    let mut found = Vec::new();
+    let mut longest = 0;
+    for holds in holds.values() {
+        // Whoever was valid for longest so far: whoever overlaps with anybody overlaps with that one.
+        let mut before: Option<&Hold> = None;
+        for hold in holds {
+            let Some((first, last)) = hold.valid else {
+                continue;
+            };
+            if let Some(other) = before
+                && let Some((_, until)) = other.valid
+            {
+                if first < until {
+                    let together = until.min(last).saturating_sub(first);
+                    longest = longest.max(together);
+                    found.push(Violation {
+                        promise: Promise::Exclusion,
+                        at: first,
+                        detail: format!(
+                            "{:?}: {} and {} were both valid for {} ms",
+                            hold.name,
+                            other.label(),
+                            hold.label(),
+                            together / 1000
+                        ),
+                        excused_by: excuse(other, first, until.min(last), faults, limits),
+                    });
+                }
+                if until >= last {
+                    continue;
+                }
+            }
+            before = Some(hold);
+        }
+    }
+    (found, longest)
+}
+
+/// The fault after which two guards may be valid from `from` to `to`, the older of which is `older`.
+fn excuse(
+    older: &Hold,
+    from: Micros,
+    to: Micros,
+    faults: &[&Fault],
+    limits: Limits,
+) -> Option<String> {
+    let fault = faults.iter().find(|fault| {
+        let about = match &fault.excuse {
+            Some(Excuse::Removed { name }) => *name == older.name,
+            Some(Excuse::LostHistory) => true,
+            None => false,
+        };
+        about && older.granted <= fault.to && fault.from <= from && to <= fault.to + limits.ttl_us
+    })?;
+    Some(format!("{} of {}", fault.kind, fault.target))
+}
+
+/// Tokens that did not rise from one holder to the next.
+pub(super) fn tokens(holds: &BTreeMap<String, Vec<Hold>>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for holds in holds.values() {
+        let mut highest: Option<&Hold> = None;
+        for hold in holds {
+            if let Some(before) = highest {
+                // Whoever resumes a ticket goes on with its token.
+                let goes_on = hold.resumed.is_some() && hold.token == before.token;
+                if hold.token <= before.token && !goes_on {
+                    found.push(Violation {
+                        promise: Promise::TokensRise,
+                        at: hold.granted,
+                        detail: format!(
+                            "{:?}: {} came after {}",
+                            hold.name,
+                            hold.label(),
+                            before.label()
+                        ),
+                        excused_by: None,
+                    });
+                }
+            }
+            if highest.is_none_or(|before| before.token <= hold.token) {
+                highest = Some(hold);
+            }
+        }
+    }
+    found
+}
+
+/// Losses that were told too late, or not at all although the process went on.
+pub(super) fn notices(
+    history: &[Entry],
+    holds: &BTreeMap<String, Vec<Hold>>,
+    stalls: &Stalls,
+    limits: Limits,
+) -> Vec<Violation> {
+    let alive_at = last_words(history);
+    let mut found = Vec::new();
+    for hold in holds.values().flatten() {
+        let let_go = matches!(
+            hold.ended,
+            Some((_, End::Released | End::Dropped | End::Ticket))
+        );
+        let seen = match (hold.told, alive_at.get(&hold.worker)) {
+            (Some(told), _) => told,
+            // A loss may be told after the guard was let go, or never: nobody waits for it.
+            (None, Some(end)) if !let_go => *end,
+            _ => continue,
+        };
+        let late = stalls.running(hold.worker, hold.deadline, seen);
+        if late > limits.notice_us {
+            found.push(Violation {
+                promise: Promise::LossIsTold,
+                at: hold.deadline,
+                detail: format!(
+                    "{:?}: {} was {} {} ms of running time after its deadline",
+                    hold.name,
+                    hold.label(),
+                    if hold.told.is_some() {
+                        "told"
+                    } else {
+                        "not told"
+                    },
+                    late / 1000
+                ),
+                excused_by: None,
+            });
+        }
+    }
+    found
+}
+
+/// Tickets that more than one process or task resumed.
+pub(super) fn tickets(history: &[Entry]) -> Vec<Violation> {
+    let mut resumed: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut found = Vec::new();
+    for Entry { worker, event } in history {
+        if let Event::Granted {
+            resumed: Some(ticket),
+            name,
+            at,
+            ..
+        } = event
+            && let Some(first) = resumed.insert(*ticket, *worker)
+        {
+            found.push(Violation {
+                promise: Promise::TicketsOnce,
+                at: *at,
+                detail: format!(
+                    "{name:?}: processes {first} and {worker} both resumed one ticket ({:?})",
+                    Call::Resume
+                ),
+                excused_by: None,
+            });
+        }
+    }
+    found
+}

@@ -1,0 +1,140 @@
+//! What the processes needed, when they did not run, and how they ended.
+
+use std::collections::BTreeMap;
+
+use crate::chaos::history::{Entry, Event, Micros};
+
+use super::{Promise, Violation};
+
+/// When each process did not run: it was stopped, or kept waiting by a busy machine.
+#[derive(Debug, Default)]
+pub(super) struct Stalls(BTreeMap<u32, Vec<(Micros, Micros)>>);
+
+impl Stalls {
+    pub(super) fn of(history: &[Entry]) -> Self {
+        let mut all: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+        for Entry { worker, event } in history {
+            if let Event::Stalled { from, to } = event {
+                all.entry(*worker).or_default().push((*from, *to));
+            }
+        }
+        for stalls in all.values_mut() {
+            stalls.sort_unstable();
+        }
+        Self(all)
+    }
+
+    /// How long a process ran between two moments.
+    pub(super) fn running(&self, worker: u32, from: Micros, to: Micros) -> Micros {
+        let mut left = to.saturating_sub(from);
+        let mut counted = from;
+        for (begin, end) in self.0.get(&worker).into_iter().flatten() {
+            // Stalls may overlap: no time counts twice.
+            let begin = (*begin).max(counted);
+            let end = (*end).min(to);
+            if begin < end {
+                left = left.saturating_sub(end - begin);
+                counted = end;
+            }
+        }
+        left
+    }
+}
+
+/// When each process was last seen alive.
+pub(super) fn last_words(history: &[Entry]) -> BTreeMap<u32, Micros> {
+    let mut all: BTreeMap<u32, Micros> = BTreeMap::new();
+    for Entry { worker, event } in history {
+        let at = match event {
+            Event::Usage { at, .. }
+            | Event::Called { at, .. }
+            | Event::Answered { at, .. }
+            | Event::Finished { at } => *at,
+            _ => continue,
+        };
+        let last = all.entry(*worker).or_default();
+        *last = at.max(*last);
+    }
+    all
+}
+
+/// How much a process may grow from the first third of its time to the last.
+const GROWTH_KIB: u64 = 48 * 1024;
+const GROWTH_DESCRIPTORS: u64 = 64;
+/// A process that lived shorter than this many looks is not judged.
+const LOOKS: usize = 9;
+
+/// Growth, crashes, and what was left after the last fault.
+pub(super) fn check(history: &[Entry]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut looks: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+    for Entry { worker, event } in history {
+        let (promise, at, detail) = match event {
+            Event::Usage {
+                resident_kib,
+                descriptors,
+                ..
+            } => {
+                looks
+                    .entry(*worker)
+                    .or_default()
+                    .push((*resident_kib, *descriptors));
+                continue;
+            }
+            Event::Crashed { how } => (
+                Promise::NoCrash,
+                0,
+                format!("process {worker} ended by itself: {how}"),
+            ),
+            Event::RollCall {
+                at,
+                task,
+                problem: Some(problem),
+            } => (
+                Promise::Recovery,
+                *at,
+                format!("task {task} of process {worker} did not get in: {problem}"),
+            ),
+            Event::Left { name, holder } => (
+                Promise::Recovery,
+                0,
+                format!("{name:?} is still held by {holder:?} after everybody has left"),
+            ),
+            _ => continue,
+        };
+        found.push(Violation {
+            promise,
+            at,
+            detail,
+            excused_by: None,
+        });
+    }
+    for (worker, looks) in looks.iter().filter(|(_, looks)| looks.len() >= LOOKS) {
+        let third = looks.len() / 3;
+        let median = |part: &[(u64, u64)], of: fn(&(u64, u64)) -> u64| {
+            let mut values: Vec<_> = part.iter().map(of).collect();
+            values.sort_unstable();
+            values[values.len() / 2]
+        };
+        let (first, last) = (&looks[..third], &looks[looks.len() - third..]);
+        for (what, of, most) in [
+            (
+                "KiB of memory",
+                (|it| it.0) as fn(&(u64, u64)) -> u64,
+                GROWTH_KIB,
+            ),
+            ("descriptors", |it| it.1, GROWTH_DESCRIPTORS),
+        ] {
+            let (before, after) = (median(first, of), median(last, of));
+            if after > before + most {
+                found.push(Violation {
+                    promise: Promise::FlatResources,
+                    at: 0,
+                    detail: format!("process {worker} went from {before} to {after} {what}"),
+                    excused_by: None,
+                });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,185 @@
+//! The checker: reads a history and says which promises were broken.
+//!
+//! It is pure: no clock, no input or output. It knows the promises, and nothing of how any store
+//! keeps them. A violation that the documentation allows after a fault is matched to that very
+//! fault and counted apart.
+
+mod calls;
+mod holds;
+mod machine;
+mod records;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use super::history::{Entry, Event, Fault, Fenced, Micros};
+
+/// A promise that can be broken.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Promise {
+    /// Two guards of one name were valid at one instant.
+    Exclusion,
+    /// A later holder did not have a higher token.
+    TokensRise,
+    /// A fenced register lost an update that it had confirmed.
+    FencedUpdates,
+    /// A lost lock was not told, or too late.
+    LossIsTold,
+    /// After the last fault, somebody did not get in, or a lock was left behind.
+    Recovery,
+    /// A call took longer than its documented bound.
+    CallsEnd,
+    /// Reads and writes of a record have no order in which each is right.
+    Linearizable,
+    /// One ticket was resumed twice.
+    TicketsOnce,
+    /// Memory or descriptors kept growing.
+    FlatResources,
+    /// A process ended by itself.
+    NoCrash,
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusion => "exclusion",
+            Self::TokensRise => "tokens rise",
+            Self::FencedUpdates => "no lost update on a fenced register",
+            Self::LossIsTold => "a loss is told in time",
+            Self::Recovery => "everybody gets in again",
+            Self::CallsEnd => "calls end within their bound",
+            Self::Linearizable => "records are linearizable",
+            Self::TicketsOnce => "a ticket is good once",
+            Self::FlatResources => "memory and descriptors are flat",
+            Self::NoCrash => "no process crashes",
+        })
+    }
+}
+
+/// One promise that was broken once.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Violation {
+    pub(crate) promise: Promise,
+    pub(crate) at: Micros,
+    pub(crate) detail: String,
+    /// The fault after which the documentation allows it.
+    pub(crate) excused_by: Option<String>,
+}
+
+/// What a run is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Longest TTL of the run.
+    pub(crate) ttl_us: Micros,
+    /// How much later than its deadline a loss may be told, in running time.
+    pub(crate) notice_us: Micros,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Verdict {
+    /// Calls of the library, and reads and writes of records.
+    pub(crate) operations: u64,
+    pub(crate) grants: u64,
+    pub(crate) fenced_writes: u64,
+    /// Writes that the fenced registers refused because a later token had been there.
+    pub(crate) fenced_refusals: u64,
+    /// Updates that the unfenced registers lost.
+    pub(crate) unfenced_lost: u64,
+    /// Losses that were told.
+    pub(crate) losses: u64,
+    /// Histories of records that were too large to decide.
+    pub(crate) undecided_records: u64,
+    /// Longest time that two guards of one name were valid, excused or not.
+    pub(crate) longest_overlap_us: Micros,
+    /// Faults by kind.
+    pub(crate) faults: BTreeMap<String, u64>,
+    pub(crate) violations: Vec<Violation>,
+}
+
+impl Verdict {
+    /// Violations that nothing excuses.
+    pub(crate) fn broken(&self) -> impl Iterator<Item = &Violation> {
+        self.violations.iter().filter(|it| it.excused_by.is_none())
+    }
+
+    /// The promises that were broken, each once.
+    pub(crate) fn promises(&self) -> Vec<Promise> {
+        let mut all: Vec<_> = self.broken().map(|it| it.promise).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// Judges a whole run.
+pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
+    let faults: Vec<&Fault> = faults(history).collect();
+    let stalls = machine::Stalls::of(history);
+    let mut verdict = Verdict::default();
+    for entry in history {
+        match &entry.event {
+            Event::Called { .. } | Event::Record(_) => verdict.operations += 1,
+            Event::Granted { .. } => verdict.grants += 1,
+            Event::Wrote {
+                fenced,
+                unfenced_lost,
+                ..
+            } => {
+                verdict.operations += 1;
+                verdict.fenced_writes += u64::from(*fenced != Fenced::Refused);
+                verdict.fenced_refusals += u64::from(*fenced == Fenced::Refused);
+                verdict.unfenced_lost += u64::from(*unfenced_lost);
+            }
+            Event::Told { .. } => verdict.losses += 1,
+            _ => {}
+        }
+    }
+    for fault in &faults {
+        *verdict.faults.entry(fault.kind.clone()).or_default() += 1;
+    }
+    let holds = holds::assemble(history);
+    let (overlaps, longest) = holds::overlaps(&holds, &faults, limits);
+    verdict.longest_overlap_us = longest;
+    let (unlinear, undecided) = records::check(history);
+    verdict.undecided_records = undecided;
+    verdict.violations = overlaps
+        .into_iter()
+        .chain(holds::tokens(&holds))
+        .chain(lost_updates(history))
+        .chain(holds::notices(history, &holds, &stalls, limits))
+        .chain(holds::tickets(history))
+        .chain(calls::check(history, &stalls))
+        .chain(unlinear)
+        .chain(machine::check(history))
+        .collect();
+    verdict.violations.sort_by_key(|it| it.at);
+    verdict
+}
+
+fn faults(history: &[Entry]) -> impl Iterator<Item = &Fault> {
+    history.iter().filter_map(|entry| match &entry.event {
+        Event::Fault(fault) => Some(fault),
+        _ => None,
+    })
+}
+
+fn lost_updates(history: &[Entry]) -> impl Iterator<Item = Violation> {
+    history.iter().filter_map(|entry| match &entry.event {
+        Event::Wrote {
+            name,
+            fenced: Fenced::AcceptedAndLost,
+            ..
+        } => Some(Violation {
+            promise: Promise::FencedUpdates,
+            at: 0,
+            detail: format!("{name:?}: process {} wrote over an update", entry.worker),
+            excused_by: None,
+        }),
+        _ => None,
+    })
+}

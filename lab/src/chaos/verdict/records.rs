@@ -1,0 +1,205 @@
+//! Linearizability of records.
+//!
+//! The search is the one of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993) with
+//! Lowe's memory of the states that were tried before ("Testing for Linearizability", 2017). A
+//! record is a register with compare-and-swap, and each value is written once, so the state is one
+//! value. Versions are checked apart: none is used twice, and a later write has a higher one.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::chaos::history::{Entry, Event, Micros, Outcome, RecordStep, Step};
+
+use super::{Promise, Violation};
+
+/// States that are tried for one key before it is given up as undecided.
+const MOST: usize = 2_000_000;
+
+/// Violations, and how many keys were not decided.
+pub(super) fn check(history: &[Entry]) -> (Vec<Violation>, u64) {
+    let mut by_key: BTreeMap<&str, Vec<&RecordStep>> = BTreeMap::new();
+    for entry in history {
+        if let Event::Record(step) = &entry.event {
+            by_key.entry(&step.key).or_default().push(step);
+        }
+    }
+    let mut found = Vec::new();
+    let mut undecided = 0;
+    for (key, steps) in by_key {
+        let at = steps.iter().map(|it| it.from).min().unwrap_or_default();
+        let mut broken = |detail: String| {
+            found.push(Violation {
+                promise: Promise::Linearizable,
+                at,
+                detail,
+                excused_by: None,
+            });
+        };
+        if let Some(problem) = versions(&steps) {
+            broken(format!("{key:?}: {problem}"));
+        }
+        match Search::of(&steps).run() {
+            Found::Order => {}
+            Found::None => broken(format!(
+                "{key:?}: its {} operations have no order in which each answer is right",
+                steps.len()
+            )),
+            Found::GaveUp => undecided += 1,
+        }
+    }
+    (found, undecided)
+}
+
+/// What is wrong with the versions of one key.
+fn versions(steps: &[&RecordStep]) -> Option<String> {
+    let mut of_version: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut writes: Vec<(Micros, Micros, u64)> = Vec::new();
+    for step in steps {
+        let (value, version) = match step.step {
+            Step::Get { seen: Some(seen) } => seen,
+            Step::Put {
+                value,
+                version: Some(version),
+                ..
+            } => {
+                if let Some(to) = step.to {
+                    writes.push((step.from, to, version));
+                }
+                (value, version)
+            }
+            _ => continue,
+        };
+        if let Some(other) = of_version.insert(version, value)
+            && other != value
+        {
+            return Some(format!("version {version} was used twice"));
+        }
+    }
+    writes.sort_unstable();
+    for (at, (_, to, version)) in writes.iter().enumerate() {
+        let later = writes[at..]
+            .iter()
+            .find(|(from, _, later)| from > to && later <= version);
+        if let Some((_, _, later)) = later {
+            return Some(format!("version {later} came after version {version}"));
+        }
+    }
+    None
+}
+
+enum Found {
+    Order,
+    None,
+    GaveUp,
+}
+
+/// One operation as the search sees it. It takes effect at one instant between `from` and `to`;
+/// one without a definite answer takes effect at any later time, or never.
+struct Operation {
+    from: Micros,
+    to: Micros,
+    step: Step,
+    may_never_happen: bool,
+}
+
+struct Search {
+    operations: Vec<Operation>,
+}
+
+impl Search {
+    fn of(steps: &[&RecordStep]) -> Self {
+        let mut operations: Vec<_> = steps
+            .iter()
+            .filter_map(|it| {
+                let unknown = matches!(
+                    it.step,
+                    Step::Put {
+                        outcome: Outcome::Unknown,
+                        ..
+                    } | Step::Delete {
+                        outcome: Outcome::Unknown,
+                        ..
+                    }
+                );
+                // A read that did not answer says nothing.
+                if it.to.is_none() && !unknown {
+                    return None;
+                }
+                Some(Operation {
+                    from: it.from,
+                    to: if unknown { Micros::MAX } else { it.to? },
+                    step: it.step.clone(),
+                    may_never_happen: unknown,
+                })
+            })
+            .collect();
+        operations.sort_by_key(|it| it.from);
+        Self { operations }
+    }
+
+    /// Looks for an order, depth first. A state is what has taken effect, and the value then.
+    fn run(&self) -> Found {
+        let mut tried: HashSet<(Vec<u64>, Option<u64>)> = HashSet::new();
+        let nothing = vec![0_u64; self.operations.len().div_ceil(64)];
+        let mut open = vec![(nothing, None)];
+        while let Some((done, value)) = open.pop() {
+            if !tried.insert((done.clone(), value)) {
+                continue;
+            }
+            if tried.len() > MOST {
+                return Found::GaveUp;
+            }
+            let is_done = |at: usize| done[at / 64] & (1 << (at % 64)) != 0;
+            // An operation can be next only if no other one had answered before it was asked.
+            let left = || (0..self.operations.len()).filter(|at| !is_done(*at));
+            let Some(first_answer) = left().map(|at| self.operations[at].to).min() else {
+                return Found::Order;
+            };
+            if left().all(|at| self.operations[at].may_never_happen) {
+                return Found::Order;
+            }
+            for at in left().take_while(|at| self.operations[*at].from <= first_answer) {
+                if let Some(value) = after(&self.operations[at].step, value) {
+                    let mut done = done.clone();
+                    done[at / 64] |= 1 << (at % 64);
+                    open.push((done, value));
+                }
+            }
+        }
+        Found::None
+    }
+}
+
+/// The value after a step that took effect while the value was `value`; `None` = its answer does
+/// not fit.
+#[expect(
+    clippy::option_option,
+    reason = "the outer one is about the step, the inner one about the record"
+)]
+fn after(step: &Step, value: Option<u64>) -> Option<Option<u64>> {
+    match *step {
+        Step::Get { seen } => (seen.map(|seen| seen.0) == value).then_some(value),
+        Step::Put {
+            expected,
+            value: new,
+            outcome,
+            ..
+        } => written(expected == value, outcome, Some(new), value),
+        Step::Delete { expected, outcome } => {
+            written(Some(expected) == value, outcome, None, value)
+        }
+    }
+}
+
+#[expect(clippy::option_option, reason = "as above")]
+fn written(
+    as_expected: bool,
+    outcome: Outcome,
+    new: Option<u64>,
+    old: Option<u64>,
+) -> Option<Option<u64>> {
+    match outcome {
+        Outcome::Done => as_expected.then_some(new),
+        Outcome::Conflict => (!as_expected).then_some(old),
+        Outcome::Unknown => Some(if as_expected { new } else { old }),
+    }
+}

@@ -1,0 +1,442 @@
+//! Each promise: a history that breaks it, and one beside it that does not.
+
+use super::*;
+use crate::chaos::history::{Call, End, Excuse, Fault, Outcome, RecordStep, Step};
+
+const LIMITS: Limits = Limits {
+    ttl_us: 1_000,
+    notice_us: 250,
+};
+const NAME: &str = "lock";
+
+fn entry(worker: u32, event: Event) -> Entry {
+    Entry { worker, event }
+}
+
+/// A hold that was valid from `first` to `last`, and was released then.
+fn hold(worker: u32, token: u64, first: Micros, last: Micros) -> Vec<Entry> {
+    let valid = |at| Event::Valid {
+        hold: token,
+        from: at,
+        to: at,
+        deadline: last + 100,
+    };
+    vec![
+        entry(worker, granted(token, first, None)),
+        entry(worker, valid(first)),
+        entry(worker, valid(last)),
+        entry(
+            worker,
+            Event::Ended {
+                hold: token,
+                at: last,
+                deadline: last + 100,
+                how: End::Released,
+            },
+        ),
+    ]
+}
+
+fn granted(token: u64, at: Micros, resumed: Option<u64>) -> Event {
+    Event::Granted {
+        hold: token,
+        name: NAME.into(),
+        token,
+        at,
+        resumed,
+    }
+}
+
+fn fault(from: Micros, to: Micros, excuse: Option<Excuse>) -> Entry {
+    let fault = Fault {
+        kind: "fault".into(),
+        target: "store".into(),
+        from,
+        to,
+        excuse,
+    };
+    entry(0, Event::Fault(fault))
+}
+
+fn removed(name: &str) -> Option<Excuse> {
+    Some(Excuse::Removed { name: name.into() })
+}
+
+/// What is broken without an excuse.
+fn broken(history: &[Entry]) -> Vec<Promise> {
+    judge(history, LIMITS).promises()
+}
+
+#[test]
+fn holds_one_after_the_other_are_right() {
+    let history = [hold(1, 1, 0, 10), hold(2, 2, 11, 20), hold(1, 3, 20, 30)].concat();
+    assert_eq!(broken(&history), []);
+}
+
+#[test]
+fn two_valid_guards() {
+    let history = [hold(1, 1, 0, 12), hold(2, 2, 11, 20)].concat();
+    assert_eq!(broken(&history), [Promise::Exclusion]);
+    assert_eq!(judge(&history, LIMITS).longest_overlap_us, 1);
+}
+
+#[test]
+fn a_long_hold_around_short_ones() {
+    let history = [hold(1, 1, 0, 100), hold(2, 2, 10, 11), hold(3, 3, 50, 51)].concat();
+    let verdict = judge(&history, LIMITS);
+    assert_eq!(verdict.violations.len(), 2, "{:?}", verdict.violations);
+}
+
+#[test]
+fn holds_of_different_names_have_nothing_to_do_with_each_other() {
+    let mut other = hold(2, 2, 5, 20);
+    if let Event::Granted { name, .. } = &mut other[0].event {
+        *name = "another".into();
+    }
+    assert_eq!(broken(&[hold(1, 1, 0, 12), other].concat()), []);
+}
+
+#[test]
+fn an_overlap_is_excused_by_its_own_fault_alone() {
+    let overlap = [hold(1, 1, 0, 500), hold(2, 2, 300, 600)].concat();
+    for (fault, excused) in [
+        (fault(200, 210, removed(NAME)), true),
+        (fault(200, 210, removed("another")), false),
+        (fault(200, 210, Some(Excuse::LostHistory)), true),
+        (fault(200, 210, None), false),
+        // It came after the second one.
+        (fault(400, 410, removed(NAME)), false),
+    ] {
+        let history = [overlap.clone(), vec![fault.clone()]].concat();
+        assert_eq!(broken(&history).is_empty(), excused, "{fault:?}");
+    }
+    // Longer than a TTL after the fault, nothing excuses it.
+    let long = [hold(1, 1, 0, 5_000), hold(2, 2, 300, 5_000)].concat();
+    let history = [long, vec![fault(200, 210, removed(NAME))]].concat();
+    assert_eq!(broken(&history), [Promise::Exclusion]);
+}
+
+#[test]
+fn tokens_that_do_not_rise() {
+    for second in [3, 5] {
+        let mut history = [hold(1, 5, 0, 10), hold(2, 9, 20, 30)].concat();
+        if let Event::Granted { token, .. } = &mut history[4].event {
+            *token = second;
+        }
+        assert_eq!(broken(&history), [Promise::TokensRise]);
+    }
+}
+
+#[test]
+fn a_resumed_ticket_keeps_its_token_and_is_good_once() {
+    let mut history = [hold(1, 5, 0, 10), hold(2, 6, 20, 30)].concat();
+    history[4].event = Event::Granted {
+        hold: 6,
+        name: NAME.into(),
+        token: 5,
+        at: 20,
+        resumed: Some(7),
+    };
+    assert_eq!(broken(&history), []);
+    history.push(entry(3, granted(8, 40, Some(7))));
+    assert_eq!(broken(&history), [Promise::TicketsOnce]);
+}
+
+#[test]
+fn updates_that_a_fenced_register_loses() {
+    let wrote = |fenced| {
+        let wrote = Event::Wrote {
+            name: NAME.into(),
+            fenced,
+            unfenced_lost: true,
+        };
+        [entry(1, wrote)]
+    };
+    assert_eq!(
+        broken(&wrote(Fenced::AcceptedAndLost)),
+        [Promise::FencedUpdates]
+    );
+    for right in [Fenced::Accepted, Fenced::Refused] {
+        let verdict = judge(&wrote(right), LIMITS);
+        assert!(verdict.promises().is_empty());
+        assert_eq!(verdict.unfenced_lost, 1);
+    }
+}
+
+/// A hold whose deadline was at 110 and whose process lives until 2,000.
+fn lost(told: Option<Micros>) -> Vec<Entry> {
+    let mut history = hold(1, 1, 0, 10);
+    history.pop();
+    history.push(entry(
+        1,
+        Event::Ended {
+            hold: 1,
+            at: 150,
+            deadline: 110,
+            how: End::NotValid,
+        },
+    ));
+    history.extend(told.map(|at| {
+        entry(
+            1,
+            Event::Told {
+                hold: 1,
+                at,
+                deadline: 110,
+                reason: "expired".into(),
+            },
+        )
+    }));
+    history.push(entry(1, Event::Finished { at: 2_000 }));
+    history
+}
+
+#[test]
+fn losses_that_are_told_late_or_never() {
+    for (told, right) in [
+        (Some(100), true),
+        (Some(360), true),
+        (Some(361), false),
+        (None, false),
+    ] {
+        assert_eq!(broken(&lost(told)).is_empty(), right, "{told:?}");
+    }
+}
+
+#[test]
+fn a_process_that_did_not_run_could_not_be_told() {
+    let mut history = lost(Some(900));
+    history.push(entry(1, Event::Stalled { from: 0, to: 500 }));
+    assert_ne!(broken(&history), []);
+    // Stalls that overlap do not count twice.
+    history.push(entry(1, Event::Stalled { from: 400, to: 649 }));
+    assert_ne!(broken(&history), []);
+    history.push(entry(1, Event::Stalled { from: 600, to: 650 }));
+    assert_eq!(broken(&history), []);
+    // Another one's do not count at all.
+    for line in &mut history {
+        if matches!(line.event, Event::Stalled { .. }) {
+            line.worker = 2;
+        }
+    }
+    assert_ne!(broken(&history), []);
+}
+
+#[test]
+fn calls_that_do_not_end() {
+    let called = Event::Called {
+        call: 1,
+        what: Call::Acquire,
+        at: 0,
+        bound_us: 5_000_000,
+    };
+    let answered = |at| Event::Answered {
+        call: 1,
+        at,
+        answer: crate::chaos::history::Answer::Failed,
+    };
+    let after = |event| [entry(1, called.clone()), entry(1, event)];
+    assert_eq!(broken(&after(answered(6_000_000))), []);
+    assert_eq!(broken(&after(answered(6_000_001))), [Promise::CallsEnd]);
+    let alive = |at| Event::Usage {
+        at,
+        resident_kib: 1,
+        descriptors: 1,
+    };
+    assert_eq!(broken(&after(alive(6_000_000))), []);
+    assert_eq!(broken(&after(alive(6_000_001))), [Promise::CallsEnd]);
+}
+
+#[test]
+fn growth_of_memory_and_of_descriptors() {
+    let run = |kib: u64, descriptors: u64| {
+        let look = |at: u64| Event::Usage {
+            at,
+            resident_kib: 1_000 + at * kib,
+            descriptors: 10 + at * descriptors,
+        };
+        (0..30).map(|at| entry(1, look(at))).collect::<Vec<_>>()
+    };
+    assert_eq!(broken(&run(100, 1)), []);
+    assert_eq!(broken(&run(10_000, 0)), [Promise::FlatResources]);
+    assert_eq!(broken(&run(0, 10)), [Promise::FlatResources]);
+}
+
+#[test]
+fn what_is_left_at_the_end() {
+    let problem = |problem| Event::RollCall {
+        at: 0,
+        task: 1,
+        problem,
+    };
+    assert_eq!(broken(&[entry(1, problem(None))]), []);
+    let late = problem(Some("timed out".into()));
+    assert_eq!(broken(&[entry(1, late)]), [Promise::Recovery]);
+    let left = Event::Left {
+        name: NAME.into(),
+        holder: "a".into(),
+    };
+    assert_eq!(broken(&[entry(0, left)]), [Promise::Recovery]);
+    let crashed = Event::Crashed { how: "1".into() };
+    assert_eq!(broken(&[entry(1, crashed)]), [Promise::NoCrash]);
+}
+
+/// An operation on the one record.
+fn step(from: Micros, to: Micros, step: Step) -> Entry {
+    let step = RecordStep {
+        key: "key".into(),
+        from,
+        to: Some(to),
+        step,
+    };
+    entry(1, Event::Record(step))
+}
+
+/// Versions are ten times the value.
+fn get(value: Option<u64>) -> Step {
+    Step::Get {
+        seen: value.map(|value| (value, value * 10)),
+    }
+}
+
+fn put(expected: Option<u64>, value: u64, outcome: Outcome) -> Step {
+    Step::Put {
+        expected,
+        value,
+        outcome,
+        version: (outcome == Outcome::Done).then_some(value * 10),
+    }
+}
+
+const fn delete(expected: u64, outcome: Outcome) -> Step {
+    Step::Delete { expected, outcome }
+}
+
+#[test]
+fn histories_of_records_that_have_an_order() {
+    use Outcome::{Conflict, Done, Unknown};
+    let right: [&[Entry]; 7] = [
+        &[step(0, 1, put(None, 1, Done)), step(2, 3, get(Some(1)))],
+        // The read and the write were under way together, so either may be first.
+        &[step(0, 5, put(None, 1, Done)), step(1, 2, get(None))],
+        &[step(0, 5, put(None, 1, Done)), step(1, 2, get(Some(1)))],
+        // One of two won.
+        &[
+            step(0, 5, put(None, 1, Done)),
+            step(0, 5, put(None, 2, Conflict)),
+        ],
+        // What nobody knows may have happened, late, or never.
+        &[
+            step(0, 1, put(None, 1, Unknown)),
+            step(2, 3, get(None)),
+            step(4, 5, get(Some(1))),
+        ],
+        &[step(0, 1, put(None, 1, Unknown)), step(2, 3, get(None))],
+        &[
+            step(0, 1, put(None, 1, Done)),
+            step(2, 3, delete(1, Done)),
+            step(4, 5, put(None, 2, Done)),
+        ],
+    ];
+    for history in right {
+        assert_eq!(broken(history), [], "{history:?}");
+    }
+}
+
+#[test]
+fn histories_of_records_that_have_none() {
+    use Outcome::{Conflict, Done, Unknown};
+    let wrong: [&[Entry]; 9] = [
+        // A stale read.
+        &[step(0, 1, put(None, 1, Done)), step(2, 3, get(None))],
+        // A lost update.
+        &[
+            step(0, 1, put(None, 1, Done)),
+            step(2, 9, put(Some(1), 2, Done)),
+            step(2, 9, put(Some(1), 3, Done)),
+        ],
+        // Two won.
+        &[
+            step(0, 5, put(None, 1, Done)),
+            step(0, 5, put(None, 2, Done)),
+        ],
+        // Nobody won.
+        &[step(0, 5, put(None, 1, Conflict))],
+        // A value that nobody wrote.
+        &[step(0, 1, get(Some(1)))],
+        // It was seen, and was gone again.
+        &[
+            step(0, 1, put(None, 1, Unknown)),
+            step(2, 3, get(Some(1))),
+            step(4, 5, get(None)),
+        ],
+        // A delete that did nothing.
+        &[
+            step(0, 1, put(None, 1, Done)),
+            step(2, 3, delete(1, Done)),
+            step(4, 5, get(Some(1))),
+        ],
+        // Versions that fall.
+        &[
+            step(0, 1, put(None, 2, Done)),
+            step(2, 3, put(Some(2), 1, Done)),
+        ],
+        // Reads that see two writes in different orders.
+        &[
+            step(0, 1, put(None, 1, Done)),
+            step(2, 9, put(Some(1), 2, Done)),
+            step(3, 4, get(Some(2))),
+            step(5, 6, get(Some(1))),
+        ],
+    ];
+    for history in wrong {
+        assert_eq!(broken(history), [Promise::Linearizable], "{history:?}");
+    }
+}
+
+/// Histories of an honest record, made at random, and the same with one answer changed.
+#[test]
+fn random_histories_of_a_record() {
+    let seed = fastrand::u64(..);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut found = 0;
+    for _ in 0..300 {
+        let mut history = Vec::new();
+        let (mut value, mut at) = (None, 0);
+        for number in 1..30 {
+            at += 10;
+            // Each takes effect at `at`, and was under way for some time around it.
+            let (from, to) = (at - rng.u64(..10), at + rng.u64(..25));
+            let done = match rng.u32(..3) {
+                0 => get(value),
+                1 => {
+                    let right = rng.bool();
+                    let expected = if right { value } else { Some(1_000) };
+                    let outcome = if right {
+                        Outcome::Done
+                    } else {
+                        Outcome::Conflict
+                    };
+                    let done = put(expected, number, outcome);
+                    if right {
+                        value = Some(number);
+                    }
+                    done
+                }
+                _ => match value.take() {
+                    Some(old) => delete(old, Outcome::Done),
+                    None => get(None),
+                },
+            };
+            history.push(step(from, to, done));
+        }
+        assert_eq!(broken(&history), [], "seed {seed}: {history:?}");
+        // A read that saw what nobody can have seen then.
+        let at = rng.usize(..history.len());
+        if let Event::Record(RecordStep { step, .. }) = &mut history[at].event {
+            *step = get(Some(5_000));
+        }
+        found += usize::from(broken(&history) == [Promise::Linearizable]);
+    }
+    assert_eq!(found, 300, "seed {seed}");
+}

@@ -1,0 +1,166 @@
+//! What is done with a lock while it is held, and how it is given up.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use distlock::{Clock as _, Ended, Guard, LockWatch, SystemClock};
+use tokio::{task::JoinHandle, time::timeout};
+
+use super::{
+    NOTICE,
+    task::{STEPS, Task},
+};
+use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, micros, now};
+
+impl Task {
+    /// Uses a lock for a while and gives it up, in one of many ways.
+    pub(super) async fn hold(&mut self, guard: Guard, resumed: Option<u64>) -> Result<()> {
+        let hold = self.granted(&guard, resumed);
+        let mut told = self.wait_for_a_loss(hold, guard.watch());
+        let longest = self.settings.longest_ttl();
+        let for_ = match self.rng.u32(..20) {
+            0..14 => longest / 30,
+            14..17 => longest,
+            // Also longer than a store needs to give the lock to somebody else.
+            _ => longest * 3,
+        };
+        let until = SystemClock.now() + for_.mul_f32(self.rng.f32());
+        let mut valid = self.is_valid(hold, &guard.watch());
+        if self.rng.u32(..6) == 0 {
+            // Nobody asks the guard now, so only a notice can tell a loss.
+            valid = timeout(for_, &mut told).await.is_err();
+        }
+        while valid && SystemClock.now() < until {
+            valid = self.use_registers(hold, &guard).await?;
+            match self.rng.u32(..60) {
+                0 => self.block_the_runtime(),
+                1 => {
+                    let ttl = self.ttl();
+                    let call = self.notes.call(Call::Extend, STEPS);
+                    let extended = guard.extend(ttl).await;
+                    call.result(&extended);
+                }
+                _ => {}
+            }
+            self.rest().await;
+        }
+        if !valid || !self.is_valid(hold, &guard.watch()) {
+            self.ends(hold, &guard.watch(), End::NotValid);
+            // Whoever is not told by now never is.
+            if !told.is_finished() {
+                let _ = timeout(NOTICE, told).await;
+            }
+            return Ok(());
+        }
+        self.give_up(hold, guard).await
+    }
+
+    async fn give_up(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
+        let tickets = self.locker.capabilities().tickets;
+        match self.rng.u32(..12) {
+            0 => {
+                self.ends(hold, &guard.watch(), End::Dropped);
+                drop(guard);
+            }
+            1 if tickets => {
+                self.ends(hold, &guard.watch(), End::Ticket);
+                let call = self.notes.call(Call::IntoTicket, STEPS);
+                let ticket = guard.into_ticket().await;
+                call.result(&ticket);
+                if let Ok(ticket) = ticket {
+                    let number = self.rng.u64(..);
+                    self.resume_twice(ticket, number).await?;
+                }
+            }
+            2 if tickets => {
+                self.ends(hold, &guard.watch(), End::Ticket);
+                let call = self.notes.call(Call::IntoTicket, STEPS);
+                let ticket = guard.into_ticket().await;
+                call.result(&ticket);
+                if let Ok(ticket) = ticket {
+                    self.release_late(&ticket).await;
+                }
+            }
+            _ => {
+                self.ends(hold, &guard.watch(), End::Released);
+                let call = self.notes.call(Call::Release, STEPS);
+                let _ = guard.release().await;
+                call.answered(Answer::Done);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads both registers and writes them, if the lock is still held. Answers whether it was.
+    async fn use_registers(&mut self, hold: HoldNumber, guard: &Guard) -> Result<bool> {
+        let (name, token) = (guard.name().to_string(), guard.token().get());
+        if !self.is_valid(hold, &guard.watch()) {
+            return Ok(false);
+        }
+        let seen = self.questions.read(name.clone(), token).await?;
+        if self.rng.u32(..4) == 0 {
+            self.rest().await;
+        }
+        if !self.is_valid(hold, &guard.watch()) {
+            return Ok(false);
+        }
+        self.questions.write(name, token, seen).await?;
+        Ok(true)
+    }
+
+    /// Asks a guard, and says so if it said yes.
+    pub(super) fn is_valid(&self, hold: HoldNumber, watch: &LockWatch) -> bool {
+        let from = now();
+        let valid = watch.is_valid();
+        let to = now();
+        if valid {
+            self.notes.note(Event::Valid {
+                hold,
+                from,
+                to,
+                deadline: micros(watch.deadline()),
+            });
+        }
+        valid
+    }
+
+    pub(super) fn ends(&self, hold: HoldNumber, watch: &LockWatch, how: End) {
+        self.notes.note(Event::Ended {
+            hold,
+            at: now(),
+            deadline: micros(watch.deadline()),
+            how,
+        });
+    }
+
+    /// A task that only waits: it never asks whether the guard is valid.
+    fn wait_for_a_loss(&self, hold: HoldNumber, watch: LockWatch) -> JoinHandle<()> {
+        let notes = Arc::clone(&self.notes);
+        tokio::spawn(async move {
+            if let Ended::Lost(reason) = watch.ended().await {
+                notes.note(Event::Told {
+                    hold,
+                    at: now(),
+                    deadline: micros(watch.deadline()),
+                    reason: reason.to_string(),
+                });
+            }
+        })
+    }
+
+    /// Keeps this thread of the runtime from everything else, as a long calculation would.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread that is blocked is what is tried here"
+    )]
+    fn block_the_runtime(&mut self) {
+        let longest = Duration::min(self.settings.longest_ttl() * 2, Duration::from_secs(2));
+        let time = longest.mul_f32(self.rng.f32());
+        let from = now();
+        // Said before, because the process may be killed meanwhile.
+        let to = micros(SystemClock.now() + time);
+        self.notes.note(Event::Stalled { from, to });
+        std::thread::sleep(time);
+        self.notes.note(Event::Stalled { from, to: now() });
+    }
+}

@@ -1,0 +1,55 @@
+//! When this process did not run, and what it uses.
+//!
+//! A notice that comes late because the process was stopped, or because the machine was busy with
+//! others, is no defect of the library. A thread of its own tells the two apart.
+
+use std::{fs, sync::Arc, thread, time::Duration};
+
+use super::notes::Notes;
+use crate::chaos::history::{Event, Micros, now};
+
+const TICK: Duration = Duration::from_millis(20);
+/// A thread that wakes up this much later than it wanted to was kept from it.
+const LATE_US: Micros = 40_000;
+/// Ticks between two looks at what the process uses.
+const LOOK: u32 = 10;
+
+pub(super) fn start(notes: Arc<Notes>) -> std::io::Result<()> {
+    let watching = move || {
+        let tick_us = u64::try_from(TICK.as_micros()).unwrap_or_default();
+        let mut ticks = 0_u32;
+        loop {
+            let from = now();
+            thread::park_timeout(TICK);
+            let to = now();
+            if to > from + tick_us + LATE_US {
+                notes.note(Event::Stalled { from, to });
+            }
+            ticks += 1;
+            if ticks.is_multiple_of(LOOK)
+                && let Some((resident_kib, descriptors)) = usage()
+            {
+                notes.note(Event::Usage {
+                    at: to,
+                    resident_kib,
+                    descriptors,
+                });
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("meter".into())
+        .spawn(watching)
+        .map(drop)
+}
+
+/// Memory in KiB, and open descriptors.
+fn usage() -> Option<(u64, u64)> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let resident = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let resident = resident.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let descriptors = fs::read_dir("/proc/self/fd").ok()?.count();
+    Some((resident, u64::try_from(descriptors).ok()?))
+}

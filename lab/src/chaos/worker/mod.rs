@@ -1,0 +1,177 @@
+//! A process that takes locks, uses them, and says all that it sees.
+//!
+//! Its settings come through the environment: they hold the store's URL, which may have a password.
+
+mod hold;
+mod meter;
+mod notes;
+mod records;
+mod task;
+
+use std::{env, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use distlock::{Clock as _, Locker, Store, SystemClock};
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+use tokio::{runtime::Builder, sync::watch, task::JoinSet};
+
+use self::{
+    notes::{Notes, Questions},
+    task::Task,
+};
+use super::{
+    history::{Answer, Call, Event, now},
+    plants::Plant,
+};
+
+/// The variable that makes a process a worker.
+const SETTINGS: &str = "DISTLOCK_LAB_WORKER";
+/// How often a store that cannot be opened is tried again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// The documented bound of a call that only looks, and of `close`.
+const LOOK: Duration = Duration::from_secs(10);
+/// What the library may add to the wait that was asked for.
+const BEYOND_WAIT: Duration = Duration::from_secs(5);
+/// Longest time in which a loss must have been told; whoever is not told by then never is.
+const NOTICE: Duration = Duration::from_secs(2);
+
+/// What a worker is told.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Settings {
+    pub(crate) worker: u32,
+    pub(crate) socket: PathBuf,
+    pub(crate) url: String,
+    pub(crate) seed: u64,
+    /// The locks that all fight for.
+    pub(crate) names: Vec<String>,
+    pub(crate) ttl_ms: (u64, u64),
+    /// Independent clients of the store in this process, and tasks of each.
+    pub(crate) clients: u32,
+    pub(crate) tasks: u32,
+    /// One thread for everything, instead of two.
+    pub(crate) single_threaded: bool,
+    /// Whether it looks at the end what the store still holds: of a store that nobody else sees.
+    pub(crate) looks_at_the_end: bool,
+    pub(crate) plant: Option<Plant>,
+}
+
+impl Settings {
+    /// `None` = this process is no worker.
+    pub(crate) fn from_environment() -> Result<Option<Self>> {
+        match env::var(SETTINGS) {
+            Ok(text) => Ok(Some(serde_json::from_str(&text).context(SETTINGS)?)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    pub(crate) fn variable(&self) -> Result<(&'static str, String)> {
+        Ok((SETTINGS, serde_json::to_string(self)?))
+    }
+
+    const fn longest_ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms.1)
+    }
+}
+
+/// Runs until the referee calls the workers together.
+pub(crate) fn run(settings: Settings) -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)
+        .with_writer(std::io::stderr)
+        .init();
+    let mut runtime = if settings.single_threaded {
+        Builder::new_current_thread()
+    } else {
+        Builder::new_multi_thread()
+    };
+    let runtime = runtime.worker_threads(2).enable_all().build()?;
+    runtime.block_on(work(Arc::new(settings)))
+}
+
+async fn work(settings: Arc<Settings>) -> Result<()> {
+    let notes = Arc::new(Notes::connect(&settings.socket, settings.worker)?);
+    meter::start(Arc::clone(&notes))?;
+    let mut stores = Vec::new();
+    for _ in 0..settings.clients {
+        stores.push(opened(&settings).await);
+    }
+    notes.note(Event::Started {
+        pid: std::process::id(),
+    });
+    let (stop, stopped) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    let mut rng = Rng::with_seed(settings.seed);
+    for (number, store) in (0..settings.tasks).flat_map(|at| stores.iter().map(move |it| (at, it)))
+    {
+        let questions = Questions::connect(&settings.socket, settings.worker).await?;
+        let task = Task {
+            settings: Arc::clone(&settings),
+            notes: Arc::clone(&notes),
+            questions,
+            locker: store.locker(),
+            records: store.records(),
+            rng: rng.fork(),
+            number,
+        };
+        tasks.spawn(task.run(stopped.clone()));
+    }
+    let mut questions = Questions::connect(&settings.socket, settings.worker).await?;
+    tokio::select! {
+        called = questions.roll_call() => called?,
+        // No task ends before: the first that does has failed.
+        Some(ended) = tasks.join_next() => ended??,
+    }
+    stop.send_replace(true);
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    for store in &stores {
+        if settings.looks_at_the_end {
+            let locker = store.locker();
+            for (name, holder) in leftovers(&locker, settings.longest_ttl() + BEYOND_WAIT).await {
+                notes.note(Event::Left { name, holder });
+            }
+        }
+    }
+    for store in stores {
+        let closing = notes.call(Call::Close, LOOK);
+        store.close().await;
+        closing.answered(Answer::Done);
+    }
+    notes.note(Event::Finished { at: now() });
+    Ok(())
+}
+
+/// Opens the store, however long it takes: it may be broken at the moment.
+async fn opened(settings: &Settings) -> Store {
+    loop {
+        match distlock::open(settings.url.as_str()).await {
+            Ok(store) => {
+                return match settings.plant {
+                    Some(plant) => plant.into_store(&store, settings.worker),
+                    None => store,
+                };
+            }
+            Err(_) => SystemClock.sleep(AGAIN).await,
+        }
+    }
+}
+
+/// What the store still holds after `within`, once everybody has left: names and holders.
+pub(crate) async fn leftovers(locker: &Locker, within: Duration) -> Vec<(String, String)> {
+    let until = SystemClock.now() + within;
+    loop {
+        let left = match locker.list("").await {
+            Ok(held) => held
+                .into_iter()
+                .filter_map(|it| Some((it.name.to_string(), it.held?.holder)))
+                .collect(),
+            Err(error) => vec![("the store".to_owned(), error.to_string())],
+        };
+        if left.is_empty() || SystemClock.now() >= until {
+            return left;
+        }
+        SystemClock.sleep(AGAIN).await;
+    }
+}

@@ -1,0 +1,159 @@
+//! What a worker tells the referee.
+
+use std::{
+    io::Write as _,
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use serde::de::DeserializeOwned;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    net::unix::{OwnedReadHalf, OwnedWriteHalf},
+};
+
+use crate::chaos::{
+    history::{Answer, Call, Event, Fenced, Micros, now},
+    referee::{Phase, Say, Seen},
+};
+
+/// The process's own line to the referee, for notes. A note that was written is not lost when the
+/// process is killed right after.
+#[derive(Debug)]
+pub(super) struct Notes {
+    stream: Mutex<UnixStream>,
+    numbers: AtomicU64,
+}
+
+impl Notes {
+    pub(super) fn connect(socket: &Path, worker: u32) -> Result<Self> {
+        let mut stream = UnixStream::connect(socket).context("the referee")?;
+        stream.write_all(format!("{worker}\n").as_bytes())?;
+        Ok(Self {
+            stream: Mutex::new(stream),
+            numbers: AtomicU64::new(1),
+        })
+    }
+
+    /// A number that this process has not used yet.
+    pub(super) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn note(&self, event: Event) {
+        let Ok(mut line) = serde_json::to_vec(&Say::Note(event)) else {
+            return;
+        };
+        line.push(b'\n');
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a referee the run is over.
+        if stream.write_all(&line).is_err() {
+            std::process::exit(0);
+        }
+    }
+
+    /// A call is about to be made.
+    pub(super) fn call(&self, what: Call, bound: Duration) -> Called<'_> {
+        let call = self.number();
+        self.note(Event::Called {
+            call,
+            what,
+            at: now(),
+            bound_us: as_micros(bound),
+        });
+        Called {
+            notes: self,
+            call,
+            answer: Answer::Dropped,
+        }
+    }
+}
+
+/// A call that has not answered. Dropping it says that its future was dropped.
+#[derive(Debug)]
+pub(super) struct Called<'a> {
+    notes: &'a Notes,
+    call: u64,
+    answer: Answer,
+}
+
+impl Called<'_> {
+    pub(super) fn answered(mut self, answer: Answer) {
+        self.answer = answer;
+    }
+
+    pub(super) fn result<T, E>(self, result: &Result<T, E>) {
+        self.answered(match result {
+            Ok(_) => Answer::Done,
+            Err(_) => Answer::Failed,
+        });
+    }
+}
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        self.notes.note(Event::Answered {
+            call: self.call,
+            at: now(),
+            answer: self.answer,
+        });
+    }
+}
+
+/// A line of a task's own, for what the referee answers.
+#[derive(Debug)]
+pub(super) struct Questions {
+    lines: Lines<BufReader<OwnedReadHalf>>,
+    writer: OwnedWriteHalf,
+}
+
+impl Questions {
+    pub(super) async fn connect(socket: &Path, worker: u32) -> Result<Self> {
+        let stream = tokio::net::UnixStream::connect(socket).await?;
+        let (reader, mut writer) = stream.into_split();
+        writer.write_all(format!("{worker}\n").as_bytes()).await?;
+        Ok(Self {
+            lines: BufReader::new(reader).lines(),
+            writer,
+        })
+    }
+
+    pub(super) async fn read(&mut self, name: String, token: u64) -> Result<Seen> {
+        self.ask(&Say::Read { name, token }).await
+    }
+
+    pub(super) async fn write(&mut self, name: String, token: u64, seen: Seen) -> Result<Fenced> {
+        self.ask(&Say::Write { name, token, seen }).await
+    }
+
+    /// Waits until the workers are called together.
+    pub(super) async fn roll_call(&mut self) -> Result<()> {
+        let mut phase: Phase = self.ask(&Say::Phases).await?;
+        while phase != Phase::RollCall {
+            phase = self.answer().await?;
+        }
+        Ok(())
+    }
+
+    async fn ask<T: DeserializeOwned>(&mut self, say: &Say) -> Result<T> {
+        let mut line = serde_json::to_vec(say)?;
+        line.push(b'\n');
+        self.writer.write_all(&line).await?;
+        self.answer().await
+    }
+
+    async fn answer<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let line = self.lines.next_line().await?.context("the referee went")?;
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+fn as_micros(time: Duration) -> Micros {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

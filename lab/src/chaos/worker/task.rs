@@ -1,0 +1,216 @@
+//! One task: takes locks in every way there is, again and again, until it is stopped.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use distlock::{Attempt, Clock as _, Guard, Locker, Records, Renew, SystemClock, Ticket};
+use fastrand::Rng;
+use tokio::sync::watch;
+
+use super::{
+    BEYOND_WAIT, LOOK, Settings,
+    notes::{Notes, Questions},
+};
+use crate::chaos::history::{Answer, Call, Event, now};
+
+/// The documented bound of a release and of an extension.
+pub(super) const STEPS: Duration = Duration::from_secs(20);
+/// Long enough that a lock which was not released shows as one.
+const ROLL_CALL_TTL: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub(super) struct Task {
+    pub(super) settings: Arc<Settings>,
+    pub(super) notes: Arc<Notes>,
+    pub(super) questions: Questions,
+    pub(super) locker: Locker,
+    pub(super) records: Arc<dyn Records>,
+    pub(super) rng: Rng,
+    pub(super) number: u32,
+}
+
+impl Task {
+    pub(super) async fn run(mut self, stop: watch::Receiver<bool>) -> Result<()> {
+        while !*stop.borrow() {
+            match self.rng.u32(..100) {
+                0..20 => self.use_a_record().await,
+                20..23 => self.look().await,
+                23..31 => self.give_up_in_the_middle().await,
+                31..36 => self.take_two().await?,
+                _ => self.take_one().await?,
+            }
+        }
+        self.answer_the_roll_call().await;
+        Ok(())
+    }
+
+    pub(super) fn ttl(&mut self) -> Duration {
+        let (least, most) = self.settings.ttl_ms;
+        Duration::from_millis(self.rng.u64(least..=most))
+    }
+
+    fn name(&mut self) -> String {
+        let at = self.rng.usize(..self.settings.names.len());
+        self.settings.names[at].clone()
+    }
+
+    /// Up to the longest TTL.
+    fn while_(&mut self) -> Duration {
+        Duration::from_millis(self.rng.u64(..=self.settings.ttl_ms.1))
+    }
+
+    async fn take_one(&mut self) -> Result<()> {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);
+        let renew = if self.rng.bool() {
+            Renew::Auto
+        } else {
+            Renew::Manual
+        };
+        let builder = self.locker.lock(&name).ttl(ttl).renew(renew);
+        let guard = if self.rng.u32(..4) == 0 {
+            let call = self.notes.call(Call::TryAcquire, BEYOND_WAIT);
+            let attempt = builder.try_acquire().await;
+            call.result(&attempt);
+            attempt.ok().and_then(Attempt::acquired)
+        } else {
+            let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+            let guard = builder.wait(wait).acquire().await;
+            call.result(&guard);
+            guard.ok()
+        };
+        match guard {
+            Some(guard) => self.hold(guard, None).await,
+            None => {
+                self.rest().await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn take_two(&mut self) -> Result<()> {
+        let names = [self.name(), self.name()];
+        let (ttl, wait) = (self.ttl(), self.while_() * 2);
+        let call = self.notes.call(Call::AcquireAll, wait + BEYOND_WAIT);
+        let taken = self.locker.lock_all(&names).ttl(ttl).wait(wait).acquire();
+        let taken = taken.await;
+        call.result(&taken);
+        let Ok(set) = taken else {
+            self.rest().await;
+            return Ok(());
+        };
+        let holds: Vec<_> = set
+            .guards()
+            .iter()
+            .map(|guard| self.granted(guard, None))
+            .collect();
+        SystemClock.sleep(self.while_() / 4).await;
+        for (hold, guard) in holds.iter().zip(set.guards()) {
+            self.is_valid(*hold, &guard.watch());
+        }
+        for (hold, guard) in holds.iter().zip(set.guards()) {
+            self.ends(*hold, &guard.watch(), crate::chaos::history::End::Released);
+        }
+        // Released one after the other.
+        let steps = u32::try_from(holds.len()).unwrap_or(u32::MAX);
+        let call = self.notes.call(Call::Release, STEPS * steps);
+        set.release().await;
+        call.answered(Answer::Done);
+        Ok(())
+    }
+
+    /// Drops the future of an `acquire` at some await.
+    async fn give_up_in_the_middle(&mut self) {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_());
+        let patience = Duration::from_micros(self.rng.u64(..20_000));
+        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let acquiring = self.locker.lock(&name).ttl(ttl).wait(wait).acquire();
+        tokio::select! {
+            biased;
+            // A guard that comes at once is dropped at once.
+            guard = acquiring => call.result(&guard.map(drop)),
+            () = SystemClock.sleep(patience) => drop(call),
+        }
+    }
+
+    async fn look(&mut self) {
+        if self.rng.bool() {
+            let name = self.name();
+            let call = self.notes.call(Call::Inspect, LOOK);
+            let seen = self.locker.inspect(&name).await;
+            call.result(&seen);
+        } else {
+            let call = self.notes.call(Call::List, LOOK);
+            let seen = self.locker.list("").await;
+            call.result(&seen);
+        }
+        self.rest().await;
+    }
+
+    /// Two take one ticket: one of them may have it.
+    pub(super) async fn resume_twice(&mut self, ticket: Ticket, number: u64) -> Result<()> {
+        let both = async |locker: &Locker, notes: &Notes| {
+            let call = notes.call(Call::Resume, STEPS);
+            let guard = locker.resume(&ticket).await;
+            call.result(&guard);
+            guard.ok()
+        };
+        let (first, second) = tokio::join!(
+            both(&self.locker, &self.notes),
+            both(&self.locker, &self.notes)
+        );
+        for guard in [first, second].into_iter().flatten() {
+            Box::pin(self.hold(guard, Some(number))).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets a ticket lie, also for longer than its lease, and releases it then.
+    pub(super) async fn release_late(&mut self, ticket: &Ticket) {
+        SystemClock.sleep(self.while_() * 2).await;
+        let call = self.notes.call(Call::Release, STEPS);
+        let released = self.locker.release_ticket(ticket).await;
+        call.result(&released);
+    }
+
+    /// A moment in which others get their turn, also after a call that failed at once.
+    pub(super) async fn rest(&mut self) {
+        SystemClock
+            .sleep(Duration::from_micros(self.rng.u64(..8_000)))
+            .await;
+    }
+
+    /// Everybody gets in once more, each lock, within the longest TTL and 5 s.
+    async fn answer_the_roll_call(&mut self) {
+        let within = self.settings.longest_ttl() + BEYOND_WAIT;
+        for name in self.settings.names.clone() {
+            let lock = self.locker.lock(&name).ttl(ROLL_CALL_TTL).wait(within);
+            let call = self.notes.call(Call::Acquire, within + BEYOND_WAIT);
+            let guard = lock.acquire().await;
+            call.result(&guard);
+            let problem = match guard {
+                Ok(guard) => {
+                    let released = guard.release().await;
+                    (!released.is_clean()).then(|| format!("{name:?}: {released:?}"))
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            self.notes.note(Event::RollCall {
+                at: now(),
+                task: self.number,
+                problem,
+            });
+        }
+    }
+
+    pub(super) fn granted(&self, guard: &Guard, resumed: Option<u64>) -> u64 {
+        let hold = self.notes.number();
+        self.notes.note(Event::Granted {
+            hold,
+            name: guard.name().to_string(),
+            token: guard.token().get(),
+            at: now(),
+            resumed,
+        });
+        hold
+    }
+}

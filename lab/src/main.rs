@@ -1,0 +1,31 @@
+//! `distlock-lab`: breaks stores, and checks what locks on them were worth. It is no part of what
+//! users install.
+
+mod chaos;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use tokio::runtime::Builder;
+
+/// Break stores, and check what locks on them were worth.
+#[derive(Debug, Parser)]
+#[command(name = "distlock-lab", version, max_term_width = 80)]
+enum Command {
+    Chaos(chaos::Chaos),
+}
+
+fn main() -> Result<ExitCode> {
+    // A worker of a run is this very program.
+    if let Some(settings) = chaos::Settings::from_environment()? {
+        return chaos::work(settings).map(|()| ExitCode::SUCCESS);
+    }
+    let command = Command::parse();
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Chaos(chaos) => chaos::run(chaos).await,
+        }
+    })
+}
