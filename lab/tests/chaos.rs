@@ -51,7 +51,7 @@ fn embedded_stores_keep_their_promises_on_a_fresh_seed() {
 #[test]
 fn planted_bugs_are_caught() {
     let said = ends(
-        &chaos(&["--planted", "--seconds", "30", "--seed", FIXED]),
+        &chaos(&["--planted", "--seconds", "15", "--seed", FIXED]),
         0,
     );
     let caught = said.lines().filter(|it| it.starts_with("caught")).count();

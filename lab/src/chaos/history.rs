@@ -78,7 +78,8 @@ pub(crate) enum Event {
         deadline: Micros,
         reason: String,
     },
-    /// A read or write of a record.
+    /// A write of a record that is about to be sent, or a read or write that has answered. Who is
+    /// killed in between has said enough.
     Record(RecordStep),
     /// A write to the registers of a name.
     Wrote {
@@ -167,9 +168,11 @@ pub(crate) enum Fenced {
 /// One operation on a record. Values are unique, so a value says which write it is from.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct RecordStep {
+    /// Of one process; the answer has the number of its question.
+    pub(crate) number: u64,
     pub(crate) key: String,
     pub(crate) from: Micros,
-    /// `None` = no definite answer.
+    /// `None` = it has not answered.
     pub(crate) to: Option<Micros>,
     pub(crate) step: Step,
 }

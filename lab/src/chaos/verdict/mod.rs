@@ -123,7 +123,8 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
     let mut verdict = Verdict::default();
     for entry in history {
         match &entry.event {
-            Event::Called { .. } | Event::Record(_) => verdict.operations += 1,
+            Event::Called { .. } => verdict.operations += 1,
+            Event::Record(step) => verdict.operations += u64::from(step.to.is_some()),
             Event::Granted { .. } => verdict.grants += 1,
             Event::Wrote {
                 fenced,

@@ -16,11 +16,16 @@ const MOST: usize = 2_000_000;
 
 /// Violations, and how many keys were not decided.
 pub(super) fn check(history: &[Entry]) -> (Vec<Violation>, u64) {
-    let mut by_key: BTreeMap<&str, Vec<&RecordStep>> = BTreeMap::new();
-    for entry in history {
-        if let Event::Record(step) = &entry.event {
-            by_key.entry(&step.key).or_default().push(step);
+    // An answer takes the place of its question.
+    let mut last: BTreeMap<(u32, u64), &RecordStep> = BTreeMap::new();
+    for Entry { worker, event } in history {
+        if let Event::Record(step) = event {
+            last.insert((*worker, step.number), step);
         }
+    }
+    let mut by_key: BTreeMap<&str, Vec<&RecordStep>> = BTreeMap::new();
+    for step in last.into_values() {
+        by_key.entry(&step.key).or_default().push(step);
     }
     let mut found = Vec::new();
     let mut undecided = 0;

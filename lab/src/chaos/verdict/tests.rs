@@ -1,5 +1,7 @@
 //! Each promise: a history that breaks it, and one beside it that does not.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
 use crate::chaos::history::{Call, End, Excuse, Fault, Outcome, RecordStep, Step};
 
@@ -283,7 +285,9 @@ fn what_is_left_at_the_end() {
 
 /// An operation on the one record.
 fn step(from: Micros, to: Micros, step: Step) -> Entry {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let step = RecordStep {
+        number: NUMBERS.fetch_add(1, Ordering::Relaxed),
         key: "key".into(),
         from,
         to: Some(to),
@@ -341,6 +345,33 @@ fn histories_of_records_that_have_an_order() {
     for history in right {
         assert_eq!(broken(history), [], "{history:?}");
     }
+}
+
+/// A process that was killed had asked for more than it was answered.
+#[test]
+fn a_write_that_never_answered_may_have_happened() {
+    let asked = |number| {
+        let step = RecordStep {
+            number,
+            key: "key".into(),
+            from: 0,
+            to: None,
+            step: put(None, 1, Outcome::Unknown),
+        };
+        entry(7, Event::Record(step))
+    };
+    assert_eq!(broken(&[asked(1), step(2, 3, get(Some(1)))]), []);
+    assert_eq!(broken(&[asked(1), step(2, 3, get(None))]), []);
+    let refused = RecordStep {
+        number: 1,
+        key: "key".into(),
+        from: 0,
+        to: Some(1),
+        step: put(None, 1, Outcome::Conflict),
+    };
+    let answered = entry(7, Event::Record(refused));
+    let history = [asked(1), answered, step(2, 3, get(Some(1)))];
+    assert_eq!(broken(&history), [Promise::Linearizable]);
 }
 
 #[test]

@@ -18,50 +18,49 @@ impl Task {
             return self.rest().await;
         };
         let value = seen.as_ref().map(number);
-        self.record(
-            &key,
-            from,
-            Step::Get {
-                seen: seen.as_ref().map(|it| (number(it), it.version.get())),
-            },
-        );
+        let step = Step::Get {
+            seen: seen.as_ref().map(|it| (number(it), it.version.get())),
+        };
+        self.record(self.notes.number(), &key, from, Some(now()), step);
         if self.rng.bool() {
             self.rest().await;
         }
-        let from = now();
+        let (asked, from) = (self.notes.number(), now());
         let step = match (seen, value) {
             (Some(entry), Some(expected)) if self.rng.u32(..4) == 0 => {
+                let step = |outcome| Step::Delete { expected, outcome };
+                self.record(asked, &key, from, None, step(Outcome::Unknown));
                 let deleted = self.records.delete(&at, entry.version).await;
-                Step::Delete {
-                    expected,
-                    outcome: outcome(&deleted.map(|it| it == Deleted::Done)),
-                }
+                step(outcome(&deleted.map(|it| it == Deleted::Done)))
             }
             (seen, expected) => {
                 let value = self.rng.u64(..);
                 let expect = seen.map_or(Expect::Absent, |it| Expect::Version(it.version));
+                let step = |outcome, version| Step::Put {
+                    expected,
+                    value,
+                    outcome,
+                    version,
+                };
+                self.record(asked, &key, from, None, step(Outcome::Unknown, None));
                 let written = self.records.put(&at, &value.to_le_bytes(), expect).await;
                 let version = match &written {
                     Ok(Written::Stored(version)) => Some(version.get()),
                     _ => None,
                 };
-                Step::Put {
-                    expected,
-                    value,
-                    outcome: outcome(&written.map(|it| it != Written::Conflict)),
-                    version,
-                }
+                step(outcome(&written.map(|it| it != Written::Conflict)), version)
             }
         };
-        self.record(&key, from, step);
+        self.record(asked, &key, from, Some(now()), step);
         SystemClock.sleep(std::time::Duration::from_millis(2)).await;
     }
 
-    fn record(&self, key: &str, from: Micros, step: Step) {
+    fn record(&self, number: u64, key: &str, from: Micros, to: Option<Micros>, step: Step) {
         self.notes.note(Event::Record(RecordStep {
+            number,
             key: key.to_owned(),
             from,
-            to: Some(now()),
+            to,
             step,
         }));
     }
