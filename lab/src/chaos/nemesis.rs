@@ -154,6 +154,9 @@ impl Nemesis {
                     if let Some(player) = crew.player(player, worker) {
                         player.signal(Signal::CONT)?;
                     }
+                    // It may be killed before it can say so itself.
+                    let (from, to) = (fault.from, now());
+                    crew.referee.note(worker, Event::Stalled { from, to });
                 }
                 What::Lines { player, worker } => {
                     if let Some(player) = crew.player(player, worker) {
@@ -236,6 +239,8 @@ impl Nemesis {
             Break::KillWorker => {
                 of_worker(&mut fault);
                 crew.replace(player, stage).await?;
+                // The store was a part of the process.
+                fault.excuse = stage.is_inside().then_some(Excuse::LostHistory);
                 fault.to = now();
                 None
             }

@@ -146,7 +146,7 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
     let holds = holds::assemble(history);
     let (overlaps, longest) = holds::overlaps(&holds, &faults, limits);
     verdict.longest_overlap_us = longest;
-    let (unlinear, undecided) = records::check(history);
+    let (unlinear, undecided) = records::check(history, &faults);
     verdict.undecided_records = undecided;
     verdict.violations = overlaps
         .into_iter()

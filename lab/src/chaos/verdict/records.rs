@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::chaos::history::{Entry, Event, Micros, Outcome, RecordStep, Step};
+use crate::chaos::history::{Entry, Event, Excuse, Fault, Micros, Outcome, RecordStep, Step};
 
 use super::{Promise, Violation};
 
@@ -15,7 +15,7 @@ use super::{Promise, Violation};
 const MOST: usize = 2_000_000;
 
 /// Violations, and how many keys were not decided.
-pub(super) fn check(history: &[Entry]) -> (Vec<Violation>, u64) {
+pub(super) fn check(history: &[Entry], faults: &[&Fault]) -> (Vec<Violation>, u64) {
     // An answer takes the place of its question.
     let mut last: BTreeMap<(u32, u64), &RecordStep> = BTreeMap::new();
     for Entry { worker, event } in history {
@@ -36,7 +36,7 @@ pub(super) fn check(history: &[Entry]) -> (Vec<Violation>, u64) {
                 promise: Promise::Linearizable,
                 at,
                 detail,
-                excused_by: None,
+                excused_by: excuse(&steps, faults),
             });
         };
         if let Some(problem) = versions(&steps) {
@@ -52,6 +52,16 @@ pub(super) fn check(history: &[Entry]) -> (Vec<Violation>, u64) {
         }
     }
     (found, undecided)
+}
+
+/// The fault in which the store lost what it knew, if it came while the record was used.
+fn excuse(steps: &[&RecordStep], faults: &[&Fault]) -> Option<String> {
+    let from = steps.iter().map(|it| it.from).min()?;
+    let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
+    let fault = faults.iter().find(|fault| {
+        fault.excuse == Some(Excuse::LostHistory) && fault.from <= to && from <= fault.to
+    })?;
+    Some(format!("{} of {}", fault.kind, fault.target))
 }
 
 /// What is wrong with the versions of one key.

@@ -425,6 +425,23 @@ fn histories_of_records_that_have_none() {
     }
 }
 
+#[test]
+fn a_record_that_the_store_forgot_is_excused() {
+    let stale = [
+        step(100, 110, put(None, 1, Outcome::Done)),
+        step(200, 210, get(None)),
+    ];
+    for (fault, excused) in [
+        (fault(150, 160, Some(Excuse::LostHistory)), true),
+        (fault(150, 160, removed("key")), false),
+        (fault(50, 60, Some(Excuse::LostHistory)), false),
+        (fault(220, 230, Some(Excuse::LostHistory)), false),
+    ] {
+        let history = [&stale[..], std::slice::from_ref(&fault)].concat();
+        assert_eq!(broken(&history).is_empty(), excused, "{fault:?}");
+    }
+}
+
 /// Histories of an honest record, made at random, and the same with one answer changed.
 #[test]
 fn random_histories_of_a_record() {

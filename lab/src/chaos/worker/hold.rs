@@ -28,9 +28,14 @@ impl Task {
         let mut valid = self.is_valid(hold, &guard.watch());
         if self.rng.u32(..6) == 0 {
             // Nobody asks the guard now, so only a notice can tell a loss.
-            valid = timeout(for_, &mut told).await.is_err();
+            let mut stop = self.stop.clone();
+            valid = tokio::select! {
+                _ = &mut told => false,
+                _ = stop.wait_for(|over| *over) => true,
+                () = SystemClock.sleep(for_) => true,
+            };
         }
-        while valid && SystemClock.now() < until {
+        while valid && SystemClock.now() < until && !self.is_over() {
             valid = self.use_registers(hold, &guard).await?;
             match self.rng.u32(..60) {
                 0 => self.block_the_runtime(),

@@ -113,8 +113,9 @@ async fn work(settings: Arc<Settings>) -> Result<()> {
             records: store.records(),
             rng: rng.fork(),
             number,
+            stop: stopped.clone(),
         };
-        tasks.spawn(task.run(stopped.clone()));
+        tasks.spawn(task.run());
     }
     let mut questions = Questions::connect(&settings.socket, settings.worker).await?;
     tokio::select! {

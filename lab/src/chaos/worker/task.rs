@@ -27,11 +27,13 @@ pub(super) struct Task {
     pub(super) records: Arc<dyn Records>,
     pub(super) rng: Rng,
     pub(super) number: u32,
+    /// Turns true when the work is over.
+    pub(super) stop: watch::Receiver<bool>,
 }
 
 impl Task {
-    pub(super) async fn run(mut self, stop: watch::Receiver<bool>) -> Result<()> {
-        while !*stop.borrow() {
+    pub(super) async fn run(mut self) -> Result<()> {
+        while !self.is_over() {
             match self.rng.u32(..100) {
                 0..20 => self.use_a_record().await,
                 20..23 => self.look().await,
@@ -42,6 +44,10 @@ impl Task {
         }
         self.answer_the_roll_call().await;
         Ok(())
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        *self.stop.borrow()
     }
 
     pub(super) fn ttl(&mut self) -> Duration {
