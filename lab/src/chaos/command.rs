@@ -8,6 +8,7 @@ use clap::ValueEnum as _;
 use super::{
     nemesis::Break,
     plants::Plant,
+    report::{self, Cell},
     run::{Plan, Played, play},
     stores::Kind,
 };
@@ -53,6 +54,12 @@ pub(crate) struct Chaos {
         requires = "planted"
     )]
     only: Vec<Plant>,
+    /// A run of its own for each kind of fault
+    #[arg(long, conflicts_with = "planted")]
+    each: bool,
+    /// Write report.md and report.json into this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "planted")]
+    out: Option<PathBuf>,
     /// Where to keep the history of each run that broke a promise
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -70,46 +77,77 @@ pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
 
 async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     let mut good = true;
+    let mut cells = Vec::new();
     for store in &chaos.spawn {
-        let mut plan = Plan::of(*store, chaos.seconds, seed);
-        if !chaos.faults.is_empty() {
-            plan.faults.retain(|it| chaos.faults.contains(it));
-        }
-        let played = play(&plan)
-            .await
-            .with_context(|| format!("{} with seed {seed}", store.key()))?;
-        let verdict = &played.verdict;
-        let faults: u64 = verdict.faults.values().sum();
-        say(&format!(
-            "{:<10} {:>7} operations, {:>5} grants, {faults:>4} faults, {:>3} losses told; \
-             {} updates lost unfenced, longest overlap {} ms",
-            store.key(),
-            verdict.operations,
-            verdict.grants,
-            verdict.losses,
-            verdict.unfenced_lost,
-            verdict.longest_overlap_us / 1000
-        ))?;
-        if verdict.undecided_records > 0 {
-            say(&format!(
-                "           {} records were too busy to be judged",
-                verdict.undecided_records
-            ))?;
-        }
-        let excused = verdict.violations.len() - verdict.broken().count();
-        if excused > 0 {
-            say(&format!(
-                "           {excused} as documented after a fault, for example {}",
-                example(&played)
-            ))?;
-        }
-        if verdict.broken().next().is_some() {
-            good = false;
-            tell_broken(chaos, &plan, &played)?;
+        for plan in plans(chaos, *store, seed) {
+            let played = play(&plan)
+                .await
+                .with_context(|| format!("{} with seed {seed}", store.key()))?;
+            tell(&plan, &played)?;
+            if played.verdict.broken().next().is_some() {
+                good = false;
+                tell_broken(chaos, &plan, &played)?;
+            }
+            cells.push(Cell {
+                command: plan.command(),
+                plan,
+                server: played.server,
+                verdict: played.verdict,
+            });
+            // What was found so far is not lost when a later run cannot be made.
+            if let Some(folder) = &chaos.out {
+                report::write(folder, &cells)?;
+            }
         }
     }
     say(&format!("seed {seed}"))?;
     Ok(code(good))
+}
+
+/// One run with all faults, or one for each of them.
+fn plans(chaos: &Chaos, store: Kind, seed: u64) -> Vec<Plan> {
+    let mut all = Plan::of(store, chaos.seconds, seed);
+    if !chaos.faults.is_empty() {
+        all.faults.retain(|it| chaos.faults.contains(it));
+    }
+    if !chaos.each {
+        return vec![all];
+    }
+    let faults = all.faults.clone().into_iter();
+    let one = |fault| Plan {
+        faults: vec![fault],
+        ..all.clone()
+    };
+    faults.map(one).collect()
+}
+
+fn tell(plan: &Plan, played: &Played) -> Result<()> {
+    let verdict = &played.verdict;
+    let faults: u64 = verdict.faults.values().sum();
+    say(&format!(
+        "{:<10} {:>7} operations, {:>5} grants, {faults:>4} faults, {:>3} losses told; \
+         {} updates lost unfenced, longest overlap {} ms",
+        plan.store.key(),
+        verdict.operations,
+        verdict.grants,
+        verdict.losses,
+        verdict.unfenced_lost,
+        verdict.longest_overlap_us / 1000
+    ))?;
+    if verdict.undecided_records > 0 {
+        say(&format!(
+            "           {} records were too busy to be judged",
+            verdict.undecided_records
+        ))?;
+    }
+    let excused = verdict.violations.len() - verdict.broken().count();
+    if excused > 0 {
+        say(&format!(
+            "           {excused} as documented after a fault, for example {}",
+            example(played)
+        ))?;
+    }
+    Ok(())
 }
 
 /// An exception and the fault that it was matched to.
@@ -135,14 +173,7 @@ fn tell_broken(chaos: &Chaos, plan: &Plan, played: &Played) -> Result<()> {
     if more > 0 {
         say(&format!("  and {more} more"))?;
     }
-    let faults: Vec<_> = plan.faults.iter().map(|it| it.key()).collect();
-    say(&format!(
-        "  repeat: distlock-lab chaos --spawn {} --seconds {} --seed {} --faults {}",
-        plan.store.key(),
-        plan.seconds,
-        plan.seed,
-        faults.join(",")
-    ))?;
+    say(&format!("  repeat: {}", plan.command()))?;
     if let Some(folder) = &chaos.keep {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let path = folder.join(format!("{}-{}.jsonl", plan.store.key(), plan.seed));

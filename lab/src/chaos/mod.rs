@@ -11,6 +11,7 @@
 //! | `nemesis`, `file` | what breaks things |
 //! | `history` | what is written down |
 //! | `verdict` | the checker: pure |
+//! | `report` | what is published |
 //! | `plants` | bugs that are planted, to see the checker find them |
 
 mod command;
@@ -20,6 +21,7 @@ mod history;
 mod nemesis;
 mod plants;
 mod referee;
+mod report;
 mod run;
 mod stores;
 mod verdict;

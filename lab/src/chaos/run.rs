@@ -46,6 +46,8 @@ pub(crate) struct Plan {
 pub(crate) struct Played {
     pub(crate) verdict: Verdict,
     pub(crate) history: Vec<Entry>,
+    /// What the server said of itself.
+    pub(crate) server: String,
 }
 
 impl Plan {
@@ -63,6 +65,18 @@ impl Plan {
             tasks: 3,
             plant: None,
         }
+    }
+
+    /// The command that repeats the faults.
+    pub(crate) fn command(&self) -> String {
+        let faults: Vec<_> = self.faults.iter().map(|it| it.key()).collect();
+        format!(
+            "distlock-lab chaos --spawn {} --seconds {} --seed {} --faults {}",
+            self.store.key(),
+            self.seconds,
+            self.seed,
+            faults.join(",")
+        )
     }
 
     fn limits(&self) -> Limits {
@@ -112,6 +126,10 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         true => None,
         false => Some(distlock::open(stage.url()).await?),
     };
+    let server = match &hand {
+        Some(hand) => hand.locker().health().await?.server,
+        None => "the memory of one process".into(),
+    };
     let mut crew = Crew::start(orders, Arc::clone(&referee), &stage).await?;
     let mut nemesis = Nemesis::new(
         Rng::with_seed(plan.seed),
@@ -134,7 +152,7 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
     nemesis.heal_all(&mut crew, &mut stage).await?;
     if caught(plan, &referee) {
         // There is nothing more to learn.
-        return Ok(judged(plan, &referee));
+        return Ok(judged(plan, &referee, server));
     }
     if let Some(hand) = &hand {
         let locker = hand.locker();
@@ -155,14 +173,15 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
     }
     // Its servers end before their folder goes.
     block_in_place(|| drop(stage));
-    Ok(judged(plan, &referee))
+    Ok(judged(plan, &referee, server))
 }
 
-fn judged(plan: &Plan, referee: &Referee) -> Played {
+fn judged(plan: &Plan, referee: &Referee, server: String) -> Played {
     let history = referee.history();
     Played {
         verdict: judge(&history, plan.limits()),
         history,
+        server,
     }
 }
 

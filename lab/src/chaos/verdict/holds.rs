@@ -244,6 +244,12 @@ pub(super) fn notices(
     found
 }
 
+/// How long after its deadline each loss was told.
+pub(super) fn lateness(holds: &BTreeMap<String, Vec<Hold>>, stalls: &Stalls) -> Vec<Micros> {
+    let told = |hold: &Hold| Some(stalls.running(hold.worker, hold.deadline, hold.told?));
+    holds.values().flatten().filter_map(told).collect()
+}
+
 /// Tickets that more than one process or task resumed.
 pub(super) fn tickets(history: &[Entry]) -> Vec<Violation> {
     let mut resumed: BTreeMap<u64, u32> = BTreeMap::new();

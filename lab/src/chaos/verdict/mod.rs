@@ -96,9 +96,38 @@ pub(crate) struct Verdict {
     pub(crate) undecided_records: u64,
     /// Longest time that two guards of one name were valid, excused or not.
     pub(crate) longest_overlap_us: Micros,
+    /// From the end of each fault to the next grant.
+    pub(crate) recovery: Spread,
+    /// From the deadline of each lost lease to its notice, in running time.
+    pub(crate) notice: Spread,
     /// Faults by kind.
     pub(crate) faults: BTreeMap<String, u64>,
     pub(crate) violations: Vec<Violation>,
+}
+
+/// How times are spread.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) count: usize,
+    pub(crate) median_us: Micros,
+    pub(crate) p99_us: Micros,
+    pub(crate) longest_us: Micros,
+}
+
+impl Spread {
+    fn of(mut times: Vec<Micros>) -> Self {
+        times.sort_unstable();
+        let at = |percent: usize| {
+            let last = times.len().saturating_sub(1);
+            times.get(last * percent / 100).copied().unwrap_or_default()
+        };
+        Self {
+            count: times.len(),
+            median_us: at(50),
+            p99_us: at(99),
+            longest_us: at(100),
+        }
+    }
 }
 
 impl Verdict {
@@ -146,6 +175,8 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
     let holds = holds::assemble(history);
     let (overlaps, longest) = holds::overlaps(&holds, &faults, limits);
     verdict.longest_overlap_us = longest;
+    verdict.recovery = recovery(history, &faults);
+    verdict.notice = Spread::of(holds::lateness(&holds, &stalls));
     let (unlinear, undecided) = records::check(history, &faults);
     verdict.undecided_records = undecided;
     verdict.violations = overlaps
@@ -160,6 +191,22 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
         .collect();
     verdict.violations.sort_by_key(|it| it.at);
     verdict
+}
+
+fn recovery(history: &[Entry], faults: &[&Fault]) -> Spread {
+    let mut grants: Vec<Micros> = history
+        .iter()
+        .filter_map(|entry| match entry.event {
+            Event::Granted { at, .. } => Some(at),
+            _ => None,
+        })
+        .collect();
+    grants.sort_unstable();
+    let next = |after: Micros| {
+        let at = grants.partition_point(|grant| *grant < after);
+        grants.get(at).map(|grant| grant - after)
+    };
+    Spread::of(faults.iter().filter_map(|fault| next(fault.to)).collect())
 }
 
 fn faults(history: &[Entry]) -> impl Iterator<Item = &Fault> {

@@ -225,6 +225,16 @@ fn a_process_that_did_not_run_could_not_be_told() {
 }
 
 #[test]
+fn times_to_recover_and_to_be_told() {
+    let mut history = [hold(1, 1, 0, 10), hold(2, 2, 300, 310)].concat();
+    history.extend([fault(50, 100, None), fault(200, 290, None)]);
+    let recovery = judge(&history, LIMITS).recovery;
+    assert_eq!((recovery.count, recovery.longest_us), (2, 200));
+    let notice = judge(&lost(Some(150)), LIMITS).notice;
+    assert_eq!((notice.count, notice.median_us), (1, 40));
+}
+
+#[test]
 fn calls_that_do_not_end() {
     let called = Event::Called {
         call: 1,
