@@ -9,18 +9,18 @@ use std::{
 
 const README: &str = include_str!("../README.md");
 
-/// The first block of this language.
-fn block(language: &str) -> &'static str {
+/// A block of this language, the first one being 0.
+fn block(language: &str, number: usize) -> &'static str {
     let fence = format!("```{language}\n");
-    let (_, rest) = README.split_once(&fence).expect("no such block");
-    rest.split_once("```").expect("the block has no end").0
+    let rest = README.split(&fence).nth(number + 1);
+    let (block, _) = rest.and_then(|it| it.split_once("```")).unwrap();
+    block
 }
 
 /// The lines for `Cargo.toml`, with this checkout in place of the one that the reader made.
 fn dependencies(checkout: &Path) -> String {
-    let lines = block("toml");
+    let lines = block("toml", 0);
     let path = "path = \"../distlock\"";
-    assert!(lines.contains("[dependencies]"), "{lines}");
     assert!(lines.contains(path), "{lines}");
     lines.replace(
         path,
@@ -56,13 +56,16 @@ debug = false
 opt-level = 1
 ";
 
-fn run(dependencies: &str) -> Output {
+/// Runs a program in a new project. A warning would be the reader's first impression: it fails.
+fn run(program: &str) -> Output {
+    let dependencies = dependencies(Path::new(env!("CARGO_MANIFEST_DIR")));
     let project = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(project.path().join(name), text).unwrap();
     fs::create_dir(project.path().join("src")).unwrap();
-    write("src/main.rs", block("rust"));
-    let head =
-        "[package]\nname = \"readme\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n";
+    write("src/main.rs", &format!("#![deny(warnings)]\n{program}"));
+    // As `cargo new` makes it, and on its own below the folder for temporary files.
+    let head = "[workspace]\n\n[package]\nname = \"readme\"\nversion = \"0.1.0\"\n\
+                edition = \"2024\"\n\n[dependencies]\n";
     write("Cargo.toml", &format!("{head}{dependencies}{PROFILE}"));
     // The versions that are tested and at hand.
     write("Cargo.lock", include_str!("../Cargo.lock"));
@@ -75,15 +78,23 @@ fn run(dependencies: &str) -> Output {
 
 #[test]
 fn the_first_program_runs_as_printed() {
-    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let done = run(&dependencies(checkout));
+    let done = run(block("rust", 0));
     let (said, told) = (
         String::from_utf8_lossy(&done.stdout),
         String::from_utf8_lossy(&done.stderr),
     );
     assert!(done.status.success(), "{said}{told}");
     assert!(
-        said.starts_with("mine, with fencing token "),
+        said.starts_with("mine, with fencing token ") && said.ends_with("released: Clean\n"),
         "{said}{told}"
     );
+
+    // The lines after it stand in its place of work.
+    let (head, rest) = block("rust", 0).split_once("    let guard").unwrap();
+    let (_, tail) = rest.split_once("await);\n").unwrap();
+    let head = head.replace("use std::time::Duration;\n", "");
+    let done = run(&format!("{head}{}{tail}", block("rust", 1)));
+    let told = String::from_utf8_lossy(&done.stderr);
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(said.starts_with("mine, with token "), "{said}{told}");
 }

@@ -35,7 +35,7 @@ pub(super) fn whole(snapshot: &Snapshot) -> String {
 <div id="state">{part}</div>
 <section aria-labelledby="t"><h2 id="t">Takeovers on all nodes</h2>
 <table><thead><tr><th>time</th><th>account</th><th>from</th><th>to</th><th>seen by</th><th class="n">took</th></tr></thead>
-<tbody id="takeovers"><tr class="none"><td colspan="6">None since a page was opened first. Try the two devices below.</td></tr></tbody></table></section>
+<tbody id="takeovers"><tr class="none"><td colspan="6">None since the first page was opened. Try the two devices below.</td></tr></tbody></table></section>
 {ORDERS}
 <section aria-labelledby="p"><h2 id="p">Playground</h2>
 <p>One account, two devices in this tab. Log in on both: the first is told why it must go, and closed.</p>
@@ -216,7 +216,7 @@ pub(super) fn sign_in(node: &NodeId) -> String {
         r#"<header><h1>Sign in</h1></header>
 <form id="sign-in"><p>This page needs the gateway's <code>admin_token</code>. Where none is set, the node prints one when it starts.</p>
 <p><label>Token <input id="token" type="password" autocomplete="current-password" required></label> <button>Sign in</button></p>
-<p id="refused" class="trouble" hidden>That is not it.</p></form>"#,
+<p id="refused" class="trouble" hidden>Wrong token.</p></form>"#,
     )
 }
 
