@@ -94,7 +94,7 @@ async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
                 server: played.server,
                 verdict: played.verdict,
             });
-            // What was found so far is not lost when a later run cannot be made.
+            // Written after each run, so that a run that fails loses no earlier one.
             if let Some(folder) = &chaos.out {
                 report::write(folder, &cells)?;
             }

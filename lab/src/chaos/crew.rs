@@ -26,7 +26,7 @@ impl Player {
     }
 }
 
-/// What all workers of a run are told alike.
+/// The orders that all workers of a run get alike.
 #[derive(Clone, Debug)]
 pub(crate) struct Orders {
     pub(crate) settings: Settings,

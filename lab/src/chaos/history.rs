@@ -1,4 +1,4 @@
-//! What happened in a run: the one thing a verdict is made of.
+//! The history of a run: a verdict is made of nothing else.
 //!
 //! All processes of a run are on one machine, so every time in a history is of one clock: the
 //! boot-time clock, in microseconds.
@@ -30,7 +30,7 @@ pub(crate) struct Entry {
 /// One of the holds of a process.
 pub(crate) type HoldNumber = u64;
 
-/// What a process did or saw.
+/// One thing that a process did or saw.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -78,8 +78,8 @@ pub(crate) enum Event {
         deadline: Micros,
         reason: String,
     },
-    /// A write of a record that is about to be sent, or a read or write that has answered. Who is
-    /// killed in between has said enough.
+    /// A write of a record that is about to be sent, or a read or write that has answered. A
+    /// process that is killed in between has noted its write.
     Record(RecordStep),
     /// A write to the registers of a name.
     Wrote {
@@ -90,7 +90,7 @@ pub(crate) enum Event {
     },
     /// The process did not run, or was kept from it on purpose.
     Stalled { from: Micros, to: Micros },
-    /// What the process uses.
+    /// Memory and descriptors of the process.
     Usage {
         at: Micros,
         resident_kib: u64,
@@ -154,7 +154,7 @@ pub(crate) enum End {
     NotValid,
 }
 
-/// What the fenced register answered to a write.
+/// The answer of the fenced register to a write.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fenced {
@@ -177,7 +177,7 @@ pub(crate) struct RecordStep {
     pub(crate) step: Step,
 }
 
-/// What it was, and what it answered.
+/// The operation and its answer.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
@@ -211,11 +211,11 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Fault {
     pub(crate) kind: String,
-    /// What it was done to.
+    /// The store, worker or lock that was broken.
     pub(crate) target: String,
     pub(crate) from: Micros,
     pub(crate) to: Micros,
-    /// What the documentation allows after it.
+    /// The exception that the documentation allows after it.
     pub(crate) excuse: Option<Excuse>,
 }
 

@@ -16,7 +16,7 @@ use super::{
     stores::{Kind, Stage, Still},
 };
 
-/// What can be broken.
+/// One way to break a store or its users.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Break {
@@ -34,7 +34,7 @@ pub(crate) enum Break {
     CutLines,
     /// The worker's ends of its connections are reset; the server's ends stay open and silent.
     ForsakeWorker,
-    /// What a worker sends and gets arrives late.
+    /// Requests and replies of a worker arrive late.
     SlowLines,
     /// Nothing that a worker sends arrives.
     StopRequests,
@@ -244,7 +244,7 @@ impl Nemesis {
                 fault.to = now();
                 None
             }
-            Break::ForceRelease => {
+            Break::ForceRelease if server_is_well => {
                 let Some(name) = crew.any_name(&mut self.rng) else {
                     return Ok(None);
                 };
@@ -308,13 +308,13 @@ impl Nemesis {
     }
 }
 
-/// Frees a lock by hand. `false` = nobody holds it, or the store does not answer.
+/// Frees a lock by hand. `false` = nobody holds it, or nobody could be asked.
 async fn force_release(hand: Option<&Locker>, name: &str) -> bool {
     let Some(locker) = hand else { return false };
     let freeing = async {
         let held = locker.inspect(name).await.ok()?.held?;
-        locker.force_release(name, held.token?).await.ok()
+        Some(locker.force_release(name, held.token?).await)
     };
-    // What was asked may happen although the answer was not waited for; its lock counts as freed.
-    freeing.await == Some(Forced::Released)
+    // A request that failed may have happened.
+    matches!(freeing.await, Some(Ok(Forced::Released) | Err(_)))
 }

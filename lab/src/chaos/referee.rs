@@ -23,7 +23,7 @@ use tokio::{
 
 use super::history::{Entry, Event, Fenced};
 
-/// What a worker says, a line each. The first line of a connection is the worker's number.
+/// One line of a worker. The first line of a connection is the worker's number.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Say {
@@ -48,7 +48,7 @@ pub(crate) struct Seen {
     pub(crate) unfenced: u64,
 }
 
-/// What workers do at the moment.
+/// The part of a run that the workers are in.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
@@ -78,7 +78,7 @@ struct Shared {
     history: Mutex<Vec<Entry>>,
     registers: Mutex<HashMap<String, Registers>>,
     processes: Mutex<HashMap<u32, u32>>,
-    /// Who is stopped at its next grant, and who wants to know.
+    /// The workers that are stopped at their next grant, and the sender that says so.
     ambush: Mutex<HashMap<u32, oneshot::Sender<()>>>,
     phase: watch::Sender<Phase>,
     /// A planted bug: the fenced register looks at a token, and writes a moment later.

@@ -1,4 +1,4 @@
-//! What is published of runs: a page to read, and the figures behind it.
+//! The published report of runs: a page, and the figures behind it.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -11,7 +11,7 @@ use super::{run::Plan, verdict::Verdict};
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Cell {
     pub(crate) plan: Plan,
-    /// What the server said of itself.
+    /// The server's product and version, in its own words.
     pub(crate) server: String,
     /// The command that repeats the run.
     pub(crate) command: String,

@@ -28,7 +28,7 @@ const NOTICE: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(500);
 const LOCKS: u32 = 4;
 
-/// What is played.
+/// One run: which store, which faults, for how long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Plan {
     pub(crate) store: Kind,
@@ -41,12 +41,12 @@ pub(crate) struct Plan {
     pub(crate) plant: Option<Plant>,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) verdict: Verdict,
     pub(crate) history: Vec<Entry>,
-    /// What the server said of itself.
+    /// The server's product and version, in its own words.
     pub(crate) server: String,
 }
 

@@ -227,7 +227,8 @@ impl Stage {
         }
     }
 
-    /// Makes the store forget everything, and says what the documentation allows after that. Blocks.
+    /// Makes the store forget everything, and answers with the exception that the documentation
+    /// allows then. Blocks.
     pub(crate) fn forget_all(&self) -> Result<Excuse> {
         match &self.server {
             Server::Redis(it) => it.command(&["FLUSHALL"]).context("FLUSHALL")?,

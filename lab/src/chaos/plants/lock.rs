@@ -126,7 +126,7 @@ impl PlantedLock {
         FencingToken::new(made).unwrap_or(token)
     }
 
-    /// What is told about a validity that was asked for at `sent`.
+    /// The validity that is told, of a request that was sent at `sent`.
     fn valid_for(&self, valid_for: Duration, sent: Moment) -> Duration {
         match self.plant {
             Plant::ValidFromReceipt => valid_for + SystemClock.now().since(sent),
@@ -157,7 +157,7 @@ impl PlantedLock {
         }
     }
 
-    /// What goes wrong before the lock is asked for.
+    /// Applies the bugs that come before the request.
     async fn before(&self, request: &AcquireRequest) -> Result<()> {
         match self.plant {
             Plant::ChecksThenSets if self.inner.inspect(&request.name).await?.held.is_none() => {
@@ -177,7 +177,7 @@ impl PlantedLock {
         Ok(())
     }
 
-    /// What goes wrong with the answer.
+    /// Applies the bugs that change the answer.
     async fn after(
         &self,
         request: &AcquireRequest,

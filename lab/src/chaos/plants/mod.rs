@@ -56,7 +56,7 @@ pub(crate) enum Plant {
     FailsOpen,
     /// Whether the lock is free and taking it are two steps.
     ChecksThenSets,
-    /// What was seen to expire is deleted later, whoever holds it by then.
+    /// A row that was seen to expire is deleted later, whoever holds the lock by then.
     DeletesTheExpired,
     /// A client whose clock is ahead takes a lock for expired too early.
     TakesOverEarly,

@@ -16,7 +16,7 @@ struct Open {
     bound: Micros,
 }
 
-/// What a busy machine may add to any call.
+/// Time that a busy machine may add to any call.
 const SLACK: Micros = 1_000_000;
 
 pub(super) fn check(history: &[Entry], stalls: &Stalls) -> Vec<Violation> {

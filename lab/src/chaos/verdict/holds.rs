@@ -1,9 +1,8 @@
 //! Exclusion, tokens, notices of loss and tickets: what is said about holds.
 //!
-//! A guard claims its lock only where it was asked: from the answer to the first `is_valid()` that
-//! said yes to the question of the last one that did. A guard that was valid twice was valid in
-//! between, because validity does not come back. So each overlap that is found is real; one that
-//! falls between two questions is missed.
+//! The checker counts a guard as valid from the first `is_valid()` that answered yes until the last
+//! one was asked that answered yes. It was valid in between as well, because validity does not come
+//! back. So each overlap that is found is real, and an overlap between two questions is missed.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +115,8 @@ pub(super) fn overlaps(
     let mut found = Vec::new();
     let mut longest = 0;
     for holds in holds.values() {
-        // Whoever was valid for longest so far: whoever overlaps with anybody overlaps with that one.
+        // The hold that was valid for longest so far. A later hold that overlaps with any earlier
+        // one overlaps with this one.
         let mut before: Option<&Hold> = None;
         for hold in holds {
             let Some((first, last)) = hold.valid else {
@@ -151,7 +151,7 @@ pub(super) fn overlaps(
     (found, longest)
 }
 
-/// The fault after which two guards may be valid from `from` to `to`, the older of which is `older`.
+/// The fault after which `older` may be valid from `from` to `to` beside a newer guard.
 fn excuse(
     older: &Hold,
     from: Micros,
@@ -177,7 +177,7 @@ pub(super) fn tokens(holds: &BTreeMap<String, Vec<Hold>>) -> Vec<Violation> {
         let mut highest: Option<&Hold> = None;
         for hold in holds {
             if let Some(before) = highest {
-                // Whoever resumes a ticket goes on with its token.
+                // A resumed ticket keeps its token.
                 let goes_on = hold.resumed.is_some() && hold.token == before.token;
                 if hold.token <= before.token && !goes_on {
                     found.push(Violation {

@@ -1,4 +1,4 @@
-//! What the processes needed, when they did not run, and how they ended.
+//! The processes: when they did not run, how much they used, and how they ended.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ pub(crate) struct Violation {
     pub(crate) excused_by: Option<String>,
 }
 
-/// What a run is judged by.
+/// The limits that a run is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Longest TTL of the run.
@@ -79,7 +79,7 @@ pub(crate) struct Limits {
     pub(crate) notice_us: Micros,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Verdict {
     /// Calls of the library, and reads and writes of records.

@@ -64,7 +64,7 @@ fn excuse(steps: &[&RecordStep], faults: &[&Fault]) -> Option<String> {
     Some(format!("{} of {}", fault.kind, fault.target))
 }
 
-/// What is wrong with the versions of one key.
+/// The problem with the versions of one key, if there is one.
 fn versions(steps: &[&RecordStep]) -> Option<String> {
     let mut of_version: BTreeMap<u64, u64> = BTreeMap::new();
     let mut writes: Vec<(Micros, Micros, u64)> = Vec::new();

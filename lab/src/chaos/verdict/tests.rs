@@ -64,7 +64,7 @@ fn removed(name: &str) -> Option<Excuse> {
     Some(Excuse::Removed { name: name.into() })
 }
 
-/// What is broken without an excuse.
+/// The promises that are broken without an excuse.
 fn broken(history: &[Entry]) -> Vec<Promise> {
     judge(history, LIMITS).promises()
 }
@@ -339,7 +339,7 @@ fn histories_of_records_that_have_an_order() {
             step(0, 5, put(None, 1, Done)),
             step(0, 5, put(None, 2, Conflict)),
         ],
-        // What nobody knows may have happened, late, or never.
+        // A write without an answer may have happened, late, or never.
         &[
             step(0, 1, put(None, 1, Unknown)),
             step(2, 3, get(None)),

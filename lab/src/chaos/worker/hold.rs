@@ -1,4 +1,4 @@
-//! What is done with a lock while it is held, and how it is given up.
+//! A held lock: how it is used, and how it is given up.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +51,7 @@ impl Task {
         }
         if !valid || !self.is_valid(hold, &guard.watch()) {
             self.ends(hold, &guard.watch(), End::NotValid);
-            // Whoever is not told by now never is.
+            // A loss that is not told by now is never told.
             if !told.is_finished() {
                 let _ = timeout(NOTICE, told).await;
             }

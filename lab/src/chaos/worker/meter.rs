@@ -1,4 +1,4 @@
-//! When this process did not run, and what it uses.
+//! Measures when this process did not run, and how much it uses.
 //!
 //! A notice that comes late because the process was stopped, or because the machine was busy with
 //! others, is no defect of the library. A thread of its own tells the two apart.
@@ -11,7 +11,7 @@ use crate::chaos::history::{Event, Micros, now};
 const TICK: Duration = Duration::from_millis(20);
 /// A thread that wakes up this much later than it wanted to was kept from it.
 const LATE_US: Micros = 40_000;
-/// Ticks between two looks at what the process uses.
+/// Ticks between two looks at memory and descriptors.
 const LOOK: u32 = 10;
 
 pub(super) fn start(notes: Arc<Notes>) -> std::io::Result<()> {

@@ -31,12 +31,12 @@ const SETTINGS: &str = "DISTLOCK_LAB_WORKER";
 const AGAIN: Duration = Duration::from_millis(50);
 /// The documented bound of a call that only looks, and of `close`.
 const LOOK: Duration = Duration::from_secs(10);
-/// What the library may add to the wait that was asked for.
+/// Time that the library may add to the wait that was asked for.
 const BEYOND_WAIT: Duration = Duration::from_secs(5);
-/// Longest time in which a loss must have been told; whoever is not told by then never is.
+/// A loss that is not told by then is never told.
 const NOTICE: Duration = Duration::from_secs(2);
 
-/// What a worker is told.
+/// The settings of a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Settings {
     pub(crate) worker: u32,
@@ -159,7 +159,7 @@ async fn opened(settings: &Settings) -> Store {
     }
 }
 
-/// What the store still holds after `within`, once everybody has left: names and holders.
+/// Names and holders of the locks that are still held `within` after everybody has left.
 pub(crate) async fn leftovers(locker: &Locker, within: Duration) -> Vec<(String, String)> {
     let until = SystemClock.now() + within;
     loop {

@@ -1,4 +1,4 @@
-//! What a worker tells the referee.
+//! The lines from a worker to the referee.
 
 use std::{
     io::Write as _,
