@@ -3,7 +3,10 @@
 
 mod chaos;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 use anyhow::Result;
 use clap::Parser;
@@ -16,7 +19,24 @@ enum Command {
     Chaos(chaos::Chaos),
 }
 
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        // Nobody reads any more, as behind `head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "distlock-lab: {error:#}");
+            ExitCode::from(70)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<io::Error>();
+    cause.is_some_and(|it| it.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn run() -> Result<ExitCode> {
     // A worker of a run is this very program.
     if let Some(settings) = chaos::Settings::from_environment()? {
         return chaos::work(settings).map(|()| ExitCode::SUCCESS);

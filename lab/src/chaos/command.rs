@@ -239,8 +239,8 @@ async fn hunt(bug: Plant, seconds: u64, seed: u64) -> Result<(u64, Option<String
         let mut plan = Plan::of(bug.store(), seconds, seed);
         plan.plant = Some(bug);
         plan.ttl_ms = bug.ttl_ms();
-        if !bug.faults().is_empty() {
-            plan.faults = bug.faults().to_vec();
+        if let Some(faults) = bug.faults() {
+            plan.faults = faults.to_vec();
         }
         let verdict = play(&plan)
             .await

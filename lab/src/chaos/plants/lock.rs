@@ -331,7 +331,7 @@ impl DistLock for PlantedLock {
                 let held = self.inner.inspect(&mine.name).await?.held;
                 if held.and_then(|it| it.token) == mine.token {
                     // Now and then something comes between the two steps.
-                    if fastrand::u32(..4) == 0 {
+                    if fastrand::bool() {
                         SystemClock.sleep(some_millis(1_500)).await;
                     }
                     self.evict(&mine.name).await?;

@@ -143,13 +143,15 @@ impl Plant {
         }
     }
 
-    /// The faults under which it shows soon; empty = any.
-    pub(crate) const fn faults(self) -> &'static [Break] {
+    /// The faults under which it shows soon; `None` = any.
+    pub(crate) const fn faults(self) -> Option<&'static [Break]> {
         match self {
-            Self::HandOverUnchecked | Self::RenewalAlwaysSucceeds => &[Break::ForceRelease],
+            Self::HandOverUnchecked | Self::RenewalAlwaysSucceeds => Some(&[Break::ForceRelease]),
             // The errors have to come before the lease ends.
-            Self::RenewalErrorIsSuccess => &[Break::CutLines],
-            _ => &[],
+            Self::RenewalErrorIsSuccess => Some(&[Break::CutLines]),
+            // It takes many locks that change hands.
+            Self::ReleaseInTwoSteps => Some(&[]),
+            _ => None,
         }
     }
 
