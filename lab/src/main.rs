@@ -26,7 +26,8 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "distlock-lab: {error:#}");
-            ExitCode::from(70)
+            // A server or a worker that could not be started.
+            ExitCode::from(69)
         }
     }
 }
