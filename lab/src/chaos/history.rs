@@ -49,11 +49,13 @@ pub(crate) enum Event {
         at: Micros,
         answer: Answer,
     },
-    /// A guard was given out. `resumed` is the ticket that it came from.
+    /// A guard was given out that had been asked for at `asked`. `resumed` is the ticket that it
+    /// came from.
     Granted {
         hold: HoldNumber,
         name: String,
         token: u64,
+        asked: Micros,
         at: Micros,
         resumed: Option<u64>,
     },

@@ -19,6 +19,8 @@ pub(crate) struct Hold {
     pub(crate) worker: u32,
     pub(crate) name: String,
     token: u64,
+    /// When it was asked for: the store granted it later, and before the process knew.
+    asked: Micros,
     granted: Micros,
     /// The ticket that it was resumed from.
     resumed: Option<u64>,
@@ -46,6 +48,7 @@ pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
                 hold,
                 name,
                 token,
+                asked,
                 at,
                 resumed,
             } => {
@@ -53,6 +56,7 @@ pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
                     worker: *worker,
                     name: name.clone(),
                     token: *token,
+                    asked: *asked,
                     granted: *at,
                     resumed: *resumed,
                     valid: None,
@@ -138,7 +142,7 @@ pub(super) fn overlaps(
                             hold.label(),
                             together / 1000
                         ),
-                        excused_by: excuse(other, first, until.min(last), faults, limits),
+                        excused_by: excuse([other, hold], first, until.min(last), faults, limits),
                     });
                 }
                 if until >= last {
@@ -151,9 +155,10 @@ pub(super) fn overlaps(
     (found, longest)
 }
 
-/// The fault after which `older` may be valid from `from` to `to` beside a newer guard.
+/// The fault after which both holds may be valid from `from` to `to`. The store must have granted
+/// one of them before the fault; the answer may have come long after.
 fn excuse(
-    older: &Hold,
+    holds: [&Hold; 2],
     from: Micros,
     to: Micros,
     faults: &[&Fault],
@@ -161,17 +166,22 @@ fn excuse(
 ) -> Option<String> {
     let fault = faults.iter().find(|fault| {
         let about = match &fault.excuse {
-            Some(Excuse::Removed { name }) => *name == older.name,
+            Some(Excuse::Removed { name }) => *name == holds[0].name,
             Some(Excuse::LostHistory) => true,
             None => false,
         };
-        about && older.granted <= fault.to && fault.from <= from && to <= fault.to + limits.ttl_us
+        let before = holds.iter().any(|hold| hold.asked <= fault.to);
+        about && before && fault.from <= from && to <= fault.to + limits.ttl_us
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))
 }
 
 /// Tokens that did not rise from one holder to the next.
-pub(super) fn tokens(holds: &BTreeMap<String, Vec<Hold>>) -> Vec<Violation> {
+pub(super) fn tokens(
+    holds: &BTreeMap<String, Vec<Hold>>,
+    faults: &[&Fault],
+    limits: Limits,
+) -> Vec<Violation> {
     let mut found = Vec::new();
     for holds in holds.values() {
         let mut highest: Option<&Hold> = None;
@@ -180,6 +190,12 @@ pub(super) fn tokens(holds: &BTreeMap<String, Vec<Hold>>) -> Vec<Violation> {
                 // A resumed ticket keeps its token.
                 let goes_on = hold.resumed.is_some() && hold.token == before.token;
                 if hold.token <= before.token && !goes_on {
+                    // The older grant may have been answered after the newer one.
+                    let first = hold.valid.map_or(hold.granted, |valid| valid.0);
+                    let excused_by = match hold.token < before.token {
+                        true => excuse([before, hold], first, first, faults, limits),
+                        false => None,
+                    };
                     found.push(Violation {
                         promise: Promise::TokensRise,
                         at: hold.granted,
@@ -189,7 +205,7 @@ pub(super) fn tokens(holds: &BTreeMap<String, Vec<Hold>>) -> Vec<Violation> {
                             hold.label(),
                             before.label()
                         ),
-                        excused_by: None,
+                        excused_by,
                     });
                 }
             }

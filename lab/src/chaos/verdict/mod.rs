@@ -181,7 +181,7 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
     verdict.undecided_records = undecided;
     verdict.violations = overlaps
         .into_iter()
-        .chain(holds::tokens(&holds))
+        .chain(holds::tokens(&holds, &faults, limits))
         .chain(lost_updates(history))
         .chain(holds::notices(history, &holds, &stalls, limits))
         .chain(holds::tickets(history))

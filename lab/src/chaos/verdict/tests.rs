@@ -44,6 +44,7 @@ fn granted(token: u64, at: Micros, resumed: Option<u64>) -> Event {
         hold: token,
         name: NAME.into(),
         token,
+        asked: at,
         at,
         resumed,
     }
@@ -118,6 +119,24 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
     assert_eq!(broken(&history), [Promise::Exclusion]);
 }
 
+/// A store granted the lock, lost its history, and granted the lock again; the first answer came
+/// last.
+#[test]
+fn an_answer_that_is_late_is_excused_by_a_fault_before_it() {
+    let mut late = hold(2, 5, 400, 450);
+    if let Event::Granted { asked, .. } = &mut late[0].event {
+        *asked = 100;
+    }
+    let both = [hold(1, 9, 350, 420), late].concat();
+    let broken_after = |fault| broken(&[both.clone(), vec![fault]].concat());
+    let lost = Some(Excuse::LostHistory);
+    assert_eq!(broken_after(fault(200, 210, lost.clone())), []);
+    // It was asked for after the fault.
+    let unexcused = [Promise::Exclusion, Promise::TokensRise];
+    assert_eq!(broken_after(fault(50, 60, lost)), unexcused);
+    assert_eq!(broken_after(fault(200, 210, None)), unexcused);
+}
+
 #[test]
 fn tokens_that_do_not_rise() {
     for second in [3, 5] {
@@ -136,6 +155,7 @@ fn a_resumed_ticket_keeps_its_token_and_is_good_once() {
         hold: 6,
         name: NAME.into(),
         token: 5,
+        asked: 20,
         at: 20,
         resumed: Some(7),
     };

@@ -10,12 +10,17 @@ use super::{
     NOTICE,
     task::{STEPS, Task},
 };
-use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, micros, now};
+use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, Micros, micros, now};
 
 impl Task {
     /// Uses a lock for a while and gives it up, in one of many ways.
-    pub(super) async fn hold(&mut self, guard: Guard, resumed: Option<u64>) -> Result<()> {
-        let hold = self.granted(&guard, resumed);
+    pub(super) async fn hold(
+        &mut self,
+        guard: Guard,
+        asked: Micros,
+        resumed: Option<u64>,
+    ) -> Result<()> {
+        let hold = self.granted(&guard, asked, resumed);
         let mut told = self.wait_for_a_loss(hold, guard.watch());
         let longest = self.settings.longest_ttl();
         let for_ = match self.rng.u32(..20) {

@@ -11,7 +11,7 @@ use super::{
     BEYOND_WAIT, LOOK, Settings,
     notes::{Notes, Questions},
 };
-use crate::chaos::history::{Answer, Call, Event, now};
+use crate::chaos::history::{Answer, Call, Event, Micros, now};
 
 /// The documented bound of a release and of an extension.
 pub(super) const STEPS: Duration = Duration::from_secs(20);
@@ -72,6 +72,7 @@ impl Task {
         } else {
             Renew::Manual
         };
+        let asked = now();
         let builder = self.locker.lock(&name).ttl(ttl).renew(renew);
         let guard = if self.rng.u32(..4) == 0 {
             let call = self.notes.call(Call::TryAcquire, BEYOND_WAIT);
@@ -85,7 +86,7 @@ impl Task {
             guard.ok()
         };
         match guard {
-            Some(guard) => self.hold(guard, None).await,
+            Some(guard) => self.hold(guard, asked, None).await,
             None => {
                 self.rest().await;
                 Ok(())
@@ -96,6 +97,7 @@ impl Task {
     async fn take_two(&mut self) -> Result<()> {
         let names = [self.name(), self.name()];
         let (ttl, wait) = (self.ttl(), self.while_() * 2);
+        let asked = now();
         let call = self.notes.call(Call::AcquireAll, wait + BEYOND_WAIT);
         let taken = self.locker.lock_all(&names).ttl(ttl).wait(wait).acquire();
         let taken = taken.await;
@@ -107,7 +109,7 @@ impl Task {
         let holds: Vec<_> = set
             .guards()
             .iter()
-            .map(|guard| self.granted(guard, None))
+            .map(|guard| self.granted(guard, asked, None))
             .collect();
         SystemClock.sleep(self.while_() / 4).await;
         for (hold, guard) in holds.iter().zip(set.guards()) {
@@ -154,6 +156,7 @@ impl Task {
 
     /// Two take one ticket: one of them may have it.
     pub(super) async fn resume_twice(&mut self, ticket: Ticket, number: u64) -> Result<()> {
+        let asked = now();
         let both = async |locker: &Locker, notes: &Notes| {
             let call = notes.call(Call::Resume, STEPS);
             let guard = locker.resume(&ticket).await;
@@ -165,7 +168,7 @@ impl Task {
             both(&self.locker, &self.notes)
         );
         for guard in [first, second].into_iter().flatten() {
-            Box::pin(self.hold(guard, Some(number))).await?;
+            Box::pin(self.hold(guard, asked, Some(number))).await?;
         }
         Ok(())
     }
@@ -208,12 +211,13 @@ impl Task {
         }
     }
 
-    pub(super) fn granted(&self, guard: &Guard, resumed: Option<u64>) -> u64 {
+    pub(super) fn granted(&self, guard: &Guard, asked: Micros, resumed: Option<u64>) -> u64 {
         let hold = self.notes.number();
         self.notes.note(Event::Granted {
             hold,
             name: guard.name().to_string(),
             token: guard.token().get(),
+            asked,
             at: now(),
             resumed,
         });
