@@ -227,14 +227,11 @@ pub(super) fn notices(
     let alive_at = last_words(history);
     let mut found = Vec::new();
     for hold in holds.values().flatten() {
-        let let_go = matches!(
-            hold.ended,
-            Some((_, End::Released | End::Dropped | End::Ticket))
-        );
         let seen = match (hold.told, alive_at.get(&hold.worker)) {
             (Some(told), _) => told,
-            // A loss may be told after the guard was let go, or never: nobody waits for it.
-            (None, Some(end)) if !let_go => *end,
+            // Nobody waits for the loss of a guard that was let go. And a guard that has not ended
+            // may have been renewed since its deadline was seen.
+            (None, Some(end)) if matches!(hold.ended, Some((_, End::NotValid))) => *end,
             _ => continue,
         };
         let late = stalls.running(hold.worker, hold.deadline, seen);

@@ -226,6 +226,13 @@ fn losses_that_are_told_late_or_never() {
 }
 
 #[test]
+fn a_guard_that_has_not_ended_may_have_been_renewed() {
+    let mut history = lost(None);
+    history.retain(|line| !matches!(line.event, Event::Ended { .. }));
+    assert_eq!(broken(&history), []);
+}
+
+#[test]
 fn a_process_that_did_not_run_could_not_be_told() {
     let mut history = lost(Some(900));
     history.push(entry(1, Event::Stalled { from: 0, to: 500 }));
