@@ -29,7 +29,9 @@ const TOKIO_HAS_NONE: &str = "OS can't spawn worker thread: ";
 /// `spawn_blocking`, and nobody can keep them from it.
 #[must_use]
 pub fn missed(panic: &(dyn Any + Send)) -> Option<io::Error> {
-    let says = panic.downcast_ref::<String>()?;
+    // A message that is known when it is compiled is no `String`.
+    let says = panic.downcast_ref::<String>().map(String::as_str);
+    let says = says.or_else(|| panic.downcast_ref::<&str>().copied())?;
     let why = says.strip_prefix(TOKIO_HAS_NONE)?;
     Some(io::Error::new(io::ErrorKind::WouldBlock, why))
 }
