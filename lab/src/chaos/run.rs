@@ -16,7 +16,7 @@ use super::{
     plants::Plant,
     referee::{Phase, Referee},
     stores::{Kind, Stage},
-    verdict::{Limits, Verdict, judge},
+    verdict::{Limits, Promise, Verdict, judge},
     worker::{Settings, leftovers},
 };
 
@@ -150,8 +150,9 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         }
     }
     nemesis.heal_all(&mut crew, &mut stage).await?;
-    if caught(plan, &referee) {
-        // There is nothing more to learn.
+    let only_working = |plant: Plant| !plant.breaks().contains(&Promise::Recovery);
+    if caught(plan, &referee) || plan.plant.is_some_and(only_working) {
+        // The end of the run shows no more of such a bug, and may take long with it.
         return Ok(judged(plan, &referee, server));
     }
     if let Some(hand) = &hand {
