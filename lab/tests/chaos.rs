@@ -53,7 +53,8 @@ const SOON: &str = "valid-too-long,lease-rounded-down,tokens-stand-still,tokens-
                     tokens-by-skewed-clocks,tokens-wrap,hand-over-keeps-token,fails-open,\
                     checks-then-sets,deletes-the-expired,takes-over-early,reaper-eats-live-rows,\
                     keys-by-process,tickets-reused,fence-in-two-steps,\
-                    writes-ignore-versions,reads-are-stale,writes-are-forgotten,deletes-do-nothing,versions-are-reused";
+                    writes-ignore-versions,reads-are-stale,writes-are-forgotten,\
+                    deletes-do-nothing,versions-are-reused";
 
 #[test]
 fn planted_bugs_are_caught() {

@@ -103,7 +103,7 @@ impl Few {
         command
     }
 
-    /// Waits until nobody is left of what was run before: it would take the room of the next.
+    /// Waits until all processes of the run before have ended: they count against the limit.
     fn settled(&self) {
         if self.is_alone() {
             eventually("the user's processes end", SOON, || self.threads() == 0).unwrap();

@@ -5,8 +5,8 @@ use std::{fmt::Write as _, ops::Range, path::Path};
 
 /// Most characters of one quotation.
 const LONGEST: usize = 200;
-/// A line that has more characters loses its middle. No message of ours is that long, so there is
-/// something from outside in it that could not be told from our own words.
+/// A longer line loses its middle. No message of ours is that long, so the line quotes a text from
+/// outside whose quotation marks were not found.
 const LONGEST_LINE: usize = 2000;
 /// What is left of such a line: its beginning says what it is about, its end what to do.
 const KEPT: (usize, usize) = (1000, 400);

@@ -46,7 +46,7 @@ pub(crate) enum Break {
     LoseAnswer,
     /// SIGSTOP of a server.
     StopServer,
-    /// SIGKILL of a server, and another start on what it kept.
+    /// SIGKILL of a server, and a restart on the data it kept.
     KillServer,
     /// An administrator ends every connection.
     EndConnections,

@@ -249,7 +249,7 @@ impl PostgresServer {
         format!("postgres://{}/{DATABASE}", self.account_at(address))
     }
 
-    /// As [`PostgresServer::url`], of another user. A password is written as URLs have it.
+    /// As [`PostgresServer::url`], of another user. The password must be percent-encoded.
     #[must_use]
     pub fn url_as(&self, user: &str, password: &str) -> String {
         let address = self.address();

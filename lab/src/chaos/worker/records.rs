@@ -1,4 +1,4 @@
-//! Reads and writes of records, each with a value of its own.
+//! Reads and writes of records. Each write has a unique value, so a read shows which write it saw.
 
 use distlock::{Clock as _, Deleted, Entry, Error, Expect, RecordKey, SystemClock, Written};
 
