@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_checker::{Invariant, Report};
+use distlock_checker::{Fact, Invariant, Report};
 use distlock_harness::eventually_async;
 use distlock_kickout::Code;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::{
     client::{Hello, State},
     http::get,
     scenarios::start,
-    world::{SOON, World},
+    world::{SOON, World, now_us},
 };
 
 /// A node whose lease was deleted by hand ends its sessions. Whose account has gone elsewhere is
@@ -31,6 +31,10 @@ pub(crate) async fn fenced(mut world: World) -> Report {
     let name = format!("node/{}", world.node_id("n2"));
     let lease = locker.inspect(name.as_str()).await.unwrap();
     let held = lease.held.and_then(|holder| holder.token).unwrap();
+    world.fact(Fact::LeaseFreed {
+        node: world.node_id("n2"),
+        at_us: now_us(),
+    });
     locker.force_release(name.as_str(), held).await.unwrap();
     locker.close().await;
     assert_eq!(old.told().await, Code::Superseded);

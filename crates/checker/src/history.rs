@@ -132,6 +132,13 @@ pub enum Fact {
         /// Just after it went on.
         to_us: u64,
     },
+    /// A node's lease was freed by hand. The node learns it when it renews the lease next.
+    LeaseFreed {
+        /// The node.
+        node: NodeId,
+        /// Just before it was freed.
+        at_us: u64,
+    },
     /// A client's connection was cut by the test.
     Cut {
         /// The connection.
@@ -254,6 +261,14 @@ impl History {
         })
     }
 
+    /// Whether a node's lease was freed by hand at some time between two moments.
+    pub(crate) fn lease_freed(&self, node: &NodeId, from: u64, to: u64) -> bool {
+        self.facts.iter().any(|fact| {
+            matches!(fact, Fact::LeaseFreed { node: freed, at_us }
+                if freed == node && from <= *at_us && *at_us <= to)
+        })
+    }
+
     /// Whether the store may have forgotten what was written at this moment.
     pub(crate) fn forgotten(&self, at_us: u64) -> bool {
         self.facts.iter().any(|fact| {
@@ -303,7 +318,9 @@ impl History {
 impl Fact {
     const fn at_us(&self) -> u64 {
         match self {
-            Self::Killed { at_us, .. } | Self::Quiet { at_us, .. } => *at_us,
+            Self::Killed { at_us, .. }
+            | Self::LeaseFreed { at_us, .. }
+            | Self::Quiet { at_us, .. } => *at_us,
             Self::Paused { to_us, .. }
             | Self::Lookup { to_us, .. }
             | Self::Forgotten { to_us, .. }

@@ -147,9 +147,16 @@ fn a_logout_that_erases_although_its_place_was_taken() {
 #[test]
 fn a_living_node_that_is_swept() {
     let mut play = first();
+    let before = play.at;
     play.about("n2", "ghost_swept", 1).after(5000);
     play.event("n1", "node_fenced", json!({}));
     assert_eq!(play.violated(), [I5]);
+    // Unless its lease was freed by hand while the session was in.
+    for (at_us, freed) in [(play.at, false), (before, true)] {
+        let node = NodeId::new("n1").unwrap();
+        play.history.facts.push(Fact::LeaseFreed { node, at_us });
+        assert_eq!(play.check().is_clean(), freed, "{}", play.check());
+    }
 }
 
 #[test]
