@@ -26,7 +26,9 @@ const HEALED: Duration = Duration::from_secs(90);
 const NOTICE: Duration = Duration::from_millis(250);
 /// How often a run that looks for one bug asks whether it was found.
 const LOOK: Duration = Duration::from_millis(500);
+/// Locks that all fight for, and those that are held for a moment each.
 const LOCKS: u32 = 4;
+const QUIET_LOCKS: u32 = 40;
 
 /// One run: which store, which faults, for how long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -38,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) ttl_ms: (u64, u64),
     pub(crate) workers: u32,
     pub(crate) tasks: u32,
+    /// How many of the tasks of a worker take locks for a moment only.
+    pub(crate) hurrying: u32,
     pub(crate) plant: Option<Plant>,
 }
 
@@ -62,7 +66,8 @@ impl Plan {
             seed,
             ttl_ms: store.ttl_ms(),
             workers: 4,
-            tasks: 3,
+            tasks: 6,
+            hurrying: 3,
             plant: None,
         }
     }
@@ -110,9 +115,11 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         url: String::new(),
         seed: plan.seed,
         names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
+        quiet_names: (0..QUIET_LOCKS).map(|at| format!("quiet {at}")).collect(),
         ttl_ms: plan.ttl_ms,
         clients: if inside { plan.workers } else { 1 },
         tasks: plan.tasks,
+        hurrying: plan.hurrying,
         single_threaded: false,
         looks_at_the_end: inside,
         plant: plan.plant,

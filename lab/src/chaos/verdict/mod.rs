@@ -160,7 +160,6 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
                 unfenced_lost,
                 ..
             } => {
-                verdict.operations += 1;
                 verdict.fenced_writes += u64::from(*fenced != Fenced::Refused);
                 verdict.fenced_refusals += u64::from(*fenced == Fenced::Refused);
                 verdict.unfenced_lost += u64::from(*unfenced_lost);

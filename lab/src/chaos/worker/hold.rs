@@ -65,6 +65,24 @@ impl Task {
         self.give_up(hold, guard).await
     }
 
+    /// Writes to both registers once and gives the lock up.
+    pub(super) async fn hold_for_a_moment(
+        &mut self,
+        guard: Guard,
+        asked: Micros,
+        resumed: Option<u64>,
+    ) -> Result<()> {
+        let hold = self.granted(&guard, asked, resumed);
+        if self.use_registers(hold, &guard).await? && self.is_valid(hold, &guard.watch()) {
+            self.give_up(hold, guard).await
+        } else {
+            self.ends(hold, &guard.watch(), End::NotValid);
+            let told = self.wait_for_a_loss(hold, guard.watch());
+            let _ = timeout(NOTICE, told).await;
+            Ok(())
+        }
+    }
+
     async fn give_up(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         let tickets = self.locker.capabilities().tickets;
         match self.rng.u32(..12) {

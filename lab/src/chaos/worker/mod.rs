@@ -45,10 +45,14 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// The locks that all fight for.
     pub(crate) names: Vec<String>,
+    /// More locks, which are held for a moment each.
+    pub(crate) quiet_names: Vec<String>,
     pub(crate) ttl_ms: (u64, u64),
-    /// Independent clients of the store in this process, and tasks of each.
+    /// Independent clients of the store in this process, tasks of each, and how many of these
+    /// tasks hurry.
     pub(crate) clients: u32,
     pub(crate) tasks: u32,
+    pub(crate) hurrying: u32,
     /// One thread for everything, instead of two.
     pub(crate) single_threaded: bool,
     /// Whether it looks at the end what the store still holds: of a store that nobody else sees.
@@ -113,6 +117,7 @@ async fn work(settings: Arc<Settings>) -> Result<()> {
             records: store.records(),
             rng: rng.fork(),
             number,
+            hurries: number < settings.hurrying,
             stop: stopped.clone(),
         };
         tasks.spawn(task.run());

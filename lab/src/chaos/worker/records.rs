@@ -5,13 +5,14 @@ use distlock::{Clock as _, Deleted, Entry, Error, Expect, RecordKey, SystemClock
 use super::task::Task;
 use crate::chaos::history::{Event, Micros, Outcome, RecordStep, Step, now};
 
-/// All use one key for so long: the order of few operations is soon found.
+/// Keys are used for so long, so many at a time: the order of few operations is soon found.
 const WINDOW: Micros = 500_000;
+const KEYS: u32 = 6;
 
 impl Task {
     /// Reads a record and tries to change it.
     pub(super) async fn use_a_record(&mut self) {
-        let key = format!("chaos-{}", now() / WINDOW);
+        let key = format!("chaos-{}-{}", now() / WINDOW, self.rng.u32(..KEYS));
         let Ok(at) = RecordKey::new(&key) else { return };
         let from = now();
         let Ok(seen) = self.records.get(&at).await else {

@@ -1,4 +1,7 @@
 //! One task: takes locks in every way there is, again and again, until it is stopped.
+//!
+//! Some tasks fight for few locks and hold them long, also beyond their lease. The others hurry:
+//! they hold many locks for a moment each, so that a run has many operations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,6 +30,7 @@ pub(super) struct Task {
     pub(super) records: Arc<dyn Records>,
     pub(super) rng: Rng,
     pub(super) number: u32,
+    pub(super) hurries: bool,
     /// Turns true when the work is over.
     pub(super) stop: watch::Receiver<bool>,
 }
@@ -34,12 +38,13 @@ pub(super) struct Task {
 impl Task {
     pub(super) async fn run(mut self) -> Result<()> {
         while !self.is_over() {
-            match self.rng.u32(..100) {
-                0..20 => self.use_a_record().await,
-                20..23 => self.look().await,
-                23..31 => self.give_up_in_the_middle().await,
-                31..36 => self.take_two().await?,
-                _ => self.take_one().await?,
+            match (self.hurries, self.rng.u32(..100)) {
+                (true, 0..40) | (false, 0..20) => self.use_a_record().await,
+                (true, 40..42) | (false, 20..23) => self.look().await,
+                (_, 23..31) => self.give_up_in_the_middle().await,
+                (_, 31..36) => self.take_two().await?,
+                (true, _) => self.take_for_a_moment().await?,
+                (false, _) => self.take_one().await?,
             }
         }
         self.answer_the_roll_call().await;
@@ -55,9 +60,14 @@ impl Task {
         Duration::from_millis(self.rng.u64(least..=most))
     }
 
+    /// One of the few locks that all fight for, or of the many that are held for a moment.
     fn name(&mut self) -> String {
-        let at = self.rng.usize(..self.settings.names.len());
-        self.settings.names[at].clone()
+        let names = if self.hurries {
+            &self.settings.quiet_names
+        } else {
+            &self.settings.names
+        };
+        names[self.rng.usize(..names.len())].clone()
     }
 
     /// Up to the longest TTL.
@@ -94,6 +104,22 @@ impl Task {
         }
     }
 
+    /// Takes a lock that is probably free, writes once, and gives it up.
+    async fn take_for_a_moment(&mut self) -> Result<()> {
+        let (name, ttl) = (self.name(), self.ttl());
+        let asked = now();
+        let call = self.notes.call(Call::Acquire, ttl + BEYOND_WAIT);
+        let guard = self.locker.lock(&name).ttl(ttl).wait(ttl).acquire().await;
+        call.result(&guard);
+        match guard {
+            Ok(guard) => self.hold_for_a_moment(guard, asked, None).await,
+            Err(_) => {
+                self.rest().await;
+                Ok(())
+            }
+        }
+    }
+
     async fn take_two(&mut self) -> Result<()> {
         let names = [self.name(), self.name()];
         let (ttl, wait) = (self.ttl(), self.while_() * 2);
@@ -111,7 +137,11 @@ impl Task {
             .iter()
             .map(|guard| self.granted(guard, asked, None))
             .collect();
-        SystemClock.sleep(self.while_() / 4).await;
+        if self.hurries {
+            self.rest().await;
+        } else {
+            SystemClock.sleep(self.while_() / 4).await;
+        }
         for (hold, guard) in holds.iter().zip(set.guards()) {
             self.is_valid(*hold, &guard.watch());
         }
@@ -168,14 +198,22 @@ impl Task {
             both(&self.locker, &self.notes)
         );
         for guard in [first, second].into_iter().flatten() {
-            Box::pin(self.hold(guard, asked, Some(number))).await?;
+            if self.hurries {
+                Box::pin(self.hold_for_a_moment(guard, asked, Some(number))).await?;
+            } else {
+                Box::pin(self.hold(guard, asked, Some(number))).await?;
+            }
         }
         Ok(())
     }
 
     /// Lets a ticket lie, also for longer than its lease, and releases it then.
     pub(super) async fn release_late(&mut self, ticket: &Ticket) {
-        SystemClock.sleep(self.while_() * 2).await;
+        if self.hurries {
+            self.rest().await;
+        } else {
+            SystemClock.sleep(self.while_() * 2).await;
+        }
         let call = self.notes.call(Call::Release, STEPS);
         let released = self.locker.release_ticket(ticket).await;
         call.result(&released);
