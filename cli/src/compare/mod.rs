@@ -21,7 +21,6 @@ mod failures;
 mod idle;
 mod kept;
 mod kickout;
-mod machine;
 mod peers;
 mod plan;
 mod properties;
@@ -81,7 +80,7 @@ struct Run {
 /// Measures, writes the report, and gives what is in it. Dropping the future ends every server it started.
 pub(crate) async fn run(wanted: Wanted) -> Outcome<Comparison> {
     // Before this run is what keeps the machine busy.
-    let (machine, busy) = (machine::machine(), machine::too_busy());
+    let (machine, busy) = (distlock_report::machine(), distlock_report::too_busy());
     make_folder(&wanted.out)?;
     let folder = tempfile::Builder::new()
         .prefix("distlock-compare-")

@@ -24,6 +24,7 @@
 //!
 //! - [`TakeoverSample`], [`TakeoverReport`]: the same for the kick-out flow, whose cycle is a login that ends another session.
 //! - [`Comparison`]: several stores side by side, as data. [`render`] turns it into a page.
+//! - [`render::Document`]: any other report, as the same kind of page.
 //!
 //! # What the figures mean
 //! - A *cycle* is one acquire and one release. Its latency is the time from asking to the answer of the release, except in
@@ -39,6 +40,7 @@ pub mod compare;
 mod counting;
 mod engine;
 mod locker;
+mod machine;
 pub mod render;
 mod report;
 mod sample;
@@ -53,6 +55,7 @@ pub use compare::Comparison;
 pub use counting::{CountingLock, CountingRecords, CountingStore};
 pub use engine::{measure, measure_round};
 pub use locker::{LockerSubject, bench};
+pub use machine::{machine, too_busy};
 pub use report::Report;
 pub use sample::{Latencies, Sample};
 pub use statistics::{Figures, Ratio, Spread};

@@ -20,20 +20,7 @@ pub fn html(comparison: &Comparison) -> String {
         .iter()
         .map(|store| (store.key.clone(), store.product.clone()))
         .collect();
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
-         <title>Distributed locks, side by side</title>\n<style>\n:root{{{}{}}}\n\
-         @media(prefers-color-scheme:dark){{:root{{{}{}}}}}\n{}{}</style>\n</head>\n<body>\n<main>\n",
-        style::LIGHT,
-        style::colours(&keys, false),
-        style::DARK,
-        style::colours(&keys, true),
-        style::PAGE,
-        style::FIGURE,
-    );
-    page += &opening(comparison);
+    let mut page = opening(comparison);
     page += &guide(comparison);
     page += &instead();
     page += &promises(comparison);
@@ -47,7 +34,26 @@ pub fn html(comparison: &Comparison) -> String {
     }
     page += &other_ways(comparison);
     page += &method(comparison);
-    page + "</main>\n</body>\n</html>\n"
+    shell("Distributed locks, side by side", &keys, &page)
+}
+
+/// A page around a body. `stores` are keys and products; each has a colour.
+pub(crate) fn shell(title: &str, stores: &[(String, String)], body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
+         <title>{}</title>\n<style>\n:root{{{}{}}}\n\
+         @media(prefers-color-scheme:dark){{:root{{{}{}}}}}\n{}{}</style>\n</head>\n<body>\n<main>\n\
+         {body}</main>\n</body>\n</html>\n",
+        escape(title),
+        style::LIGHT,
+        style::colours(stores, false),
+        style::DARK,
+        style::colours(stores, true),
+        style::PAGE,
+        style::FIGURE,
+    )
 }
 
 fn other_ways(comparison: &Comparison) -> String {

@@ -328,7 +328,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
     }
 }
 
-fn table(text: &mut String, heading: &[String], rows: &[Vec<String>]) {
+pub(super) fn table(text: &mut String, heading: &[String], rows: &[Vec<String>]) {
     let line = |cells: &[String]| {
         let cells: Vec<String> = cells
             .iter()

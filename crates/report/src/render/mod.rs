@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `html.rs`, `sections.rs`, `failures.rs` | the page |
 //! | `markdown.rs` | the same as Markdown |
+//! | `document.rs` | a report of any kind, in both forms |
 //! | `figures.rs` | which figure shows what |
 //! | `svg.rs` | how a figure is drawn |
 //! | `style.rs` | colours and typography |
 //! | `text.rs` | numbers for people |
 
+mod document;
 mod failures;
 mod figures;
 mod html;
@@ -18,6 +20,7 @@ mod style;
 mod svg;
 pub(crate) mod text;
 
+pub use document::{Document, Times};
 pub use html::html;
 pub use markdown::markdown;
 

@@ -3,7 +3,8 @@
 use std::{fs, thread};
 
 /// Label and value, nothing that names its owner.
-pub(super) fn machine() -> Vec<(String, String)> {
+#[must_use]
+pub fn machine() -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut add = |label: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -46,8 +47,9 @@ pub(super) fn machine() -> Vec<(String, String)> {
     all
 }
 
-/// How many more tasks wanted to run than there are cores, if that was so: then no figure is of much use.
-pub(super) fn too_busy() -> Option<String> {
+/// Says so if more tasks want to run than there are cores: then no figure is of much use.
+#[must_use]
+pub fn too_busy() -> Option<String> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     let load: f64 = load.split(' ').next()?.parse().ok()?;
     let cores = thread::available_parallelism().ok()?.get();

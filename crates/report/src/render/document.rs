@@ -1,0 +1,279 @@
+//! A report of headings, text, tables and figures, as a page and as Markdown.
+
+use std::fmt::Write as _;
+
+use super::{
+    html::{figure, shell},
+    markdown,
+    svg::{Row, Svg},
+    text::{escape, millis},
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Document {
+    title: String,
+    blocks: Vec<Block>,
+}
+
+#[derive(Debug)]
+enum Block {
+    /// Of the second or third level.
+    Heading(u8, String),
+    Text(String),
+    Command(String),
+    List(Vec<String>),
+    Table(Vec<String>, Vec<Vec<String>>),
+    Times {
+        title: String,
+        note: String,
+        rows: Vec<Times>,
+    },
+}
+
+/// A row of a figure of times.
+#[derive(Clone, Debug)]
+pub struct Times {
+    /// Key of the store, which gives the colour.
+    pub store: String,
+    /// The name beside the row.
+    pub label: String,
+    /// Half of the times are shorter, in milliseconds.
+    pub median_ms: f64,
+    /// All but the longest in a hundred are shorter, in milliseconds.
+    pub p99_ms: f64,
+}
+
+impl Document {
+    /// An empty one.
+    #[must_use]
+    pub fn new(title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            blocks: Vec::new(),
+        }
+    }
+
+    /// Begins a chapter.
+    pub fn chapter(&mut self, title: impl Into<String>) {
+        self.blocks.push(Block::Heading(2, title.into()));
+    }
+
+    /// Begins a section of a chapter.
+    pub fn section(&mut self, title: impl Into<String>) {
+        self.blocks.push(Block::Heading(3, title.into()));
+    }
+
+    /// Adds a paragraph.
+    pub fn text(&mut self, text: impl Into<String>) {
+        self.blocks.push(Block::Text(text.into()));
+    }
+
+    /// Adds a command, or several by line.
+    pub fn command(&mut self, command: impl Into<String>) {
+        self.blocks.push(Block::Command(command.into()));
+    }
+
+    /// Adds a list.
+    pub fn list(&mut self, entries: Vec<String>) {
+        self.blocks.push(Block::List(entries));
+    }
+
+    /// Adds a table. Each row has as many cells as the heading; all but the first are figures.
+    pub fn table<const COLUMNS: usize>(
+        &mut self,
+        heading: [&str; COLUMNS],
+        rows: Vec<[String; COLUMNS]>,
+    ) {
+        let rows = rows.into_iter().map(Vec::from).collect();
+        let heading = heading.map(str::to_owned).into();
+        self.blocks.push(Block::Table(heading, rows));
+    }
+
+    /// Adds a figure of times, from the median to the slowest in a hundred. Markdown leaves it out.
+    pub fn times(&mut self, title: &str, note: &str, rows: Vec<Times>) {
+        self.blocks.push(Block::Times {
+            title: title.into(),
+            note: note.into(),
+            rows,
+        });
+    }
+
+    /// One self-contained page: no script, nothing fetched, light and dark.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let mut body = format!("<h1>{}</h1>\n", escape(&self.title));
+        for block in &self.blocks {
+            match block {
+                Block::Heading(level, title) => {
+                    let _ = writeln!(body, "<h{level}>{}</h{level}>", escape(title));
+                }
+                Block::Text(text) => {
+                    let _ = writeln!(body, "<p>{}</p>", code(text));
+                }
+                Block::Command(command) => {
+                    let lines: Vec<_> = command.lines().map(escape).collect();
+                    let _ = writeln!(body, "<p><code>{}</code></p>", lines.join("<br>"));
+                }
+                Block::List(entries) => {
+                    body += "<ul>\n";
+                    for entry in entries {
+                        let _ = writeln!(body, "<li>{}</li>", code(entry));
+                    }
+                    body += "</ul>\n";
+                }
+                Block::Table(heading, rows) => body += &table(heading, rows),
+                Block::Times { title, note, rows } => {
+                    let rows: Vec<_> = rows.iter().map(Row::from).collect();
+                    body += &figure(&Svg::new(title, note, Vec::new()).ranges(&rows, millis));
+                    body.push('\n');
+                }
+            }
+        }
+        shell(&self.title, &self.stores(), &body)
+    }
+
+    /// The same for terminals and code hosts.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = format!("# {}\n", self.title);
+        for block in &self.blocks {
+            text.push('\n');
+            match block {
+                Block::Heading(level, title) => {
+                    let _ = writeln!(text, "{} {title}", "#".repeat(usize::from(*level)));
+                }
+                Block::Text(it) => {
+                    let _ = writeln!(text, "{it}");
+                }
+                Block::Command(command) => {
+                    let _ = writeln!(text, "```sh\n{command}\n```");
+                }
+                Block::List(entries) => {
+                    for entry in entries {
+                        let _ = writeln!(text, "- {entry}");
+                    }
+                }
+                Block::Table(heading, rows) => markdown::table(&mut text, heading, rows),
+                // The line before has begun.
+                Block::Times { .. } => {
+                    text.pop();
+                }
+            }
+        }
+        text
+    }
+
+    /// Key and product of the stores in figures.
+    fn stores(&self) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        for block in &self.blocks {
+            if let Block::Times { rows, .. } = block {
+                let stores = rows
+                    .iter()
+                    .map(|row| (row.store.clone(), row.store.clone()));
+                all.extend(stores);
+            }
+        }
+        all.sort();
+        all.dedup();
+        all
+    }
+}
+
+impl From<&Times> for Row {
+    fn from(times: &Times) -> Self {
+        Self {
+            key: times.store.clone(),
+            label: times.label.clone(),
+            low: times.median_ms,
+            middle: times.median_ms,
+            high: times.p99_ms.max(times.median_ms),
+            text: millis(times.median_ms),
+        }
+    }
+}
+
+fn table(heading: &[String], rows: &[Vec<String>]) -> String {
+    let mut html = String::from("<div class=\"scroll\"><table><thead><tr>");
+    for cell in heading {
+        let _ = write!(html, "<th>{}</th>", escape(cell));
+    }
+    html += "</tr></thead><tbody>\n";
+    for row in rows {
+        html += "<tr>";
+        for cell in row {
+            // A sentence is read from the left, a figure from the right.
+            let class = if cell.contains(' ') && !cell.starts_with(|c: char| c.is_ascii_digit()) {
+                " class=\"text\""
+            } else {
+                ""
+            };
+            let _ = write!(html, "<td{class}>{}</td>", code(cell));
+        }
+        html += "</tr>\n";
+    }
+    html + "</tbody></table></div>\n"
+}
+
+/// Markup of a text in which code stands between backticks.
+fn code(text: &str) -> String {
+    let mut html = String::new();
+    for (at, part) in text.split('`').enumerate() {
+        if at % 2 == 1 {
+            let _ = write!(html, "<code>{}</code>", escape(part));
+        } else {
+            html += &escape(part);
+        }
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Document {
+        let mut document = Document::new("A < B");
+        document.text("Run `a|b` again.");
+        document.chapter("Stores");
+        document.table(["store", "lost"], vec![["redis".into(), "1 | 2".into()]]);
+        document.times(
+            "Recovery",
+            "median to p99",
+            vec![Times {
+                store: "redis".into(),
+                label: "redis".into(),
+                median_ms: 12.0,
+                p99_ms: 400.0,
+            }],
+        );
+        document.command("distlock-lab chaos");
+        document.list(vec!["one".into(), "two".into()]);
+        document
+    }
+
+    #[test]
+    fn markdown_has_everything_but_figures() {
+        assert_eq!(
+            example().markdown(),
+            "# A < B\n\nRun `a|b` again.\n\n## Stores\n\n| store | lost |\n|---|--:|\n\
+             | redis | 1 \\| 2 |\n\n```sh\ndistlock-lab chaos\n```\n\n- one\n- two\n"
+        );
+    }
+
+    #[test]
+    fn the_page_has_figures_and_escapes_what_it_is_told() {
+        let page = example().html();
+        for part in [
+            "<h1>A &lt; B</h1>",
+            "Run <code>a|b</code> again.",
+            "<td>1 | 2</td>",
+            "--redis:",
+            "aria-label=\"Recovery\"",
+            "<li>two</li>",
+        ] {
+            assert!(page.contains(part), "{part} is missing: {page}");
+        }
+    }
+}
