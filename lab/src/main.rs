@@ -2,6 +2,7 @@
 //! users install.
 
 mod chaos;
+mod report;
 
 use std::{
     io::{self, Write as _},
@@ -17,6 +18,7 @@ use tokio::runtime::Builder;
 #[command(name = "distlock-lab", version, max_term_width = 80)]
 enum Command {
     Chaos(chaos::Chaos),
+    Report(report::Report),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +49,7 @@ fn run() -> Result<ExitCode> {
     runtime.block_on(async {
         match command {
             Command::Chaos(chaos) => chaos::run(chaos).await,
+            Command::Report(report) => report::run(&report).map(|()| ExitCode::SUCCESS),
         }
     })
 }

@@ -1,6 +1,6 @@
 //! `distlock-lab chaos`.
 
-use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{collections::HashMap, fs, io::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
@@ -8,10 +8,11 @@ use clap::ValueEnum as _;
 use super::{
     nemesis::Break,
     plants::Plant,
-    report::{self, Cell},
+    published::{Cell, Planted, PlantedBug, Runs},
     run::{Plan, Played, play},
     stores::Kind,
 };
+use crate::report;
 
 /// Break stores at random, and check what locks on them were worth.
 ///
@@ -57,8 +58,8 @@ pub(crate) struct Chaos {
     /// A run of its own for each kind of fault
     #[arg(long, conflicts_with = "planted")]
     each: bool,
-    /// Write report.md and report.json into this folder
-    #[arg(long, value_name = "DIR", conflicts_with = "planted")]
+    /// Add the results to the report in this folder
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Where to keep the history of each run that broke a promise
     #[arg(long, value_name = "DIR")]
@@ -77,7 +78,7 @@ pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
 
 async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     let mut good = true;
-    let mut cells = Vec::new();
+    let mut runs = Runs::new();
     for store in &chaos.spawn {
         for plan in plans(chaos, *store, seed) {
             let played = play(&plan)
@@ -88,20 +89,27 @@ async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
                 good = false;
                 tell_broken(chaos, &plan, &played)?;
             }
-            cells.push(Cell {
-                command: plan.command(),
-                plan,
-                server: played.server,
-                verdict: played.verdict,
-            });
+            runs.cells.push(Cell::new(plan, played));
             // Written after each run, so that a run that fails loses no earlier one.
             if let Some(folder) = &chaos.out {
-                report::write(folder, &cells)?;
+                report::keep(folder, &format!("runs/{}.json", chaos.name(seed)), &runs)?;
             }
         }
     }
+    if let Some(folder) = &chaos.out {
+        report::render(folder)?;
+    }
     say(&format!("seed {seed}"))?;
     Ok(code(good))
+}
+
+impl Chaos {
+    /// A name for the results of these runs.
+    fn name(&self, seed: u64) -> String {
+        let stores: Vec<_> = self.spawn.iter().map(|it| it.key()).collect();
+        let each = if self.each { "-each" } else { "" };
+        format!("{}{each}-{seed}", stores.join("-"))
+    }
 }
 
 /// One run with all faults, or one for each of them.
@@ -189,73 +197,126 @@ fn tell_broken(chaos: &Chaos, plan: &Plan, played: &Played) -> Result<()> {
 
 /// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
 const TRIES: u64 = 3;
+/// How long the honest store is judged for each bug.
+const TWIN_SECONDS: u64 = 5;
 
-/// Each bug, and beside them an honest store on the same seed.
+/// Each bug, and beside it the honest store on the same seed.
 async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
-    let bugs: Vec<Plant> = if chaos.only.is_empty() {
-        Plant::value_variants().to_vec()
-    } else {
-        chaos.only.clone()
+    let only = match &chaos.only[..] {
+        [] => Plant::value_variants(),
+        some => some,
     };
-    let mut operations = Vec::new();
-    for bug in &bugs {
-        let (took, found) = hunt(*bug, chaos.seconds, seed).await?;
-        let (word, found) = match found {
-            Some(found) => ("caught", found),
-            None => ("MISSED", String::new()),
-        };
-        if word == "caught" {
-            operations.push(took);
-        }
+    let mut twins = Twins::default();
+    let mut bugs = Vec::new();
+    for bug in only {
+        let bug = hunt(*bug, chaos.seconds, seed, &mut twins).await?;
         say(&format!(
-            "{word}  {:<26} {took:>6} operations  {found}",
-            bug.key()
+            "{}  {:<26} {:>6} operations  {}{}",
+            if bug.found.is_some() {
+                "caught"
+            } else {
+                "MISSED"
+            },
+            bug.name,
+            bug.operations,
+            bug.found.as_deref().unwrap_or_default(),
+            if bug.twin_is_clean {
+                ""
+            } else {
+                "; AND THE HONEST STORE IS ACCUSED"
+            }
         ))?;
+        bugs.push(bug);
     }
-    let twin = Plan::of(Kind::Sqlite, chaos.seconds.min(10), seed);
-    let honest = play(&twin).await?;
-    let clean = honest.verdict.broken().next().is_none();
-    if !clean {
-        tell_broken(chaos, &twin, &honest)?;
-    }
+    let caught = bugs.iter().filter(|it| it.found.is_some());
+    let mut operations: Vec<_> = caught.map(|it| it.operations).collect();
     operations.sort_unstable();
+    let clean = bugs.iter().filter(|it| it.twin_is_clean).count();
     say(&format!(
-        "{} of {} caught, median {} operations; the honest store {}; seed {seed}",
+        "{} of {} caught, median {} operations; the honest store is clean beside {clean}; seed {seed}",
         operations.len(),
         bugs.len(),
         operations
             .get(operations.len() / 2)
             .copied()
             .unwrap_or_default(),
-        if clean { "is clean" } else { "IS ACCUSED" }
     ))?;
-    Ok(code(operations.len() == bugs.len() && clean))
+    let good = operations.len() == bugs.len() && clean == bugs.len();
+    if let Some(folder) = &chaos.out {
+        let command = format!(
+            "distlock-lab chaos --planted --seconds {} --seed {seed}",
+            chaos.seconds
+        );
+        let planted = Planted {
+            command,
+            seed,
+            bugs,
+        };
+        report::keep(folder, "planted.json", &planted)?;
+        report::render(folder)?;
+    }
+    Ok(code(good))
 }
 
-/// The operations that one bug took, and what was found if it was caught.
-async fn hunt(bug: Plant, seconds: u64, seed: u64) -> Result<(u64, Option<String>)> {
-    let mut operations = 0;
-    for seed in seed..seed.saturating_add(TRIES) {
-        let mut plan = Plan::of(bug.store(), seconds, seed);
-        plan.plant = Some(bug);
-        plan.ttl_ms = bug.ttl_ms();
-        if let Some(faults) = bug.faults() {
-            plan.faults = faults.to_vec();
-        }
-        let verdict = play(&plan)
-            .await
+/// Looks for one bug on several seeds, and judges the honest store on the seed where it was found.
+async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result<PlantedBug> {
+    let mut hunted = PlantedBug {
+        name: bug.key(),
+        about: bug.about(),
+        store: bug.store().key(),
+        operations: 0,
+        found: None,
+        seed: first,
+        twin_is_clean: false,
+    };
+    let mut plan = Plan::of(bug.store(), seconds, first);
+    plan.plant = Some(bug);
+    // Bugs show where many fight for few locks.
+    plan.tasks -= plan.hurrying;
+    plan.hurrying = 0;
+    plan.ttl_ms = bug.ttl_ms();
+    if let Some(faults) = bug.faults() {
+        plan.faults = faults.to_vec();
+    }
+    for seed in first..first.saturating_add(TRIES) {
+        (hunted.seed, plan.seed) = (seed, seed);
+        let played = play(&plan).await;
+        let verdict = played
             .with_context(|| format!("{} with seed {seed}", bug.key()))?
             .verdict;
-        operations += verdict.operations;
+        hunted.operations += verdict.operations;
         let found = verdict
             .broken()
             .find(|it| bug.breaks().contains(&it.promise));
         if let Some(found) = found {
-            let told = format!("{}: {}", found.promise, found.detail);
-            return Ok((operations, Some(told)));
+            hunted.found = Some(format!("{}: {}", found.promise, found.detail));
+            break;
         }
     }
-    Ok((operations, None))
+    plan.plant = None;
+    plan.seconds = TWIN_SECONDS.min(seconds);
+    hunted.twin_is_clean = twins.is_clean(&plan).await?;
+    Ok(hunted)
+}
+
+/// The honest stores that were judged. Many bugs have the same one.
+#[derive(Default)]
+struct Twins(HashMap<String, bool>);
+
+impl Twins {
+    async fn is_clean(&mut self, plan: &Plan) -> Result<bool> {
+        let key = format!("{} {:?}", plan.command(), plan.ttl_ms);
+        if let Some(clean) = self.0.get(&key) {
+            return Ok(*clean);
+        }
+        let verdict = play(plan).await?.verdict;
+        for it in verdict.broken() {
+            say(&format!("  honest, BROKEN {}: {}", it.promise, it.detail))?;
+        }
+        let clean = verdict.broken().next().is_none();
+        self.0.insert(key, clean);
+        Ok(clean)
+    }
 }
 
 fn code(good: bool) -> ExitCode {

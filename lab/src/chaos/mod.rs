@@ -11,7 +11,7 @@
 //! | `nemesis`, `file` | what breaks things |
 //! | `history` | what is written down |
 //! | `verdict` | the checker: pure |
-//! | `report` | what is published |
+//! | `published` | the data of the published report |
 //! | `plants` | bugs that are planted, to see the checker find them |
 
 mod command;
@@ -20,12 +20,14 @@ mod file;
 mod history;
 mod nemesis;
 mod plants;
+mod published;
 mod referee;
-mod report;
 mod run;
 mod stores;
 mod verdict;
 mod worker;
 
 pub(crate) use command::{Chaos, run};
+pub(crate) use published::{Cell, Planted, PlantedBug, Runs};
+pub(crate) use verdict::{Promise, Spread, Violation};
 pub(crate) use worker::{Settings, run as work};

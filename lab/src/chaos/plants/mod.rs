@@ -169,6 +169,13 @@ impl Plant {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
+    /// What it does wrong, as `--help` tells it.
+    pub(crate) fn about(self) -> String {
+        let value = self.to_possible_value();
+        let help = value.as_ref().and_then(|it| it.get_help());
+        help.map_or_else(String::new, ToString::to_string)
+    }
+
     /// An honest store with this bug.
     pub(crate) fn into_store(self, store: &Store, worker: u32) -> Store {
         let clock: Arc<dyn Clock> = match self {
