@@ -272,7 +272,6 @@ async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result
     let mut plan = Plan::of(bug.store(), seconds, first);
     plan.plant = Some(bug);
     // Bugs show where many fight for few locks.
-    plan.tasks -= plan.hurrying;
     plan.hurrying = 0;
     plan.ttl_ms = bug.ttl_ms();
     if let Some(faults) = bug.faults() {

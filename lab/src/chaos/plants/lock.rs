@@ -345,14 +345,17 @@ impl DistLock for PlantedLock {
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         let sent = SystemClock.now();
         let next = self.request(next);
-        let mut answer = self.inner.hand_over(&self.lease(lease), &next).await?;
-        if self.is(Plant::HandOverUnchecked)
-            && matches!(answer, HandOver::NotHeld(_))
-            && let Some(token) = lease.token
-            && let Ok(token) = FencingToken::new(token.get() + 1)
-        {
-            answer = HandOver::Done(Grant::new(token, Epoch::new(""), next.ttl.duration()));
+        if self.is(Plant::HandOverInTwoSteps) {
+            let held = self.inner.inspect(&next.name).await?.held;
+            if held.and_then(|it| it.token) == lease.token {
+                SystemClock.sleep(some_millis(1_000)).await;
+                self.evict(&next.name).await?;
+                if let Attempt::Acquired(grant) = self.inner.try_acquire(&next).await? {
+                    return Ok(HandOver::Done(grant));
+                }
+            }
         }
+        let answer = self.inner.hand_over(&self.lease(lease), &next).await?;
         Ok(match answer {
             HandOver::Done(grant) => {
                 let mut grant = self.told(grant, sent);

@@ -50,8 +50,8 @@ pub(crate) enum Plant {
     TokensWrap,
     /// The next owner inherits the token.
     HandOverKeepsToken,
-    /// A hand-over of a lock that is lost is taken for a success.
-    HandOverUnchecked,
+    /// A hand-over looks at the owner, and writes the next one a moment later.
+    HandOverInTwoSteps,
     /// A lock is granted now and then although somebody holds it.
     FailsOpen,
     /// Whether the lock is free and taking it are two steps.
@@ -104,7 +104,7 @@ impl Plant {
             | Self::ValidFromReceipt
             | Self::ValidTooLong
             | Self::LeaseRoundedDown
-            | Self::HandOverUnchecked
+            | Self::HandOverInTwoSteps
             | Self::FailsOpen
             | Self::ChecksThenSets
             | Self::DeletesTheExpired
@@ -135,10 +135,9 @@ impl Plant {
     /// A store on which it shows: some need an answer that is lost, or a server that hangs.
     pub(crate) const fn store(self) -> Kind {
         match self {
-            Self::ReleaseWithoutOwner
-            | Self::RenewalErrorIsSuccess
-            | Self::HandOverUnchecked
-            | Self::TimersRunLate => Kind::Redis,
+            Self::ReleaseWithoutOwner | Self::RenewalErrorIsSuccess | Self::TimersRunLate => {
+                Kind::Redis
+            }
             _ => Kind::Sqlite,
         }
     }
@@ -146,11 +145,11 @@ impl Plant {
     /// The faults under which it shows soon; `None` = any.
     pub(crate) const fn faults(self) -> Option<&'static [Break]> {
         match self {
-            Self::HandOverUnchecked | Self::RenewalAlwaysSucceeds => Some(&[Break::ForceRelease]),
+            Self::RenewalAlwaysSucceeds => Some(&[Break::ForceRelease]),
             // The errors have to come before the lease ends.
             Self::RenewalErrorIsSuccess => Some(&[Break::CutLines]),
             // It takes many locks that change hands.
-            Self::ReleaseInTwoSteps => Some(&[]),
+            Self::ReleaseInTwoSteps | Self::HandOverInTwoSteps => Some(&[]),
             _ => None,
         }
     }
@@ -159,6 +158,8 @@ impl Plant {
     pub(crate) const fn ttl_ms(self) -> (u64, u64) {
         match self {
             Self::RenewalErrorIsSuccess => (800, 1_200),
+            // A short lease ends during the two steps; a long one is handed over.
+            Self::HandOverInTwoSteps => (300, 3_000),
             _ => (300, 900),
         }
     }
