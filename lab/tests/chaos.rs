@@ -1,10 +1,12 @@
-//! Short runs of the chaos lab, on embedded stores. Servers, all planted bugs and long runs:
-//! `scripts/soak chaos`.
+//! Short runs of the chaos lab. All stores, all planted bugs and long runs: `scripts/soak chaos`.
 
-use std::process::{Command, Output};
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    process::{Command, Output},
+};
 
-/// A run that is the same every time, as far as processes can be.
-const FIXED: &str = "20260101";
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/seeds/chaos.txt");
 
 fn chaos(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_distlock-lab"))
@@ -22,30 +24,64 @@ fn ends(output: &Output, code: i32) -> String {
     said
 }
 
-fn keeps_its_promises(store: &str, seed: &str) {
-    ends(
-        &chaos(&["--spawn", store, "--seconds", "6", "--seed", seed]),
-        0,
-    );
+/// One short run. The error is what it said.
+fn play(store: &str, seed: u64) -> Result<(), String> {
+    let output = chaos(&[
+        "--spawn",
+        store,
+        "--seconds",
+        "6",
+        "--seed",
+        &seed.to_string(),
+    ]);
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{store} with seed {seed}: {said}{errors}"))
+}
+
+/// The seeds that are kept for a store.
+fn kept(store: &str) -> Vec<u64> {
+    let seeds = fs::read_to_string(SEEDS).unwrap();
+    let of_store = |line: &str| line.strip_prefix(store)?.trim().parse().ok();
+    seeds.lines().filter_map(of_store).collect()
+}
+
+/// Keeps a seed, so that it is tried again from now on.
+fn keep(store: &str, seed: u64) {
+    let mut seeds = OpenOptions::new().append(true).open(SEEDS).unwrap();
+    writeln!(seeds, "{store} {seed}").unwrap();
+}
+
+fn keeps_its_promises(store: &str) {
+    let kept = kept(store);
+    assert!(!kept.is_empty(), "{SEEDS} has no seed for {store}");
+    for seed in kept {
+        play(store, seed).unwrap();
+    }
+    let fresh = fastrand::u64(..);
+    if let Err(said) = play(store, fresh) {
+        keep(store, fresh);
+        panic!("{said}; the seed is kept in {SEEDS}");
+    }
 }
 
 macro_rules! stores {
     ($($store:ident)+) => {$(
-        mod $store {
-            #[test]
-            fn keeps_its_promises_on_a_fixed_seed() {
-                super::keeps_its_promises(stringify!($store), super::FIXED);
-            }
+        #[test]
+        fn $store() {
+            keeps_its_promises(stringify!($store));
         }
     )+};
 }
 
-stores! { memory sqlite }
+/// On the seeds that are kept, and on a fresh one.
+mod keeps_its_promises {
+    use super::keeps_its_promises;
 
-#[test]
-fn embedded_stores_keep_their_promises_on_a_fresh_seed() {
-    let seed = fastrand::u64(..).to_string();
-    keeps_its_promises("memory,sqlite", &seed);
+    stores! { memory sqlite redis mariadb postgres zookeeper }
 }
 
 /// Bugs that show within seconds over SQLite. All of them: `distlock-lab chaos --planted`.
@@ -63,7 +99,7 @@ fn planted_bugs_are_caught() {
         "--seconds",
         "15",
         "--seed",
-        FIXED,
+        "20260101",
         "--only",
         SOON,
     ];
