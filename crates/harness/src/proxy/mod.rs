@@ -1,7 +1,8 @@
 //! A TCP proxy between a client and its server that breaks on request.
 
+mod pump;
+
 use std::{
-    io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError,
@@ -12,14 +13,12 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{ReadHalf, WriteHalf},
-    },
+    net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
 };
+
+use self::pump::Pump;
 
 /// A proxy in front of one server. It stops, and its connections are reset, when it is dropped.
 #[derive(Debug)]
@@ -45,10 +44,15 @@ struct Faults {
     to_client: Flow,
     /// New connections are reset at once.
     refuses: bool,
+    /// Each new connection has a silent twin at the server.
+    twins: bool,
     /// Goes up with every [`FaultProxy::reset`].
     resets: u64,
     /// Goes up with every [`FaultProxy::forsake_clients`].
     forsaken: u64,
+    /// Each goes up with every [`FaultProxy::half_close`] of its direction.
+    closed_to_server: u64,
+    closed_to_client: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +60,8 @@ enum Flow {
     #[default]
     Pass,
     Delay(Duration),
+    /// A few bytes at a time, with this pause after each.
+    Trickle(Duration),
     /// Bytes wait, and arrive when the fault is over.
     Stop,
     /// Bytes are gone for ever.
@@ -134,6 +140,11 @@ impl FaultProxy {
         self.set(Flow::Delay(by), Flow::Delay(by));
     }
 
+    /// Everything arrives a few bytes at a time, with a pause after each, both ways.
+    pub fn trickle(&self, pause: Duration) {
+        self.set(Flow::Trickle(pause), Flow::Trickle(pause));
+    }
+
     /// Bytes of one direction wait until [`FaultProxy::pass`].
     pub fn stop(&self, direction: Direction) {
         self.faults.send_modify(|faults| match direction {
@@ -166,6 +177,23 @@ impl FaultProxy {
         self.faults.send_modify(|faults| faults.forsaken += 1);
     }
 
+    /// One direction of every connection that stands ends as if its sender had closed it: what is
+    /// sent there from now on is lost, and the other direction goes on. New connections are served
+    /// as before.
+    pub fn half_close(&self, direction: Direction) {
+        self.faults.send_modify(|faults| match direction {
+            Direction::ToServer => faults.closed_to_server += 1,
+            Direction::ToClient => faults.closed_to_client += 1,
+        });
+    }
+
+    /// From now on until [`FaultProxy::pass`], each new connection reaches the server twice, as
+    /// when an attempt was repeated whose answer had been lost: the first one stays silent for as
+    /// long as the second one stands.
+    pub fn connect_twice(&self) {
+        self.faults.send_modify(|faults| faults.twins = true);
+    }
+
     /// Resets every connection that stands, and leads new ones to another server, as a failover does.
     pub fn redirect(&self, server: SocketAddr) {
         *self.shared.server() = server;
@@ -188,6 +216,7 @@ impl FaultProxy {
             faults.to_server = to_server;
             faults.to_client = to_client;
             faults.refuses = false;
+            faults.twins = false;
         });
     }
 }
@@ -250,6 +279,11 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
         return;
     };
     let server = *shared.server();
+    let twins = faults.borrow().twins;
+    let _twin = match twins {
+        true => TcpStream::connect(server).await.ok(),
+        false => None,
+    };
     let Ok(mut upstream) = TcpStream::connect(server).await else {
         return;
     };
@@ -289,93 +323,6 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
             )]
             let _ = stream.set_linger(None);
         }
-    }
-}
-
-struct Pump<'a> {
-    direction: Direction,
-    /// Whether the last bytes of the connection were the client's.
-    asking: &'a AtomicBool,
-    faults: watch::Receiver<Faults>,
-    shared: Arc<Shared>,
-}
-
-impl Pump<'_> {
-    /// Carries bytes until the reader's end, and passes that end on.
-    async fn run(mut self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> io::Result<()> {
-        let mut buffer = vec![0; 64 * 1024];
-        let mut lost_bytes = false;
-        loop {
-            let read = tokio::select! {
-                read = from.read(&mut buffer) => read?,
-                // A stream with a hole in it must not go on.
-                () = Self::healed(&mut self.faults, self.direction), if lost_bytes => return Err(io::ErrorKind::ConnectionReset.into()),
-            };
-            let asks = self.direction == Direction::ToServer && read > 0;
-            if !self.asking.swap(asks, Ordering::SeqCst) && asks {
-                self.shared.round_trips.fetch_add(1, Ordering::SeqCst);
-            }
-            if self.direction == Direction::ToClient
-                && self.shared.swallow_one_reply.swap(false, Ordering::SeqCst)
-            {
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
-            let other = match self.direction {
-                Direction::ToClient if read > 0 => self.shared.other_reply().take(),
-                _ => None,
-            };
-            loop {
-                match self.flow() {
-                    Flow::Pass => break,
-                    Flow::Delay(by) => {
-                        tokio::time::sleep(by).await;
-                        break;
-                    }
-                    Flow::Swallow => {
-                        lost_bytes = true;
-                        break;
-                    }
-                    Flow::Stop => {
-                        // An error means that the proxy is being dropped.
-                        self.faults
-                            .changed()
-                            .await
-                            .map_err(|_| io::ErrorKind::ConnectionReset)?;
-                    }
-                }
-            }
-            if lost_bytes {
-                if read == 0 {
-                    // The end of the stream is lost as well; wait to be reset.
-                    Self::healed(&mut self.faults, self.direction).await;
-                    return Err(io::ErrorKind::ConnectionReset.into());
-                }
-                continue;
-            }
-            if read == 0 {
-                to.shutdown().await?;
-                return Ok(());
-            }
-            to.write_all(other.as_deref().unwrap_or(&buffer[..read]))
-                .await?;
-        }
-    }
-
-    fn flow(&mut self) -> Flow {
-        Self::of(&self.faults.borrow_and_update(), self.direction)
-    }
-
-    fn of(faults: &Faults, direction: Direction) -> Flow {
-        match direction {
-            Direction::ToServer => faults.to_server,
-            Direction::ToClient => faults.to_client,
-        }
-    }
-
-    async fn healed(faults: &mut watch::Receiver<Faults>, direction: Direction) {
-        let _ = faults
-            .wait_for(|faults| Self::of(faults, direction) != Flow::Swallow)
-            .await;
     }
 }
 

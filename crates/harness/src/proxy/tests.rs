@@ -1,7 +1,7 @@
-use std::time::Instant;
+use std::{io, time::Instant};
 
 use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     time::timeout,
 };
 
@@ -193,4 +193,67 @@ async fn refused_lines_are_reset_until_the_fault_is_over() {
     assert!(!matches!(other.hear().await, Ok(Some(_))));
     proxy.pass();
     assert_eq!(Client::connect(&proxy).await.ask("c").await, "c");
+}
+
+#[tokio::test]
+async fn bytes_trickle_and_come_at_once_when_it_is_over() {
+    let (proxy, mut client, _) = connected().await;
+    assert_eq!(client.ask("a").await, "a");
+    proxy.trickle(Duration::from_millis(20));
+    let long = "x".repeat(60);
+    let asked = Instant::now();
+    assert_eq!(client.ask(&long).await, long);
+    // Twelve pauses there, and some of those back run beside them.
+    assert!(asked.elapsed() >= Duration::from_millis(200));
+    proxy.trickle(SOON * 2);
+    client.say("a line of more than a drip").await.unwrap();
+    assert!(timeout(NOT_YET, client.hear()).await.is_err());
+    proxy.pass();
+    let heard = client.hears().await;
+    assert!("a line of more than a drip".ends_with(&heard), "{heard}");
+}
+
+#[tokio::test]
+async fn one_direction_is_closed_and_the_other_goes_on() {
+    // The server sees the end of the requests, and closes as well.
+    let (proxy, mut client, heard) = connected().await;
+    assert_eq!(client.ask("a").await, "a");
+    proxy.half_close(Direction::ToServer);
+    assert_eq!(timeout(SOON, client.hear()).await.unwrap().unwrap(), None);
+    assert_eq!(*heard.lock().unwrap(), ["a"]);
+    // The client sees the end of the answers, and the server goes on hearing it.
+    let mut client = Client::connect(&proxy).await;
+    assert_eq!(client.ask("b").await, "b");
+    proxy.half_close(Direction::ToClient);
+    assert_eq!(timeout(SOON, client.hear()).await.unwrap().unwrap(), None);
+    client.say("c").await.unwrap();
+    eventually_async("it is heard", SOON, || async {
+        (*heard.lock().unwrap() == ["a", "b", "c"]).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_has_a_silent_twin() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let proxy = FaultProxy::start(listener.local_addr().unwrap())
+        .await
+        .unwrap();
+    proxy.connect_twice();
+    let mut client = Client::connect(&proxy).await;
+    client.say("a").await.unwrap();
+    let accept = || async { timeout(SOON, listener.accept()).await.unwrap().unwrap().0 };
+    let (mut silent, mut spoken) = (accept().await, accept().await);
+    let mut byte = [0];
+    assert_eq!(spoken.read(&mut byte).await.unwrap(), 1);
+    assert!(timeout(NOT_YET, silent.read(&mut byte)).await.is_err());
+    // The silent one ends with the other.
+    drop((client, spoken));
+    let ended = timeout(SOON, silent.read(&mut byte)).await.unwrap();
+    assert!(!matches!(ended, Ok(1..)), "{ended:?}");
+    proxy.pass();
+    let _client = Client::connect(&proxy).await;
+    drop(accept().await);
+    assert!(timeout(NOT_YET, listener.accept()).await.is_err());
 }

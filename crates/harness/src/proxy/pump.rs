@@ -1,0 +1,147 @@
+//! One direction of one connection.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::tcp::{ReadHalf, WriteHalf},
+    sync::watch,
+};
+
+use super::{Direction, Faults, Flow, Shared};
+
+/// Bytes that arrive at once when they trickle.
+const DRIP: usize = 5;
+
+pub(super) struct Pump<'a> {
+    pub(super) direction: Direction,
+    /// Whether the last bytes of the connection were the client's.
+    pub(super) asking: &'a AtomicBool,
+    pub(super) faults: watch::Receiver<Faults>,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Pump<'_> {
+    /// Carries bytes until the reader's end, and passes that end on.
+    pub(super) async fn run(
+        mut self,
+        mut from: ReadHalf<'_>,
+        mut to: WriteHalf<'_>,
+    ) -> io::Result<()> {
+        let mut half_closed = self.faults.clone();
+        let before = Self::half_closes(&half_closed.borrow(), self.direction);
+        let mut buffer = vec![0; 64 * 1024];
+        let mut lost_bytes = false;
+        loop {
+            let closed = |faults: &Faults| Self::half_closes(faults, self.direction) != before;
+            let read = tokio::select! {
+                read = from.read(&mut buffer) => Some(read?),
+                // A stream with a hole in it must not go on.
+                () = Self::healed(&mut self.faults, self.direction), if lost_bytes => {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                _ = half_closed.wait_for(closed) => None,
+            };
+            let Some(read) = read else {
+                to.shutdown().await?;
+                // Whoever goes on sending does not notice.
+                tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
+                return Ok(());
+            };
+            let asks = self.direction == Direction::ToServer && read > 0;
+            if !self.asking.swap(asks, Ordering::SeqCst) && asks {
+                self.shared.round_trips.fetch_add(1, Ordering::SeqCst);
+            }
+            if self.direction == Direction::ToClient
+                && self.shared.swallow_one_reply.swap(false, Ordering::SeqCst)
+            {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            let other = match self.direction {
+                Direction::ToClient if read > 0 => self.shared.other_reply().take(),
+                _ => None,
+            };
+            loop {
+                match self.flow() {
+                    Flow::Pass | Flow::Trickle(_) => break,
+                    Flow::Delay(by) => {
+                        tokio::time::sleep(by).await;
+                        break;
+                    }
+                    Flow::Swallow => {
+                        lost_bytes = true;
+                        break;
+                    }
+                    Flow::Stop => {
+                        // An error means that the proxy is being dropped.
+                        self.faults
+                            .changed()
+                            .await
+                            .map_err(|_| io::ErrorKind::ConnectionReset)?;
+                    }
+                }
+            }
+            if lost_bytes {
+                if read == 0 {
+                    // The end of the stream is lost as well; wait to be reset.
+                    Self::healed(&mut self.faults, self.direction).await;
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                continue;
+            }
+            if read == 0 {
+                to.shutdown().await?;
+                return Ok(());
+            }
+            let bytes = other.as_deref().unwrap_or(&buffer[..read]);
+            self.write(&mut to, bytes).await?;
+        }
+    }
+
+    /// All at once, or a few bytes at a time for as long as they trickle.
+    async fn write(&mut self, to: &mut WriteHalf<'_>, mut bytes: &[u8]) -> io::Result<()> {
+        while let Flow::Trickle(pause) = self.flow()
+            && bytes.len() > DRIP
+        {
+            let (drip, rest) = bytes.split_at(DRIP);
+            to.write_all(drip).await?;
+            bytes = rest;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                // The rest arrives as the next fault has it.
+                _ = self.faults.changed() => {}
+            }
+        }
+        to.write_all(bytes).await
+    }
+
+    const fn half_closes(faults: &Faults, direction: Direction) -> u64 {
+        match direction {
+            Direction::ToServer => faults.closed_to_server,
+            Direction::ToClient => faults.closed_to_client,
+        }
+    }
+
+    fn flow(&mut self) -> Flow {
+        Self::of(&self.faults.borrow_and_update(), self.direction)
+    }
+
+    fn of(faults: &Faults, direction: Direction) -> Flow {
+        match direction {
+            Direction::ToServer => faults.to_server,
+            Direction::ToClient => faults.to_client,
+        }
+    }
+
+    async fn healed(faults: &mut watch::Receiver<Faults>, direction: Direction) {
+        let _ = faults
+            .wait_for(|faults| Self::of(faults, direction) != Flow::Swallow)
+            .await;
+    }
+}
