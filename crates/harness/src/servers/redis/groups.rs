@@ -184,6 +184,44 @@ impl RedisSentinels {
         Ok(())
     }
 
+    /// Cuts one of the two data servers off from every sentinel and from the other data server.
+    /// Clients reach both of them. With the other one cut off already, no sentinel sees any.
+    ///
+    /// # Errors
+    /// When a server cannot be asked.
+    pub fn cut_off(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
+        // The other one shows what the server does not accept, and copies nothing from now on.
+        other.command(&["CONFIG", "SET", "masteruser", "nobody", "masterauth", "x"])?;
+        cut.command(&["CLIENT", "KILL", "TYPE", "replica"])?;
+        for at in 0..self.sentinels.len() {
+            let user = Self::user(at);
+            cut.command(&["ACL", "SETUSER", &user, "-@all", "resetchannels"])?;
+            cut.command(&["CLIENT", "KILL", "USER", &user])?;
+        }
+        Ok(())
+    }
+
+    /// Ends what [`RedisSentinels::cut_off`] began. The server that was cut off copies the other
+    /// one, if that has become the primary; the sentinels would make it do so some seconds later.
+    ///
+    /// # Errors
+    /// When a server cannot be asked.
+    pub fn reach_again(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
+        let password = self.password.expose();
+        let own = ["masteruser", "", "masterauth", password];
+        other.command(&[&["CONFIG", "SET"], &own[..]].concat())?;
+        // Also for the next time that it is started.
+        other.command(&["CONFIG", "REWRITE"])?;
+        for at in 0..self.sentinels.len() {
+            let rights = ["ACL", "SETUSER", &Self::user(at), "&*", "+@all"];
+            cut.command(&rights)?;
+        }
+        if other.info("role")? == "master" {
+            cut.command(&["REPLICAOF", "127.0.0.1", &other.port.to_string()])?;
+        }
+        Ok(())
+    }
+
     fn user(sentinel: usize) -> String {
         format!("sentinel-{sentinel}")
     }

@@ -68,6 +68,8 @@ pub struct RedisServer {
     folder: TempDir,
     port: u16,
     flavour: Flavour,
+    /// On its command line, behind the configuration file.
+    arguments: Vec<String>,
     config: Vec<String>,
     password: Option<Password>,
 }
@@ -117,7 +119,7 @@ impl RedisServer {
             server.config.retain(|line| !line.starts_with("port "));
             server.config.push("port 0".into());
             server.offer_tls(pki, port)?;
-            server.launch(&[])?;
+            server.launch()?;
             server.wait_for_log("Ready to accept connections")?;
             Ok(server)
         })
@@ -150,7 +152,8 @@ impl RedisServer {
             if let Some(pki) = pki {
                 server.offer_tls(pki, free_port()?)?;
             }
-            server.launch(arguments)?;
+            server.arguments = arguments.iter().map(|it| (*it).to_owned()).collect();
+            server.launch()?;
             server.wait_until_ready()?;
             Ok(server)
         })
@@ -193,6 +196,7 @@ impl RedisServer {
             folder,
             port,
             flavour,
+            arguments: Vec::new(),
             config,
             password,
         })
@@ -216,13 +220,14 @@ impl RedisServer {
         Ok(())
     }
 
-    fn launch(&mut self, arguments: &[&str]) -> Result<()> {
+    fn launch(&mut self) -> Result<()> {
         let file = self.config_file();
         if !file.exists() {
             self.user.write(&file, self.config.join("\n") + "\n")?;
         }
         let file = file.to_string_lossy();
-        let arguments = [&[&*file], arguments].concat();
+        let arguments = self.arguments.iter().map(String::as_str);
+        let arguments: Vec<_> = [&*file].into_iter().chain(arguments).collect();
         let program = self.flavour.program()?;
         if program.is_absolute() {
             self.user.reaches(&program, private::PROGRAM)?;
@@ -386,6 +391,12 @@ impl RedisServer {
         self.process.as_ref().context("it runs")?.signal(which)
     }
 
+    /// Whether it was started and not killed since.
+    #[must_use]
+    pub const fn is_started(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// Kills it at once, as a crash would. Its data stays.
     pub fn kill(&mut self) {
         self.process = None;
@@ -397,7 +408,7 @@ impl RedisServer {
     /// As [`RedisServer::start`].
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
-        self.launch(&[])?;
+        self.launch()?;
         self.wait_until_ready()
     }
 

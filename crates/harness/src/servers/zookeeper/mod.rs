@@ -5,6 +5,7 @@
 //! `ZooKeeper` has no socket and lets anybody open a session. So the nodes of an ensemble belong to
 //! one user with a random password: a stranger may connect, and read or change nothing.
 
+mod by_hand;
 mod tree;
 
 use std::{

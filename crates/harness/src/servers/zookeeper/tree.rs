@@ -14,6 +14,8 @@ use sha1_smol::Sha1;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Kinds of requests.
+const DELETE: i32 = 2;
+const EXISTS: i32 = 3;
 const SET_ACL: i32 = 7;
 const GET_CHILDREN: i32 = 8;
 const AUTH: i32 = 100;
@@ -61,17 +63,31 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn connect(server: SocketAddr) -> Result<Self> {
+        Self::open(server, 0, [0; 16])
+    }
+
+    /// Takes over a session that somebody else has opened: its connection moves here.
+    ///
+    /// # Errors
+    /// When the servers do not know it any more.
+    pub(super) fn take_over(server: SocketAddr, id: i64) -> Result<Self> {
+        Self::open(server, id, password_of(id))
+    }
+
+    fn open(server: SocketAddr, id: i64, password: [u8; 16]) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&server, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         let mut session = Self { stream, number: 0 };
         let mut hello = Record::default();
-        // The version, the last transaction seen, the time-out in milliseconds, no older session
-        // and its empty password, and that a server that only reads will not do.
-        hello.int(0).long(0).int(10_000).long(0).bytes(&[0; 16]);
+        // The version, the last transaction seen, the time-out in milliseconds, an older session
+        // and its password, and that a server that only reads will not do.
+        hello.int(0).long(0).int(10_000).long(id).bytes(&password);
         hello.0.push(0);
         session.send(&hello)?;
-        session.receive().context("a session")?;
+        let answer = session.receive().context("a session")?;
+        let mut rest = answer.get(4..).context("the version")?;
+        ensure!(int(&mut rest)? > 0, "the session has expired");
         Ok(session)
     }
 
@@ -101,6 +117,23 @@ impl Session {
             .collect()
     }
 
+    /// The session that a node ends with; 0 = it stays.
+    pub(super) fn session_of(&mut self, path: &str) -> Result<i64> {
+        let mut request = self.request(EXISTS);
+        request.bytes(path.as_bytes()).0.push(0);
+        let answer = self.ask(&request)?;
+        // Behind two transactions, two times and three versions.
+        let owner = answer.get(44..52).context("the session of a node")?;
+        Ok(i64::from_be_bytes(owner.try_into()?))
+    }
+
+    /// Removes a node, whatever version it has.
+    pub(super) fn delete(&mut self, path: &str) -> Result<()> {
+        let mut request = self.request(DELETE);
+        request.bytes(path.as_bytes()).int(-1);
+        self.ask(&request).map(drop)
+    }
+
     /// Gives a node to one user alone.
     pub(super) fn set_owner(&mut self, path: &str, user: &str) -> Result<()> {
         let (name, _) = user.split_once(':').context("a user and a password")?;
@@ -122,7 +155,7 @@ impl Session {
         self.ask(&request)
     }
 
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         // Without it the server would keep the session until it expires.
         let request = self.request(CLOSE);
         let _ = self.ask(&request);
@@ -168,6 +201,22 @@ impl Session {
         ensure!(error == 0, "the server's error {error}");
         Ok(rest.to_vec())
     }
+}
+
+/// The password of a session. The servers do not keep it: they work it out from the session's
+/// number, with the random numbers of Java (`ZooKeeperServer.generatePasswd`).
+fn password_of(session: i64) -> [u8; 16] {
+    const SECRET: u64 = 0xB341_5C00;
+    const FACTOR: u64 = 0x5_DEEC_E66D;
+    const MASK: u64 = (1 << 48) - 1;
+    let mut state = (session.cast_unsigned() ^ SECRET ^ FACTOR) & MASK;
+    let mut password = [0; 16];
+    for part in password.chunks_exact_mut(4) {
+        state = state.wrapping_mul(FACTOR).wrapping_add(0xB) & MASK;
+        let bytes = (state >> 16).to_le_bytes();
+        part.copy_from_slice(&bytes[..4]);
+    }
+    password
 }
 
 /// What is sent: numbers in network order, texts with their length before them.

@@ -1,0 +1,81 @@
+//! What an administrator may do to an ensemble's nodes and sessions.
+
+use anyhow::Result;
+
+use super::{ZooKeeper, tree::Session};
+
+impl ZooKeeper {
+    /// The names of a node's children, in order.
+    ///
+    /// # Errors
+    /// When the leader cannot be asked, or there is no such node.
+    pub fn children(&self, path: &str) -> Result<Vec<String>> {
+        let mut names = self.ask_leader(|session| session.children(path))?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Removes a node.
+    ///
+    /// # Errors
+    /// When the leader cannot be asked, or there is no such node.
+    pub fn remove(&self, path: &str) -> Result<()> {
+        self.ask_leader(|session| session.delete(path))
+    }
+
+    /// The session that a node ends with; 0 = the node stays.
+    ///
+    /// # Errors
+    /// When the leader cannot be asked, or there is no such node.
+    pub fn session_of(&self, path: &str) -> Result<i64> {
+        self.ask_leader(|session| session.session_of(path))
+    }
+
+    /// Ends a client's session at once, and removes its nodes with it, as whoever has the session's
+    /// password may.
+    ///
+    /// # Errors
+    /// When the leader cannot be asked, or the session has ended.
+    pub fn end_session(&self, id: i64) -> Result<()> {
+        Session::take_over(self.address(self.leader()?), id)?.end();
+        Ok(())
+    }
+
+    fn ask_leader<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let mut session = Session::connect(self.address(self.leader()?))?;
+        if !self.setup.open {
+            session.authenticate(&self.account())?;
+        }
+        let answer = ask(&mut session);
+        session.end();
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_ended_and_its_nodes_go() {
+        let ensemble = ZooKeeper::start().unwrap();
+        let mut ours = Session::connect(ensemble.address(0)).unwrap();
+        ours.authenticate(&ensemble.account()).unwrap();
+        // Rights for the user that asks, and nodes of which the second ends with the session.
+        let rights = b"\0\0\0\x01\0\0\0\x1f\0\0\0\x04auth\0\0\0\0";
+        for (path, kind) in [("/stays", 0_u8), ("/ends", 1)] {
+            let mut more = vec![0; 4];
+            more.extend_from_slice(rights);
+            more.extend_from_slice(&[0, 0, 0, kind]);
+            ours.attempt(1, path, &more).unwrap();
+        }
+        assert_eq!(ensemble.session_of("/stays").unwrap(), 0);
+        let id = ensemble.session_of("/ends").unwrap();
+        assert_ne!(id, 0);
+        ensemble.end_session(id).unwrap();
+        assert_eq!(ensemble.children("/").unwrap(), ["stays", "zookeeper"]);
+        assert!(ensemble.end_session(id).is_err(), "it has ended");
+        ensemble.remove("/stays").unwrap();
+        assert_eq!(ensemble.children("/").unwrap(), ["zookeeper"]);
+    }
+}
