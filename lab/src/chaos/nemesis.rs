@@ -1,22 +1,28 @@
 //! The nemesis: breaks things at random, drawn from a seed, and heals them again.
 
+mod servers;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use distlock::{Clock as _, Forced, Locker, SystemClock};
+use distlock::{Forced, Locker};
 use distlock_harness::{Direction, Signal};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, block_in_place};
 
+use self::servers::still_settling;
 use super::{
     crew::Crew,
     history::{Event, Excuse, Fault, Micros, now},
-    stores::{Kind, Stage, Still},
+    stores::{Kind, Stage, Still, Unseated},
 };
 
 /// One way to break a store or its users.
+///
+/// There is no slow and no full disk among them: both take rights over the machine (a device or a
+/// file system of its own), and a limit on the size of files ends a server instead of filling it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Break {
@@ -54,6 +60,26 @@ pub(crate) enum Break {
     ForgetScripts,
     /// The server forgets everything: its history is lost.
     ForgetAll,
+    /// Requests and replies of a worker arrive a few bytes at a time.
+    Trickle,
+    /// One direction of a worker's connections is closed, and the other one goes on.
+    HalfClose,
+    /// A worker's connections are reset, and each new one reaches the server twice.
+    DuplicateConnect,
+    /// A lock's key, row or node is deleted by hand.
+    DeleteByHand,
+    /// A session of a worker is ended by hand.
+    ExpireSession,
+    /// The servers may use no more memory than they do.
+    FillMemory,
+    /// Another server is made the primary, or the primary is killed.
+    Failover,
+    /// The primary is cut off from its replica and its sentinels, and still answers its clients.
+    DeposePrimary,
+    /// SIGKILL of the server that leads, and a restart.
+    KillLeader,
+    /// The leader's followers leave it, and it does not notice and still answers its clients.
+    DeposeLeader,
 }
 
 impl Break {
@@ -69,12 +95,31 @@ impl Break {
             // Nobody outside of the process can reach it.
             Self::ForceRelease => !matches!(store, Kind::Memory),
             Self::LockFile => matches!(store, Kind::Sqlite),
-            Self::EndConnections => matches!(
+            Self::EndConnections => !matches!(store, Kind::Memory | Kind::Sqlite | Kind::Zookeeper),
+            Self::ForgetScripts | Self::ForgetAll | Self::FillMemory => matches!(
                 store,
-                Kind::Redis | Kind::Postgres | Kind::Mariadb | Kind::Mysql
+                Kind::Redis | Kind::RedisSentinel | Kind::RedisCluster
             ),
-            Self::ForgetScripts | Self::ForgetAll => matches!(store, Kind::Redis),
-            _ => !matches!(store, Kind::Memory | Kind::Sqlite),
+            Self::StopServer | Self::KillServer => !matches!(store, Kind::Memory | Kind::Sqlite),
+            Self::DeleteByHand => !matches!(store, Kind::Memory),
+            Self::ExpireSession | Self::KillLeader | Self::DeposeLeader => {
+                matches!(store, Kind::Zookeeper)
+            }
+            Self::Failover => store.tells_addresses(),
+            Self::DeposePrimary => matches!(store, Kind::RedisSentinel),
+            // Proxies stand between a worker and the servers for these.
+            Self::CutLines
+            | Self::ForsakeWorker
+            | Self::SlowLines
+            | Self::StopRequests
+            | Self::StopReplies
+            | Self::BlackHole
+            | Self::LoseAnswer
+            | Self::Trickle
+            | Self::HalfClose
+            | Self::DuplicateConnect => {
+                !matches!(store, Kind::Memory | Kind::Sqlite) && !store.tells_addresses()
+            }
         }
     }
 }
@@ -86,11 +131,25 @@ struct Wound {
 }
 
 enum What {
-    Stopped { player: usize, worker: u32 },
-    Lines { player: usize, worker: u32 },
+    Stopped {
+        player: usize,
+        worker: u32,
+    },
+    Lines {
+        player: usize,
+        worker: u32,
+    },
     Still(Still),
     Dead(usize),
     File(JoinHandle<Result<()>>),
+    /// Servers that have no memory left.
+    Full,
+    /// A leader that loses its place, and when another one was seen to have taken it.
+    Unseated(Unseated, Option<Micros>),
+    /// Servers that are healed, until they agree. Whether the fault was noted before.
+    Settling {
+        noted: bool,
+    },
 }
 
 /// See the module.
@@ -103,6 +162,10 @@ pub(crate) struct Nemesis {
 
 /// Wounds that are open at a time.
 const AT_ONCE: usize = 2;
+/// A request that trickles takes about this many pauses.
+const TRICKLE: u32 = 40;
+/// How often servers are asked whether they agree.
+const AGREE: Duration = Duration::from_millis(50);
 
 impl Nemesis {
     pub(crate) fn new(rng: Rng, kinds: Vec<Break>, longest_ttl: Duration) -> Self {
@@ -133,7 +196,7 @@ impl Nemesis {
             }
         }
         let gap = self.longest_ttl.mul_f32(self.rng.f32() / 2.0);
-        SystemClock.sleep(gap + Duration::from_millis(20)).await;
+        self.watch(stage, gap + Duration::from_millis(20)).await;
         Ok(())
     }
 
@@ -165,8 +228,35 @@ impl Nemesis {
                         }
                     }
                 }
-                What::Still(still) => stage.resume(still)?,
-                What::Dead(at) => block_in_place(|| stage.revive(at))?,
+                What::Still(still) => {
+                    stage.resume(still)?;
+                    if fault.excuse.is_some() {
+                        self.settles(fault, false);
+                        continue;
+                    }
+                }
+                What::Dead(at) => {
+                    block_in_place(|| stage.revive(at))?;
+                    if fault.excuse.is_some() {
+                        self.settles(fault, false);
+                        continue;
+                    }
+                }
+                What::Full => block_in_place(|| stage.limit_memory(false))?,
+                What::Unseated(unseated, replaced) => {
+                    self.seat(unseated, replaced, fault, crew, stage)?;
+                    continue;
+                }
+                What::Settling { noted } => {
+                    if !block_in_place(|| stage.is_settled()) {
+                        still_settling(&fault)?;
+                        self.settles(fault, noted);
+                        continue;
+                    }
+                    if noted {
+                        continue;
+                    }
+                }
                 What::File(holding) => {
                     holding.abort();
                     let _ = holding.await;
@@ -180,7 +270,12 @@ impl Nemesis {
 
     /// Heals everything.
     pub(crate) async fn heal_all(&mut self, crew: &mut Crew, stage: &mut Stage) -> Result<()> {
-        self.heal(crew, stage, Micros::MAX).await
+        self.heal(crew, stage, Micros::MAX).await?;
+        while !self.wounds.is_empty() {
+            self.watch(stage, AGREE).await;
+            self.heal(crew, stage, Micros::MAX).await?;
+        }
+        Ok(())
     }
 
     fn duration(&mut self) -> Micros {
@@ -214,7 +309,7 @@ impl Nemesis {
         let server_is_well = !self
             .wounds
             .iter()
-            .any(|wound| matches!(wound.what, What::Still(_) | What::Dead(_) | What::File(_)));
+            .any(|wound| !matches!(wound.what, What::Stopped { .. } | What::Lines { .. }));
         let any = self.rng.usize(..64);
         let worker = crew.players[player].worker;
         let of_worker = |fault: &mut Fault| fault.target = format!("worker {worker}");
@@ -266,7 +361,10 @@ impl Nemesis {
             | Break::StopRequests
             | Break::StopReplies
             | Break::BlackHole
-            | Break::LoseAnswer => {
+            | Break::LoseAnswer
+            | Break::Trickle
+            | Break::HalfClose
+            | Break::DuplicateConnect => {
                 if wounded {
                     return Ok(None);
                 }
@@ -280,13 +378,28 @@ impl Nemesis {
                         Break::StopRequests => line.stop(Direction::ToServer),
                         Break::StopReplies => line.stop(Direction::ToClient),
                         Break::BlackHole => line.black_hole(),
+                        Break::Trickle => line.trickle(delay / TRICKLE),
+                        Break::HalfClose if any.is_multiple_of(2) => {
+                            line.half_close(Direction::ToServer);
+                        }
+                        Break::HalfClose => line.half_close(Direction::ToClient),
+                        Break::DuplicateConnect => {
+                            line.connect_twice();
+                            line.reset();
+                        }
                         _ => line.swallow_one_reply(),
                     }
                 }
                 Some(What::Lines { player, worker })
             }
-            Break::StopServer if server_is_well => Some(What::Still(stage.pause(any)?)),
-            Break::KillServer if server_is_well => Some(What::Dead(stage.kill(any))),
+            Break::StopServer if server_is_well => {
+                fault.excuse = lost_by_failover(block_in_place(|| stage.may_lose_by(any)));
+                Some(What::Still(stage.pause(any)?))
+            }
+            Break::KillServer if server_is_well => {
+                fault.excuse = lost_by_failover(block_in_place(|| stage.may_lose_by(any)));
+                Some(What::Dead(stage.kill(any)))
+            }
             Break::EndConnections if server_is_well => {
                 block_in_place(|| stage.end_connections())?;
                 fault.to = now();
@@ -302,10 +415,19 @@ impl Nemesis {
                 fault.to = now();
                 None
             }
+            _ if server_is_well => {
+                return self.strike_servers(kind, fault, crew, stage, hand).await;
+            }
             _ => return Ok(None),
         };
         Ok(Some((fault, what)))
     }
+}
+
+/// The exception that the documentation allows when a server is replaced by one that may lack what
+/// it had acknowledged.
+fn lost_by_failover(may_lose: bool) -> Option<Excuse> {
+    may_lose.then_some(Excuse::LostHistory)
 }
 
 /// Frees a lock by hand. `false` = nobody holds it, or nobody could be asked.

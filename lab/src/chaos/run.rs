@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
     pub(crate) ttl_ms: (u64, u64),
+    /// Longest time that a lock is held on purpose.
+    pub(crate) hold_ms: u64,
     pub(crate) workers: u32,
     pub(crate) tasks: u32,
     /// How many of the tasks of a worker take locks for a moment only.
@@ -65,6 +67,7 @@ impl Plan {
             seconds,
             seed,
             ttl_ms: store.ttl_ms(),
+            hold_ms: store.longest_hold_ms(),
             workers: 4,
             tasks: 6,
             hurrying: 3,
@@ -88,6 +91,7 @@ impl Plan {
         Limits {
             ttl_us: self.ttl_ms.1 * 1000,
             notice_us: u64::try_from(NOTICE.as_micros()).unwrap_or_default(),
+            failover_us: self.store.failover_ms() * 1000,
         }
     }
 
@@ -117,6 +121,7 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
         quiet_names: (0..QUIET_LOCKS).map(|at| format!("quiet {at}")).collect(),
         ttl_ms: plan.ttl_ms,
+        hold_ms: plan.hold_ms,
         clients: if inside { plan.workers } else { 1 },
         tasks: plan.tasks,
         hurrying: plan.hurrying,

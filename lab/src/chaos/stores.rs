@@ -1,22 +1,33 @@
 //! The stores that are broken: each is started for one run, and is gone after it.
 
+mod by_hand;
+mod cluster;
+mod ensemble;
+mod sentinels;
+mod unseat;
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::{Paused, PostgresServer},
     redis::RedisServer,
-    zookeeper::ZooKeeper,
 };
 use distlock_harness::{FaultProxy, Signal};
 use serde::{Deserialize, Serialize};
 
+use self::{cluster::Cluster, ensemble::Ensemble, sentinels::Sentinels};
 use super::history::Excuse;
+
+pub(crate) use self::unseat::{Unseat, Unseated};
+
+/// The node under which ZooKeeper keeps a run.
+const ROOT: &str = "/chaos";
 
 /// Which store.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -25,6 +36,8 @@ pub(crate) enum Kind {
     Memory,
     Sqlite,
     Redis,
+    RedisSentinel,
+    RedisCluster,
     Mariadb,
     Mysql,
     Postgres,
@@ -38,14 +51,38 @@ impl Kind {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// Shortest and longest TTL of a run, in milliseconds, unless told otherwise. A session of
-    /// ZooKeeper has to outlast an election.
+    /// Shortest and longest TTL of a run, in milliseconds, unless told otherwise. Where another
+    /// server can take over, some leases last as long as that takes.
     pub(crate) const fn ttl_ms(self) -> (u64, u64) {
         match self {
             Self::Memory | Self::Sqlite => (300, 900),
-            Self::Zookeeper => (2_000, 4_000),
+            Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => (2_000, 4_000),
             _ => (1_000, 3_000),
         }
+    }
+
+    /// Longest time that a lock is held on purpose, in milliseconds. Where another server can take
+    /// over, holders outlast it by far: a shorter hold does not see both servers.
+    pub(crate) const fn longest_hold_ms(self) -> u64 {
+        match self {
+            Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => 20_000,
+            _ => self.ttl_ms().1 * 3,
+        }
+    }
+
+    /// How much longer than a TTL two guards of one lock may be valid after a failover, in
+    /// milliseconds: `cluster-node-timeout` of a cluster, as documented.
+    pub(crate) const fn failover_ms(self) -> u64 {
+        match self {
+            Self::RedisCluster => 3_000,
+            _ => 0,
+        }
+    }
+
+    /// Whether clients reach its servers by addresses that the servers tell them, so that no proxy
+    /// can stand in front of a server for one client alone.
+    pub(crate) const fn tells_addresses(self) -> bool {
+        matches!(self, Self::RedisSentinel | Self::RedisCluster)
     }
 }
 
@@ -62,16 +99,18 @@ enum Server {
     Inside,
     File(PathBuf),
     Redis(RedisServer),
+    Sentinels(Sentinels),
+    Cluster(Cluster),
     MySql(MySqlServer),
     Postgres(PostgresServer),
-    ZooKeeper(ZooKeeper),
+    ZooKeeper(Ensemble),
 }
 
 /// A server that stands still. It goes on when this is dropped or told to.
 #[derive(Debug)]
 pub(crate) enum Still {
     Postgres(Paused),
-    /// By its place in the ensemble; 0 where there is one server only.
+    /// By its place among the servers; 0 where there is one only.
     Server(usize),
 }
 
@@ -82,10 +121,12 @@ impl Stage {
             Kind::Memory => Server::Inside,
             Kind::Sqlite => Server::File(folder.join("chaos.db")),
             Kind::Redis => Server::Redis(RedisServer::start()?),
+            Kind::RedisSentinel => Server::Sentinels(Sentinels::start()?),
+            Kind::RedisCluster => Server::Cluster(Cluster::start()?),
             Kind::Mariadb => Server::MySql(MySqlServer::start(Product::MariaDb)?),
             Kind::Mysql => Server::MySql(MySqlServer::start(Product::MySql)?),
             Kind::Postgres => Server::Postgres(PostgresServer::start()?),
-            Kind::Zookeeper => Server::ZooKeeper(ZooKeeper::start()?),
+            Kind::Zookeeper => Server::ZooKeeper(Ensemble::start()?),
         };
         Ok(Self { kind, server })
     }
@@ -103,14 +144,28 @@ impl Stage {
         }
     }
 
-    /// Where its servers listen.
+    /// Its Redis servers that keep data.
+    fn redis(&self) -> Vec<&RedisServer> {
+        match &self.server {
+            Server::Redis(it) => vec![it],
+            Server::Sentinels(it) => it.data().to_vec(),
+            Server::Cluster(it) => it.nodes().iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where its servers listen, if clients reach them where they are told to.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         match &self.server {
             Server::Inside | Server::File(_) => Vec::new(),
+            Server::Sentinels(_) | Server::Cluster(_) => Vec::new(),
             Server::Redis(it) => vec![it.address()],
             Server::MySql(it) => vec![it.address()],
             Server::Postgres(it) => vec![it.address()],
-            Server::ZooKeeper(it) => (0..it.len()).map(|at| it.address(at)).collect(),
+            Server::ZooKeeper(it) => {
+                let servers = 0..it.servers.len();
+                servers.map(|at| it.servers.address(at)).collect()
+            }
         }
     }
 
@@ -119,10 +174,13 @@ impl Stage {
             Server::Inside => "memory:chaos".into(),
             Server::File(path) => format!("sqlite:{}", path.display()),
             Server::Redis(it) => it.url(),
+            Server::Sentinels(it) => it.url(),
+            Server::Cluster(it) => it.url(),
             Server::MySql(it) => it.url(),
             Server::Postgres(it) => it.url(),
             Server::ZooKeeper(it) => {
-                format!("zookeeper://{}/chaos?session_timeout=2s", it.servers())
+                let servers = it.servers.servers();
+                format!("zookeeper://{servers}{ROOT}?session_timeout=2s")
             }
         }
     }
@@ -147,11 +205,22 @@ impl Stage {
                 it.signal(Signal::STOP)?;
                 Still::Server(0)
             }
-            Server::ZooKeeper(it) => {
-                it.pause(any % it.len())?;
-                Still::Server(any % it.len())
+            Server::Sentinels(it) => {
+                let at = any % it.len();
+                it.server(at).signal(Signal::STOP)?;
+                Still::Server(at)
             }
-            Server::Inside | Server::File(_) => anyhow::bail!("an embedded store has no server"),
+            Server::Cluster(it) => {
+                let at = any % it.nodes().len();
+                it.nodes()[at].signal(Signal::STOP)?;
+                Still::Server(at)
+            }
+            Server::ZooKeeper(it) => {
+                let at = any % it.servers.len();
+                it.servers.pause(at)?;
+                Still::Server(at)
+            }
+            Server::Inside | Server::File(_) => bail!("an embedded store has no server"),
         })
     }
 
@@ -161,7 +230,9 @@ impl Stage {
             (Still::Postgres(paused), _) => drop(paused),
             (Still::Server(_), Server::Redis(it)) => it.signal(Signal::CONT)?,
             (Still::Server(_), Server::MySql(it)) => it.signal(Signal::CONT)?,
-            (Still::Server(at), Server::ZooKeeper(it)) => it.resume(at)?,
+            (Still::Server(at), Server::Sentinels(it)) => it.server(at).signal(Signal::CONT)?,
+            (Still::Server(at), Server::Cluster(it)) => it.nodes()[at].signal(Signal::CONT)?,
+            (Still::Server(at), Server::ZooKeeper(it)) => it.servers.resume(at)?,
             (Still::Server(_), _) => {}
         }
         Ok(())
@@ -173,9 +244,19 @@ impl Stage {
             Server::Redis(it) => it.kill(),
             Server::MySql(it) => it.kill(),
             Server::Postgres(it) => it.kill(),
-            Server::ZooKeeper(it) => {
+            Server::Sentinels(it) => {
                 let at = any % it.len();
-                it.kill(at);
+                it.server_mut(at).kill();
+                return at;
+            }
+            Server::Cluster(it) => {
+                let at = any % it.nodes().len();
+                it.node_mut(at).kill();
+                return at;
+            }
+            Server::ZooKeeper(it) => {
+                let at = any % it.servers.len();
+                it.servers.kill(at);
                 return at;
             }
             Server::Inside | Server::File(_) => {}
@@ -189,7 +270,9 @@ impl Stage {
             Server::Redis(it) => it.restart(),
             Server::MySql(it) => it.restart(),
             Server::Postgres(it) => it.restart(),
-            Server::ZooKeeper(it) => it.restart(at),
+            Server::Sentinels(it) => it.server_mut(at).restart(),
+            Server::Cluster(it) => it.node_mut(at).restart(),
+            Server::ZooKeeper(it) => it.servers.restart(at),
             Server::Inside | Server::File(_) => Ok(()),
         }
     }
@@ -197,7 +280,6 @@ impl Stage {
     /// Ends every connection of a client, as an administrator can. Blocks.
     pub(crate) fn end_connections(&self) -> Result<()> {
         match &self.server {
-            Server::Redis(it) => it.command(&["CLIENT", "KILL", "TYPE", "normal"]).map(drop),
             Server::Postgres(it) => it
                 .sql(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
@@ -215,25 +297,30 @@ impl Stage {
                 }
                 Ok(())
             }
-            _ => Ok(()),
+            _ => self.each_redis(&["CLIENT", "KILL", "TYPE", "normal"]),
         }
     }
 
-    /// Makes a Redis server forget the scripts that clients have loaded. Blocks.
+    /// Makes Redis servers forget the scripts that clients have loaded. Blocks.
     pub(crate) fn forget_scripts(&self) -> Result<()> {
-        match &self.server {
-            Server::Redis(it) => it.command(&["SCRIPT", "FLUSH"]).map(drop),
-            _ => Ok(()),
+        self.each_redis(&["SCRIPT", "FLUSH"])
+    }
+
+    fn each_redis(&self, command: &[&str]) -> Result<()> {
+        for server in self.redis() {
+            server.command(command)?;
         }
+        Ok(())
     }
 
     /// Makes the store forget everything, and answers with the exception that the documentation
     /// allows then. Blocks.
     pub(crate) fn forget_all(&self) -> Result<Excuse> {
-        match &self.server {
-            Server::Redis(it) => it.command(&["FLUSHALL"]).context("FLUSHALL")?,
-            _ => anyhow::bail!("this store cannot be told to forget everything"),
-        };
+        if self.redis().is_empty() {
+            bail!("this store cannot be told to forget everything");
+        }
+        // A replica refuses, and forgets what its primary forgets.
+        self.each_redis(&["FLUSHALL"]).context("FLUSHALL")?;
         Ok(Excuse::LostHistory)
     }
 }

@@ -171,7 +171,10 @@ fn excuse(
             None => false,
         };
         let before = holds.iter().any(|hold| hold.asked <= fault.to);
-        about && before && fault.from <= from && to <= fault.to + limits.ttl_us
+        // No documented exception lasts longer than the lease of before.
+        let most = limits.ttl_us + limits.failover_us;
+        let bounded = to.saturating_sub(from) <= most && to <= fault.to + most;
+        about && before && bounded && fault.from <= from
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))
 }

@@ -77,6 +77,8 @@ pub(crate) struct Limits {
     pub(crate) ttl_us: Micros,
     /// How much later than its deadline a loss may be told, in running time.
     pub(crate) notice_us: Micros,
+    /// How much longer than a TTL two guards may be valid together after a failover.
+    pub(crate) failover_us: Micros,
 }
 
 /// The result of a run.

@@ -8,6 +8,7 @@ use crate::chaos::history::{Call, End, Excuse, Fault, Outcome, RecordStep, Step}
 const LIMITS: Limits = Limits {
     ttl_us: 1_000,
     notice_us: 250,
+    failover_us: 0,
 };
 const NAME: &str = "lock";
 
@@ -117,6 +118,25 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
     let long = [hold(1, 1, 0, 5_000), hold(2, 2, 300, 5_000)].concat();
     let history = [long, vec![fault(200, 210, removed(NAME))]].concat();
     assert_eq!(broken(&history), [Promise::Exclusion]);
+}
+
+/// A failover lasts, so the end of the fault alone bounds nothing.
+#[test]
+fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
+    let failover = fault(200, 5_000, Some(Excuse::LostHistory));
+    for (last, excused) in [(1_300, true), (1_301, false)] {
+        let overlap = [hold(1, 1, 0, last), hold(2, 2, 300, last + 1)].concat();
+        let history = [overlap, vec![failover.clone()]].concat();
+        assert_eq!(broken(&history).is_empty(), excused, "{last}");
+    }
+    // A cluster may take longer than a lease.
+    let overlap = [hold(1, 1, 0, 1_301), hold(2, 2, 300, 1_302)].concat();
+    let history = [overlap, vec![failover]].concat();
+    let of_a_cluster = Limits {
+        failover_us: 500,
+        ..LIMITS
+    };
+    assert!(judge(&history, of_a_cluster).promises().is_empty());
 }
 
 /// A store granted the lock, lost its history, and granted the lock again; the first answer came

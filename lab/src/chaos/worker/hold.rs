@@ -26,8 +26,10 @@ impl Task {
         let for_ = match self.rng.u32(..20) {
             0..14 => longest / 30,
             14..17 => longest,
-            // Also longer than a store needs to give the lock to somebody else.
-            _ => longest * 3,
+            // Also longer than a store needs to give the lock to somebody else,
+            17..19 => longest * 3,
+            // and longer than a server needs to notice that it was replaced.
+            _ => Duration::from_millis(self.settings.hold_ms),
         };
         let until = SystemClock.now() + for_.mul_f32(self.rng.f32());
         let mut valid = self.is_valid(hold, &guard.watch());

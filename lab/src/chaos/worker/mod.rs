@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     /// More locks, which are held for a moment each.
     pub(crate) quiet_names: Vec<String>,
     pub(crate) ttl_ms: (u64, u64),
+    /// Longest time that a lock is held on purpose.
+    pub(crate) hold_ms: u64,
     /// Independent clients of the store in this process, tasks of each, and how many of these
     /// tasks hurry.
     pub(crate) clients: u32,

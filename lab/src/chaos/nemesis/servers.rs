@@ -1,0 +1,162 @@
+//! Servers that lose their leader, and what is done to servers by hand.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use distlock::{Clock as _, Locker, SystemClock};
+use tokio::task::block_in_place;
+
+use super::{AGREE, Break, Nemesis, What, Wound, lost_by_failover};
+use crate::chaos::{
+    crew::Crew,
+    history::{Event, Excuse, Fault, Micros, now},
+    stores::{Kind, Stage, Unseat, Unseated},
+};
+
+/// A leader that was not replaced by then will not be.
+const REPLACED: Duration = Duration::from_secs(40);
+/// Servers that do not agree by then never will.
+const SETTLED: Duration = Duration::from_secs(120);
+
+impl Nemesis {
+    /// The rest of [`Nemesis::strike`]: faults of servers that are well.
+    pub(super) async fn strike_servers(
+        &mut self,
+        kind: Break,
+        mut fault: Fault,
+        crew: &Crew,
+        stage: &mut Stage,
+        hand: Option<&Locker>,
+    ) -> Result<Option<(Fault, Option<What>)>> {
+        let any = self.rng.usize(..64);
+        let unseat = match kind {
+            Break::FillMemory => {
+                block_in_place(|| stage.limit_memory(true))?;
+                return Ok(Some((fault, Some(What::Full))));
+            }
+            Break::DeleteByHand => {
+                let Some(name) = held_name(self, crew, hand).await else {
+                    return Ok(None);
+                };
+                // Another server may be away, whatever is known of it.
+                let deleted = block_in_place(|| stage.delete_lock(&name));
+                fault.target = format!("lock {name:?}");
+                if let Err(error) = deleted {
+                    fault.target = format!("lock {name:?}, perhaps: {error:#}");
+                }
+                fault.excuse = Some(Excuse::Removed { name });
+                fault.to = now();
+                return Ok(Some((fault, None)));
+            }
+            Break::ExpireSession => {
+                let Some(name) = held_name(self, crew, hand).await else {
+                    return Ok(None);
+                };
+                if !block_in_place(|| stage.end_session_of(&name)).unwrap_or(true) {
+                    return Ok(None);
+                }
+                fault.to = now();
+                // Each lock that the session had is gone, whichever they were.
+                for name in crew.names() {
+                    let mut fault = fault.clone();
+                    fault.target = format!("lock {name:?}");
+                    fault.excuse = Some(Excuse::Removed { name: name.clone() });
+                    crew.referee.note(0, Event::Fault(fault));
+                }
+                return Ok(None);
+            }
+            Break::Failover => Unseat::FailOver,
+            Break::KillLeader => Unseat::Kill,
+            Break::DeposePrimary | Break::DeposeLeader => Unseat::CutOff,
+            _ => return Ok(None),
+        };
+        fault.from = now();
+        let Some(unseated) = block_in_place(|| stage.unseat(unseat, any))? else {
+            return Ok(None);
+        };
+        fault.excuse = lost_by_failover(stage.kind != Kind::Zookeeper);
+        // It goes on answering for some leases after another one has taken its place.
+        let lasts = fault.to.saturating_sub(fault.from) / 2;
+        fault.to = now() + as_micros(self.longest_ttl) + lasts;
+        Ok(Some((fault, Some(What::Unseated(unseated, None)))))
+    }
+
+    /// Waits, and looks meanwhile when a leader is replaced that has lost its place.
+    pub(super) async fn watch(&mut self, stage: &Stage, time: Duration) {
+        let until = SystemClock.now() + time;
+        loop {
+            let mut waits = false;
+            for wound in &mut self.wounds {
+                if let What::Unseated(unseated, replaced @ None) = &mut wound.what {
+                    if block_in_place(|| stage.is_replaced(*unseated)) {
+                        *replaced = Some(now());
+                    } else {
+                        waits = true;
+                    }
+                }
+            }
+            let left = until.since(SystemClock.now());
+            if left.is_zero() {
+                return;
+            }
+            SystemClock
+                .sleep(if waits { left.min(AGREE) } else { left })
+                .await;
+        }
+    }
+
+    /// Lets a former leader take part again, once another one leads and the fault is over.
+    ///
+    /// The fault ends when the other one leads: no exception is documented for what comes after one
+    /// more lease.
+    pub(super) fn seat(
+        &mut self,
+        unseated: Unseated,
+        replaced: Option<Micros>,
+        mut fault: Fault,
+        crew: &Crew,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        if replaced.is_none() && now() < fault.from + as_micros(REPLACED) {
+            let what = What::Unseated(unseated, replaced);
+            self.wounds.push(Wound { fault, what });
+            return Ok(());
+        }
+        block_in_place(|| stage.take_part_again(unseated))?;
+        let noted = replaced.is_some();
+        if let Some(at) = replaced {
+            fault.to = at;
+            crew.referee.note(0, Event::Fault(fault.clone()));
+        }
+        self.settles(fault, noted);
+        Ok(())
+    }
+
+    /// Breaks no server until they agree again.
+    pub(super) fn settles(&mut self, fault: Fault, noted: bool) {
+        let what = What::Settling { noted };
+        self.wounds.push(Wound { fault, what });
+    }
+}
+
+/// Refuses to wait any longer for servers that do not agree.
+pub(super) fn still_settling(fault: &Fault) -> Result<()> {
+    ensure!(
+        now() < fault.from + as_micros(SETTLED + REPLACED),
+        "the servers did not agree again after {} of {}",
+        fault.kind,
+        fault.target
+    );
+    Ok(())
+}
+
+/// A lock that somebody holds now.
+async fn held_name(nemesis: &mut Nemesis, crew: &Crew, hand: Option<&Locker>) -> Option<String> {
+    let name = crew.any_name(&mut nemesis.rng)?;
+    let held = hand?.inspect(&name).await.ok()?.held;
+    held.map(|_| name)
+}
+
+fn as_micros(time: Duration) -> Micros {
+    u64::try_from(time.as_micros()).unwrap_or(Micros::MAX)
+}

@@ -1,0 +1,68 @@
+//! What an administrator does to a store by hand.
+
+use anyhow::{Result, bail};
+use distlock::encode;
+use tokio::runtime::Handle;
+
+use super::{Server, Stage};
+use crate::chaos::file;
+
+impl Stage {
+    /// Deletes the key, row or node of a lock, past the library. Blocks, on a thread that may.
+    pub(crate) fn delete_lock(&self, name: &str) -> Result<()> {
+        let delete = format!("DELETE FROM distributed_lock WHERE lock_name = '{name}'");
+        match &self.server {
+            Server::File(path) => Handle::current().block_on(file::run(path, &delete)),
+            Server::MySql(it) => it.sql(&delete).map(drop),
+            Server::Postgres(it) => it.sql(&delete).map(drop),
+            Server::ZooKeeper(it) => {
+                let line = it.line_for(&container(name))?;
+                match line.first() {
+                    Some(holder) => it.servers.remove(holder),
+                    None => Ok(()),
+                }
+            }
+            Server::Redis(_) | Server::Sentinels(_) | Server::Cluster(_) => {
+                // Names have no sign that a pattern treats specially.
+                let pattern = format!("*:l:{}", encode(name));
+                for server in self.redis() {
+                    let found = server.command(&["KEYS", &pattern])?;
+                    for key in found.lines().filter(|it| !it.is_empty()) {
+                        // A replica refuses, and whoever it copies does it.
+                        server.command(&["DEL", key])?;
+                    }
+                }
+                Ok(())
+            }
+            Server::Inside => bail!("nobody else can reach this store"),
+        }
+    }
+
+    /// Ends the session that holds a lock, with everything that it holds. `false` = nobody holds
+    /// the lock. Blocks.
+    pub(crate) fn end_session_of(&self, name: &str) -> Result<bool> {
+        let Server::ZooKeeper(it) = &self.server else {
+            bail!("this store has no sessions");
+        };
+        let line = it.line_for(&container(name))?;
+        let Some(holder) = line.first() else {
+            return Ok(false);
+        };
+        it.servers.end_session(it.servers.session_of(holder)?)?;
+        Ok(true)
+    }
+
+    /// Leaves the servers no memory for anything new, or as much as they want. Blocks.
+    pub(crate) fn limit_memory(&self, none_left: bool) -> Result<()> {
+        // Zero is no limit.
+        let most = if none_left { "1" } else { "0" };
+        for server in self.redis() {
+            server.command(&["CONFIG", "SET", "maxmemory", most])?;
+        }
+        Ok(())
+    }
+}
+
+fn container(name: &str) -> String {
+    format!("{}/locks/{}", super::ROOT, encode(name))
+}

@@ -1,0 +1,108 @@
+//! A Redis cluster of three shards, each with a replica.
+//!
+//! Clients learn the addresses of the servers from the servers, and replicas use the same ones. So
+//! no proxy can stand in front of a server for one client alone, and a primary cannot be cut off
+//! from the others while its clients reach it: that is, it hears others through connections of its
+//! own, which no address leads past a proxy. A primary that stands still while it is replaced
+//! (`stop-server`) is the nearest to that.
+
+use anyhow::{Context as _, Result};
+use distlock_harness::servers::redis::{RedisCluster, RedisServer};
+
+use super::unseat::{How, Unseat, Unseated};
+
+const SHARDS: usize = 3;
+
+#[derive(Debug)]
+pub(super) struct Cluster(RedisCluster);
+
+impl Cluster {
+    pub(super) fn start() -> Result<Self> {
+        RedisCluster::start(SHARDS, 1).map(Self)
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.0.url()
+    }
+
+    pub(super) fn nodes(&self) -> &[RedisServer] {
+        &self.0.nodes
+    }
+
+    pub(super) fn node_mut(&mut self, at: usize) -> &mut RedisServer {
+        &mut self.0.nodes[at]
+    }
+
+    pub(super) fn leads(&self, at: usize) -> bool {
+        is(&self.0.nodes[at], "role", "master")
+    }
+
+    pub(super) fn unseat(&mut self, how: Unseat, any: usize) -> Result<Option<Unseated>> {
+        let primaries: Vec<_> = (0..self.0.nodes.len())
+            .filter(|at| self.leads(*at))
+            .collect();
+        let at = primaries[any % primaries.len()];
+        let Some(next) = self.replica_of(at)? else {
+            return Ok(None);
+        };
+        // The last of these asks nobody, and the one before it does not wait for what is not copied.
+        let asks: &[&[&str]] = &[&[], &["FORCE"], &["TAKEOVER"]];
+        let how = match (how, asks.get(any / SHARDS % (asks.len() + 1))) {
+            (Unseat::FailOver, Some(ask)) => {
+                let ask = [&["CLUSTER", "FAILOVER"], *ask].concat();
+                if self.0.nodes[next].command(&ask)? != "OK" {
+                    return Ok(None);
+                }
+                How::Asked
+            }
+            _ => {
+                self.node_mut(at).kill();
+                How::Killed
+            }
+        };
+        Ok(Some(Unseated { at, next, how }))
+    }
+
+    fn replica_of(&self, primary: usize) -> Result<Option<usize>> {
+        // `slave0:ip=127.0.0.1,port=40000,state=online,..`
+        let line = self.0.nodes[primary]
+            .info("slave0")
+            .context("its replica")?;
+        let port = line.split(',').find_map(|it| it.strip_prefix("port="));
+        let port: u16 = port.context("a port")?.parse()?;
+        Ok(self.0.nodes.iter().position(|it| it.port() == port))
+    }
+
+    pub(super) fn is_replaced(&self, Unseated { next, .. }: Unseated) -> bool {
+        self.leads(next)
+    }
+
+    pub(super) fn take_part_again(&mut self, Unseated { at, how, .. }: Unseated) -> Result<()> {
+        match how {
+            How::Killed => self.node_mut(at).restart(),
+            How::Asked | How::CutOff => Ok(()),
+        }
+    }
+
+    /// Whether every server sees all slots served and nobody missing, and each shard has a replica.
+    pub(super) fn is_settled(&self) -> bool {
+        let nodes = &self.0.nodes;
+        let primaries = nodes.iter().filter(|it| is(it, "role", "master")).count();
+        primaries == SHARDS && nodes.iter().all(|it| self.sees_all(it))
+    }
+
+    fn sees_all(&self, node: &RedisServer) -> bool {
+        let says = |about: &str| node.command(&["CLUSTER", about]).unwrap_or_default();
+        let info = says("INFO");
+        let links = says("NODES");
+        info.contains("cluster_state:ok")
+            && info.contains("cluster_slots_ok:16384")
+            && links.lines().count() == self.0.nodes.len()
+            && !links.contains("fail")
+            && (is(node, "master_link_status", "up") || is(node, "connected_slaves", "1"))
+    }
+}
+
+fn is(server: &RedisServer, field: &str, value: &str) -> bool {
+    server.info(field).is_ok_and(|it| it == value)
+}

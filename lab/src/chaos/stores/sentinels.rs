@@ -1,0 +1,142 @@
+//! Redis with a replica and sentinels.
+//!
+//! Clients learn the addresses of the servers from the sentinels, so no proxy can stand in front of
+//! a server for one client alone.
+
+use anyhow::Result;
+use distlock_harness::servers::redis::{RedisSentinels, RedisServer};
+
+use super::unseat::{How, Unseat, Unseated};
+
+/// Two servers for data, and three sentinels behind them in every count.
+#[derive(Debug)]
+pub(super) struct Sentinels(RedisSentinels);
+
+/// Servers for data.
+const DATA: usize = 2;
+
+impl Sentinels {
+    pub(super) fn start() -> Result<Self> {
+        RedisSentinels::start().map(Self)
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.0.url()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        DATA + self.0.sentinels.len()
+    }
+
+    pub(super) fn data(&self) -> [&RedisServer; DATA] {
+        [&self.0.primary, &self.0.replica]
+    }
+
+    pub(super) fn server(&self, at: usize) -> &RedisServer {
+        match at {
+            0 => &self.0.primary,
+            1 => &self.0.replica,
+            _ => &self.0.sentinels[at - DATA],
+        }
+    }
+
+    pub(super) fn server_mut(&mut self, at: usize) -> &mut RedisServer {
+        match at {
+            0 => &mut self.0.primary,
+            1 => &mut self.0.replica,
+            _ => &mut self.0.sentinels[at - DATA],
+        }
+    }
+
+    /// The place of the server that all sentinels name.
+    fn primary(&self) -> Option<usize> {
+        let mut named = (0..self.0.sentinels.len()).map(|at| self.0.named_by(at).ok());
+        let first = named.next()??;
+        named.all(|it| it == Some(first)).then_some(())?;
+        self.data().iter().position(|it| it.port() == first)
+    }
+
+    pub(super) fn leads(&self, at: usize) -> bool {
+        at < DATA && self.primary() == Some(at)
+    }
+
+    pub(super) fn unseat(&mut self, how: Unseat, any: usize) -> Result<Option<Unseated>> {
+        let Some(at) = self.primary() else {
+            return Ok(None);
+        };
+        let next = 1 - at;
+        let how = match how {
+            Unseat::CutOff => {
+                self.0.cut_off(self.server(at), self.server(next))?;
+                How::CutOff
+            }
+            Unseat::FailOver if any.is_multiple_of(2) => {
+                let ask = ["SENTINEL", "FAILOVER", RedisSentinels::PRIMARY];
+                let asked = &self.0.sentinels[any / 2 % self.0.sentinels.len()];
+                if asked.command(&ask)? != "OK" {
+                    return Ok(None);
+                }
+                How::Asked
+            }
+            Unseat::FailOver | Unseat::Kill => {
+                self.server_mut(at).kill();
+                How::Killed
+            }
+        };
+        Ok(Some(Unseated { at, next, how }))
+    }
+
+    /// Whether a majority names the other one, and it knows.
+    pub(super) fn is_replaced(&self, Unseated { next, .. }: Unseated) -> bool {
+        let port = self.server(next).port();
+        let sentinels = 0..self.0.sentinels.len();
+        let majority = sentinels.len() / 2 + 1;
+        let named = sentinels.filter(|at| self.0.named_by(*at).is_ok_and(|it| it == port));
+        named.count() >= majority && is(self.server(next), "role", "master")
+    }
+
+    pub(super) fn take_part_again(&mut self, Unseated { at, next, how }: Unseated) -> Result<()> {
+        match how {
+            How::Asked => Ok(()),
+            How::Killed => self.server_mut(at).restart(),
+            How::CutOff => self.0.reach_again(self.server(at), self.server(next)),
+        }
+    }
+
+    /// Whether all sentinels know each other, name one primary, and see its replica copy it.
+    pub(super) fn is_settled(&self) -> bool {
+        let Some(at) = self.primary() else {
+            return false;
+        };
+        let (primary, replica) = (self.server(at), self.server(1 - at));
+        is(primary, "role", "master")
+            && is(replica, "role", "slave")
+            && is(replica, "master_link_status", "up")
+            && self.0.sentinels.iter().all(sees_all)
+    }
+}
+
+fn is(server: &RedisServer, field: &str, value: &str) -> bool {
+    server.info(field).is_ok_and(|it| it == value)
+}
+
+fn sees_all(sentinel: &RedisServer) -> bool {
+    let says = |about: &str, wanted: &[(&str, &str)]| {
+        let said = sentinel.command(&["SENTINEL", about, RedisSentinels::PRIMARY]);
+        said.is_ok_and(|said| {
+            // A field and its value take turns.
+            let words: Vec<_> = said.lines().collect();
+            let pairs = words.chunks_exact(2).map(|pair| (pair[0], pair[1]));
+            wanted
+                .iter()
+                .all(|it| pairs.clone().any(|pair| pair == *it))
+        })
+    };
+    let primary = [
+        ("flags", "master"),
+        ("num-slaves", "1"),
+        ("num-other-sentinels", "2"),
+    ];
+    // Whether the replica copies it was asked of the replica itself; sentinels ask seldom.
+    says("MASTER", &primary) && says("REPLICAS", &[("flags", "slave")])
+}

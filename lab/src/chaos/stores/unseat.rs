@@ -1,0 +1,89 @@
+//! How the server that leads others loses its place.
+
+use anyhow::{Result, bail};
+
+use super::{Server, Stage};
+
+/// The way in which a leader loses its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unseat {
+    /// An administrator asks for it, or it is killed.
+    FailOver,
+    /// It is killed.
+    Kill,
+    /// The servers that arbitrate do not hear of it any more, and it still answers its clients.
+    CutOff,
+}
+
+/// A leader that has lost its place, or is about to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unseated {
+    /// Its place among the servers.
+    pub(super) at: usize,
+    /// The place of the server that is to follow it, where that is known before.
+    pub(super) next: usize,
+    pub(super) how: How,
+}
+
+/// What has been done to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    Asked,
+    Killed,
+    CutOff,
+}
+
+impl Stage {
+    /// Takes the leader's place from it. `None` = it cannot be done now. Blocks.
+    pub(crate) fn unseat(&mut self, how: Unseat, any: usize) -> Result<Option<Unseated>> {
+        if !self.is_settled() {
+            return Ok(None);
+        }
+        match &mut self.server {
+            Server::Sentinels(it) => it.unseat(how, any),
+            Server::Cluster(it) => it.unseat(how, any),
+            Server::ZooKeeper(it) => it.unseat(how),
+            _ => bail!("this store has one server"),
+        }
+    }
+
+    /// Whether another server has taken its place. Blocks.
+    pub(crate) fn is_replaced(&self, unseated: Unseated) -> bool {
+        match &self.server {
+            Server::Sentinels(it) => it.is_replaced(unseated),
+            Server::Cluster(it) => it.is_replaced(unseated),
+            Server::ZooKeeper(it) => it.is_replaced(unseated),
+            _ => true,
+        }
+    }
+
+    /// Lets the former leader take part again. Blocks.
+    pub(crate) fn take_part_again(&mut self, unseated: Unseated) -> Result<()> {
+        match &mut self.server {
+            Server::Sentinels(it) => it.take_part_again(unseated),
+            Server::Cluster(it) => it.take_part_again(unseated),
+            Server::ZooKeeper(it) => it.take_part_again(unseated),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the servers agree on who leads, and whoever could follow is ready to. Blocks.
+    pub(crate) fn is_settled(&self) -> bool {
+        match &self.server {
+            Server::Sentinels(it) => it.is_settled(),
+            Server::Cluster(it) => it.is_settled(),
+            Server::ZooKeeper(it) => it.is_settled(),
+            _ => true,
+        }
+    }
+
+    /// Whether [`Stage::pause`] and [`Stage::kill`] of the same number take a server away that one
+    /// may replace that has not copied all that it had acknowledged. Blocks.
+    pub(crate) fn may_lose_by(&self, any: usize) -> bool {
+        match &self.server {
+            Server::Sentinels(it) => it.leads(any % it.len()),
+            Server::Cluster(it) => it.leads(any % it.nodes().len()),
+            _ => false,
+        }
+    }
+}
