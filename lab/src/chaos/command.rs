@@ -293,7 +293,10 @@ async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result
         }
     }
     plan.plant = None;
-    plan.seconds = TWIN_SECONDS.min(seconds);
+    // What servers that change places do takes the whole time to show.
+    if !bug.needs_a_group() {
+        plan.seconds = TWIN_SECONDS.min(seconds);
+    }
     hunted.twin_is_clean = twins.is_clean(&plan).await?;
     Ok(hunted)
 }

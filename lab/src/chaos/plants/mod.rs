@@ -3,17 +3,21 @@
 //! Each is a layer around an honest store, around its clock, or in the referee's register, so the
 //! library itself has no switch for it.
 
+mod asked;
 mod clock;
+mod deposed;
 mod lock;
 mod records;
 
 use std::sync::Arc;
 
+use anyhow::Result;
 use clap::ValueEnum;
 use distlock::{Clock, Store, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use self::{
+    asked::asked,
     clock::{NoAlarms, SleepsTooLong, StandsStill},
     lock::PlantedLock,
     records::PlantedRecords,
@@ -90,6 +94,10 @@ pub(crate) enum Plant {
     DeletesDoNothing,
     /// A version of a record is used twice.
     VersionsAreReused,
+    /// Sentinels are asked for the primary once, and not again while it answers.
+    DeposedPrimary,
+    /// A session is believed for as long as the server that it hangs on answers.
+    DeposedLeader,
 }
 
 impl Plant {
@@ -112,7 +120,9 @@ impl Plant {
             | Self::ReaperEatsLiveRows
             | Self::AnswersAreMixedUp
             | Self::KeysByProcess
-            | Self::ClockStandsStill => &[Exclusion],
+            | Self::ClockStandsStill
+            | Self::DeposedPrimary
+            | Self::DeposedLeader => &[Exclusion],
             Self::ReleaseDoesNothing => &[Recovery],
             Self::TokensStandStill
             | Self::TokensByProcess
@@ -138,8 +148,15 @@ impl Plant {
             Self::ReleaseWithoutOwner | Self::RenewalErrorIsSuccess | Self::TimersRunLate => {
                 Kind::Redis
             }
+            Self::DeposedPrimary => Kind::RedisSentinel,
+            Self::DeposedLeader => Kind::Zookeeper,
             _ => Kind::Sqlite,
         }
+    }
+
+    /// Whether it shows only when one server takes the place of another.
+    pub(crate) const fn needs_a_group(self) -> bool {
+        matches!(self, Self::DeposedPrimary | Self::DeposedLeader)
     }
 
     /// The faults under which it shows soon; `None` = any.
@@ -150,6 +167,9 @@ impl Plant {
             Self::RenewalErrorIsSuccess => Some(&[Break::CutLines]),
             // It takes many locks that change hands.
             Self::ReleaseInTwoSteps | Self::HandOverInTwoSteps => Some(&[]),
+            // Workers that come later are sent to the new primary.
+            Self::DeposedPrimary => Some(&[Break::DeposePrimary, Break::KillWorker]),
+            Self::DeposedLeader => Some(&[Break::DeposeLeader]),
             _ => None,
         }
     }
@@ -160,6 +180,7 @@ impl Plant {
             Self::RenewalErrorIsSuccess => (800, 1_200),
             // A short lease ends during the two steps; a long one is handed over.
             Self::HandOverInTwoSteps => (300, 3_000),
+            Self::DeposedPrimary | Self::DeposedLeader => self.store().ttl_ms(),
             _ => (300, 900),
         }
     }
@@ -177,8 +198,17 @@ impl Plant {
         help.map_or_else(String::new, ToString::to_string)
     }
 
+    /// Opens a store with this bug.
+    pub(crate) async fn open(self, url: &str, worker: u32) -> Result<Store> {
+        match self {
+            Self::DeposedPrimary => deposed::loyal(url).await,
+            Self::DeposedLeader => deposed::trusting(url, worker).await,
+            _ => Ok(self.into_store(&distlock::open(url).await?, worker)),
+        }
+    }
+
     /// An honest store with this bug.
-    pub(crate) fn into_store(self, store: &Store, worker: u32) -> Store {
+    fn into_store(self, store: &Store, worker: u32) -> Store {
         let clock: Arc<dyn Clock> = match self {
             Self::LossIsNotTold => Arc::new(NoAlarms),
             Self::ClockStandsStill => Arc::new(StandsStill::start()),

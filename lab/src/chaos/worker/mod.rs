@@ -154,13 +154,13 @@ async fn work(settings: Arc<Settings>) -> Result<()> {
 /// Opens the store, however long it takes: it may be broken at the moment.
 async fn opened(settings: &Settings) -> Store {
     loop {
-        match distlock::open(settings.url.as_str()).await {
-            Ok(store) => {
-                return match settings.plant {
-                    Some(plant) => plant.into_store(&store, settings.worker),
-                    None => store,
-                };
-            }
+        let url = settings.url.as_str();
+        let store = match settings.plant {
+            Some(plant) => plant.open(url, settings.worker).await,
+            None => distlock::open(url).await.map_err(Into::into),
+        };
+        match store {
+            Ok(store) => return store,
             Err(_) => SystemClock.sleep(AGAIN).await,
         }
     }

@@ -1,0 +1,36 @@
+//! A question to a server, past every client library.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::Result;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+/// A server that answers later than that does not answer.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// What a server answers, until it closes the connection or has said enough.
+pub(super) async fn asked(
+    server: SocketAddr,
+    question: &str,
+    is_enough: impl Fn(&str) -> bool,
+) -> Result<String> {
+    let asking = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.write_all(question.as_bytes()).await?;
+        let mut answer = String::new();
+        let mut part = [0; 1024];
+        while !is_enough(&answer) {
+            let read = stream.read(&mut part).await?;
+            if read == 0 {
+                break;
+            }
+            answer.push_str(&String::from_utf8_lossy(&part[..read]));
+        }
+        Ok(answer)
+    };
+    timeout(ANSWER, asking).await?
+}

@@ -1,0 +1,309 @@
+//! Clients that go on with a server that has lost its place, because it still answers them.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use distlock::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, ErrorKind,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, LossReason,
+    ReleaseOutcome, Renewal, Renewed, Store, SystemClock,
+};
+use tokio::time::timeout;
+
+use super::asked;
+
+/// An answer that is not there by then does not come.
+const IMPATIENCE: Duration = Duration::from_millis(300);
+
+/// The store of a client that asks the sentinels for the primary once, and again only when it has
+/// failed. It asks the server itself from then on, so no round of sentinels vouches for a lease.
+pub(super) async fn loyal(url: &str) -> Result<Store> {
+    let sentinels = Sentinels::of(url)?;
+    let (at, store) = sentinels.open().await?;
+    Ok(around(&store, at, Belief::Primary(Arc::new(sentinels))))
+}
+
+/// The store of a client that keeps to one server, and believes in its session for as long as that
+/// server answers without knowing of another leader.
+pub(super) async fn trusting(url: &str, worker: u32) -> Result<Store> {
+    let (before, rest) = url.split_once('@').context("a user")?;
+    let (hosts, behind) = rest.split_once('/').context("a root")?;
+    let hosts: Vec<_> = hosts.split(',').collect();
+    let host = hosts[usize::try_from(worker)? % hosts.len()];
+    let store = distlock::open(format!("{before}@{host}/{behind}").as_str()).await?;
+    let at = host.parse()?;
+    let epoch = AtomicU64::default();
+    Ok(around(
+        &store,
+        at,
+        Belief::Leader(Arc::new(Server { at, epoch })),
+    ))
+}
+
+fn around(store: &Store, at: SocketAddr, belief: Belief) -> Store {
+    let lock = Deposed {
+        capabilities: store.lock().capabilities().clone(),
+        inner: Mutex::new((at, store.lock())),
+        belief,
+    };
+    Store::with_clock(Arc::new(lock), store.records(), Arc::new(SystemClock))
+}
+
+/// See the module.
+#[derive(Debug)]
+struct Deposed {
+    capabilities: Capabilities,
+    inner: Mutex<(SocketAddr, Arc<dyn DistLock>)>,
+    belief: Belief,
+}
+
+#[derive(Clone, Debug)]
+enum Belief {
+    Primary(Arc<Sentinels>),
+    Leader(Arc<Server>),
+}
+
+#[derive(Debug)]
+struct Sentinels {
+    hosts: Vec<SocketAddr>,
+    password: String,
+    primary: String,
+}
+
+/// A server of ZooKeeper.
+#[derive(Debug)]
+struct Server {
+    at: SocketAddr,
+    /// Of the leader that it last served a grant for.
+    epoch: AtomicU64,
+}
+
+impl Sentinels {
+    /// Reads `redis+sentinel://:PASSWORD@HOST,HOST/NAME?..`.
+    fn of(url: &str) -> Result<Self> {
+        let (_, rest) = url.split_once("://:").context("a password")?;
+        let (password, rest) = rest.split_once('@').context("a host")?;
+        let (hosts, rest) = rest.split_once('/').context("a name")?;
+        let hosts = hosts.split(',').map(str::parse);
+        Ok(Self {
+            hosts: hosts.collect::<Result<_, _>>()?,
+            password: password.to_owned(),
+            primary: rest.split('?').next().unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// The primary that the first sentinel names which answers.
+    async fn ask(&self) -> Result<SocketAddr> {
+        let (password, name) = (&self.password, &self.primary);
+        let question = format!("AUTH {password}\r\nSENTINEL GET-MASTER-ADDR-BY-NAME {name}\r\n");
+        // `+OK`, `*2`, and twice a length and a text.
+        let is_enough = |answer: &str| answer.matches("\r\n").count() >= 6;
+        for host in &self.hosts {
+            let Ok(answer) = asked(*host, &question, is_enough).await else {
+                continue;
+            };
+            let words: Vec<_> = answer.lines().collect();
+            if let [_, _, _, host, _, port, ..] = words[..] {
+                return Ok(format!("{host}:{port}").parse()?);
+            }
+        }
+        anyhow::bail!("no sentinel names a primary")
+    }
+
+    async fn open(&self) -> Result<(SocketAddr, Store)> {
+        let at = self.ask().await?;
+        let url = format!("redis://:{}@{at}", self.password);
+        Ok((at, distlock::open(url.as_str()).await?))
+    }
+}
+
+impl Server {
+    /// The epoch of the leader that it serves for; `None` = it does not serve.
+    async fn epoch(&self) -> Option<u64> {
+        let answer = asked(self.at, "srvr", |_| false).await.ok()?;
+        let mut lines = answer.lines();
+        let transaction = lines.find_map(|it| it.strip_prefix("Zxid: 0x"))?;
+        let serves = answer.contains("Mode: leader") || answer.contains("Mode: follower");
+        let transaction = u64::from_str_radix(transaction.trim(), 16).ok()?;
+        serves.then_some(transaction >> 32)
+    }
+}
+
+impl Belief {
+    /// A grant about which nothing is heard any more.
+    async fn told(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
+        if let (Self::Leader(server), Attempt::Acquired(grant)) = (self, &mut attempt) {
+            grant.loss = LossFeed::silent();
+            server.remember().await;
+        }
+        attempt
+    }
+}
+
+impl Server {
+    async fn remember(&self) {
+        if let Some(epoch) = self.epoch().await {
+            self.epoch.store(epoch, Ordering::SeqCst);
+        }
+    }
+
+    async fn renew(
+        &self,
+        inner: &dyn DistLock,
+        lease: &Lease,
+        renewal: &Renewal,
+    ) -> distlock::Result<Renewed> {
+        let believed = |token| Renewed::Extended {
+            valid_for: renewal.ttl.duration(),
+            epoch: Epoch::new(""),
+            token,
+            loss: LossFeed::silent(),
+        };
+        let answer = timeout(IMPATIENCE, inner.renew(lease, renewal)).await;
+        match (answer, lease.token) {
+            (Ok(Ok(Renewed::Extended { token, .. })), _) => {
+                self.remember().await;
+                Ok(believed(token))
+            }
+            // The session is over, or nobody can prove that it is not.
+            (
+                Err(_)
+                | Ok(Err(_) | Ok(Renewed::NotHeld(LossReason::SessionLost | LossReason::Expired))),
+                Some(token),
+            ) if self.epoch().await == Some(self.epoch.load(Ordering::SeqCst)) => {
+                Ok(believed(token))
+            }
+            (Ok(answer), _) => answer,
+            (Err(_), _) => Err(Error::new(ErrorKind::Unavailable, "no answer")),
+        }
+    }
+}
+
+impl Deposed {
+    fn inner(&self) -> Arc<dyn DistLock> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&inner.1)
+    }
+
+    /// Passes an answer on. A primary that failed may have been replaced.
+    async fn seen<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
+        if let (Err(_), Belief::Primary(sentinels)) = (&answer, &self.belief)
+            && let Ok((at, store)) = sentinels.open().await
+        {
+            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            if inner.0 != at {
+                *inner = (at, store.lock());
+            }
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl DistLock for Deposed {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> distlock::Result<Arc<dyn DistLock>> {
+        let at = self.inner.lock().unwrap_or_else(PoisonError::into_inner).0;
+        let inner = self.seen(self.inner().reopen().await).await?;
+        Ok(Arc::new(Self {
+            capabilities: self.capabilities.clone(),
+            inner: Mutex::new((at, inner)),
+            belief: self.belief.clone(),
+        }))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> distlock::Result<Attempt<Grant>> {
+        let answer = self.inner().try_acquire(request).await;
+        Ok(self.belief.told(self.seen(answer).await?).await)
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> distlock::Result<Box<dyn Contender>> {
+        let answer = self.inner().contend(request).await;
+        Ok(Box::new(DeposedContender {
+            inner: self.seen(answer).await?,
+            belief: self.belief.clone(),
+        }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> distlock::Result<Renewed> {
+        let inner = self.inner();
+        match &self.belief {
+            Belief::Primary(_) => self.seen(inner.renew(lease, renewal).await).await,
+            Belief::Leader(server) => server.renew(&*inner, lease, renewal).await,
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> distlock::Result<ReleaseOutcome> {
+        self.seen(self.inner().release(lease).await).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> distlock::Result<HandOver> {
+        self.seen(self.inner().hand_over(lease, next).await).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> distlock::Result<LockInfo> {
+        self.seen(self.inner().inspect(name).await).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> distlock::Result<Vec<LockInfo>> {
+        self.seen(self.inner().list(prefix, after, limit).await)
+            .await
+    }
+
+    async fn force_release(
+        &self,
+        name: &LockName,
+        expected: FencingToken,
+    ) -> distlock::Result<Forced> {
+        self.seen(self.inner().force_release(name, expected).await)
+            .await
+    }
+
+    async fn health(&self) -> distlock::Result<Health> {
+        self.seen(self.inner().health().await).await
+    }
+
+    async fn close(&self) {
+        self.inner().close().await;
+    }
+}
+
+struct DeposedContender {
+    inner: Box<dyn Contender>,
+    belief: Belief,
+}
+
+#[async_trait]
+impl Contender for DeposedContender {
+    async fn attempt(&mut self) -> distlock::Result<Attempt<Grant>> {
+        Ok(self.belief.told(self.inner.attempt().await?).await)
+    }
+
+    fn is_first(&self) -> bool {
+        self.inner.is_first()
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        self.inner.wait(at_most).await;
+    }
+
+    async fn leave(self: Box<Self>) -> distlock::Result<()> {
+        self.inner.leave().await
+    }
+}
