@@ -3,9 +3,11 @@
 use std::{collections::HashMap, fs, io::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum as _;
+use clap::{ValueEnum, builder::PossibleValuesParser};
 
 use super::{
+    controls::{self, Control},
+    history::Entry,
     nemesis::Break,
     plants::Plant,
     published::{Cell, Planted, PlantedBug, Runs},
@@ -23,7 +25,8 @@ use crate::report;
 #[command(after_help = "Examples:
   distlock-lab chaos --spawn sqlite,redis --seconds 60
   distlock-lab chaos --spawn redis --faults kill-server,stop-worker --seed 7
-  distlock-lab chaos --planted")]
+  distlock-lab chaos --planted
+  distlock-lab chaos --controls --only set-nx-del,redlock")]
 pub(crate) struct Chaos {
     /// Stores to break, one run each
     #[arg(
@@ -36,34 +39,59 @@ pub(crate) struct Chaos {
     spawn: Vec<Kind>,
     /// Faults to draw from (default: all that the store can have)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
-    faults: Vec<Break>,
+    pub(super) faults: Vec<Break>,
     /// How long each store is broken
     #[arg(long, default_value_t = 20, value_name = "N")]
-    seconds: u64,
+    pub(super) seconds: u64,
     /// Repeats the faults of an earlier run (default: drawn, and printed)
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Plant each known bug instead, and see that it is caught
-    #[arg(long)]
+    #[arg(long, group = "subjects")]
     planted: bool,
-    /// With --planted: these bugs only
+    /// Use locks that others write instead, and distlock beside each
+    #[arg(long, group = "subjects", conflicts_with = "spawn")]
+    controls: bool,
+    /// With --planted or --controls: these bugs or controls only
     #[arg(
         long,
-        value_enum,
         value_delimiter = ',',
-        value_name = "BUGS",
-        requires = "planted"
+        value_name = "NAMES",
+        requires = "subjects",
+        hide_possible_values = true,
+        value_parser = names()
     )]
-    only: Vec<Plant>,
+    pub(super) only: Vec<String>,
     /// A run of its own for each kind of fault
     #[arg(long, conflicts_with = "planted")]
-    each: bool,
+    pub(super) each: bool,
     /// Add the results to the report in this folder
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Where to keep the history of each run that broke a promise
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+}
+
+/// Everything that `--only` can name.
+fn names() -> PossibleValuesParser {
+    let bugs = Plant::value_variants()
+        .iter()
+        .map(ValueEnum::to_possible_value);
+    let controls = Control::value_variants()
+        .iter()
+        .map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(bugs.chain(controls).flatten())
+}
+
+/// The bugs or controls that `--only` names; all of them if it names none.
+pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Result<Vec<T>> {
+    if only.is_empty() {
+        return Ok(T::value_variants().to_vec());
+    }
+    let named = only.iter().map(|name| T::from_str(name, false));
+    let chosen: Result<_, String> = named.collect();
+    chosen.map_err(|error| anyhow::anyhow!("--only: {error}"))
 }
 
 /// Runs it.
@@ -71,6 +99,8 @@ pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(..));
     if chaos.planted {
         planted(&chaos, seed).await
+    } else if chaos.controls {
+        controls::run(&chaos, seed).await
     } else {
         stores(&chaos, seed).await
     }
@@ -170,7 +200,7 @@ fn example(played: &Played) -> String {
     })
 }
 
-fn tell_broken(chaos: &Chaos, plan: &Plan, played: &Played) -> Result<()> {
+pub(super) fn tell_broken(chaos: &Chaos, plan: &Plan, played: &Played) -> Result<()> {
     for violation in played.verdict.broken().take(10) {
         say(&format!(
             "  BROKEN {}: {}",
@@ -182,17 +212,22 @@ fn tell_broken(chaos: &Chaos, plan: &Plan, played: &Played) -> Result<()> {
         say(&format!("  and {more} more"))?;
     }
     say(&format!("  repeat: {}", plan.command()))?;
-    if let Some(folder) = &chaos.keep {
-        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        let path = folder.join(format!("{}-{}.jsonl", plan.store.key(), plan.seed));
-        let mut file = fs::File::create(&path).with_context(|| path.display().to_string())?;
-        for entry in &played.history {
-            serde_json::to_writer(&mut file, entry)?;
-            file.write_all(b"\n")?;
-        }
-        say(&format!("  history: {}", path.display()))?;
+    keep(chaos, &plan.store.key(), plan.seed, &played.history)
+}
+
+/// Writes a history into the folder for it, if there is one.
+pub(super) fn keep(chaos: &Chaos, subject: &str, seed: u64, history: &[Entry]) -> Result<()> {
+    let Some(folder) = &chaos.keep else {
+        return Ok(());
+    };
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let path = folder.join(format!("{subject}-{seed}.jsonl"));
+    let mut file = fs::File::create(&path).with_context(|| path.display().to_string())?;
+    for entry in history {
+        serde_json::to_writer(&mut file, entry)?;
+        file.write_all(b"\n")?;
     }
-    Ok(())
+    say(&format!("  history: {}", path.display()))
 }
 
 /// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
@@ -202,14 +237,10 @@ const TWIN_SECONDS: u64 = 5;
 
 /// Each bug, and beside it the honest store on the same seed.
 async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
-    let only = match &chaos.only[..] {
-        [] => Plant::value_variants(),
-        some => some,
-    };
     let mut twins = Twins::default();
     let mut bugs = Vec::new();
-    for bug in only {
-        let bug = hunt(*bug, chaos.seconds, seed, &mut twins).await?;
+    for bug in chosen::<Plant>(&chaos.only)? {
+        let bug = hunt(bug, chaos.seconds, seed, &mut twins).await?;
         say(&format!(
             "{}  {:<26} {:>6} operations  {}{}",
             if bug.found.is_some() {
@@ -321,7 +352,7 @@ impl Twins {
     }
 }
 
-fn code(good: bool) -> ExitCode {
+pub(super) fn code(good: bool) -> ExitCode {
     if good {
         ExitCode::SUCCESS
     } else {
@@ -329,7 +360,7 @@ fn code(good: bool) -> ExitCode {
     }
 }
 
-fn say(line: &str) -> Result<()> {
+pub(super) fn say(line: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")?;
     Ok(())
 }

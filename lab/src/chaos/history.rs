@@ -27,6 +27,9 @@ pub(crate) struct Entry {
     pub(crate) event: Event,
 }
 
+/// In the place of a fencing token, of a lock that gives none.
+pub(crate) const NO_TOKEN: u64 = 0;
+
 /// One of the holds of a process.
 pub(crate) type HoldNumber = u64;
 

@@ -13,8 +13,10 @@
 //! | `verdict` | the checker: pure |
 //! | `published` | the data of the published report |
 //! | `plants` | bugs that are planted, to see the checker find them |
+//! | `controls` | locks that people write or install, under the same faults |
 
 mod command;
+mod controls;
 mod crew;
 mod file;
 mod history;

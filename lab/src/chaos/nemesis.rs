@@ -54,6 +54,8 @@ pub(crate) enum Break {
     StopServer,
     /// SIGKILL of a server, and a restart on the data it kept.
     KillServer,
+    /// SIGKILL of a server, and a restart at once without its data: its history is lost.
+    WipeServer,
     /// An administrator ends every connection.
     EndConnections,
     /// The server forgets loaded scripts.
@@ -93,15 +95,15 @@ impl Break {
         match self {
             Self::StopWorker | Self::StopAtGrant | Self::KillWorker => true,
             // Nobody outside of the process can reach it.
-            Self::ForceRelease => !matches!(store, Kind::Memory),
+            Self::ForceRelease | Self::DeleteByHand => !matches!(store, Kind::Memory),
             Self::LockFile => matches!(store, Kind::Sqlite),
             Self::EndConnections => !matches!(store, Kind::Memory | Kind::Sqlite | Kind::Zookeeper),
             Self::ForgetScripts | Self::ForgetAll | Self::FillMemory => matches!(
                 store,
                 Kind::Redis | Kind::RedisSentinel | Kind::RedisCluster
             ),
+            Self::WipeServer => matches!(store, Kind::Redis),
             Self::StopServer | Self::KillServer => !matches!(store, Kind::Memory | Kind::Sqlite),
-            Self::DeleteByHand => !matches!(store, Kind::Memory),
             Self::ExpireSession | Self::KillLeader | Self::DeposeLeader => {
                 matches!(store, Kind::Zookeeper)
             }
@@ -399,6 +401,11 @@ impl Nemesis {
             Break::KillServer if server_is_well => {
                 fault.excuse = lost_by_failover(block_in_place(|| stage.may_lose_by(any)));
                 Some(What::Dead(stage.kill(any)))
+            }
+            Break::WipeServer if server_is_well => {
+                fault.excuse = Some(block_in_place(|| stage.wipe(any))?);
+                fault.to = now();
+                None
             }
             Break::EndConnections if server_is_well => {
                 block_in_place(|| stage.end_connections())?;

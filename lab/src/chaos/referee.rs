@@ -21,7 +21,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::history::{Entry, Event, Fenced};
+use super::history::{Entry, Event, Fenced, NO_TOKEN};
 
 /// One line of a worker. The first line of a connection is the worker's number.
 #[derive(Debug, Deserialize, Serialize)]
@@ -215,11 +215,13 @@ impl Shared {
     }
 
     async fn write(&self, worker: u32, name: String, token: u64, seen: Seen) -> Fenced {
-        let good = token
-            >= locked(&self.registers)
-                .entry(name.clone())
-                .or_default()
-                .highest;
+        // Who has no token cannot use the fenced register.
+        let good = token != NO_TOKEN
+            && token
+                >= locked(&self.registers)
+                    .entry(name.clone())
+                    .or_default()
+                    .highest;
         if self.late_writes {
             SystemClock.sleep(Duration::from_millis(150)).await;
         }
@@ -228,7 +230,7 @@ impl Shared {
         let good = if self.late_writes {
             good
         } else {
-            token >= it.highest
+            good && token >= it.highest
         };
         let fenced = if !good {
             Fenced::Refused

@@ -27,7 +27,7 @@ const NOTICE: Duration = Duration::from_millis(250);
 /// How often a run that looks for one bug asks whether it was found.
 const LOOK: Duration = Duration::from_millis(500);
 /// Locks that all fight for, and those that are held for a moment each.
-const LOCKS: u32 = 4;
+pub(super) const LOCKS: u32 = 4;
 const QUIET_LOCKS: u32 = 40;
 
 /// One run: which store, which faults, for how long.
@@ -128,6 +128,7 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         single_threaded: false,
         looks_at_the_end: inside,
         plant: plan.plant,
+        control: None,
     };
     let orders = Orders {
         settings,

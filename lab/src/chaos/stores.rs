@@ -101,6 +101,8 @@ enum Server {
     Redis(RedisServer),
     Sentinels(Sentinels),
     Cluster(Cluster),
+    /// Servers that do not know of each other.
+    IndependentRedis(Vec<RedisServer>),
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(Ensemble),
@@ -131,6 +133,15 @@ impl Stage {
         Ok(Self { kind, server })
     }
 
+    /// Starts Redis servers that do not know of each other. Blocks.
+    pub(crate) fn independent_redis(servers: usize) -> Result<Self> {
+        let all = (0..servers).map(|_| RedisServer::start());
+        Ok(Self {
+            kind: Kind::Redis,
+            server: Server::IndependentRedis(all.collect::<Result<_>>()?),
+        })
+    }
+
     /// Whether only the process that opens it can reach it.
     pub(crate) const fn is_inside(&self) -> bool {
         matches!(self.server, Server::Inside)
@@ -148,6 +159,7 @@ impl Stage {
     fn redis(&self) -> Vec<&RedisServer> {
         match &self.server {
             Server::Redis(it) => vec![it],
+            Server::IndependentRedis(all) => all.iter().collect(),
             Server::Sentinels(it) => it.data().to_vec(),
             Server::Cluster(it) => it.nodes().iter().collect(),
             _ => Vec::new(),
@@ -157,9 +169,11 @@ impl Stage {
     /// Where its servers listen, if clients reach them where they are told to.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         match &self.server {
-            Server::Inside | Server::File(_) => Vec::new(),
-            Server::Sentinels(_) | Server::Cluster(_) => Vec::new(),
+            Server::Inside | Server::File(_) | Server::Sentinels(_) | Server::Cluster(_) => {
+                Vec::new()
+            }
             Server::Redis(it) => vec![it.address()],
+            Server::IndependentRedis(all) => all.iter().map(RedisServer::address).collect(),
             Server::MySql(it) => vec![it.address()],
             Server::Postgres(it) => vec![it.address()],
             Server::ZooKeeper(it) => {
@@ -176,6 +190,11 @@ impl Stage {
             Server::Redis(it) => it.url(),
             Server::Sentinels(it) => it.url(),
             Server::Cluster(it) => it.url(),
+            // Of each, with commas between them.
+            Server::IndependentRedis(all) => {
+                let urls: Vec<_> = all.iter().map(RedisServer::url).collect();
+                urls.join(",")
+            }
             Server::MySql(it) => it.url(),
             Server::Postgres(it) => it.url(),
             Server::ZooKeeper(it) => {
@@ -200,6 +219,10 @@ impl Stage {
             Server::Redis(it) => {
                 it.signal(Signal::STOP)?;
                 Still::Server(0)
+            }
+            Server::IndependentRedis(all) => {
+                all[any % all.len()].signal(Signal::STOP)?;
+                Still::Server(any % all.len())
             }
             Server::MySql(it) => {
                 it.signal(Signal::STOP)?;
@@ -229,6 +252,7 @@ impl Stage {
         match (still, &self.server) {
             (Still::Postgres(paused), _) => drop(paused),
             (Still::Server(_), Server::Redis(it)) => it.signal(Signal::CONT)?,
+            (Still::Server(at), Server::IndependentRedis(all)) => all[at].signal(Signal::CONT)?,
             (Still::Server(_), Server::MySql(it)) => it.signal(Signal::CONT)?,
             (Still::Server(at), Server::Sentinels(it)) => it.server(at).signal(Signal::CONT)?,
             (Still::Server(at), Server::Cluster(it)) => it.nodes()[at].signal(Signal::CONT)?,
@@ -242,6 +266,11 @@ impl Stage {
     pub(crate) fn kill(&mut self, any: usize) -> usize {
         match &mut self.server {
             Server::Redis(it) => it.kill(),
+            Server::IndependentRedis(all) => {
+                let at = any % all.len();
+                all[at].kill();
+                return at;
+            }
             Server::MySql(it) => it.kill(),
             Server::Postgres(it) => it.kill(),
             Server::Sentinels(it) => {
@@ -268,6 +297,7 @@ impl Stage {
     pub(crate) fn revive(&mut self, at: usize) -> Result<()> {
         match &mut self.server {
             Server::Redis(it) => it.restart(),
+            Server::IndependentRedis(all) => all[at].restart(),
             Server::MySql(it) => it.restart(),
             Server::Postgres(it) => it.restart(),
             Server::Sentinels(it) => it.server_mut(at).restart(),
@@ -275,6 +305,20 @@ impl Stage {
             Server::ZooKeeper(it) => it.servers.restart(at),
             Server::Inside | Server::File(_) => Ok(()),
         }
+    }
+
+    /// Kills a server and starts it again without its data, and answers with the exception that
+    /// the documentation allows then. Blocks.
+    pub(crate) fn wipe(&mut self, any: usize) -> Result<Excuse> {
+        match &mut self.server {
+            Server::Redis(it) => it.restart_empty()?,
+            Server::IndependentRedis(all) => {
+                let at = any % all.len();
+                all[at].restart_empty()?;
+            }
+            _ => anyhow::bail!("the data of this store cannot be taken away"),
+        }
+        Ok(Excuse::LostHistory)
     }
 
     /// Ends every connection of a client, as an administrator can. Blocks.

@@ -22,7 +22,10 @@ impl Stage {
                     None => Ok(()),
                 }
             }
-            Server::Redis(_) | Server::Sentinels(_) | Server::Cluster(_) => {
+            Server::Redis(_)
+            | Server::IndependentRedis(_)
+            | Server::Sentinels(_)
+            | Server::Cluster(_) => {
                 // Names have no sign that a pattern treats specially.
                 let pattern = format!("*:l:{}", encode(name));
                 for server in self.redis() {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Call, End, Entry, Event, Excuse, Fault, HoldNumber, Micros};
+use crate::chaos::history::{Call, End, Entry, Event, Excuse, Fault, HoldNumber, Micros, NO_TOKEN};
 
 use super::{
     Limits, Promise, Violation,
@@ -34,7 +34,10 @@ pub(crate) struct Hold {
 
 impl Hold {
     fn label(&self) -> String {
-        format!("process {} with token {}", self.worker, self.token)
+        match self.token {
+            NO_TOKEN => format!("process {}", self.worker),
+            token => format!("process {} with token {token}", self.worker),
+        }
     }
 }
 

@@ -179,18 +179,9 @@ impl Task {
     }
 
     /// Keeps this thread of the runtime from everything else, as a long calculation would.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a thread that is blocked is what is tried here"
-    )]
     fn block_the_runtime(&mut self) {
         let longest = Duration::min(self.settings.longest_ttl() * 2, Duration::from_secs(2));
         let time = longest.mul_f32(self.rng.f32());
-        let from = now();
-        // Said before, because the process may be killed meanwhile.
-        let to = micros(SystemClock.now() + time);
-        self.notes.note(Event::Stalled { from, to });
-        std::thread::sleep(time);
-        self.notes.note(Event::Stalled { from, to: now() });
+        self.notes.block_this_thread(time);
     }
 }

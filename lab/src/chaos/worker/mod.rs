@@ -2,6 +2,7 @@
 //!
 //! Its settings come through the environment: they hold the store's URL, which may have a password.
 
+mod control;
 mod hold;
 mod meter;
 mod notes;
@@ -21,6 +22,7 @@ use self::{
     task::Task,
 };
 use super::{
+    controls::Control,
     history::{Answer, Call, Event, now},
     plants::Plant,
 };
@@ -60,6 +62,8 @@ pub(crate) struct Settings {
     /// Whether it looks at the end what the store still holds: of a store that nobody else sees.
     pub(crate) looks_at_the_end: bool,
     pub(crate) plant: Option<Plant>,
+    /// The lock that is used instead of distlock.
+    pub(crate) control: Option<Control>,
 }
 
 impl Settings {
@@ -98,6 +102,9 @@ pub(crate) fn run(settings: Settings) -> Result<()> {
 async fn work(settings: Arc<Settings>) -> Result<()> {
     let notes = Arc::new(Notes::connect(&settings.socket, settings.worker)?);
     meter::start(Arc::clone(&notes))?;
+    if let Some(control) = settings.control {
+        return control::work(&settings, control, notes).await;
+    }
     let mut stores = Vec::new();
     for _ in 0..settings.clients {
         stores.push(opened(&settings).await);

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use distlock::{Clock as _, SystemClock};
 use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
@@ -19,7 +20,7 @@ use tokio::{
 };
 
 use crate::chaos::{
-    history::{Answer, Call, Event, Fenced, Micros, now},
+    history::{Answer, Call, Event, Fenced, Micros, micros, now},
     referee::{Phase, Say, Seen},
 };
 
@@ -56,6 +57,20 @@ impl Notes {
         if stream.write_all(&line).is_err() {
             std::process::exit(0);
         }
+    }
+
+    /// Does nothing and lets nobody else do anything on this thread, and says so.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread that is blocked is what is tried here"
+    )]
+    pub(super) fn block_this_thread(&self, time: Duration) {
+        let from = now();
+        // Said before, because the process may be killed meanwhile.
+        let to = micros(SystemClock.now() + time);
+        self.note(Event::Stalled { from, to });
+        std::thread::sleep(time);
+        self.note(Event::Stalled { from, to: now() });
     }
 
     /// A call is about to be made.

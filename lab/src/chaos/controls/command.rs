@@ -1,0 +1,152 @@
+//! `distlock-lab chaos --controls`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
+
+use super::{
+    Control,
+    run::{ControlPlan, play},
+    table::{self, Controls, Figures, Row},
+};
+use crate::chaos::{
+    command::{Chaos, chosen, code, keep, say, tell_broken},
+    nemesis::Break,
+    run::play as play_twin,
+};
+
+/// Seeds that are tried: whether a weakness shows depends on what the processes do meanwhile.
+const TRIES: u64 = 3;
+
+/// Each control, and its twin on the same seed.
+pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
+    let mut good = true;
+    let mut report = Controls::default();
+    for control in chosen::<Control>(&chaos.only)? {
+        let faults = match &chaos.faults[..] {
+            [] => control.faults().to_vec(),
+            some => some.to_vec(),
+        };
+        let plan = ControlPlan {
+            control,
+            faults,
+            seconds: chaos.seconds,
+            seed,
+        };
+        let row = pair(chaos, plan, TRIES).await?;
+        good &= row.figures.violations > 0 && row.twin.violations == 0;
+        tell(&row, "NOT SEEN")?;
+        report.rows.push(row);
+        if chaos.each {
+            for fault in single_faults(control) {
+                let plan = ControlPlan {
+                    control,
+                    faults: vec![fault],
+                    seconds: chaos.seconds,
+                    seed,
+                };
+                let row = pair(chaos, plan, 1).await?;
+                good &= row.twin.violations == 0;
+                say(&format!("under {} alone:", fault.key()))?;
+                tell(&row, "right")?;
+                report.by_fault.push(row);
+            }
+        }
+        // Written after each control, so that one that fails loses no earlier one.
+        if let Some(folder) = &chaos.out {
+            table::write(folder, &report)?;
+        }
+    }
+    let violate = report.rows.iter().filter(|it| it.figures.violations > 0);
+    let accused = report.rows.iter().chain(&report.by_fault);
+    say(&format!(
+        "{} of {} controls violate exclusion, {} twins are accused; seed {seed}",
+        violate.count(),
+        report.rows.len(),
+        accused.filter(|it| it.twin.violations > 0).count(),
+    ))?;
+    Ok(code(good))
+}
+
+/// The faults that a control's store can have, one by one.
+fn single_faults(control: Control) -> Vec<Break> {
+    let all = Break::value_variants().iter().copied();
+    // It takes a lock away by way of distlock.
+    let by_hand = |it: &Break| *it != Break::ForceRelease;
+    all.filter(|it| it.applies_to(control.store()) && control.can_have(*it))
+        .filter(by_hand)
+        .collect()
+}
+
+/// Plays a control until it violates exclusion or all seeds were tried, and its twin on the seed
+/// of the last run.
+async fn pair(chaos: &Chaos, mut plan: ControlPlan, tries: u64) -> Result<Row> {
+    let mut runs = 0;
+    let figures = loop {
+        let (verdict, history) = play(&plan)
+            .await
+            .with_context(|| format!("{} with seed {}", plan.control.key(), plan.seed))?;
+        runs += 1;
+        let figures = Figures::of_control(&verdict);
+        if figures.violations > 0 {
+            keep(chaos, &plan.control.key(), plan.seed, &history)?;
+        }
+        if figures.violations > 0 || runs == tries {
+            break figures;
+        }
+        plan.seed = plan.seed.wrapping_add(1);
+    };
+    let twin = plan.twin();
+    let played = play_twin(&twin)
+        .await
+        .with_context(|| format!("the twin of {}", plan.control.key()))?;
+    if played.verdict.broken().next().is_some() {
+        tell_broken(chaos, &twin, &played)?;
+    }
+    Ok(Row {
+        command: plan.command(),
+        control: plan.control,
+        faults: plan.faults,
+        seconds: plan.seconds,
+        seed: plan.seed,
+        runs,
+        server: played.server,
+        figures,
+        twin: Figures::of_twin(&played.verdict),
+    })
+}
+
+fn tell(row: &Row, otherwise: &str) -> Result<()> {
+    let (own, twin) = (&row.figures, &row.twin);
+    let word = match own.violations {
+        0 => otherwise,
+        _ => "violates",
+    };
+    say(&format!(
+        "{word:<8}  {:<16} {:>3} violations, longest overlap {} ms, {} updates lost, \
+         {} operations, seed {}: {}",
+        row.control.key(),
+        own.violations,
+        own.longest_overlap_us / 1000,
+        own.unfenced_lost,
+        own.operations,
+        row.seed,
+        row.command
+    ))?;
+    let word = match twin.violations {
+        0 => "clean",
+        _ => "ACCUSED",
+    };
+    say(&format!(
+        "  {word:<7} {:<16} {:>3} violations and {} as documented, longest overlap {} ms, \
+         {} updates lost unfenced, {} fenced, {} operations",
+        format!("distlock, {}", row.control.store().key()),
+        twin.violations,
+        twin.after_documented,
+        twin.longest_overlap_us / 1000,
+        twin.unfenced_lost,
+        twin.fenced_lost.unwrap_or_default(),
+        twin.operations
+    ))
+}

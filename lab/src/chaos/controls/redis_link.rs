@@ -1,0 +1,70 @@
+//! One Redis server, asked as most programs ask it: one shared connection with the client
+//! library's own time-outs, made again after it broke.
+
+use anyhow::{Context as _, Result};
+use redis::{Client, Cmd, FromRedisValue, RedisResult, aio::MultiplexedConnection};
+use tokio::sync::Mutex;
+
+pub(super) struct RedisLink {
+    client: Client,
+    connection: Mutex<Option<MultiplexedConnection>>,
+}
+
+impl RedisLink {
+    pub(super) fn new(url: &str) -> Result<Self> {
+        Ok(Self {
+            client: Client::open(url).context("the URL of a Redis server")?,
+            connection: Mutex::new(None),
+        })
+    }
+
+    pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        let mut connection = self.connect().await?;
+        let answer = command.query_async(&mut connection).await;
+        if let Err(error) = &answer
+            && error.is_unrecoverable_error()
+        {
+            *self.connection.lock().await = None;
+        }
+        answer
+    }
+
+    /// Runs a script on one key.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        script: &str,
+        key: &str,
+        arguments: &[&str],
+    ) -> RedisResult<T> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script).arg(1).arg(key).arg(arguments);
+        self.ask(&command).await
+    }
+
+    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self.connection.lock().await;
+        if let Some(connection) = &*connection {
+            return Ok(connection.clone());
+        }
+        let made = self.client.get_multiplexed_async_connection().await?;
+        *connection = Some(made.clone());
+        Ok(made)
+    }
+}
+
+/// Deletes a key if it has the value that its writer gave it.
+pub(super) const DELETE_OWN: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0";
+
+/// A value that nobody else uses.
+pub(super) fn random_value() -> String {
+    format!("{:032x}", fastrand::u128(..))
+}
+
+/// `SET key value NX PX ttl`.
+pub(super) fn set_nx(key: &str, value: &str, ttl_ms: u64) -> Cmd {
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(value).arg("NX").arg("PX").arg(ttl_ms);
+    command
+}

@@ -1,0 +1,66 @@
+//! The crate `rslock`, over three servers and used as its readme shows: acquire, extend, release.
+//!
+//! Its users believe in the documented `validity_time` of the lock that they hold. The readme
+//! prints that an extension failed and goes on, so the lock from before is still believed then.
+
+use std::time::Duration;
+
+use ::rslock::{Lock, LockManager};
+use async_trait::async_trait;
+use distlock::{Clock as _, Moment, SystemClock};
+
+use super::lock::{ControlHold, ControlLock};
+
+pub(super) struct Rslock(LockManager);
+
+impl Rslock {
+    pub(super) fn new(urls: &[&str]) -> Self {
+        Self(LockManager::new(urls.to_vec()))
+    }
+}
+
+#[async_trait]
+impl ControlLock for Rslock {
+    async fn attempt(
+        &self,
+        name: &str,
+        ttl: Duration,
+        _wait: Duration,
+    ) -> Option<Box<dyn ControlHold>> {
+        let lock = self.0.lock(name, ttl).await.ok()?;
+        Some(Box::new(Held {
+            until: end(&lock),
+            lock,
+        }))
+    }
+}
+
+/// The crate has counted from before it asked until now.
+fn end(lock: &Lock) -> Moment {
+    let left = u64::try_from(lock.validity_time).unwrap_or(u64::MAX);
+    SystemClock.now() + Duration::from_millis(left)
+}
+
+struct Held {
+    lock: Lock,
+    until: Moment,
+}
+
+#[async_trait]
+impl ControlHold for Held {
+    fn is_believed(&self) -> bool {
+        SystemClock.now() < self.until
+    }
+
+    async fn extend(&mut self, ttl: Duration) {
+        let extended = self.lock.lock_manager.extend(&self.lock, ttl).await;
+        if let Ok(lock) = extended {
+            self.until = end(&lock);
+            self.lock = lock;
+        }
+    }
+
+    async fn release(self: Box<Self>) {
+        self.lock.release().await;
+    }
+}

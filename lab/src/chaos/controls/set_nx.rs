@@ -1,0 +1,77 @@
+//! `SET key value NX PX ttl`, and `DEL` at the end.
+//!
+//! Its users believe in the TTL from the moment the answer is there. The first form deletes the
+//! key whoever holds it by then; the second compares first, as Redis' documentation says.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use distlock::{Clock as _, Moment, SystemClock};
+
+use super::{
+    lock::{ControlHold, ControlLock},
+    millis,
+    redis_link::{DELETE_OWN, RedisLink, random_value, set_nx},
+};
+
+pub(super) struct SetNx {
+    server: Arc<RedisLink>,
+    compares: bool,
+}
+
+impl SetNx {
+    pub(super) fn new(url: &str, compares: bool) -> Result<Self> {
+        let server = Arc::new(RedisLink::new(url)?);
+        Ok(Self { server, compares })
+    }
+}
+
+#[async_trait]
+impl ControlLock for SetNx {
+    async fn attempt(
+        &self,
+        name: &str,
+        ttl: Duration,
+        _wait: Duration,
+    ) -> Option<Box<dyn ControlHold>> {
+        let value = random_value();
+        let asked = set_nx(name, &value, millis(ttl));
+        let granted: Option<String> = self.server.ask(&asked).await.ok()?;
+        granted?;
+        Some(Box::new(Held {
+            server: Arc::clone(&self.server),
+            key: name.to_owned(),
+            value,
+            until: SystemClock.now() + ttl,
+            compares: self.compares,
+        }))
+    }
+}
+
+struct Held {
+    server: Arc<RedisLink>,
+    key: String,
+    value: String,
+    until: Moment,
+    compares: bool,
+}
+
+#[async_trait]
+impl ControlHold for Held {
+    fn is_believed(&self) -> bool {
+        SystemClock.now() < self.until
+    }
+
+    async fn release(self: Box<Self>) {
+        // Without an answer the key is left to its TTL.
+        if self.compares {
+            let value = [self.value.as_str()];
+            let _ = self.server.run::<i64>(DELETE_OWN, &self.key, &value).await;
+        } else {
+            let mut delete = redis::cmd("DEL");
+            delete.arg(&self.key);
+            let _ = self.server.ask::<i64>(&delete).await;
+        }
+    }
+}

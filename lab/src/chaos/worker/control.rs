@@ -1,0 +1,208 @@
+//! The tasks of a worker that uses a control instead of distlock. They take, use and give up locks
+//! as those of distlock do, as far as a control can: it has neither tickets nor records, and
+//! nothing tells its users of a loss.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use distlock::{Clock as _, SystemClock};
+use fastrand::Rng;
+use tokio::task::JoinSet;
+
+use super::{
+    BEYOND_WAIT, Settings,
+    notes::{Notes, Questions},
+    task::STEPS,
+};
+use crate::chaos::{
+    controls::{Control, ControlHold, ControlLock},
+    history::{Answer, Call, End, Event, HoldNumber, NO_TOKEN, now},
+};
+
+/// Up to how long a task waits before it asks again for a lock that somebody else has.
+const AGAIN_MS: u64 = 40;
+
+/// Works until the process is killed: nothing is asked of a control after the last fault.
+pub(super) async fn work(
+    settings: &Arc<Settings>,
+    control: Control,
+    notes: Arc<Notes>,
+) -> Result<()> {
+    let lock = control.open(&settings.url)?;
+    notes.note(Event::Started {
+        pid: std::process::id(),
+    });
+    let mut rng = Rng::with_seed(settings.seed);
+    let mut tasks = JoinSet::new();
+    for _ in 0..settings.tasks {
+        let task = Task {
+            settings: Arc::clone(settings),
+            questions: Questions::connect(&settings.socket, settings.worker).await?,
+            notes: Arc::clone(&notes),
+            lock: Arc::clone(&lock),
+            rng: rng.fork(),
+        };
+        tasks.spawn(task.run());
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+struct Task {
+    settings: Arc<Settings>,
+    questions: Questions,
+    notes: Arc<Notes>,
+    lock: Arc<dyn ControlLock>,
+    rng: Rng,
+}
+
+impl Task {
+    async fn run(mut self) -> Result<()> {
+        loop {
+            self.take_one().await?;
+            self.rest().await;
+        }
+    }
+
+    async fn take_one(&mut self) -> Result<()> {
+        let names = &self.settings.names;
+        let name = names[self.rng.usize(..names.len())].clone();
+        let ttl = self.ttl();
+        let asked = now();
+        let Some(held) = self.acquire(&name, ttl).await else {
+            return Ok(());
+        };
+        let hold = self.notes.number();
+        self.notes.note(Event::Granted {
+            hold,
+            name: name.clone(),
+            token: NO_TOKEN,
+            asked,
+            at: now(),
+            resumed: None,
+        });
+        self.hold(hold, &name, held).await
+    }
+
+    async fn acquire(&mut self, name: &str, ttl: Duration) -> Option<Box<dyn ControlHold>> {
+        let wait = Duration::from_millis(self.rng.u64(..=2 * self.settings.ttl_ms.1));
+        let until = SystemClock.now() + wait;
+        let lock = Arc::clone(&self.lock);
+        let call = Arc::clone(&self.notes);
+        let call = call.call(Call::Acquire, wait + BEYOND_WAIT);
+        loop {
+            let left = until.since(SystemClock.now());
+            let held = lock.attempt(name, ttl, left).await;
+            if held.is_some() || SystemClock.now() >= until {
+                call.answered(if held.is_some() {
+                    Answer::Done
+                } else {
+                    Answer::Refused
+                });
+                return held;
+            }
+            let pause = Duration::from_millis(self.rng.u64(..AGAIN_MS));
+            SystemClock.sleep(pause).await;
+        }
+    }
+
+    /// Uses a lock for a while, and gives it up in any case.
+    async fn hold(
+        &mut self,
+        hold: HoldNumber,
+        name: &str,
+        mut held: Box<dyn ControlHold>,
+    ) -> Result<()> {
+        let longest = self.settings.longest_ttl();
+        let for_ = match self.rng.u32(..20) {
+            0..14 => longest / 30,
+            14..17 => longest,
+            // Also longer than the lease.
+            _ => longest * 3,
+        };
+        let until = SystemClock.now() + for_.mul_f32(self.rng.f32());
+        while SystemClock.now() < until && self.use_registers(hold, name, &*held).await? {
+            match self.rng.u32(..60) {
+                0 => {
+                    let longest = Duration::min(longest * 2, Duration::from_secs(2));
+                    self.notes
+                        .block_this_thread(longest.mul_f32(self.rng.f32()));
+                }
+                1 => {
+                    let ttl = self.ttl();
+                    let call = self.notes.call(Call::Extend, STEPS);
+                    held.extend(ttl).await;
+                    call.answered(Answer::Done);
+                }
+                _ => {}
+            }
+            self.rest().await;
+        }
+        let believed = self.is_believed(hold, &*held);
+        let at = now();
+        self.notes.note(Event::Ended {
+            hold,
+            at,
+            deadline: at,
+            how: if believed {
+                End::Released
+            } else {
+                End::NotValid
+            },
+        });
+        let call = self.notes.call(Call::Release, STEPS);
+        held.release().await;
+        call.answered(Answer::Done);
+        Ok(())
+    }
+
+    /// Reads both registers and writes them, while the lock is believed. Answers whether it was.
+    async fn use_registers(
+        &mut self,
+        hold: HoldNumber,
+        name: &str,
+        held: &dyn ControlHold,
+    ) -> Result<bool> {
+        if !self.is_believed(hold, held) {
+            return Ok(false);
+        }
+        let seen = self.questions.read(name.to_owned(), NO_TOKEN).await?;
+        if self.rng.u32(..4) == 0 {
+            self.rest().await;
+        }
+        if !self.is_believed(hold, held) {
+            return Ok(false);
+        }
+        let name = name.to_owned();
+        self.questions.write(name, NO_TOKEN, seen).await?;
+        Ok(true)
+    }
+
+    /// Asks what the user believes, and says so if it is yes.
+    fn is_believed(&self, hold: HoldNumber, held: &dyn ControlHold) -> bool {
+        let from = now();
+        let believed = held.is_believed();
+        let to = now();
+        if believed {
+            self.notes.note(Event::Valid {
+                hold,
+                from,
+                to,
+                deadline: to,
+            });
+        }
+        believed
+    }
+
+    fn ttl(&mut self) -> Duration {
+        let (least, most) = self.settings.ttl_ms;
+        Duration::from_millis(self.rng.u64(least..=most))
+    }
+
+    async fn rest(&mut self) {
+        let pause = Duration::from_micros(self.rng.u64(..8_000));
+        SystemClock.sleep(pause).await;
+    }
+}
