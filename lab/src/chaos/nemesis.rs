@@ -403,7 +403,7 @@ impl Nemesis {
                 Some(What::Dead(stage.kill(any)))
             }
             Break::WipeServer if server_is_well => {
-                fault.excuse = Some(block_in_place(|| stage.wipe(any))?);
+                fault.excuse = Some(block_in_place(|| stage.wipe())?);
                 fault.to = now();
                 None
             }

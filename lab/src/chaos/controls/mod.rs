@@ -82,6 +82,14 @@ impl Control {
         }
     }
 
+    /// Shortest and longest TTL, in milliseconds, also of its twin. Short ones end more often.
+    const fn ttl_ms(self) -> (u64, u64) {
+        match self {
+            Self::SetNxDel | Self::SetNxCompare | Self::Watchdog => (500, 1_500),
+            _ => self.store().ttl_ms(),
+        }
+    }
+
     /// The faults under which its weakness shows.
     pub(crate) const fn faults(self) -> &'static [Break] {
         match self {
@@ -91,14 +99,14 @@ impl Control {
             Self::SetNxCompare => &[Break::SlowLines, Break::StopReplies],
             // No renewal gets through, and nobody tells.
             Self::Watchdog => &[Break::StopWorker, Break::StopAtGrant, Break::BlackHole],
-            // One server of the majority forgets.
-            Self::Redlock => &[Break::WipeServer],
+            // A server is away when the lock is granted, and another one forgets it later.
+            Self::Redlock => &[Break::KillServer, Break::WipeServer],
             // An extension fails, and takes the lock away.
             Self::Rslock => &[Break::LoseAnswer, Break::CutLines],
             // The connection ends, and its user does not notice.
             Self::GetLock | Self::AdvisoryLock => &[Break::EndConnections, Break::CutLines],
             // The session ends at the ensemble before it ends at the client.
-            Self::ZookeeperClient => &[Break::StopWorker, Break::BlackHole],
+            Self::ZookeeperClient => &[Break::StopWorker, Break::BlackHole, Break::StopRequests],
         }
     }
 
@@ -129,14 +137,14 @@ impl Control {
                  not told."
             }
             Self::Redlock => {
-                "Redlock as Redis' documentation describes it, over three servers that keep \
-                 nothing on disk, believed for the validity that it computes. A server that \
-                 restarts has forgotten its vote."
+                "Redlock as Redis' documentation describes it, over three servers, believed for the \
+                 validity that it computes. Servers are away now and then, and the first one, but no \
+                 other, restarts without its data: it has forgotten its vote, and votes again."
             }
             Self::Rslock => {
                 "The crate `rslock` 0.10 over three servers, as its readme shows it, believed for \
-                 its documented `validity_time`. An extension that fails deletes the key on all \
-                 servers, while the lock from before is still believed."
+                 its documented `validity_time`. An extension that has no answer deletes the key \
+                 on all servers, while the lock from before is still believed."
             }
             Self::GetLock => {
                 "`GET_LOCK` of MariaDB on a connection that is kept, believed until it is \

@@ -1,9 +1,17 @@
-//! One Redis server, asked as most programs ask it: one shared connection with the client
-//! library's own time-outs, made again after it broke.
+//! One Redis server, asked as most programs ask it: one shared connection, made again after it
+//! broke.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use redis::{Client, Cmd, FromRedisValue, RedisResult, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, aio::MultiplexedConnection,
+};
 use tokio::sync::Mutex;
+
+/// Redisson and go-redis wait for an answer for 3 s unless told otherwise; redis-py and ioredis
+/// wait for ever.
+const ANSWER: Duration = Duration::from_secs(3);
 
 pub(super) struct RedisLink {
     client: Client,
@@ -46,7 +54,11 @@ impl RedisLink {
         if let Some(connection) = &*connection {
             return Ok(connection.clone());
         }
-        let made = self.client.get_multiplexed_async_connection().await?;
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER));
+        let connecting = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        let made = connecting.await?;
         *connection = Some(made.clone());
         Ok(made)
     }

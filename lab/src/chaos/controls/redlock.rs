@@ -3,8 +3,8 @@
 //! The key is set on all servers at once, each with a short time-out. The lock is granted by a
 //! majority, and valid for the TTL less the time that this took and an allowance for clocks that
 //! drift. Whatever was not granted is deleted everywhere. Its users believe in that validity.
-//! The servers keep nothing on disk, and come back at once: the delay that the documentation
-//! recommends after a crash is what deployments leave out.
+//! A server that has lost its data comes back at once: the delay that the documentation recommends
+//! after a crash is what deployments leave out.
 
 use std::{sync::Arc, time::Duration};
 

@@ -49,6 +49,7 @@ impl ControlPlan {
         let mut plan = Plan::of(self.control.store(), self.seconds, self.seed);
         plan.faults.clone_from(&self.faults);
         plan.hurrying = 0;
+        plan.ttl_ms = self.control.ttl_ms();
         plan
     }
 }

@@ -119,8 +119,10 @@ pub(in crate::chaos) fn section(controls: &Controls) -> String {
          Each is judged by what its own users believe; *overlaps* are pairs that believed to hold \
          one lock at one instant. None has a fencing token, so promises about tokens do not apply \
          to it, and its users cannot use a fenced register. The *twin* is distlock on the same \
-         kind of store with the faults of the same seed: *broken* counts every promise of distlock \
-         that was broken outside the documented exceptions. A lost update of an unfenced register \
+         kind of store, one server of it where the control has three, with the faults of the same \
+         seed: *broken* counts every promise of distlock that was broken outside the documented \
+         exceptions. A server that lost its data is such an exception; a control's documentation \
+         may know it as well, so overlaps after it are shown apart. A lost update of an unfenced register \
          needs no overlap: a holder that stands still between its check and its write is enough, \
          and only a token keeps that from harm.\n\n",
     );
@@ -146,20 +148,22 @@ pub(in crate::chaos) fn section(controls: &Controls) -> String {
 
 fn main_table(page: &mut String, rows: &[Row]) {
     page.push_str(
-        "| control | faults | operations | overlaps | longest, ms | updates lost | twin: \
-         operations | broken | as documented | longest, ms | lost unfenced | lost fenced | seed |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+        "| control | faults | operations | overlaps | of these after lost data | longest, ms | \
+         updates lost | twin: operations | broken | as documented | longest, ms | lost unfenced | \
+         lost fenced | seed |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
     for row in rows {
         let (own, twin) = (&row.figures, &row.twin);
         let kinds: Vec<_> = row.faults.iter().map(|it| it.key()).collect();
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             row.control.key(),
             kinds.join(", "),
             own.operations,
             own.violations,
+            own.after_documented,
             own.longest_overlap_us / 1000,
             own.unfenced_lost,
             twin.operations,
@@ -167,15 +171,10 @@ fn main_table(page: &mut String, rows: &[Row]) {
             twin.after_documented,
             twin.longest_overlap_us / 1000,
             twin.unfenced_lost,
-            fenced(twin),
+            twin.fenced_lost.unwrap_or_default(),
             row.seed,
         );
     }
-}
-
-fn fenced(figures: &Figures) -> String {
-    let lost = figures.fenced_lost.map(|it| it.to_string());
-    lost.unwrap_or_else(|| "not applicable".into())
 }
 
 /// Overlaps of each control under each fault alone.

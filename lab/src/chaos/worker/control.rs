@@ -22,6 +22,9 @@ use crate::chaos::{
 /// Up to how long a task waits before it asks again for a lock that somebody else has.
 const AGAIN_MS: u64 = 40;
 
+/// Out of sixty rounds of use, how many ask for more time: for most controls that is nothing.
+const EXTENSIONS: u32 = 6;
+
 /// Works until the process is killed: nothing is asked of a control after the last fault.
 pub(super) async fn work(
     settings: &Arc<Settings>,
@@ -130,7 +133,7 @@ impl Task {
                     self.notes
                         .block_this_thread(longest.mul_f32(self.rng.f32()));
                 }
-                1 => {
+                1..=EXTENSIONS => {
                     let ttl = self.ttl();
                     let call = self.notes.call(Call::Extend, STEPS);
                     held.extend(ttl).await;
