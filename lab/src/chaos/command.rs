@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs, io::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
-use clap::{ValueEnum, builder::PossibleValuesParser};
+use clap::{ValueEnum, builder::PossibleValuesParser, error::ErrorKind};
 
 use super::{
     controls::{self, Control},
@@ -84,14 +84,21 @@ fn names() -> PossibleValuesParser {
     PossibleValuesParser::new(bugs.chain(controls).flatten())
 }
 
-/// The bugs or controls that `--only` names; all of them if it names none.
-pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Result<Vec<T>> {
+/// The bugs or controls that `--only` names; all of them if it names none. A bug is no control:
+/// that ends the program as any wrong argument does.
+pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
     if only.is_empty() {
-        return Ok(T::value_variants().to_vec());
+        return T::value_variants().to_vec();
     }
-    let named = only.iter().map(|name| T::from_str(name, false));
-    let chosen: Result<_, String> = named.collect();
-    chosen.map_err(|error| anyhow::anyhow!("--only: {error}"))
+    let one = |name: &String| {
+        T::from_str(name, false).unwrap_or_else(|_| {
+            let known = T::value_variants().iter().map(ValueEnum::to_possible_value);
+            let known: Vec<_> = known.flatten().map(|it| it.get_name().to_owned()).collect();
+            let told = format!("--only {name}: it must be one of {}\n", known.join(", "));
+            clap::Error::raw(ErrorKind::InvalidValue, told).exit()
+        })
+    };
+    only.iter().map(one).collect()
 }
 
 /// Runs it.
@@ -239,7 +246,7 @@ const TWIN_SECONDS: u64 = 5;
 async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     let mut twins = Twins::default();
     let mut bugs = Vec::new();
-    for bug in chosen::<Plant>(&chaos.only)? {
+    for bug in chosen::<Plant>(&chaos.only) {
         let bug = hunt(bug, chaos.seconds, seed, &mut twins).await?;
         say(&format!(
             "{}  {:<26} {:>6} operations  {}{}",

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 
 use super::{
     Control,
     run::{ControlPlan, play},
-    table::{self, Controls, Figures, Row},
+    table::{self, Controls, Figures, NOT_APPLICABLE, Row},
 };
 use crate::chaos::{
     command::{Chaos, chosen, code, keep, say, tell_broken},
@@ -23,11 +23,17 @@ const TRIES: u64 = 3;
 pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     let mut good = true;
     let mut report = Controls::default();
-    for control in chosen::<Control>(&chaos.only)? {
-        let faults = match &chaos.faults[..] {
-            [] => control.faults().to_vec(),
-            some => some.to_vec(),
-        };
+    for control in chosen::<Control>(&chaos.only) {
+        let mut faults = control.faults().to_vec();
+        if !chaos.faults.is_empty() {
+            faults = single_faults(control);
+            faults.retain(|it| chaos.faults.contains(it));
+            ensure!(
+                !faults.is_empty(),
+                "the store of {} can have none of these faults",
+                control.key()
+            );
+        }
         let plan = ControlPlan {
             control,
             faults,
@@ -58,6 +64,10 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
             table::write(folder, &report)?;
         }
     }
+    say(&format!(
+        "not applicable to controls: {}",
+        NOT_APPLICABLE.map(|it| it.to_string()).join("; ")
+    ))?;
     let violate = report.rows.iter().filter(|it| it.figures.violations > 0);
     let accused = report.rows.iter().chain(&report.by_fault);
     say(&format!(

@@ -137,9 +137,10 @@ impl Control {
                  not told."
             }
             Self::Redlock => {
-                "Redlock as Redis' documentation describes it, over three servers, believed for the \
-                 validity that it computes. Servers are away now and then, and the first one, but no \
-                 other, restarts without its data: it has forgotten its vote, and votes again."
+                "Redlock as Redis' documentation describes it, over three servers, believed for \
+                 the validity that it computes. Servers are away now and then, and the first one, \
+                 but no other, restarts without its data: it has forgotten its vote, and votes \
+                 again."
             }
             Self::Rslock => {
                 "The crate `rslock` 0.10 over three servers, as its readme shows it, believed for \

@@ -6,7 +6,19 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::Control;
-use crate::chaos::{nemesis::Break, verdict::Verdict};
+use crate::chaos::{
+    nemesis::Break,
+    verdict::{Promise, Verdict},
+};
+
+/// Promises that a control cannot make: it has no tokens, notices, tickets or records.
+pub(super) const NOT_APPLICABLE: [Promise; 5] = [
+    Promise::TokensRise,
+    Promise::FencedUpdates,
+    Promise::LossIsTold,
+    Promise::TicketsOnce,
+    Promise::Linearizable,
+];
 
 /// The data of the section.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -70,7 +82,6 @@ impl Figures {
     }
 
     pub(super) fn of_twin(verdict: &Verdict) -> Self {
-        use crate::chaos::verdict::Promise;
         let broken = verdict.broken().count();
         let fenced = verdict
             .violations
@@ -117,14 +128,19 @@ pub(in crate::chaos) fn section(controls: &Controls) -> String {
         "## Controls: what others' locks were worth\n\n\
          The same workers, faults, referee and checker, with locks that people write or install. \
          Each is judged by what its own users believe; *overlaps* are pairs that believed to hold \
-         one lock at one instant. None has a fencing token, so promises about tokens do not apply \
-         to it, and its users cannot use a fenced register. The *twin* is distlock on the same \
-         kind of store, one server of it where the control has three, with the faults of the same \
-         seed: *broken* counts every promise of distlock that was broken outside the documented \
-         exceptions. A server that lost its data is such an exception; a control's documentation \
-         may know it as well, so overlaps after it are shown apart. A lost update of an unfenced register \
-         needs no overlap: a holder that stands still between its check and its write is enough, \
-         and only a token keeps that from harm.\n\n",
+         one lock at one instant. The *twin* is distlock on the same kind of store, one server of \
+         it where the control has three, with the faults of the same seed: *broken* counts every \
+         promise of distlock that was broken outside the documented exceptions. A server that \
+         lost its data is such an exception; a control's documentation may know it as well, so \
+         overlaps after it are shown apart. A lost update of an unfenced register needs no \
+         overlap: a holder that stands still between its check and its write is enough, and only \
+         a fenced register keeps that from harm.\n\n",
+    );
+    let _ = writeln!(
+        page,
+        "Not applicable to controls, which have nothing of the kind: {}. Recovery, the time that \
+         calls take, and memory are not judged.\n",
+        NOT_APPLICABLE.map(|it| it.to_string()).join("; ")
     );
     main_table(&mut page, &controls.rows);
     page.push_str("\n### The controls, and how to repeat each\n\n");
@@ -214,5 +230,85 @@ fn fault_table(page: &mut String, rows: &[Row]) {
             let _ = write!(page, " {cell} |");
         }
         page.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::verdict::Violation;
+
+    fn verdict(promise: Promise, excused_by: Option<&str>) -> Verdict {
+        Verdict {
+            operations: 70,
+            grants: 7,
+            unfenced_lost: 3,
+            longest_overlap_us: 412_000,
+            violations: vec![Violation {
+                promise,
+                at: 1,
+                detail: "two at once".into(),
+                excused_by: excused_by.map(Into::into),
+            }],
+            ..Verdict::default()
+        }
+    }
+
+    fn row(control: Control, faults: &[Break], figures: Figures, twin: Figures) -> Row {
+        Row {
+            control,
+            faults: faults.to_vec(),
+            seconds: 5,
+            seed: 11,
+            runs: 1,
+            command: "distlock-lab chaos ..".into(),
+            server: "Redis 0".into(),
+            figures,
+            twin,
+        }
+    }
+
+    #[test]
+    fn an_excused_violation_counts_for_a_control_and_apart_for_a_twin() {
+        let wiped = verdict(Promise::Exclusion, Some("wipe-server of redis"));
+        let (control, twin) = (Figures::of_control(&wiped), Figures::of_twin(&wiped));
+        assert_eq!((control.violations, control.after_documented), (1, 1));
+        assert_eq!((twin.violations, twin.after_documented), (0, 1));
+        assert_eq!((control.fenced_lost, twin.fenced_lost), (None, Some(0)));
+        let broken = Figures::of_twin(&verdict(Promise::FencedUpdates, None));
+        assert_eq!((broken.violations, broken.fenced_lost), (1, Some(1)));
+    }
+
+    #[test]
+    fn the_section_tells_each_control_and_each_fault() {
+        let figures = |excused| Figures::of_control(&verdict(Promise::Exclusion, excused));
+        let twin = || Figures::of_twin(&Verdict::default());
+        let controls = Controls {
+            rows: vec![row(
+                Control::Redlock,
+                Control::Redlock.faults(),
+                figures(Some("wipe-server of redis")),
+                twin(),
+            )],
+            by_fault: vec![
+                row(
+                    Control::Redlock,
+                    &[Break::WipeServer],
+                    figures(None),
+                    twin(),
+                ),
+                row(Control::SetNxDel, &[Break::CutLines], twin(), twin()),
+            ],
+        };
+        let page = section(&controls);
+        let has = |line: &str| assert!(page.contains(line), "{line}\n{page}");
+        has(
+            "| redlock | kill-server, wipe-server | 70 | 1 | 1 | 412 | 3 | 0 | 0 | 0 | 0 | 0 | 0 | \
+             11 |",
+        );
+        has("For example two at once. `distlock-lab chaos ..`");
+        has("| fault | redlock | set-nx-del |\n|---|---:|---:|\n");
+        has("| wipe-server | 1 / 0 | - |\n| cut-lines | - | 0 / 0 |\n");
+        has("tokens rise; no lost update on a fenced register");
     }
 }
