@@ -9,6 +9,7 @@ pub mod postgres;
 mod private;
 pub mod redis;
 mod resp;
+mod stepped;
 mod template;
 pub mod zookeeper;
 

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::{
     private::{self, Password, RunAs},
+    stepped::SteppedClock,
     template::{cache, copy, finish, templates},
 };
 use crate::{Pki, Process, Signal, eventually, free_port};
@@ -86,6 +87,7 @@ pub struct MySqlServer {
     settings: Vec<String>,
     databases: AtomicU32,
     password: Password,
+    clock: Option<SteppedClock>,
 }
 
 impl MySqlServer {
@@ -95,6 +97,32 @@ impl MySqlServer {
     /// When the server is not installed or does not start.
     pub fn start(product: Product) -> Result<Self> {
         Self::with(product, &[])
+    }
+
+    /// Starts a server that has a clock of its own, see [`MySqlServer::put_clock_forward`].
+    ///
+    /// # Errors
+    /// As [`MySqlServer::start`], and when Debian's package `libfaketime` is not installed.
+    pub fn with_clock(product: Product) -> Result<Self> {
+        let mut server = Self::prepare(product, free_port()?, &[])?;
+        server.clock = Some(SteppedClock::new(server.user, server.folder.path())?);
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// Puts the server's own clock forward, and waits until the server has seen it.
+    ///
+    /// # Errors
+    /// When it has no clock of its own or does not answer.
+    pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
+        let clock = self.clock.as_ref().context("a clock of its own")?;
+        let now = || -> Result<f64> { Ok(self.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))")?.parse()?) };
+        let (before, asked) = (now()?, Instant::now());
+        clock.put_forward(by)?;
+        eventually("the server sees its clock", READY, || {
+            let passed = asked.elapsed() + by / 2;
+            now().is_ok_and(|now| now > before + passed.as_secs_f64())
+        })
     }
 
     /// Starts a server with further settings, such as `sql-mode=ANSI_QUOTES`.
@@ -204,6 +232,7 @@ impl MySqlServer {
             settings: Vec::new(),
             databases: AtomicU32::new(0),
             password: Password::random(),
+            clock: None,
         })
     }
 
@@ -247,7 +276,8 @@ impl MySqlServer {
             ))
             .arg("--max-connections=500")
             .arg("--skip-name-resolve")
-            .args(&self.settings);
+            .args(&self.settings)
+            .envs(self.clock.iter().flat_map(SteppedClock::environment));
         let process = Process::spawn(&mut command)?;
         let said = process.wait_for_line(READY, |line| {
             // MySQL says it first for its other protocol, which is switched off here.
@@ -537,6 +567,22 @@ fn template(product: Product) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_clock_of_its_own_goes_forward_and_stays_there() {
+        let mut server = MySqlServer::with_clock(Product::MariaDb).unwrap();
+        let ahead = |server: &MySqlServer| {
+            let theirs = server.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))").unwrap();
+            let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+            theirs.parse::<f64>().unwrap() - ours
+        };
+        assert!(ahead(&server).abs() < 1.0);
+        server.put_clock_forward(Duration::from_secs(5)).unwrap();
+        server.put_clock_forward(Duration::from_secs(2)).unwrap();
+        assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
+        server.restart().unwrap();
+        assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
+    }
+
     use super::{super::private::tests::keeps_others_out, *};
 
     /// What a client over TCP is told.
