@@ -233,4 +233,6 @@ pub(crate) enum Excuse {
     Removed { name: String },
     /// The store lost what it knew: guards may be valid beside new ones for one TTL.
     LostHistory,
+    /// The store's clock jumped ahead: leases ended there earlier than their guards.
+    SteppedClock,
 }

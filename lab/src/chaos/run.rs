@@ -108,7 +108,9 @@ impl Plan {
 pub(crate) async fn play(plan: &Plan) -> Result<Played> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());
-    let mut stage = tokio::task::spawn_blocking(move || Stage::start(kind, &path)).await??;
+    let steps = plan.faults.contains(&Break::StepClock);
+    let starting = tokio::task::spawn_blocking(move || Stage::start(kind, &path, steps));
+    let mut stage = starting.await??;
     let socket = folder.path().join("referee");
     let late_writes = plan.plant == Some(Plant::FenceInTwoSteps);
     let referee = Arc::new(Referee::start(&socket, late_writes)?);
@@ -140,7 +142,12 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         false => Some(distlock::open(stage.url()).await?),
     };
     let server = match &hand {
-        Some(hand) => hand.locker().health().await?.server,
+        Some(hand) => {
+            let health = async || hand.locker().health().await.ok();
+            eventually_async("the store answers", HEALED, health)
+                .await?
+                .server
+        }
         None => "the memory of one process".into(),
     };
     let mut crew = Crew::start(orders, Arc::clone(&referee), &stage).await?;

@@ -117,14 +117,15 @@ pub(crate) enum Still {
 }
 
 impl Stage {
-    /// Starts it. Blocks.
-    pub(crate) fn start(kind: Kind, folder: &Path) -> Result<Self> {
+    /// Starts it; `steps` = its clock is stepped later. Blocks.
+    pub(crate) fn start(kind: Kind, folder: &Path, steps: bool) -> Result<Self> {
         let server = match kind {
             Kind::Memory => Server::Inside,
             Kind::Sqlite => Server::File(folder.join("chaos.db")),
             Kind::Redis => Server::Redis(RedisServer::start()?),
             Kind::RedisSentinel => Server::Sentinels(Sentinels::start()?),
             Kind::RedisCluster => Server::Cluster(Cluster::start()?),
+            Kind::Mariadb if steps => Server::MySql(MySqlServer::with_clock(Product::MariaDb)?),
             Kind::Mariadb => Server::MySql(MySqlServer::start(Product::MariaDb)?),
             Kind::Mysql => Server::MySql(MySqlServer::start(Product::MySql)?),
             Kind::Postgres => Server::Postgres(PostgresServer::start()?),

@@ -34,6 +34,12 @@ impl Nemesis {
                 block_in_place(|| stage.limit_memory(true))?;
                 return Ok(Some((fault, Some(What::Full))));
             }
+            Break::StepClock => {
+                let by = self.longest_ttl.mul_f32(self.rng.f32() * 2.0);
+                fault.excuse = Some(block_in_place(|| stage.put_clock_forward(by))?);
+                fault.to = now();
+                return Ok(Some((fault, None)));
+            }
             Break::DeleteByHand => {
                 let Some(name) = held_name(self, crew, hand).await else {
                     return Ok(None);

@@ -1,11 +1,13 @@
 //! What an administrator does to a store by hand.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
 use distlock::encode;
 use tokio::runtime::Handle;
 
 use super::{Server, Stage};
-use crate::chaos::file;
+use crate::chaos::{file, history::Excuse};
 
 impl Stage {
     /// Deletes the key, row or node of a lock, past the library. Blocks, on a thread that may.
@@ -53,6 +55,16 @@ impl Stage {
         };
         it.servers.end_session(it.servers.session_of(holder)?)?;
         Ok(true)
+    }
+
+    /// Puts the server's clock forward, and answers with the exception that the documentation
+    /// allows then. Blocks.
+    pub(crate) fn put_clock_forward(&self, by: Duration) -> Result<Excuse> {
+        match &self.server {
+            Server::MySql(it) => it.put_clock_forward(by)?,
+            _ => bail!("this store's server has no clock of its own"),
+        }
+        Ok(Excuse::SteppedClock)
     }
 
     /// Leaves the servers no memory for anything new, or as much as they want. Blocks.

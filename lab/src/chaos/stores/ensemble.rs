@@ -1,10 +1,10 @@
 //! ZooKeeper, whose followers reach the leader through lines that can be cut on one side.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock_harness::{
-    FaultProxy,
+    FaultProxy, eventually,
     servers::zookeeper::{Ports, Setup, ZooKeeper},
 };
 use tokio::runtime::Handle;
@@ -12,6 +12,8 @@ use tokio::runtime::Handle;
 use super::unseat::{How, Unseat, Unseated};
 
 const SERVERS: usize = 3;
+/// An election on a busy machine.
+const START: Duration = Duration::from_secs(60);
 /// Ticks of 250 ms for which a leader that its followers have left goes on answering: longer than an
 /// election and the session of a client last together.
 const SYNC_LIMIT: &str = "syncLimit=32";
@@ -53,7 +55,10 @@ impl Ensemble {
             settings: vec![SYNC_LIMIT.into()],
             ..Setup::default()
         })?;
-        Ok(Self { servers, lines })
+        let ensemble = Self { servers, lines };
+        // A server that comes late may make the others elect once more.
+        eventually("all follow", START, || ensemble.is_settled())?;
+        Ok(ensemble)
     }
 
     pub(super) fn unseat(&mut self, how: Unseat) -> Result<Option<Unseated>> {

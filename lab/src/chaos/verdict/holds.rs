@@ -170,7 +170,7 @@ fn excuse(
     let fault = faults.iter().find(|fault| {
         let about = match &fault.excuse {
             Some(Excuse::Removed { name }) => *name == holds[0].name,
-            Some(Excuse::LostHistory) => true,
+            Some(Excuse::LostHistory | Excuse::SteppedClock) => true,
             None => false,
         };
         let before = holds.iter().any(|hold| hold.asked <= fault.to);
