@@ -313,6 +313,7 @@ impl Departure<'_> {
             return;
         }
         tokio::select! {
+            biased;
             _ = self.hold.io.lock() => {}
             _ = self.hold.ended() => {}
             () = self.inner.clock().sleep(JOIN) => {}

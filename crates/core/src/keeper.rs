@@ -3,23 +3,21 @@
 
 mod cleanup;
 mod renew;
+mod tasks;
 
 use std::{
     collections::BTreeMap,
     fmt,
     future::Future,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use tokio::{
-    sync::{Notify, mpsc, oneshot, watch},
-    task::JoinSet,
-};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub(crate) use cleanup::{Abandoned, InFlight, Landed, clean_up, leave, release_until_expiry};
 pub(crate) use renew::as_asked;
+pub(crate) use tasks::{Job, Spawn};
 
 use crate::{
     bounded::closed,
@@ -29,6 +27,7 @@ use crate::{
     hold::{Due, Hold},
     log, threads,
 };
+use tasks::Tasks;
 
 /// The keeper looks at the clock at least this often while it has anything to keep: its timer stands still while the
 /// machine sleeps, the clock does not.
@@ -36,8 +35,6 @@ const SLICE: Duration = Duration::from_millis(200);
 
 /// After this many empty slices it sleeps until it is woken.
 const IDLE_SLICES: u32 = 5;
-
-type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The owner's end. Dropping it ends the thread once its work is done.
 pub(crate) struct Keeper {
@@ -69,8 +66,13 @@ struct Schedule {
 }
 
 impl Keeper {
-    /// Starts the thread, which opens its own handle on `backend` at once.
-    pub(crate) fn start(backend: Arc<dyn DistLock>, clock: Arc<dyn Clock>) -> Self {
+    /// Starts the thread, which opens its own handle on `backend` at once. A simulation has no
+    /// thread of ours: it polls the keeper and its jobs where it wants.
+    pub(crate) fn start(
+        backend: Arc<dyn DistLock>,
+        clock: Arc<dyn Clock>,
+        simulated: Option<Spawn>,
+    ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             clock,
@@ -80,6 +82,12 @@ impl Keeper {
             pending: watch::Sender::new(0),
         });
         let for_thread = Arc::clone(&shared);
+        if let Some(spawn) = simulated {
+            let tasks = Tasks::elsewhere(Arc::clone(&spawn));
+            let keeper = async move { run(&for_thread, backend, inbox, tasks).await };
+            spawn(Box::pin(keeper));
+            return Self { shared, orders };
+        }
         let started = std::thread::Builder::new()
             .name("distlock-keeper".into())
             .spawn(move || {
@@ -89,7 +97,9 @@ impl Keeper {
                     .enable_all()
                     .build()
                 {
-                    Ok(runtime) => runtime.block_on(run(&shared, backend, inbox)),
+                    Ok(runtime) => {
+                        runtime.block_on(run(&shared, backend, inbox, Tasks::on_runtime()));
+                    }
                     Err(error) => shared.failed(
                         Error::new(
                             ErrorKind::LimitExceeded,
@@ -308,8 +318,8 @@ async fn run(
     shared: &Arc<Shared>,
     backend: Arc<dyn DistLock>,
     mut inbox: mpsc::UnboundedReceiver<Order>,
+    mut tasks: Tasks,
 ) {
-    let mut tasks = JoinSet::new();
     tasks.spawn(open(Arc::clone(shared), backend));
     let mut idle = 0;
     let mut stopped = None;
@@ -328,13 +338,12 @@ async fn run(
             }
         };
         tokio::select! {
+            // No random number is drawn, so that the seed of a simulation decides everything.
+            // There are no more ended jobs than orders, so these are not held up for long.
+            biased;
+            Some(()) = tasks.join_next() => {}
             order = inbox.recv() => match order {
-                Some(Order::Run(job)) => {
-                    tasks.spawn(job);
-                }
-                Some(Order::Watch(watch)) => {
-                    tasks.spawn(watch);
-                }
+                Some(Order::Run(job) | Order::Watch(job)) => tasks.spawn(job),
                 Some(Order::Stop(done)) => {
                     stopped = Some(done);
                     break;
@@ -343,7 +352,6 @@ async fn run(
             },
             () = shared.wake.notified() => {}
             () = sleep => {}
-            Some(_) = tasks.join_next() => {}
         }
     }
     // Guards that are still held are not renewed any more, but they are told when their time is up.
@@ -360,12 +368,13 @@ async fn run(
 }
 
 /// The locker is closed or gone. What is still running gets a moment, then leases end by themselves.
-async fn wind_down(shared: &Arc<Shared>, mut tasks: JoinSet<()>) {
+async fn wind_down(shared: &Arc<Shared>, mut tasks: Tasks) {
     let finish = async {
         while tasks.join_next().await.is_some() {}
         log::written().await;
     };
     tokio::select! {
+        biased;
         () = finish => {}
         () = shared.clock.sleep(Duration::from_secs(1)) => {}
     }

@@ -1,6 +1,8 @@
 //! The entry point for callers: names locks, hands out builders, and owns what they share.
 
 use std::{
+    fmt,
+    pin::Pin,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -21,7 +23,7 @@ use crate::{
     guard::Guard,
     hold::Hold,
     ident::HolderLabel,
-    keeper::Keeper,
+    keeper::{Keeper, Spawn},
     lineup::LineUps,
     loss::LossFeed,
     meters::Meters,
@@ -97,6 +99,7 @@ impl Locker {
             clock: Arc::new(SystemClock),
             hand_over_limit: 16,
             seed: None,
+            keeper_on: None,
         }
     }
 
@@ -323,13 +326,14 @@ impl Locker {
 }
 
 /// Options of a [`Locker`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct LockerBuilder {
     backend: Arc<dyn DistLock>,
     clock: Arc<dyn Clock>,
     hand_over_limit: u32,
     seed: Option<u64>,
+    keeper_on: Option<Spawn>,
 }
 
 impl LockerBuilder {
@@ -353,6 +357,18 @@ impl LockerBuilder {
         self
     }
 
+    /// For simulations only: the keeper gets no thread. It and each of its jobs are given to
+    /// `spawn`, which must have them polled for as long as a guard lives. Together with a clock and
+    /// a seed of its own, whoever polls decides everything that happens.
+    #[doc(hidden)]
+    pub fn keeper_on(
+        mut self,
+        spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
+    ) -> Self {
+        self.keeper_on = Some(Arc::new(spawn));
+        self
+    }
+
     /// Starts the renewal thread, which opens its own connection in the background (see [`Locker::ready`]).
     #[must_use]
     pub fn build(self) -> Locker {
@@ -361,9 +377,10 @@ impl LockerBuilder {
             clock,
             hand_over_limit,
             seed,
+            keeper_on,
         } = self;
         let meters = Arc::new(Meters::new(backend.capabilities().backend));
-        let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock));
+        let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock), keeper_on);
         let inner = Arc::new_cyclic(|inner: &Weak<Inner>| {
             let inner = Weak::clone(inner);
             Inner {
@@ -389,6 +406,17 @@ impl LockerBuilder {
             }
         });
         Locker { inner }
+    }
+}
+
+impl fmt::Debug for LockerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockerBuilder")
+            .field("backend", &self.backend)
+            .field("clock", &self.clock)
+            .field("hand_over_limit", &self.hand_over_limit)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -564,8 +592,8 @@ impl Drop for Asking<'_> {
     }
 }
 
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locker")
             .field("backend", &self.backend)
             .field("held_or_wanted", &self.queues.len())

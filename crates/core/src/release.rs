@@ -334,6 +334,7 @@ pub(crate) fn in_background(inner: &Arc<Inner>, what: LetGo) {
         let shared = inner.keeper().shared();
         let too_late = what.expires.since(inner.clock().now());
         let handle = tokio::select! {
+            biased;
             handle = shared.handle() => handle,
             () = inner.clock().sleep(too_late) => return,
             // A store that cannot be reached does not hold up closing for a whole lease.

@@ -114,6 +114,7 @@ async fn release_repeatedly(
     let clock = Arc::clone(inner.clock());
     let shared = inner.keeper().shared();
     let handle = tokio::select! {
+        biased;
         handle = shared.handle() => handle,
         () = clock.sleep(until.since(clock.now())) => return,
         () = inner.closed_for(STEP * 5) => return,
@@ -141,6 +142,7 @@ async fn release_repeatedly(
         }
         kept_alive.take_if(|_| clock.now().since(begun) >= KEEP_ALIVE);
         tokio::select! {
+            biased;
             () = clock.sleep(pause.min(until.since(clock.now()))) => {}
             // Closed, or dropped. One more try right away, then the lease ends by itself.
             _ = closed.wait_for(|closed| *closed) => {}
