@@ -3,6 +3,7 @@
 
 mod chaos;
 mod report;
+mod simulation;
 
 use std::{
     io::{self, Write as _},
@@ -19,6 +20,7 @@ use tokio::runtime::Builder;
 enum Command {
     Chaos(chaos::Chaos),
     Report(report::Report),
+    Simulate(simulation::Simulate),
 }
 
 fn main() -> ExitCode {
@@ -44,12 +46,13 @@ fn run() -> Result<ExitCode> {
     if let Some(settings) = chaos::Settings::from_environment()? {
         return chaos::work(settings).map(|()| ExitCode::SUCCESS);
     }
-    let command = Command::parse();
-    let runtime = Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        match command {
-            Command::Chaos(chaos) => chaos::run(chaos).await,
-            Command::Report(report) => report::run(&report).map(|()| ExitCode::SUCCESS),
+    match Command::parse() {
+        Command::Chaos(chaos) => {
+            let runtime = Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(chaos::run(chaos))
         }
-    })
+        Command::Report(report) => report::run(&report).map(|()| ExitCode::SUCCESS),
+        // No runtime: it polls everything itself.
+        Command::Simulate(simulate) => simulation::run(&simulate),
+    }
 }

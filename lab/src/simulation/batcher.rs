@@ -1,0 +1,493 @@
+//! The batcher by itself: callers that are polled, or not, and go away at any time, and a store that
+//! answers when the seed says so.
+//!
+//! Neither `shuttle` nor `loom` runs here: batcher and local queue stand on tokio's channels,
+//! notifications and tasks, which have no form that those two schedule, so each of these would have
+//! to be replaced by another one in the product's own source. Every await is a step here instead;
+//! what happens between two threads inside of one step is left to their mutexes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use anyhow::Result;
+use distlock::{
+    Error, ErrorKind,
+    batch::{Batcher, Executor, Failure, Limits, Reply},
+};
+use fastrand::Rng;
+use tokio::{runtime::Builder, sync::oneshot, task::yield_now};
+
+use super::{
+    plants::Plant,
+    promise::{Broken, Promise},
+    run::Outcome,
+    tasks::Owner,
+    trace::{About, Line, Trace},
+    world::locked,
+};
+
+/// So many turns of the runtime end everything that can go on by itself.
+const TURNS: usize = 200;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Kind {
+    Renew,
+    Release,
+    Acquire,
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    kind: Kind,
+    key: String,
+    /// What the batcher takes for its key.
+    shown: String,
+    number: u64,
+    undo: bool,
+}
+
+/// What happens to a batch at the store.
+#[derive(Clone, Debug)]
+enum Fate {
+    Done,
+    /// Nothing happened to those of which this is true.
+    Skips(Vec<bool>),
+    Split,
+    Whole,
+}
+
+struct Flight {
+    ops: Vec<Op>,
+    fate: oneshot::Sender<Fate>,
+}
+
+/// The store's side, and everything that was seen.
+#[derive(Default)]
+struct Seen {
+    flights: BTreeMap<u64, Flight>,
+    last: u64,
+    /// When each operation was asked for, and given up.
+    asked: BTreeMap<u64, u64>,
+    given_up: BTreeMap<u64, u64>,
+    applied: BTreeSet<u64>,
+    failed: BTreeSet<u64>,
+    /// What was granted and not taken back.
+    granted: BTreeSet<u64>,
+    holder: BTreeMap<String, u64>,
+    moment: u64,
+    broken: Option<Broken>,
+    lines: Vec<(&'static str, u64)>,
+}
+
+impl Seen {
+    fn accuse(&mut self, detail: String) {
+        let promise = Promise::Batches;
+        self.broken.get_or_insert(Broken { promise, detail });
+    }
+
+    fn applies(&mut self, op: &Op) {
+        self.lines.push(("applied", op.number));
+        if op.undo {
+            self.granted.remove(&op.number);
+            if self.holder.get(&op.key) == Some(&op.number) {
+                self.holder.remove(&op.key);
+            }
+            return;
+        }
+        if !self.applied.insert(op.number) {
+            self.accuse(format!("operation {} was sent twice", op.number));
+        }
+        if op.kind != Kind::Acquire {
+            return;
+        }
+        let before = self.holder.insert(op.key.clone(), op.number);
+        let given_up = before.and_then(|it| self.given_up.get(&it));
+        if given_up.is_some() && given_up < self.asked.get(&op.number) {
+            self.accuse(format!(
+                "operation {} went out before what operation {before:?} was granted was undone",
+                op.number
+            ));
+        }
+        self.granted.insert(op.number);
+    }
+
+    fn sends(&mut self, ops: &[Op], limits: Limits) {
+        let one_kind = ops.iter().all(|op| op.kind == ops[0].kind);
+        let sorted = ops.is_sorted_by(|one, other| one.shown < other.shown);
+        if ops.len() > limits.operations || !one_kind || !sorted {
+            self.accuse(format!("a batch that must not be: {ops:?}"));
+        }
+        let mut out = self.flights.values().flat_map(|flight| &flight.ops);
+        let shared = out.find(|it| ops.iter().any(|op| op.key == it.key));
+        if let Some(shared) = shared.map(|it| it.key.clone()) {
+            self.accuse(format!("{shared} is in two batches"));
+        }
+        if self.flights.len() >= 2 * limits.in_flight {
+            self.accuse("too many batches are out".to_owned());
+        }
+    }
+}
+
+struct Store {
+    seen: Arc<Mutex<Seen>>,
+    limits: Limits,
+    plant: Option<Plant>,
+}
+
+impl Store {
+    fn is(&self, plant: Plant) -> bool {
+        self.plant == Some(plant)
+    }
+}
+
+impl Executor for Store {
+    type Kind = Kind;
+    type Op = Op;
+    type Answer = u64;
+
+    fn kind(&self, op: &Op) -> Kind {
+        op.kind
+    }
+
+    fn is_urgent(&self, kind: Kind) -> bool {
+        kind == Kind::Renew
+    }
+
+    fn key<'a>(&self, op: &'a Op) -> &'a str {
+        &op.shown
+    }
+
+    async fn run(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<u64>>, Failure> {
+        let answered = {
+            let mut seen = locked(&self.seen);
+            seen.sends(ops, self.limits);
+            seen.last += 1;
+            let (number, ops) = (seen.last, ops.to_vec());
+            seen.lines.push(("batch goes out", number));
+            let (fate, answered) = oneshot::channel();
+            seen.flights.insert(number, Flight { ops, fate });
+            answered
+        };
+        let fate = answered.await.unwrap_or(Fate::Whole);
+        let mut seen = locked(&self.seen);
+        let error = || Error::new(ErrorKind::Unavailable, "refused");
+        let skips = match fate {
+            Fate::Done => vec![false; ops.len()],
+            Fate::Skips(skips) => skips,
+            Fate::Split | Fate::Whole => {
+                seen.failed.extend(ops.iter().map(|op| op.number));
+                return Err(match fate {
+                    Fate::Split => Failure::Split(error()),
+                    _ => Failure::Whole(error()),
+                });
+            }
+        };
+        let mut replies = Vec::new();
+        for (op, skipped) in ops.iter().zip(skips) {
+            if skipped {
+                seen.failed.insert(op.number);
+                replies.push(Reply::Alone);
+            } else {
+                seen.applies(op);
+                replies.push(Reply::Done(Ok(op.number)));
+            }
+        }
+        if self.is(Plant::BatchAnswersRotated) {
+            replies.rotate_left(1);
+        }
+        let deserted = ops.iter().any(|op| seen.given_up.contains_key(&op.number));
+        if self.is(Plant::BatchForgetsANeighbour) && deserted {
+            replies.pop();
+        }
+        Ok(replies)
+    }
+
+    fn undo(&self, op: &Op, _: &u64) -> Option<Op> {
+        let wanted = op.kind == Kind::Acquire && !self.is(Plant::BatchUndoesNothing);
+        wanted.then(|| Op {
+            kind: Kind::Release,
+            undo: true,
+            ..op.clone()
+        })
+    }
+
+    fn outlives_caller(&self, op: &Op) -> bool {
+        op.kind == Kind::Release
+    }
+}
+
+struct Caller {
+    op: Op,
+    asking: Pin<Box<dyn Future<Output = distlock::Result<u64>> + Send>>,
+    woken: Arc<Woken>,
+}
+
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Play {
+    random: Rng,
+    seen: Arc<Mutex<Seen>>,
+    batcher: Batcher<Store>,
+    callers: BTreeMap<u64, Caller>,
+    received: BTreeSet<u64>,
+    releases: BTreeSet<u64>,
+    last: u64,
+    shares_keys: bool,
+}
+
+/// Plays one seed.
+pub(super) fn play(seed: u64, plant: Option<Plant>, all: bool) -> Result<Outcome> {
+    // A turn of the runtime is one poll of one task.
+    let runtime = Builder::new_current_thread().event_interval(1).build()?;
+    let seen = Arc::<Mutex<Seen>>::default();
+    let steps = runtime.block_on(async {
+        let mut random = Rng::with_seed(seed);
+        let mut limits = Limits::default();
+        limits.operations = random.usize(1..=5);
+        limits.in_flight = random.usize(1..=3);
+        limits.ahead = random.bool();
+        limits.in_steps = random.bool();
+        if random.bool() {
+            limits.undivided = random.usize(1..=6);
+        }
+        let store = Store {
+            seen: Arc::clone(&seen),
+            limits,
+            plant,
+        };
+        let mut play = Play {
+            batcher: Batcher::new(store, limits),
+            random,
+            seen: Arc::clone(&seen),
+            callers: BTreeMap::new(),
+            received: BTreeSet::new(),
+            releases: BTreeSet::new(),
+            last: 0,
+            shares_keys: plant == Some(Plant::BatchSharesKeys),
+        };
+        let steps = play.random.u64(50..=400);
+        for _ in 0..steps {
+            play.step().await;
+        }
+        play.end().await;
+        steps
+    });
+    let mut trace = Trace::new(all);
+    let mut seen = locked(&seen);
+    for (at, (what, number)) in (0..).zip(std::mem::take(&mut seen.lines)) {
+        trace.note(Line {
+            at: Duration::from_micros(at),
+            owner: Owner::Network,
+            what,
+            about: About {
+                call: Some(number),
+                ..About::default()
+            },
+        });
+    }
+    let mut outcome = Outcome::of(seen.broken.take(), &trace);
+    outcome.steps = steps;
+    Ok(outcome)
+}
+
+impl Play {
+    fn note(&self, what: &'static str, number: u64) {
+        locked(&self.seen).lines.push((what, number));
+    }
+
+    async fn step(&mut self) {
+        locked(&self.seen).moment += 1;
+        match self.random.u32(0..10) {
+            0..3 => self.ask(),
+            3..6 => self.poll_one(),
+            6 => self.give_up_one(),
+            7 => self.land_one(true),
+            _ => yield_now().await,
+        }
+    }
+
+    /// A caller that has not been polled yet.
+    fn ask(&mut self) {
+        if self.callers.len() >= 12 {
+            return;
+        }
+        self.last += 1;
+        let number = self.last;
+        let kind = match self.random.u32(0..4) {
+            0 => Kind::Renew,
+            1 => Kind::Release,
+            _ => Kind::Acquire,
+        };
+        let key = format!("key-{}", self.random.u32(0..5));
+        let shown = if self.shares_keys {
+            format!("{key}-{number}")
+        } else {
+            key.clone()
+        };
+        let op = Op {
+            kind,
+            key,
+            shown,
+            number,
+            undo: false,
+        };
+        let (batcher, asked) = (self.batcher.clone(), op.clone());
+        let caller = Caller {
+            op,
+            asking: Box::pin(async move { batcher.submit(asked).await }),
+            woken: Arc::new(Woken(AtomicBool::new(true))),
+        };
+        self.note("a caller comes", number);
+        self.callers.insert(number, caller);
+    }
+
+    /// Polls one of those who were woken.
+    fn poll_one(&mut self) {
+        let woken = self.callers.iter().filter(|(_, caller)| caller.is_woken());
+        let woken: Vec<u64> = woken.map(|(number, _)| *number).collect();
+        if let Some(number) = self.random.choice(woken) {
+            self.poll(number);
+        }
+    }
+
+    fn poll(&mut self, number: u64) {
+        self.note("a caller is polled", number);
+        let Some(caller) = self.callers.get_mut(&number) else {
+            return;
+        };
+        {
+            let mut seen = locked(&self.seen);
+            let moment = seen.moment;
+            seen.asked.entry(number).or_insert(moment);
+        }
+        if caller.op.kind == Kind::Release {
+            self.releases.insert(number);
+        }
+        caller.woken.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(Arc::clone(&caller.woken));
+        let Poll::Ready(answer) = caller
+            .asking
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+        else {
+            return;
+        };
+        self.callers.remove(&number);
+        let mut seen = locked(&self.seen);
+        match answer {
+            Ok(answer) if answer == number => {
+                self.received.insert(number);
+            }
+            Ok(answer) => seen.accuse(format!("caller {number} got the answer to {answer}")),
+            Err(error) if seen.applied.contains(&number) || !seen.failed.contains(&number) => {
+                seen.accuse(format!("caller {number} was told of an error: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// A caller goes away.
+    fn give_up_one(&mut self) {
+        let all: Vec<u64> = self.callers.keys().copied().collect();
+        let Some(number) = self.random.choice(all) else {
+            return;
+        };
+        self.note("a caller goes away", number);
+        {
+            let mut seen = locked(&self.seen);
+            let moment = seen.moment;
+            seen.given_up.insert(number, moment);
+        }
+        self.callers.remove(&number);
+    }
+
+    /// A batch comes back.
+    fn land_one(&mut self, fails: bool) {
+        let mut seen = locked(&self.seen);
+        let all: Vec<u64> = seen.flights.keys().copied().collect();
+        let Some(number) = self.random.choice(all) else {
+            return;
+        };
+        let Some(flight) = seen.flights.remove(&number) else {
+            return;
+        };
+        seen.lines.push(("batch comes back", number));
+        // What is taken back has to succeed, so that what was granted can be counted in the end.
+        let fails = fails && !flight.ops.iter().any(|op| op.undo);
+        let fate = match self.random.u32(0..8) {
+            0 if fails => Fate::Split,
+            1 if fails => Fate::Whole,
+            2 if fails => Fate::Skips(flight.ops.iter().map(|_| self.random.bool()).collect()),
+            _ => Fate::Done,
+        };
+        let _ = flight.fate.send(fate);
+    }
+
+    /// Everybody is polled, and every batch comes back, until nothing happens any more.
+    async fn end(&mut self) {
+        for _ in 0..TURNS {
+            yield_now().await;
+            self.land_one(false);
+            let all: Vec<u64> = self.callers.keys().copied().collect();
+            for number in all {
+                if self.callers[&number].is_woken() {
+                    self.poll(number);
+                }
+            }
+        }
+        for number in self.callers.keys() {
+            let detail = format!("caller {number} waits for ever");
+            locked(&self.seen).accuse(detail);
+        }
+        let mut closing = Box::pin(self.batcher.close());
+        let waker = Waker::noop();
+        let mut closed = false;
+        for _ in 0..TURNS {
+            if closing
+                .as_mut()
+                .poll(&mut Context::from_waker(waker))
+                .is_ready()
+            {
+                closed = true;
+                break;
+            }
+            yield_now().await;
+        }
+        let mut seen = locked(&self.seen);
+        if !closed || !seen.flights.is_empty() {
+            seen.accuse("it does not close".to_owned());
+        }
+        let kept: Vec<u64> = seen.granted.difference(&self.received).copied().collect();
+        if !kept.is_empty() {
+            seen.accuse(format!("{kept:?} were granted to nobody and not undone"));
+        }
+        let unsent = self
+            .releases
+            .iter()
+            .find(|number| !seen.applied.contains(number) && !seen.failed.contains(number));
+        if let Some(number) = unsent {
+            seen.accuse(format!("release {number} was never sent"));
+        }
+    }
+}
+
+impl Caller {
+    fn is_woken(&self) -> bool {
+        self.woken.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,231 @@
+//! The course of a run: a storm of faults, the roll call after it, some turns in peace, the end.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    promise::Promise,
+    setting::{LONGEST_TTL, REQUEST_TIMEOUT},
+    tasks::Owner,
+    worker,
+    world::{Phase, World},
+};
+
+/// After the last fault, everybody gets every lock within this time: a request that is never
+/// answered, the lease that it takes, the bound on a step, and a pause for each who died in the line.
+const RECOVERY: Duration = Duration::from_secs(6 + 3 + 5 + 4);
+/// The turns in peace never take longer.
+const PEACE: Duration = Duration::from_secs(120);
+/// After the last turn, what runs in the background ends within this time.
+const BACKGROUND: Duration = Duration::from_secs(3);
+/// The bound on closing.
+const CLOSING: Duration = Duration::from_secs(10);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Plays one run to its end.
+pub(super) async fn direct(world: Arc<World>) {
+    storm(&world).await;
+    let healed = world.now();
+    world.phase.send_replace(Phase::RollCall);
+    let tasks = tasks_alive(&world);
+    let all_here = until(&world, RECOVERY, |world| world.counts().present == tasks).await;
+    if !all_here {
+        return stuck(&world, "after the last fault");
+    }
+    let calm = healed + REQUEST_TIMEOUT + LONGEST_TTL + Duration::from_secs(1);
+    world.time.sleep(calm.saturating_sub(world.now())).await;
+    world.judge().calm(world.now());
+    note(&world, "calm");
+    world.phase.send_replace(Phase::Calm);
+    let all_done = until(&world, PEACE, |world| world.counts().done == tasks).await;
+    if !all_done {
+        return stuck(&world, "in peace");
+    }
+    world.time.sleep(BACKGROUND).await;
+    nothing_is_wanted(&world);
+    close(&world).await;
+}
+
+fn note(world: &World, what: &'static str) {
+    world.note(Owner::Director, what, None, None, None);
+}
+
+fn tasks_alive(world: &World) -> usize {
+    let judge = world.judge();
+    let alive = judge.processes.iter().filter(|it| it.alive).count();
+    alive * world.setting.tasks
+}
+
+async fn until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool) -> bool {
+    let end = world.now() + at_most;
+    loop {
+        if holds(world) {
+            return true;
+        }
+        if world.now() >= end {
+            return false;
+        }
+        world.time.sleep(LOOK).await;
+    }
+}
+
+fn stuck(world: &World, when: &str) {
+    let mut judge = world.judge();
+    let busy = judge.busy().join(", ");
+    judge.accuse(Promise::Recovery, format!("{when}: {busy}"));
+}
+
+async fn storm(world: &Arc<World>) {
+    let end = world.now() + world.setting.storm;
+    loop {
+        let pause = world.draw(|random| random.u64(20..=800));
+        let left = end.saturating_sub(world.now());
+        world
+            .time
+            .sleep(Duration::from_millis(pause).min(left))
+            .await;
+        if world.now() >= end {
+            break;
+        }
+        fault(world);
+    }
+    note(world, "the last fault is over");
+    world.change_weather(|weather| *weather = Default::default());
+    let now = world.now();
+    let mut judge = world.judge();
+    judge.processes.iter_mut().for_each(|it| it.resume(now));
+}
+
+type Fault = fn(&Arc<World>);
+
+/// Breaks something.
+fn fault(world: &Arc<World>) {
+    let setting = &world.setting;
+    let kinds: [(bool, Fault); 5] = [
+        (setting.pauses, pause),
+        (setting.kills, kill),
+        (setting.cuts, cut),
+        (setting.outages, outage),
+        (setting.forced, force),
+    ];
+    let (wanted, break_it) = kinds[world.draw(|random| random.usize(0..kinds.len()))];
+    if wanted {
+        break_it(world);
+    }
+}
+
+/// One of those who run.
+fn some_process(world: &World) -> Option<usize> {
+    let running: Vec<usize> = {
+        let judge = world.judge();
+        let all = judge.processes.iter().enumerate();
+        all.filter(|(_, it)| it.runs()).map(|(at, _)| at).collect()
+    };
+    world.draw(|random| random.choice(running))
+}
+
+/// Later, unless the storm is over by then.
+fn later(world: &Arc<World>, most: u64, then: impl FnOnce(&Arc<World>) + Send + 'static) {
+    let after = Duration::from_millis(world.draw(|random| random.u64(10..=most)));
+    let world = Arc::clone(world);
+    let spawner = world.spawner.clone();
+    spawner.spawn(Owner::Director, "fault ends", async move {
+        world.time.sleep(after).await;
+        if world.is_storm() {
+            then(&world);
+        }
+    });
+}
+
+fn pause(world: &Arc<World>) {
+    let Some(process) = some_process(world) else {
+        return;
+    };
+    world.note(Owner::Process(process), "stands still", None, None, None);
+    let now = world.now();
+    world.judge().processes[process].pause(now);
+    later(world, 4_500, move |world| {
+        let now = world.now();
+        world.judge().processes[process].resume(now);
+        world.note(Owner::Process(process), "goes on", None, None, None);
+    });
+}
+
+/// Two at most: whoever died waits in the store's line, and is waited for.
+fn kill(world: &Arc<World>) {
+    let dead = world
+        .judge()
+        .processes
+        .iter()
+        .filter(|it| !it.alive)
+        .count();
+    let Some(process) = some_process(world).filter(|_| dead < 2) else {
+        return;
+    };
+    world.note(Owner::Process(process), "is killed", None, None, None);
+    world.judge().processes[process].alive = false;
+    if let Err(error) = worker::start(world) {
+        world
+            .judge()
+            .accuse(Promise::Recovery, format!("{error:#}"));
+    }
+}
+
+fn cut(world: &Arc<World>) {
+    let Some(process) = some_process(world) else {
+        return;
+    };
+    world.note(Owner::Process(process), "is cut off", None, None, None);
+    world.change_weather(|weather| weather.cut.push(process));
+    later(world, 3_000, move |world| {
+        world.change_weather(|weather| weather.cut.retain(|it| *it != process));
+    });
+}
+
+fn outage(world: &Arc<World>) {
+    note(world, "the store is away");
+    world.change_weather(|weather| weather.outage = true);
+    later(world, 3_000, |world| {
+        world.change_weather(|weather| weather.outage = false);
+    });
+}
+
+fn force(world: &Arc<World>) {
+    let lock = world.draw(|random| random.usize(0..world.setting.locks));
+    world.force(lock);
+}
+
+/// Nobody wants anything any more, here or at the store.
+fn nothing_is_wanted(world: &World) {
+    let lockers = world.lockers().clone();
+    let mut judge = world.judge();
+    let now = world.now();
+    for lock in 0..world.setting.locks {
+        if let Some(row) = judge.row(lock, now) {
+            let detail = format!("lock {lock} is held for call {}", row.call);
+            judge.accuse(Promise::NothingLeft, detail);
+        }
+    }
+    for (process, locker) in lockers.iter().enumerate() {
+        let shown = format!("{locker:?}");
+        if judge.processes[process].alive && !shown.contains("held_or_wanted: 0") {
+            judge.accuse(Promise::NothingLeft, format!("p{process}: {shown}"));
+        }
+    }
+}
+
+async fn close(world: &Arc<World>) {
+    let lockers = world.lockers().clone();
+    for (process, locker) in lockers.into_iter().enumerate() {
+        if world.judge().processes[process].alive {
+            let begun = world.now();
+            locker.close().await;
+            let took = world.now() - begun;
+            if took > CLOSING {
+                let detail = format!("closing took {took:?}");
+                world.judge().accuse(Promise::CallsEnd, detail);
+            }
+        }
+    }
+    note(world, "closed");
+}

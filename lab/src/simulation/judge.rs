@@ -1,0 +1,450 @@
+//! The checks, made after every step. Nothing here asks a guard whether it is valid: such a
+//! question would find a loss by itself and tell those who wait for it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use distlock::{LockWatch, LossReason, Renew};
+
+use super::{
+    promise::{Broken, Promise},
+    time::MachineClock,
+};
+
+/// A loss is told at most so long after the deadline, in running time.
+const NOTICE: Duration = Duration::from_millis(250);
+/// A process that has just been resumed has this long to tell what it missed.
+const RESUMED: Duration = Duration::from_millis(50);
+/// What a store that hangs may cost a caller beyond its wait.
+const BEYOND: Duration = Duration::from_secs(5);
+/// In peace, a free lock is found, and one that nobody wants is given back, within this time.
+const SOON: Duration = Duration::from_millis(1500);
+
+/// Everything that was seen so far.
+#[derive(Default)]
+pub(super) struct Judge {
+    broken: Option<Broken>,
+    pub(super) processes: Vec<Process>,
+    locks: Vec<Lock>,
+    calls: BTreeMap<u64, Call>,
+    /// Those that have no answer yet.
+    asking: BTreeSet<u64>,
+    guards: BTreeMap<u64, Held>,
+    /// Since when nothing goes wrong any more.
+    calm_since: Option<Duration>,
+    /// Whether the store keeps the order in which tasks of a process are served.
+    store_orders: bool,
+}
+
+/// One process.
+pub(super) struct Process {
+    pub(super) clock: MachineClock,
+    pub(super) alive: bool,
+    paused_since: Option<Duration>,
+    resumed: Duration,
+    /// How long it stood still until it was last resumed.
+    stood: Duration,
+}
+
+#[derive(Default)]
+struct Lock {
+    row: Option<Row>,
+    freed: Duration,
+    last_token: u64,
+    last_held: u64,
+    /// By token: which grant of this lock it was, and to which call.
+    grants: BTreeMap<u64, (u64, u64)>,
+    /// Tokens of grants that were taken away by hand.
+    forced: BTreeSet<u64>,
+}
+
+/// Who holds a lock, as the store has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) token: u64,
+    pub(super) call: u64,
+    pub(super) expires: Duration,
+}
+
+struct Call {
+    process: usize,
+    lock: usize,
+    began: Duration,
+    ran: Duration,
+    wait: Option<Duration>,
+    queues: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Asking,
+    Held,
+    Over(Duration),
+}
+
+struct Held {
+    process: usize,
+    lock: usize,
+    token: u64,
+    watch: LockWatch,
+    since: Duration,
+    renew: Renew,
+    leaving: bool,
+    forced: bool,
+    told: bool,
+    /// Since when it was not valid any more.
+    invalid: Option<Duration>,
+}
+
+impl Process {
+    pub(super) const fn new(clock: MachineClock) -> Self {
+        Self {
+            clock,
+            alive: true,
+            paused_since: None,
+            resumed: Duration::ZERO,
+            stood: Duration::ZERO,
+        }
+    }
+
+    pub(super) const fn runs(&self) -> bool {
+        self.alive && self.paused_since.is_none()
+    }
+
+    pub(super) const fn pause(&mut self, now: Duration) {
+        self.paused_since = Some(now);
+    }
+
+    pub(super) fn resume(&mut self, now: Duration) {
+        if let Some(since) = self.paused_since.take() {
+            self.stood += now.saturating_sub(since);
+            self.resumed = now;
+        }
+    }
+
+    /// For how long it has run.
+    fn ran(&self, now: Duration) -> Duration {
+        let stands = self.paused_since.map(|since| now.saturating_sub(since));
+        now.saturating_sub(self.stood + stands.unwrap_or_default())
+    }
+
+    /// Whether it has run without a break since then, and for `time`.
+    fn had(&self, time: Duration, since: Duration, now: Duration) -> bool {
+        self.runs() && now > since.max(self.resumed) + time
+    }
+}
+
+impl Lock {
+    fn free_since(&self, now: Duration) -> Option<Duration> {
+        match self.row {
+            None => Some(self.freed),
+            Some(row) if row.expires <= now => Some(row.expires),
+            Some(_) => None,
+        }
+    }
+}
+
+impl Held {
+    fn is_valid(&self) -> bool {
+        !self.watch.remaining().is_zero()
+    }
+
+    /// Whether its process still has to be told when it is lost.
+    const fn is_open(&self) -> bool {
+        !self.told && !self.leaving && !self.forced
+    }
+}
+
+impl Judge {
+    pub(super) fn new(locks: usize, store_orders: bool) -> Self {
+        let mut judge = Self {
+            store_orders,
+            ..Self::default()
+        };
+        judge.locks.resize_with(locks, Lock::default);
+        judge
+    }
+
+    pub(super) fn accuse(&mut self, promise: Promise, detail: String) {
+        self.broken.get_or_insert(Broken { promise, detail });
+    }
+
+    pub(super) const fn broken(&self) -> Option<&Broken> {
+        self.broken.as_ref()
+    }
+
+    pub(super) const fn calm(&mut self, now: Duration) {
+        self.calm_since = Some(now);
+    }
+
+    /// A call begins to ask for a lock.
+    pub(super) fn asks(
+        &mut self,
+        now: Duration,
+        process: usize,
+        lock: usize,
+        wait: Option<Duration>,
+        queues: bool,
+    ) -> u64 {
+        let number = u64::try_from(self.calls.len()).unwrap_or_default() + 1;
+        let call = Call {
+            process,
+            lock,
+            began: now,
+            ran: self.processes[process].ran(now),
+            wait,
+            queues,
+            state: State::Asking,
+        };
+        self.calls.insert(number, call);
+        self.asking.insert(number);
+        number
+    }
+
+    /// A call has got the lock. Which of the lock's grants it was.
+    pub(super) fn got(
+        &mut self,
+        now: Duration,
+        call: u64,
+        watch: LockWatch,
+        renew: Renew,
+    ) -> Option<u64> {
+        self.ends_in_time(now, call);
+        self.asking.remove(&call);
+        let of = self.calls.get_mut(&call)?;
+        of.state = State::Held;
+        let (process, lock, queues) = (of.process, of.lock, of.queues);
+        if queues && !self.store_orders {
+            let mut before = self.asking.range(..call);
+            let passed_over = before.find(|other| {
+                let other = &self.calls[*other];
+                other.queues && other.process == process && other.lock == lock
+            });
+            if let Some(other) = passed_over {
+                let detail = format!("call {call} of p{process} was served before call {other}");
+                self.accuse(Promise::QueueOrder, detail);
+            }
+        }
+        let token = watch.token().get();
+        let at = &mut self.locks[lock];
+        let grant = at.grants.get(&token).copied();
+        let forced = at.forced.contains(&token);
+        let before = at.last_held;
+        at.last_held = before.max(token);
+        match grant {
+            Some((_, to)) if to == call => {}
+            granted => {
+                let detail = format!("call {call} was told of a grant to {granted:?}");
+                self.accuse(Promise::OwnAnswer, detail);
+            }
+        }
+        // Whoever lost it by hand before it even knew of its grant may come late.
+        if before >= token && !forced {
+            let detail = format!("lock {lock}: token {token} was held after {before}");
+            self.accuse(Promise::TokensRise, detail);
+        }
+        let held = Held {
+            process,
+            lock,
+            token,
+            watch,
+            since: now,
+            renew,
+            leaving: false,
+            forced,
+            told: false,
+            invalid: None,
+        };
+        self.guards.insert(call, held);
+        grant.map(|(number, _)| number)
+    }
+
+    /// A call ended without the lock, or its caller went away.
+    pub(super) fn over(&mut self, now: Duration, call: u64) {
+        self.ends_in_time(now, call);
+        self.asking.remove(&call);
+        self.guards.remove(&call);
+        if let Some(call) = self.calls.get_mut(&call) {
+            call.state = State::Over(now);
+        }
+    }
+
+    /// A guard is about to be released: its loss need not be told any more.
+    pub(super) fn leaves(&mut self, call: u64) {
+        if let Some(held) = self.guards.get_mut(&call) {
+            held.leaving = true;
+        }
+    }
+
+    /// Whoever waits for a guard's end was told of a loss.
+    pub(super) fn told(&mut self, call: u64, reason: LossReason) {
+        let Some(held) = self.guards.get_mut(&call) else {
+            return;
+        };
+        held.told = true;
+        let in_peace = self.calm_since.is_some_and(|calm| held.since > calm);
+        if in_peace && held.renew == Renew::Auto && !held.forced {
+            let detail = format!("call {call} lost its lock ({reason}) although nothing is wrong");
+            self.accuse(Promise::KeptInPeace, detail);
+        } else if held.is_valid() {
+            let detail = format!("call {call} was told of a loss ({reason}) and is valid");
+            self.accuse(Promise::LossIsTold, detail);
+        }
+    }
+
+    /// The store was asked for a lock, and has this now.
+    pub(super) fn stored(&mut self, now: Duration, lock: usize, row: Option<Row>) {
+        let at = &mut self.locks[lock];
+        let before = at.row;
+        if row.is_none() && before.is_some() {
+            at.freed = at.free_since(now).unwrap_or(now);
+        }
+        at.row = row;
+        let Some(row) = row.filter(|row| before.is_none_or(|it| it.token != row.token)) else {
+            return;
+        };
+        let number = u64::try_from(at.grants.len()).unwrap_or_default() + 1;
+        at.grants.insert(row.token, (number, row.call));
+        let last = std::mem::replace(&mut at.last_token, row.token);
+        if last >= row.token {
+            let detail = format!("lock {lock}: token {} was granted after {last}", row.token);
+            self.accuse(Promise::TokensRise, detail);
+        }
+        let untold = self.guards.iter().find(|(_, held)| {
+            let process = &self.processes[held.process];
+            held.lock == lock && held.is_open() && process.had(RESUMED, Duration::ZERO, now)
+        });
+        if let Some((call, _)) = untold {
+            let detail = format!(
+                "lock {lock} was granted to call {} before call {call} was told that it lost it",
+                row.call
+            );
+            self.accuse(Promise::LossIsTold, detail);
+        }
+    }
+
+    /// Somebody took the lock away from its holder by hand.
+    pub(super) fn forced(&mut self, lock: usize, token: u64) {
+        self.locks[lock].forced.insert(token);
+        let all = self.guards.values_mut();
+        for held in all.filter(|it| it.lock == lock && it.token == token) {
+            held.forced = true;
+        }
+    }
+
+    /// The present holder, as the store has it.
+    pub(super) fn row(&self, lock: usize, now: Duration) -> Option<Row> {
+        self.locks[lock].row.filter(|row| row.expires > now)
+    }
+
+    /// After every step.
+    pub(super) fn check(&mut self, now: Duration) {
+        let mut holders: Vec<(usize, u64)> = Vec::new();
+        let mut wrong = None;
+        for (call, held) in &mut self.guards {
+            let process = &self.processes[held.process];
+            let left = held.watch.remaining();
+            if left.is_zero() {
+                let since = *held.invalid.get_or_insert(now);
+                if held.is_open() && process.had(NOTICE, since, now) {
+                    let detail = format!("call {call} was not told that its deadline has passed");
+                    wrong = Some((Promise::LossIsTold, detail));
+                }
+                continue;
+            }
+            if held.forced {
+                continue;
+            }
+            if let Some((_, other)) = holders.iter().find(|(lock, _)| *lock == held.lock) {
+                let detail = format!("lock {} is held by calls {other} and {call}", held.lock);
+                wrong = Some((Promise::Exclusion, detail));
+            }
+            holders.push((held.lock, *call));
+            let believes = now + process.clock.true_span(left);
+            let expires = match self.locks[held.lock].row {
+                Some(row) if row.token == held.token => row.expires,
+                _ => Duration::ZERO,
+            };
+            if believes > expires && wrong.is_none() {
+                let detail = format!(
+                    "call {call} believes in lock {} until {believes:?}, the store until {expires:?}",
+                    held.lock
+                );
+                wrong = Some((Promise::Belief, detail));
+            }
+        }
+        if let Some((promise, detail)) = wrong {
+            self.accuse(promise, detail);
+        }
+    }
+
+    /// Whenever time has passed.
+    pub(super) fn check_waits(&mut self, now: Duration) {
+        let waits = |call: &&u64| self.processes[self.calls[*call].process].runs();
+        let waiting: Vec<u64> = self.asking.iter().filter(waits).copied().collect();
+        for call in &waiting {
+            self.ends_in_time(now, *call);
+        }
+        let Some(calm) = self.calm_since else { return };
+        for number in waiting {
+            let call = &self.calls[&number];
+            let free = self.locks[call.lock].free_since(now);
+            if free.is_some_and(|free| now > free.max(call.began).max(calm) + SOON) {
+                let detail = format!("call {number} waits for lock {}, which is free", call.lock);
+                self.accuse(Promise::NobodyForgotten, detail);
+            }
+        }
+        for lock in 0..self.locks.len() {
+            let Some(row) = self.row(lock, now) else {
+                continue;
+            };
+            if let Some(call) = self.calls.get(&row.call)
+                && let State::Over(over) = call.state
+                && now > over.max(calm) + SOON
+            {
+                let detail = format!("lock {lock} is still held for call {}", row.call);
+                self.accuse(Promise::GivenBack, detail);
+            }
+        }
+    }
+
+    /// Whether a call that asks has asked for longer than it may.
+    fn ends_in_time(&mut self, now: Duration, number: u64) {
+        let Some(call) = self.calls.get(&number) else {
+            return;
+        };
+        let took = self.processes[call.process]
+            .ran(now)
+            .saturating_sub(call.ran);
+        let asks = call.state == State::Asking;
+        if let Some(wait) = call.wait.filter(|_| asks)
+            && took > wait + BEYOND + NOTICE
+        {
+            let detail = format!("call {number} took {took:?} although it waits for {wait:?}");
+            self.accuse(Promise::CallsEnd, detail);
+        }
+    }
+
+    /// Who still asks or holds, of those who are alive.
+    pub(super) fn busy(&self) -> Vec<String> {
+        let calls = self.calls.iter().filter(|(_, call)| {
+            !matches!(call.state, State::Over(_)) && self.processes[call.process].alive
+        });
+        calls
+            .map(|(number, call)| {
+                let does = if call.state == State::Held {
+                    "holds"
+                } else {
+                    "asks for"
+                };
+                format!(
+                    "call {number} of p{} {does} lock {}",
+                    call.process, call.lock
+                )
+            })
+            .collect()
+    }
+}

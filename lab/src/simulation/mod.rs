@@ -1,0 +1,37 @@
+//! The simulation: the engine and the store in memory in simulated time, on a simulated network,
+//! in one thread. The seed decides everything, so a failure is repeated step by step.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `command` | the command line, and what it prints |
+//! | `run` | one seed from start to verdict |
+//! | `setting` | what a seed stands for |
+//! | `tasks`, `time` | the executor and the clocks |
+//! | `world` | what all tasks of a run share |
+//! | `network` | requests that are late, lost, or arrive twice |
+//! | `worker`, `director` | those who take locks, and what breaks things |
+//! | `judge`, `promise` | the checks after each step |
+//! | `batcher` | the same for group commit, by itself |
+//! | `trace` | what happened |
+//! | `plants` | bugs that are planted, to see the checks find them |
+//!
+//! Each process is a [`Locker`](distlock::Locker) of its own, with its own queue and its own keeper,
+//! which is polled here like any other task. Its clock was started at another moment and runs a
+//! little too fast or too slow. After each poll of any task, every promise is checked.
+
+mod batcher;
+mod command;
+mod director;
+mod judge;
+mod network;
+mod plants;
+mod promise;
+mod run;
+mod setting;
+mod tasks;
+mod time;
+mod trace;
+mod worker;
+mod world;
+
+pub(crate) use command::{Simulate, run};

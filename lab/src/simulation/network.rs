@@ -1,0 +1,389 @@
+//! The network between a process and the store: it delays requests and answers, loses them, brings
+//! a request twice, and lets later ones overtake earlier ones.
+//!
+//! A request that was sent is on its way whether or not its sender still waits for the answer.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
+    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, ReleaseOutcome, Renewal,
+    Renewed, Result,
+};
+use fastrand::Rng;
+use tokio::sync::{Mutex, oneshot};
+
+use super::{
+    setting::{Chances, LATEST, REQUEST_TIMEOUT},
+    tasks::Owner,
+    world::World,
+};
+
+/// How long whoever waits at the store goes without a look at the lock.
+const PATROL: Duration = Duration::from_secs(1);
+
+/// A process's connection to the store.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    world: Arc<World>,
+    process: usize,
+    store: Arc<dyn DistLock>,
+    capabilities: Capabilities,
+}
+
+/// What happens to one request.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    /// How often it arrives.
+    arrives: u32,
+    out: Duration,
+    again: Duration,
+    back: Duration,
+    told: Told,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    Answer,
+    /// Nothing happened, and nothing will.
+    Refused,
+    /// The connection broke after this time.
+    Unknown(Duration),
+}
+
+impl Fate {
+    fn draw(random: &mut Rng, chances: Chances, cut: bool) -> Self {
+        let mut on_its_way = |most| Duration::from_micros(random.u64(100..=most));
+        let mut fate = Self {
+            arrives: 1,
+            out: on_its_way(2_000),
+            again: on_its_way(300_000),
+            back: on_its_way(2_000),
+            told: Told::Answer,
+        };
+        let unanswered = |random: &mut Rng| match random.u32(0..3) {
+            0 => Told::Unknown(REQUEST_TIMEOUT),
+            _ => Told::Unknown(Duration::from_millis(random.u64(1..=1_500))),
+        };
+        if cut {
+            fate.arrives = 0;
+            fate.told = match random.bool() {
+                true => Told::Refused,
+                false => unanswered(random),
+            };
+            return fate;
+        }
+        let mut dice = random.u32(0..1000);
+        let mut hits = |chance: u32| {
+            let hit = dice < chance;
+            dice = dice.wrapping_sub(chance);
+            hit && chance > 0
+        };
+        if hits(chances.request_lost) {
+            fate.arrives = 0;
+            fate.told = unanswered(random);
+        } else if hits(chances.refused) {
+            fate.arrives = 0;
+            fate.told = Told::Refused;
+        } else if hits(chances.answer_lost) {
+            fate.told = unanswered(random);
+            // The sender may hear of its broken connection long before the request arrives.
+            if random.bool() {
+                fate.out = Duration::from_millis(random.u64(1..=1_500));
+            }
+        } else if hits(chances.twice) {
+            fate.arrives = 2;
+        } else if hits(chances.late) {
+            let most = u64::try_from(LATEST.as_millis()).unwrap_or_default();
+            let late = Duration::from_millis(random.u64(100..=most));
+            match random.bool() {
+                true => fate.out = late,
+                false => fate.back = late,
+            }
+        }
+        fate
+    }
+}
+
+impl Connection {
+    pub(super) fn new(world: &Arc<World>, process: usize, store: Arc<dyn DistLock>) -> Self {
+        let capabilities = world.setting.capabilities(store.capabilities());
+        Self {
+            world: Arc::clone(world),
+            process,
+            store,
+            capabilities,
+        }
+    }
+
+    /// Sends a request. `apply` is what it does at the store, each time it arrives.
+    async fn send<T: Send + 'static, F: Future<Output = Result<T>> + Send>(
+        &self,
+        what: &'static str,
+        name: &LockName,
+        apply: impl Fn() -> F + Send + 'static,
+    ) -> Result<T> {
+        let world = &self.world;
+        let (chances, cut) = world.weather(self.process);
+        let fate = world.draw(|random| Fate::draw(random, chances, cut));
+        let lock = world.lock_number(name);
+        world.note(Owner::Process(self.process), what, lock, None, None);
+        let (answer, answered) = oneshot::channel();
+        if fate.arrives > 0 {
+            let (world, name) = (Arc::clone(world), name.clone());
+            self.world.spawner.spawn(Owner::Network, what, async move {
+                world.time.sleep(fate.out).await;
+                let first = apply().await;
+                world.applied(&name, what);
+                if fate.arrives > 1 {
+                    world.time.sleep(fate.again).await;
+                    // The answer to the second one is for nobody.
+                    drop(apply().await);
+                    world.applied(&name, what);
+                }
+                if let Told::Answer = fate.told {
+                    world.time.sleep(fate.back).await;
+                    let _ = answer.send(first);
+                }
+            });
+        }
+        match fate.told {
+            Told::Answer => answered.await.unwrap_or_else(|_| Err(unknown())),
+            Told::Refused => {
+                world.time.sleep(fate.back).await;
+                Err(Error::new(ErrorKind::Unavailable, "refused"))
+            }
+            Told::Unknown(after) => {
+                world.time.sleep(after).await;
+                Err(unknown())
+            }
+        }
+    }
+
+    /// A grant as its process sees it: with what the store will push.
+    fn received(&self, name: &LockName, mut grant: Grant) -> Grant {
+        if self.world.setting.tells {
+            let (sender, feed) = LossFeed::new();
+            self.world.tells(name, grant.token, self.process, sender);
+            grant.loss = feed;
+        }
+        grant
+    }
+
+    fn attempted(&self, name: &LockName, attempt: Attempt<Grant>) -> Attempt<Grant> {
+        attempt.map(|grant| self.received(name, grant))
+    }
+}
+
+fn unknown() -> Error {
+    Error::new(ErrorKind::OutcomeUnknown, "the connection broke")
+}
+
+#[async_trait]
+impl DistLock for Connection {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        let (_, cut) = self.world.weather(self.process);
+        let takes = self.world.draw(|random| random.u64(1..=20));
+        self.world.time.sleep(Duration::from_millis(takes)).await;
+        if cut {
+            return Err(Error::new(ErrorKind::Unavailable, "cut off"));
+        }
+        let store = self.store.reopen().await?;
+        Ok(Arc::new(Self::new(&self.world, self.process, store)))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let (store, asked) = (Arc::clone(&self.store), request.clone());
+        let apply = move || {
+            let (store, asked) = (Arc::clone(&store), asked.clone());
+            async move { store.try_acquire(&asked).await }
+        };
+        let attempt = self.send("acquire", &request.name, apply).await?;
+        Ok(self.attempted(&request.name, attempt))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        if !self.world.setting.line {
+            return Ok(Box::new(Asking {
+                by: self.clone(),
+                request: request.clone(),
+            }));
+        }
+        let (store, asked) = (Arc::clone(&self.store), request.clone());
+        let apply = move || {
+            let (store, asked) = (Arc::clone(&store), asked.clone());
+            async move { store.contend(&asked).await }
+        };
+        let inner = self.send("join", &request.name, apply).await?;
+        Ok(Box::new(InLine {
+            by: self.clone(),
+            request: request.clone(),
+            inner: Arc::new(Mutex::new(Some(inner))),
+        }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let (store, asked, renewal) = (Arc::clone(&self.store), lease.clone(), *renewal);
+        let apply = move || {
+            let (store, asked) = (Arc::clone(&store), asked.clone());
+            async move { store.renew(&asked, &renewal).await }
+        };
+        self.send("renew", &lease.name, apply).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let (store, asked) = (Arc::clone(&self.store), lease.clone());
+        let apply = move || {
+            let (store, asked) = (Arc::clone(&store), asked.clone());
+            async move { store.release(&asked).await }
+        };
+        self.send("release", &lease.name, apply).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        let (store, asked, to) = (Arc::clone(&self.store), lease.clone(), next.clone());
+        let apply = move || {
+            let (store, asked, to) = (Arc::clone(&store), asked.clone(), to.clone());
+            async move { store.hand_over(&asked, &to).await }
+        };
+        Ok(match self.send("hand over", &lease.name, apply).await? {
+            HandOver::Done(grant) => HandOver::Done(self.received(&lease.name, grant)),
+            other => other,
+        })
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let (store, asked) = (Arc::clone(&self.store), name.clone());
+        let apply = move || {
+            let (store, asked) = (Arc::clone(&store), asked.clone());
+            async move { store.inspect(&asked).await }
+        };
+        self.send("inspect", name, apply).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.store.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.store.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.store.health().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+/// A place in the store's line, which the store tells when to ask.
+struct InLine {
+    by: Connection,
+    request: AcquireRequest,
+    /// Shared with requests on their way. `None` once it has left.
+    inner: Arc<Mutex<Option<Box<dyn Contender>>>>,
+}
+
+#[async_trait]
+impl Contender for InLine {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let (store, asked) = (Arc::clone(&self.by.store), self.request.clone());
+        let inner = Arc::clone(&self.inner);
+        let apply = move || {
+            let (store, asked, inner) = (Arc::clone(&store), asked.clone(), Arc::clone(&inner));
+            async move {
+                match inner.try_lock().as_deref_mut() {
+                    Ok(Some(inner)) => inner.attempt().await,
+                    Ok(None) => Err(unknown()),
+                    // Late: whoever sent it has gone on to wait.
+                    Err(_) => store.try_acquire(&asked).await,
+                }
+            }
+        };
+        let name = &self.request.name;
+        let attempt = self.by.send("attempt", name, apply).await?;
+        Ok(self.by.attempted(name, attempt))
+    }
+
+    fn is_first(&self) -> bool {
+        true
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        let world = &self.by.world;
+        let until = world.time.now().saturating_add(at_most);
+        loop {
+            let left = until.saturating_sub(world.time.now());
+            if let Some(inner) = &mut *self.inner.lock().await {
+                inner.wait(left).await;
+            }
+            let (chances, cut) = world.weather(self.by.process);
+            let dice = world.draw(|random| random.u32(0..1000));
+            let left = until.saturating_sub(world.time.now());
+            if left.is_zero() {
+                return;
+            }
+            if !cut && dice >= chances.wake_up_lost {
+                let late = world.draw(|random| random.u64(100..=2_000));
+                let late = Duration::from_micros(late);
+                world.time.sleep(late.min(left)).await;
+                return;
+            }
+            world.time.sleep(PATROL.min(left)).await;
+        }
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        let apply = move || {
+            let inner = Arc::clone(&inner);
+            async move {
+                let left = inner.lock().await.take();
+                match left {
+                    Some(contender) => contender.leave().await,
+                    None => Ok(()),
+                }
+            }
+        };
+        self.by.send("leave", &self.request.name, apply).await
+    }
+}
+
+/// Whoever asks again and again.
+struct Asking {
+    by: Connection,
+    request: AcquireRequest,
+}
+
+#[async_trait]
+impl Contender for Asking {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.by.try_acquire(&self.request).await
+    }
+
+    fn is_first(&self) -> bool {
+        true
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        let pause = self.by.world.draw(|random| random.u64(10..=60));
+        let pause = Duration::from_millis(pause).min(at_most);
+        self.by.world.time.sleep(pause).await;
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,464 @@
+//! Bugs that are planted on purpose: a check is worth what it catches.
+//!
+//! Each is a layer between the engine and the network, around the engine's clock, or in whoever
+//! uses the engine. The library itself has no switch for them.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use async_trait::async_trait;
+use clap::ValueEnum;
+use distlock::{
+    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, FencingToken, Forced,
+    Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, Moment, OwnerId, ReleaseOutcome,
+    Renewal, Renewed, Result, Sleep,
+};
+
+use super::{
+    promise::Promise,
+    setting::Setting,
+    tasks::Owner,
+    world::{World, locked},
+};
+
+/// One bug.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Plant {
+    /// Whoever waits is not woken by a release.
+    WakeUpLost,
+    /// A renewal that arrives after the release takes the lock again.
+    RenewalAfterRelease,
+    /// The lease is counted from the answer instead of from the request.
+    ValidFromReceipt,
+    /// What is released in the background is not released.
+    BackgroundReleaseLost,
+    /// A grant to a caller that went away is not given back.
+    CancelledKeepsItsGrant,
+    /// A caller that goes away keeps its turn in the queue of its process.
+    QueueKeepsTheCancelled,
+    /// The tasks of a process do not share a queue.
+    QueueForEachTask,
+    /// A contender that leaves keeps its place at the store.
+    LeavesStayInLine,
+    /// Renewals are taken for done, and not sent.
+    RenewalNotSent,
+    /// Renewals are not made.
+    RenewalsSkipped,
+    /// A renewal that failed is taken for a success.
+    RenewalErrorIsSuccess,
+    /// Deadlines are read from a clock that is too slow.
+    ClockRunsSlow,
+    /// Timers run twenty times as long.
+    TimersLate,
+    /// The answer to one caller goes to its neighbour as well.
+    AnswersMixedUp,
+    /// A release frees the lock whoever holds it.
+    ReleaseWithoutOwner,
+    /// The answers of a batch go to the wrong callers.
+    BatchAnswersRotated,
+    /// When a caller goes away, its neighbour in the batch gets no answer.
+    BatchForgetsANeighbour,
+    /// What was granted to a caller of a batch that went away stays.
+    BatchUndoesNothing,
+    /// Two batches hold the same key.
+    BatchSharesKeys,
+}
+
+/// Which run of a seed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Variant {
+    Honest,
+    Planted(Plant),
+    /// As the one with this bug, without the bug.
+    Twin(Plant),
+}
+
+impl Variant {
+    pub(super) const fn plant(self) -> Option<Plant> {
+        match self {
+            Self::Planted(plant) => Some(plant),
+            Self::Honest | Self::Twin(_) => None,
+        }
+    }
+}
+
+impl Plant {
+    /// The promises of which one must be found broken.
+    pub(super) const fn breaks(self) -> &'static [Promise] {
+        use Promise::*;
+        match self {
+            Self::WakeUpLost => &[NobodyForgotten],
+            Self::RenewalAfterRelease
+            | Self::BackgroundReleaseLost
+            | Self::CancelledKeepsItsGrant => &[GivenBack],
+            Self::ValidFromReceipt
+            | Self::RenewalNotSent
+            | Self::RenewalErrorIsSuccess
+            | Self::ClockRunsSlow
+            | Self::ReleaseWithoutOwner => &[Exclusion, Belief],
+            Self::QueueKeepsTheCancelled => &[Recovery, NobodyForgotten, NothingLeft],
+            Self::QueueForEachTask => &[QueueOrder],
+            Self::LeavesStayInLine => &[NothingLeft],
+            Self::RenewalsSkipped => &[KeptInPeace],
+            Self::TimersLate => &[LossIsTold, CallsEnd],
+            Self::AnswersMixedUp => &[OwnAnswer, Exclusion],
+            Self::BatchAnswersRotated
+            | Self::BatchForgetsANeighbour
+            | Self::BatchUndoesNothing
+            | Self::BatchSharesKeys => &[Batches],
+        }
+    }
+
+    /// Whether it lives in the batcher.
+    pub(super) const fn is_in_the_batcher(self) -> bool {
+        matches!(
+            self,
+            Self::BatchAnswersRotated
+                | Self::BatchForgetsANeighbour
+                | Self::BatchUndoesNothing
+                | Self::BatchSharesKeys
+        )
+    }
+
+    /// Its name on the command line.
+    pub(super) fn key(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+
+    /// A run in which it can show; the honest twin has the same.
+    pub(super) fn shape(self, setting: &mut Setting) {
+        match self {
+            Self::WakeUpLost | Self::LeavesStayInLine => setting.line = true,
+            Self::QueueForEachTask => {
+                setting.tasks = setting.tasks.max(2);
+                (setting.line, setting.hand_over) = (false, true);
+            }
+            Self::ValidFromReceipt => setting.chances.late = setting.chances.late.max(60),
+            Self::RenewalErrorIsSuccess => setting.cuts = true,
+            _ => {}
+        }
+    }
+
+    pub(super) fn around_lock(
+        self,
+        world: &Arc<World>,
+        process: usize,
+        inner: Arc<dyn DistLock>,
+    ) -> Arc<dyn DistLock> {
+        Arc::new(PlantedLock {
+            inner,
+            plant: self,
+            world: Arc::clone(world),
+            process,
+            background: false,
+            requests: Arc::default(),
+            last: Arc::default(),
+        })
+    }
+
+    pub(super) fn around_clock(self, inner: Arc<dyn Clock>) -> Arc<dyn Clock> {
+        match self {
+            Self::ClockRunsSlow | Self::TimersLate => Arc::new(PlantedClock {
+                begun: inner.now(),
+                inner,
+                plant: self,
+            }),
+            _ => inner,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PlantedClock {
+    begun: Moment,
+    inner: Arc<dyn Clock>,
+    plant: Plant,
+}
+
+impl Clock for PlantedClock {
+    fn now(&self) -> Moment {
+        let now = self.inner.now();
+        match self.plant {
+            Plant::ClockRunsSlow => self.begun + now.since(self.begun) * 2 / 3,
+            _ => now,
+        }
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.inner.wall()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        let times = match self.plant {
+            Plant::TimersLate => 20,
+            _ => 1,
+        };
+        self.inner.sleep(time.saturating_mul(times))
+    }
+}
+
+/// A connection with one bug.
+#[derive(Clone)]
+struct PlantedLock {
+    inner: Arc<dyn DistLock>,
+    plant: Plant,
+    world: Arc<World>,
+    process: usize,
+    /// Whether it is the keeper's.
+    background: bool,
+    requests: Arc<Mutex<BTreeMap<OwnerId, AcquireRequest>>>,
+    last: Arc<Mutex<Option<Last>>>,
+}
+
+/// The newest grant of a process.
+#[derive(Clone)]
+struct Last {
+    name: LockName,
+    owner: OwnerId,
+    at: Duration,
+    token: FencingToken,
+    epoch: Epoch,
+    valid_for: Duration,
+}
+
+impl PlantedLock {
+    fn is(&self, plant: Plant) -> bool {
+        self.plant == plant
+    }
+
+    fn valid_for(&self, valid_for: Duration, sent: Duration) -> Duration {
+        if self.is(Plant::ValidFromReceipt) {
+            valid_for + (self.world.now() - sent)
+        } else {
+            valid_for
+        }
+    }
+
+    fn granted(&self, mut grant: Grant, sent: Duration) -> Grant {
+        grant.valid_for = self.valid_for(grant.valid_for, sent);
+        grant
+    }
+
+    fn attempted(
+        &self,
+        request: &AcquireRequest,
+        sent: Duration,
+        attempt: Attempt<Grant>,
+    ) -> Attempt<Grant> {
+        if !self.is(Plant::AnswersMixedUp) {
+            return attempt.map(|grant| self.granted(grant, sent));
+        }
+        let mut last = locked(&self.last);
+        match attempt {
+            Attempt::Acquired(grant) => {
+                *last = Some(Last {
+                    name: request.name.clone(),
+                    owner: request.owner,
+                    at: self.world.now(),
+                    token: grant.token,
+                    epoch: grant.epoch.clone(),
+                    valid_for: grant.valid_for,
+                });
+                Attempt::Acquired(grant)
+            }
+            Attempt::Busy(holder) => match &*last {
+                Some(last)
+                    if last.name == request.name
+                        && last.owner != request.owner
+                        && last.at + Duration::from_millis(2) > self.world.now() =>
+                {
+                    let epoch = last.epoch.clone();
+                    Attempt::Acquired(Grant::new(last.token, epoch, last.valid_for))
+                }
+                _ => Attempt::Busy(holder),
+            },
+        }
+    }
+
+    /// Takes the lock again, as a renewal would that does not look whether it is still there.
+    fn renew_late(&self, lease: &Lease) {
+        let Some(request) = locked(&self.requests).get(&lease.owner).cloned() else {
+            return;
+        };
+        let (inner, time) = (Arc::clone(&self.inner), self.world.time.clone());
+        let owner = Owner::Process(self.process);
+        self.world.spawner.spawn(owner, "late renewal", async move {
+            time.sleep(Duration::from_millis(1)).await;
+            drop(inner.try_acquire(&request).await);
+        });
+    }
+}
+
+fn done() -> ReleaseOutcome {
+    ReleaseOutcome::Released {
+        others_waiting: None,
+    }
+}
+
+fn as_if_renewed(lease: &Lease, renewal: &Renewal) -> Option<Renewed> {
+    Some(Renewed::Extended {
+        valid_for: renewal.ttl.duration(),
+        epoch: Epoch::new(""),
+        token: lease.token?,
+        loss: LossFeed::silent(),
+    })
+}
+
+#[async_trait]
+impl DistLock for PlantedLock {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        Ok(Arc::new(Self {
+            inner: self.inner.reopen().await?,
+            background: true,
+            ..self.clone()
+        }))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        locked(&self.requests).insert(request.owner, request.clone());
+        let sent = self.world.now();
+        let attempt = self.inner.try_acquire(request).await?;
+        Ok(self.attempted(request, sent, attempt))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        locked(&self.requests).insert(request.owner, request.clone());
+        Ok(Box::new(PlantedContender {
+            inner: self.inner.contend(request).await?,
+            of: self.clone(),
+            request: request.clone(),
+        }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let sent = self.world.now();
+        let pretended = as_if_renewed(lease, renewal);
+        match (self.plant, pretended) {
+            (Plant::RenewalNotSent, Some(renewed)) => return Ok(renewed),
+            (Plant::RenewalsSkipped, _) => return std::future::pending().await,
+            (Plant::RenewalErrorIsSuccess, Some(renewed)) => {
+                return Ok(self.inner.renew(lease, renewal).await.unwrap_or(renewed));
+            }
+            _ => {}
+        }
+        Ok(match self.inner.renew(lease, renewal).await? {
+            Renewed::Extended {
+                valid_for,
+                epoch,
+                token,
+                loss,
+            } => Renewed::Extended {
+                valid_for: self.valid_for(valid_for, sent),
+                epoch,
+                token,
+                loss,
+            },
+            lost @ Renewed::NotHeld(_) => lost,
+        })
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        match self.plant {
+            Plant::BackgroundReleaseLost if self.background => return Ok(done()),
+            Plant::CancelledKeepsItsGrant if lease.token.is_none() => return Ok(done()),
+            Plant::ReleaseWithoutOwner => {
+                let held = self.inner.inspect(&lease.name).await?.held;
+                if let Some(token) = held.and_then(|it| it.token) {
+                    self.inner.force_release(&lease.name, token).await?;
+                    self.world.applied(&lease.name, "freed");
+                }
+                return Ok(done());
+            }
+            _ => {}
+        }
+        let outcome = self.inner.release(lease).await?;
+        if self.is(Plant::RenewalAfterRelease) {
+            self.renew_late(lease);
+        }
+        Ok(outcome)
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        locked(&self.requests).insert(next.owner, next.clone());
+        let sent = self.world.now();
+        Ok(match self.inner.hand_over(lease, next).await? {
+            HandOver::Done(grant) => HandOver::Done(self.granted(grant, sent)),
+            other => other,
+        })
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        self.inner.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.inner.list(prefix, after, limit).await
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        self.inner.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.inner.health().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+struct PlantedContender {
+    inner: Box<dyn Contender>,
+    of: PlantedLock,
+    request: AcquireRequest,
+}
+
+#[async_trait]
+impl Contender for PlantedContender {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        let sent = self.of.world.now();
+        let attempt = self.inner.attempt().await?;
+        Ok(self.of.attempted(&self.request, sent, attempt))
+    }
+
+    fn is_first(&self) -> bool {
+        self.inner.is_first()
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        if self.of.is(Plant::WakeUpLost) {
+            self.of.world.time.sleep(at_most).await;
+        } else {
+            self.inner.wait(at_most).await;
+        }
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        if self.of.is(Plant::LeavesStayInLine) {
+            std::mem::forget(self.inner);
+            return Ok(());
+        }
+        self.inner.leave().await
+    }
+}
+
+impl fmt::Debug for PlantedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlantedLock({:?})", self.plant)
+    }
+}

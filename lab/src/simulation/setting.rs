@@ -1,0 +1,110 @@
+//! What a seed stands for: how many take part, over which kind of store, and what goes wrong.
+
+use std::time::Duration;
+
+use distlock::{Capabilities, Fairness, Wakeup};
+use fastrand::Rng;
+
+/// No request takes longer on its way than this.
+pub(super) const LATEST: Duration = Duration::from_secs(4);
+
+/// A connection is given up when nothing was heard for this long: the bound that each request of a
+/// store has.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// No lease is longer than this.
+pub(super) const LONGEST_TTL: Duration = Duration::from_secs(3);
+
+/// The shape of one run.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) processes: usize,
+    /// Tasks of each process that take locks.
+    pub(super) tasks: usize,
+    pub(super) locks: usize,
+    /// Whether those who wait stand in line at the store, and are told. Otherwise they ask again
+    /// and again.
+    pub(super) line: bool,
+    /// Whether the store passes a lock on in one step.
+    pub(super) hand_over: bool,
+    pub(super) hand_over_limit: u32,
+    /// How long things go wrong.
+    pub(super) storm: Duration,
+    pub(super) chances: Chances,
+    /// Whole processes stand still.
+    pub(super) pauses: bool,
+    /// Processes are killed, and new ones started.
+    pub(super) kills: bool,
+    /// A process cannot reach the store for a while.
+    pub(super) cuts: bool,
+    /// Nobody can reach the store for a while.
+    pub(super) outages: bool,
+    /// Locks are taken away from their holders by hand.
+    pub(super) forced: bool,
+    /// Whether the store tells the holder of that, later.
+    pub(super) tells: bool,
+}
+
+/// So many requests of a thousand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Chances {
+    pub(super) request_lost: u32,
+    pub(super) answer_lost: u32,
+    pub(super) refused: u32,
+    pub(super) late: u32,
+    pub(super) twice: u32,
+    pub(super) wake_up_lost: u32,
+}
+
+impl Setting {
+    pub(super) fn draw(random: &mut Rng) -> Self {
+        // Each kind of fault is left out of many runs: some bugs show only without the others.
+        let mut chance = |most: u32| {
+            if random.bool() {
+                random.u32(1..=most)
+            } else {
+                0
+            }
+        };
+        let chances = Chances {
+            request_lost: chance(80),
+            answer_lost: chance(120),
+            refused: chance(80),
+            late: chance(80),
+            twice: chance(80),
+            wake_up_lost: chance(200),
+        };
+        Self {
+            processes: random.usize(2..=3),
+            tasks: random.usize(1..=3),
+            locks: random.usize(1..=2),
+            line: random.bool(),
+            hand_over: random.u32(0..3) > 0,
+            hand_over_limit: random.u32(0..=4),
+            storm: Duration::from_millis(random.u64(2_000..=8_000)),
+            chances,
+            pauses: random.bool(),
+            kills: random.u32(0..3) == 0,
+            cuts: random.bool(),
+            outages: random.u32(0..3) == 0,
+            forced: random.u32(0..3) == 0,
+            tells: random.bool(),
+        }
+    }
+
+    /// What the store of this run promises: its own promises, less what it is kept from.
+    pub(super) fn capabilities(&self, own: &Capabilities) -> Capabilities {
+        let mut promised = own.clone();
+        promised.hand_over = self.hand_over;
+        if !self.line {
+            promised.fairness = Fairness::None;
+            promised.wakeup = Wakeup::Poll;
+        }
+        promised
+    }
+
+    /// Whether several tasks of a process wait at the store, in an order of the store's.
+    pub(super) const fn waits_at_the_store(&self) -> bool {
+        self.line && !self.hand_over
+    }
+}

@@ -1,0 +1,168 @@
+//! The executor: one thread, and the seed decides which of the tasks that are ready is polled next.
+//!
+//! It polls no task of an owner that stands still, whatever wakes it meanwhile.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use fastrand::Rng;
+
+/// Whose task it is.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    Process(usize),
+    /// Requests and answers on their way.
+    Network,
+    /// What breaks things, and the course of the run.
+    Director,
+}
+
+type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Gives tasks to the executor.
+#[derive(Clone, Default)]
+pub(super) struct Spawner(Arc<Mutex<Queue>>);
+
+#[derive(Default)]
+struct Queue {
+    last: u64,
+    fresh: Vec<(u64, Task)>,
+    ready: BTreeSet<u64>,
+}
+
+struct Task {
+    owner: Owner,
+    what: &'static str,
+    future: Boxed,
+    waker: Waker,
+}
+
+impl Spawner {
+    pub(super) fn spawn(
+        &self,
+        owner: Owner,
+        what: &'static str,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let future: Boxed = Box::pin(future);
+        let mut queue = self.queue();
+        queue.last += 1;
+        let id = queue.last;
+        let waker = Waker::from(Arc::new(Wakes(id, self.clone())));
+        let task = Task {
+            owner,
+            what,
+            future,
+            waker,
+        };
+        queue.fresh.push((id, task));
+        queue.ready.insert(id);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Wakes(u64, Spawner);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.1.queue().ready.insert(self.0);
+    }
+}
+
+/// One poll.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Step {
+    pub(super) task: u64,
+    pub(super) owner: Owner,
+    pub(super) what: &'static str,
+    pub(super) ended: bool,
+}
+
+/// All tasks that have not ended.
+#[derive(Default)]
+pub(super) struct Executor {
+    spawner: Spawner,
+    tasks: BTreeMap<u64, Task>,
+    candidates: Vec<u64>,
+}
+
+impl Executor {
+    pub(super) const fn spawner(&self) -> &Spawner {
+        &self.spawner
+    }
+
+    /// Polls one task that is ready and whose owner runs; `None` when there is none.
+    pub(super) fn step(&mut self, random: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<Step> {
+        let id = self.pick(random, runs)?;
+        let task = self.tasks.get_mut(&id)?;
+        let mut context = Context::from_waker(&task.waker);
+        let ended = match task.future.as_mut().poll(&mut context) {
+            Poll::Ready(()) => true,
+            Poll::Pending => false,
+        };
+        let (owner, what) = (task.owner, task.what);
+        if ended {
+            self.tasks.remove(&id);
+        }
+        Some(Step {
+            task: id,
+            owner,
+            what,
+            ended,
+        })
+    }
+
+    fn pick(&mut self, random: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<u64> {
+        let mut queue = self.spawner.queue();
+        self.tasks.extend(queue.fresh.drain(..));
+        let (tasks, candidates) = (&self.tasks, &mut self.candidates);
+        candidates.clear();
+        queue.ready.retain(|id| {
+            let Some(task) = tasks.get(id) else {
+                return false;
+            };
+            if runs(task.owner) {
+                candidates.push(*id);
+            }
+            true
+        });
+        let id = *random.choice(&*candidates)?;
+        queue.ready.remove(&id);
+        Some(id)
+    }
+
+    /// Throws away the tasks of these owners, and what their destructors spawn.
+    pub(super) fn drop_those(&mut self, of: impl Fn(Owner) -> bool) {
+        loop {
+            let fresh = std::mem::take(&mut self.spawner.queue().fresh);
+            self.tasks.extend(fresh);
+            let all = std::mem::take(&mut self.tasks);
+            let (gone, stay): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                all.into_iter().partition(|(_, task)| of(task.owner));
+            self.tasks = stay;
+            if gone.is_empty() {
+                return;
+            }
+            drop(gone);
+        }
+    }
+
+    /// What has not ended.
+    pub(super) fn left(&self) -> Vec<(Owner, &'static str)> {
+        let left = self.tasks.values();
+        left.map(|task| (task.owner, task.what)).collect()
+    }
+}

@@ -1,0 +1,158 @@
+//! Simulated time: one line of it for the whole world, and a clock for each process that shows it
+//! in its own way. Time moves only when the run says so.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::{Duration, SystemTime},
+};
+
+use distlock::{Clock, Moment, Sleep};
+
+/// True time, and all who sleep.
+#[derive(Clone, Default)]
+pub(super) struct Timeline(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    now: Duration,
+    next: u64,
+    sleepers: BTreeMap<(Duration, u64), Option<Waker>>,
+}
+
+impl Timeline {
+    pub(super) fn now(&self) -> Duration {
+        self.state().now
+    }
+
+    /// When the first sleep ends.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.state().sleepers.keys().next().map(|(end, _)| *end)
+    }
+
+    /// How many sleep.
+    pub(super) fn sleepers(&self) -> usize {
+        self.state().sleepers.len()
+    }
+
+    /// Lets time pass, and wakes those whose sleep is over.
+    pub(super) fn advance_to(&self, now: Duration) {
+        let woken: Vec<_> = {
+            let state = &mut *self.state();
+            state.now = state.now.max(now);
+            let later = state.sleepers.split_off(&(state.now, u64::MAX));
+            let over = std::mem::replace(&mut state.sleepers, later);
+            over.into_values().flatten().collect()
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    pub(super) fn sleep(&self, time: Duration) -> Sleep {
+        let mut state = self.state();
+        state.next += 1;
+        let key = (state.now.saturating_add(time), state.next);
+        state.sleepers.insert(key, None);
+        drop(state);
+        Box::pin(Asleep {
+            time: self.clone(),
+            key,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Asleep {
+    time: Timeline,
+    key: (Duration, u64),
+}
+
+impl Future for Asleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.time.state().sleepers.get_mut(&self.key) {
+            Some(waker) => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.time.state().sleepers.remove(&self.key);
+    }
+}
+
+/// The clock of one machine: it was started at another moment than the others, and is a little too
+/// fast or too slow.
+#[derive(Clone)]
+pub(super) struct MachineClock {
+    time: Timeline,
+    /// It showed this at the beginning.
+    start: Duration,
+    /// How much it gains, in millionths; negative = it loses.
+    gains: i32,
+}
+
+const MILLION: u128 = 1_000_000;
+
+impl MachineClock {
+    pub(super) const fn new(time: Timeline, start: Duration, gains: i32) -> Self {
+        Self { time, start, gains }
+    }
+
+    /// The true time at which it shows `moment`.
+    pub(super) fn true_time(&self, moment: Moment) -> Duration {
+        self.true_span(moment.since_boot().saturating_sub(self.start))
+    }
+
+    /// The true time that passes while it shows that `time` does.
+    pub(super) fn true_span(&self, time: Duration) -> Duration {
+        scale(time, MILLION, self.rate())
+    }
+
+    fn rate(&self) -> u128 {
+        MILLION.saturating_add_signed(i128::from(self.gains))
+    }
+}
+
+/// `time` times `by`, divided by `of`.
+fn scale(time: Duration, by: u128, of: u128) -> Duration {
+    let nanos = time.as_nanos().saturating_mul(by) / of;
+    u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
+}
+
+impl Clock for MachineClock {
+    fn now(&self) -> Moment {
+        Moment::from_boot(self.start + scale(self.time.now(), self.rate(), MILLION))
+    }
+
+    fn wall(&self) -> SystemTime {
+        // Any date will do; 2020-01-01.
+        let date = Duration::from_secs(1_577_836_800);
+        SystemTime::UNIX_EPOCH + date + self.now().since_boot()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        // The rounding above must not end it before the clock shows its end.
+        let nanos = Duration::from_nanos(2);
+        self.time.sleep(self.true_span(time).saturating_add(nanos))
+    }
+}
+
+impl fmt::Debug for MachineClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MachineClock({:?})", self.now())
+    }
+}

@@ -1,0 +1,117 @@
+//! What happened, step by step: as one number to compare two runs, and as lines to read.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher as _},
+    time::Duration,
+};
+
+use super::tasks::{Owner, Step};
+
+/// So many lines are kept for whoever looks at a failure.
+const LAST: usize = 30;
+
+/// One line.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Line {
+    pub(super) at: Duration,
+    pub(super) owner: Owner,
+    pub(super) what: &'static str,
+    /// The number of the lock, of the call and of the grant, as far as it is about one.
+    pub(super) about: About,
+}
+
+/// A lock by its number, a call, and the place of its grant among all of that lock.
+#[derive(Clone, Copy, Debug, Default, Hash)]
+pub(super) struct About {
+    pub(super) lock: Option<usize>,
+    pub(super) call: Option<u64>,
+    pub(super) grant: Option<u64>,
+}
+
+/// The history of one run.
+#[derive(Debug)]
+pub(super) struct Trace {
+    hasher: DefaultHasher,
+    steps: u64,
+    all: bool,
+    lines: VecDeque<Line>,
+}
+
+impl Trace {
+    /// With `all`, everything is kept, each poll as well.
+    pub(super) fn new(all: bool) -> Self {
+        Self {
+            hasher: DefaultHasher::new(),
+            steps: 0,
+            all,
+            lines: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn polled(&mut self, at: Duration, step: Step) {
+        self.steps += 1;
+        (at, step).hash(&mut self.hasher);
+        if self.all {
+            self.keep(Line {
+                at,
+                owner: step.owner,
+                what: step.what,
+                about: About::default(),
+            });
+        }
+    }
+
+    pub(super) fn note(&mut self, line: Line) {
+        line.hash(&mut self.hasher);
+        self.keep(line);
+    }
+
+    fn keep(&mut self, line: Line) {
+        if !self.all && self.lines.len() == LAST {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+
+    /// Polls until now.
+    pub(super) const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The same for two runs in which the same happened.
+    pub(super) fn hash(&self) -> u64 {
+        self.hasher.finish()
+    }
+
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.lines.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owner = match self.owner {
+            Owner::Process(number) => format!("p{number}"),
+            Owner::Network => "net".into(),
+            Owner::Director => "run".into(),
+        };
+        write!(
+            f,
+            "{:>12.6} {owner:<4} {}",
+            self.at.as_secs_f64(),
+            self.what
+        )?;
+        if let Some(lock) = self.about.lock {
+            write!(f, " lock {lock}")?;
+        }
+        if let Some(call) = self.about.call {
+            write!(f, " call {call}")?;
+        }
+        if let Some(grant) = self.about.grant {
+            write!(f, " grant {grant}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! The tasks that take locks, and give up at every point where they can.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use anyhow::Result;
+use distlock::{Attempt, DistLock, Ended, Guard, Locker, Renew};
+use fastrand::Rng;
+
+use super::{
+    judge::Process,
+    network::Connection,
+    plants::Plant,
+    setting::LONGEST_TTL,
+    tasks::Owner,
+    world::{Phase, World},
+};
+
+/// How often each task takes a lock when nothing goes wrong any more.
+const TURNS: usize = 4;
+
+/// Starts a process: a locker, and tasks that use it.
+pub(super) fn start(world: &Arc<World>) -> Result<()> {
+    let clock = world.some_clock();
+    let process = world.judge().processes.len();
+    world.judge().processes.push(Process::new(clock.clone()));
+    let owner = Owner::Process(process);
+    world.note(owner, "starts", None, None, None);
+    let locker = || -> Result<Locker> {
+        let connection = Connection::new(world, process, world.another_handle()?);
+        let mut lock: Arc<dyn DistLock> = Arc::new(connection);
+        let mut shown: Arc<dyn distlock::Clock> = Arc::new(clock.clone());
+        if let Some(plant) = world.plant {
+            lock = plant.around_lock(world, process, lock);
+            shown = plant.around_clock(shown);
+        }
+        let spawner = world.spawner.clone();
+        Ok(Locker::builder(lock)
+            .clock(shown)
+            .seed(world.draw(|random| random.u64(..)))
+            .hand_over_limit(world.setting.hand_over_limit)
+            .keeper_on(move |job| spawner.spawn(owner, "keeper", job))
+            .build())
+    };
+    let shared = locker()?;
+    world.lockers().push(shared.clone());
+    for _ in 0..world.setting.tasks {
+        let own = if world.is(Plant::QueueForEachTask) {
+            locker()?
+        } else {
+            shared.clone()
+        };
+        let worker = Worker {
+            world: Arc::clone(world),
+            process,
+            locker: own,
+        };
+        world.spawner.spawn(owner, "worker", worker.work());
+    }
+    Ok(())
+}
+
+struct Worker {
+    world: Arc<World>,
+    process: usize,
+    locker: Locker,
+}
+
+/// One turn of a task: how it asks for a lock, and what it does with it.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    lock: usize,
+    ttl: Duration,
+    renew: Renew,
+    ask: Ask,
+    hold: Duration,
+    extend: Option<Duration>,
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ask {
+    Once,
+    Wait(Duration),
+    ForEver,
+    /// Waits for ever, but gives up at this poll.
+    Polls(u32),
+    /// Waits for ever, but gives up after this time.
+    Time(Duration),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Release,
+    /// Gives up waiting for the release at this poll.
+    Polls(u32),
+    Drop,
+}
+
+impl Turn {
+    fn draw(random: &mut Rng, locks: usize, storm: bool) -> Self {
+        let ms = Duration::from_millis;
+        // In peace, what is left behind must not end by itself before it is noticed.
+        let shortest = if storm { 300 } else { LONGEST_TTL.as_millis() };
+        let shortest = u64::try_from(shortest).unwrap_or_default();
+        let longest = u64::try_from(LONGEST_TTL.as_millis()).unwrap_or_default();
+        let mut ttl = || ms(random.u64(shortest..=longest));
+        let (ttl, other) = (ttl(), ttl());
+        let ask = match random.u32(0..10) {
+            0 => Ask::Once,
+            1..4 => Ask::Wait(ms(random.u64(1..=8_000))),
+            4..7 => Ask::ForEver,
+            7..9 => Ask::Polls(random.u32(0..12)),
+            _ => Ask::Time(ms(random.u64(0..=300))),
+        };
+        let hold = match random.u32(0..10) {
+            0 => ms(random.u64(500..=3_500)),
+            1..4 => Duration::from_micros(random.u64(1..=1_000)),
+            _ => ms(random.u64(1..=120)),
+        };
+        let end = match random.u32(0..5) {
+            0 => End::Drop,
+            1 => End::Polls(random.u32(0..5)),
+            _ => End::Release,
+        };
+        Self {
+            lock: random.usize(0..locks),
+            ttl,
+            renew: if random.u32(0..4) == 0 {
+                Renew::Manual
+            } else {
+                Renew::Auto
+            },
+            ask,
+            hold,
+            extend: (random.u32(0..6) == 0).then_some(other),
+            end,
+        }
+    }
+}
+
+impl Worker {
+    async fn work(self) {
+        while self.world.is_storm() {
+            self.turn().await;
+        }
+        for lock in 0..self.world.setting.locks {
+            let ask = Turn {
+                lock,
+                ttl: LONGEST_TTL,
+                renew: Renew::Auto,
+                ask: Ask::ForEver,
+                hold: Duration::from_millis(1),
+                extend: None,
+                end: End::Release,
+            };
+            self.take(ask).await;
+        }
+        self.world.counts().present += 1;
+        let mut phase = self.world.phase.subscribe();
+        let _ = phase.wait_for(|phase| *phase == Phase::Calm).await;
+        for _ in 0..TURNS {
+            self.turn().await;
+        }
+        self.world.counts().done += 1;
+    }
+
+    async fn turn(&self) {
+        let (locks, storm) = (self.world.setting.locks, self.world.is_storm());
+        let (turn, think) = self.world.draw(|random| {
+            let longest = if random.bool() { 500 } else { 200_000 };
+            let think = random.u64(0..=longest);
+            (Turn::draw(random, locks, storm), think)
+        });
+        self.take(turn).await;
+        self.world.time.sleep(Duration::from_micros(think)).await;
+    }
+
+    fn note(&self, what: &'static str, turn: Turn, call: u64, grant: Option<u64>) {
+        let owner = Owner::Process(self.process);
+        self.world
+            .note(owner, what, Some(turn.lock), Some(call), grant);
+    }
+
+    async fn take(&self, turn: Turn) {
+        let world = &self.world;
+        let (wait, queues) = match turn.ask {
+            Ask::Once => (Some(Duration::ZERO), false),
+            Ask::Wait(wait) => (Some(wait), true),
+            Ask::ForEver | Ask::Polls(_) | Ask::Time(_) => (None, true),
+        };
+        let now = world.now();
+        let call = world
+            .judge()
+            .asks(now, self.process, turn.lock, wait, queues);
+        self.note("asks", turn, call, None);
+        let guard = self.ask(turn, call).await;
+        let Some(guard) = guard else {
+            world.judge().over(world.now(), call);
+            self.note("goes without", turn, call, None);
+            return;
+        };
+        let grant = world
+            .judge()
+            .got(world.now(), call, guard.watch(), turn.renew);
+        self.note("holds", turn, call, grant);
+        self.watch(turn, call, &guard);
+        self.hold(turn, &guard).await;
+        world.judge().leaves(call);
+        self.note("leaves", turn, call, grant);
+        match turn.end {
+            End::Release => {
+                let _ = guard.release().await;
+            }
+            End::Polls(polls) => {
+                let released = Patient::new(guard.release()).for_polls(polls, drop);
+                let _ = released.await;
+            }
+            End::Drop => drop(guard),
+        }
+        world.judge().over(world.now(), call);
+        self.note("is over", turn, call, grant);
+    }
+
+    async fn ask(&self, turn: Turn, call: u64) -> Option<Guard> {
+        let name = &self.world.names[turn.lock];
+        let lock = self.locker.lock_named(name).ttl(turn.ttl).renew(turn.renew);
+        let lock = lock.holder(format!("c{call}"));
+        // A caller that gives up drops what it waits for, unless the bug is that nothing comes of it.
+        let forgets = self.world.is(Plant::QueueKeepsTheCancelled);
+        let give_up = move |asking: Pin<Box<_>>| {
+            if forgets {
+                mem::forget(asking);
+            }
+        };
+        let guard = match turn.ask {
+            Ask::Once => {
+                let attempt = lock.try_acquire().await;
+                return attempt.ok().and_then(Attempt::acquired);
+            }
+            Ask::Wait(wait) => Some(lock.wait(wait).acquire().await),
+            Ask::ForEver => Some(lock.wait_forever().acquire().await),
+            Ask::Polls(polls) => {
+                let asking = Patient::new(lock.wait_forever().acquire());
+                asking.for_polls(polls, give_up).await
+            }
+            Ask::Time(time) => {
+                let asking = Patient::new(lock.wait_forever().acquire());
+                asking.until(self.world.time.sleep(time), give_up).await
+            }
+        };
+        guard?.ok()
+    }
+
+    /// Has the judge told when the lock is lost.
+    fn watch(&self, turn: Turn, call: u64, guard: &Guard) {
+        let (world, process, watch) = (Arc::clone(&self.world), self.process, guard.watch());
+        let owner = Owner::Process(process);
+        self.world.spawner.spawn(owner, "watch", async move {
+            if let Ended::Lost(reason) = watch.ended().await {
+                world.judge().told(call, reason);
+                world.note(
+                    owner,
+                    "is told of its loss",
+                    Some(turn.lock),
+                    Some(call),
+                    None,
+                );
+            }
+        });
+    }
+
+    async fn hold(&self, turn: Turn, guard: &Guard) {
+        let time = &self.world.time;
+        let mut phase = self.world.phase.subscribe();
+        let work = async {
+            if let Some(ttl) = turn.extend {
+                time.sleep(turn.hold / 2).await;
+                let _ = guard.extend(ttl).await;
+            }
+            time.sleep(turn.hold).await;
+        };
+        tokio::select! {
+            biased;
+            _ = guard.lost() => {}
+            () = work => {}
+            _ = phase.changed() => {}
+        }
+    }
+}
+
+/// A future that its caller may give up.
+struct Patient<F>(Option<Pin<Box<F>>>);
+
+impl<F: Future> Patient<F> {
+    fn new(future: F) -> Self {
+        Self(Some(Box::pin(future)))
+    }
+
+    /// Polls it so many times, and gives it up after that.
+    async fn for_polls(mut self, polls: u32, give_up: impl Fn(Pin<Box<F>>)) -> Option<F::Output> {
+        let mut left = polls;
+        poll_fn(|context| {
+            let Some(future) = &mut self.0 else {
+                return Poll::Ready(None);
+            };
+            if let Some(fewer) = left.checked_sub(1) {
+                left = fewer;
+                if let Poll::Ready(output) = future.as_mut().poll(context) {
+                    return Poll::Ready(Some(output));
+                }
+                if left > 0 {
+                    return Poll::Pending;
+                }
+            }
+            self.0.take().into_iter().for_each(&give_up);
+            Poll::Ready(None)
+        })
+        .await
+    }
+
+    /// Gives it up when the time is over.
+    async fn until(
+        mut self,
+        over: impl Future<Output = ()>,
+        give_up: impl Fn(Pin<Box<F>>),
+    ) -> Option<F::Output> {
+        let future = self.0.as_mut()?;
+        tokio::select! {
+            biased;
+            output = future => return Some(output),
+            () = over => {}
+        }
+        self.0.take().into_iter().for_each(give_up);
+        None
+    }
+}

@@ -1,0 +1,290 @@
+//! What all tasks of one run share: time, chance, the store, and the judge.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context as Waking, Poll, Waker},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use distlock::{
+    Clock as _, DistLock, FencingToken, Forced, LockName, Locker, LossReason, LossSender,
+};
+use distlock_memory::Memory;
+use fastrand::Rng;
+use tokio::sync::watch;
+
+use super::{
+    judge::{Judge, Row},
+    plants::{Plant, Variant},
+    setting::{Chances, Setting},
+    tasks::{Owner, Spawner},
+    time::{MachineClock, Timeline},
+    trace::{About, Line, Trace},
+};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Things go wrong.
+    Storm,
+    /// Nothing goes wrong any more: everybody takes every lock once.
+    RollCall,
+    /// Nothing goes wrong, and nothing of the storm is on its way.
+    Calm,
+}
+
+/// One run.
+pub(super) struct World {
+    pub(super) time: Timeline,
+    pub(super) spawner: Spawner,
+    pub(super) setting: Setting,
+    pub(super) plant: Option<Plant>,
+    pub(super) phase: watch::Sender<Phase>,
+    pub(super) names: Vec<LockName>,
+    store: Arc<dyn DistLock>,
+    store_clock: MachineClock,
+    random: Mutex<Rng>,
+    trace: Mutex<Trace>,
+    judge: Mutex<Judge>,
+    weather: Mutex<Weather>,
+    /// By lock and token: the process whose grant it is, and how it hears of its loss.
+    told: Mutex<BTreeMap<(usize, u64), (usize, LossSender)>>,
+    /// By process.
+    lockers: Mutex<Vec<Locker>>,
+    /// Tasks that have answered the roll call, and those that are done.
+    counts: Mutex<Counts>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) present: usize,
+    pub(super) done: usize,
+}
+
+/// Who is cut off from the store.
+#[derive(Debug, Default)]
+pub(super) struct Weather {
+    pub(super) outage: bool,
+    pub(super) cut: Vec<usize>,
+}
+
+impl World {
+    pub(super) fn new(
+        spawner: Spawner,
+        mut random: Rng,
+        variant: Variant,
+        trace: Trace,
+    ) -> Result<Arc<Self>> {
+        let mut setting = Setting::draw(&mut random);
+        if let Variant::Planted(plant) | Variant::Twin(plant) = variant {
+            plant.shape(&mut setting);
+        }
+        let time = Timeline::default();
+        let store_clock = clock(&time, &mut random);
+        let store = Memory::new(Arc::new(store_clock.clone())).lock();
+        let names = (0..setting.locks).map(|number| LockName::new(format!("lock-{number}")));
+        let names = names.collect::<distlock::Result<_>>()?;
+        let judge = Judge::new(setting.locks, setting.waits_at_the_store());
+        Ok(Arc::new(Self {
+            time,
+            spawner,
+            setting,
+            plant: variant.plant(),
+            phase: watch::Sender::new(Phase::Storm),
+            names,
+            store,
+            store_clock,
+            random: Mutex::new(random),
+            trace: Mutex::new(trace),
+            judge: Mutex::new(judge),
+            weather: Mutex::default(),
+            told: Mutex::default(),
+            lockers: Mutex::default(),
+            counts: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut locked(&self.random))
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.time.now()
+    }
+
+    pub(super) fn judge(&self) -> MutexGuard<'_, Judge> {
+        locked(&self.judge)
+    }
+
+    pub(super) fn trace(&self) -> MutexGuard<'_, Trace> {
+        locked(&self.trace)
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
+        locked(&self.counts)
+    }
+
+    pub(super) fn lockers(&self) -> MutexGuard<'_, Vec<Locker>> {
+        locked(&self.lockers)
+    }
+
+    pub(super) fn is(&self, plant: Plant) -> bool {
+        self.plant == Some(plant)
+    }
+
+    pub(super) fn is_storm(&self) -> bool {
+        *self.phase.borrow() == Phase::Storm
+    }
+
+    /// A clock of some machine.
+    pub(super) fn some_clock(&self) -> MachineClock {
+        self.draw(|random| clock(&self.time, random))
+    }
+
+    /// Another handle on the store.
+    pub(super) fn another_handle(&self) -> Result<Arc<dyn DistLock>> {
+        at_once(self.store.reopen())
+    }
+
+    /// What may happen to a request of this process, and whether it is cut off.
+    pub(super) fn weather(&self, process: usize) -> (Chances, bool) {
+        if !self.is_storm() {
+            return (Chances::default(), false);
+        }
+        let weather = locked(&self.weather);
+        let cut = weather.outage || weather.cut.contains(&process);
+        (self.setting.chances, cut)
+    }
+
+    pub(super) fn change_weather(&self, change: impl FnOnce(&mut Weather)) {
+        change(&mut locked(&self.weather));
+    }
+
+    pub(super) fn note(
+        &self,
+        owner: Owner,
+        what: &'static str,
+        lock: Option<usize>,
+        call: Option<u64>,
+        grant: Option<u64>,
+    ) {
+        let about = About { lock, call, grant };
+        let at = self.now();
+        self.trace().note(Line {
+            at,
+            owner,
+            what,
+            about,
+        });
+    }
+
+    pub(super) fn lock_number(&self, name: &LockName) -> Option<usize> {
+        self.names.iter().position(|it| it == name)
+    }
+
+    /// A request has arrived: looks at what the store has now.
+    pub(super) fn applied(&self, name: &LockName, what: &'static str) {
+        let Some(lock) = self.lock_number(name) else {
+            return;
+        };
+        let row = self.look(name);
+        self.judge().stored(self.now(), lock, row);
+        let call = row.map(|row| row.call);
+        self.note(Owner::Network, what, Some(lock), call, None);
+    }
+
+    /// What the store has, which is asked in no time.
+    fn look(&self, name: &LockName) -> Option<Row> {
+        let held = at_once(self.store.inspect(name)).ok()?.held?;
+        let expires = self.store_clock.now() + held.expires_in?;
+        Some(Row {
+            token: held.token?.get(),
+            call: held.holder.strip_prefix('c')?.parse().ok()?,
+            expires: self.store_clock.true_time(expires),
+        })
+    }
+
+    /// How many the store believes to wait.
+    pub(super) fn waiters(&self) -> u32 {
+        let waiting = self.names.iter().map(|name| {
+            let info = at_once(self.store.inspect(name)).ok();
+            info.and_then(|it| it.waiters).unwrap_or_default()
+        });
+        waiting.sum()
+    }
+
+    /// The store can tell this process of the loss of its grant.
+    pub(super) fn tells(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        process: usize,
+        sender: LossSender,
+    ) {
+        if let Some(lock) = self.lock_number(name) {
+            locked(&self.told).insert((lock, token.get()), (process, sender));
+        }
+    }
+
+    /// Takes a lock away from its holder, who is told later, where the store tells.
+    pub(super) fn force(&self, lock: usize) {
+        let name = &self.names[lock];
+        let Some(row) = self.look(name) else { return };
+        let Ok(token) = FencingToken::new(row.token) else {
+            return;
+        };
+        // Before it happens: from here on the holder's belief is excused.
+        self.judge().forced(lock, row.token);
+        let forced = at_once(self.store.force_release(name, token));
+        if !matches!(forced, Ok(Forced::Released)) {
+            return;
+        }
+        self.applied(name, "forced");
+        let Some((process, sender)) = locked(&self.told).remove(&(lock, row.token)) else {
+            return;
+        };
+        let (time, late) = (self.time.clone(), self.draw(|random| random.u64(1..=1_500)));
+        self.spawner
+            .spawn(Owner::Process(process), "push", async move {
+                time.sleep(Duration::from_millis(late)).await;
+                sender.lose(LossReason::ForceReleased);
+            });
+    }
+
+    /// Breaks the circle of lockers and this.
+    pub(super) fn forget(&self) {
+        let lockers = std::mem::take(&mut *self.lockers());
+        drop(lockers);
+        let told = std::mem::take(&mut *locked(&self.told));
+        drop(told);
+    }
+}
+
+fn clock(time: &Timeline, random: &mut Rng) -> MachineClock {
+    let start = Duration::from_secs(random.u64(1_000..1_000_000));
+    MachineClock::new(time.clone(), start, random.i32(-5_000..=5_000))
+}
+
+/// What a store in memory answers, which waits for nothing.
+fn at_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
+    let mut answer = pin!(answer);
+    match answer.as_mut().poll(&mut Waking::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer.context("the store in memory"),
+        Poll::Pending => Err(anyhow!("the store in memory waits for something")),
+    }
+}
+
+pub(super) fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
