@@ -13,6 +13,7 @@ use super::{
     published::{Cell, Planted, PlantedBug, Runs},
     run::{Plan, Played, play},
     stores::Kind,
+    workload::Workload,
 };
 use crate::report;
 
@@ -40,6 +41,9 @@ pub(crate) struct Chaos {
     /// Faults to draw from (default: all that the store can have)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
     pub(super) faults: Vec<Break>,
+    /// What the workers do with the store (default: everything)
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "USES")]
+    workloads: Vec<Workload>,
     /// How long each store is broken
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub(super) seconds: u64,
@@ -154,6 +158,9 @@ fn plans(chaos: &Chaos, store: Kind, seed: u64) -> Vec<Plan> {
     let mut all = Plan::of(store, chaos.seconds, seed);
     if !chaos.faults.is_empty() {
         all.faults.retain(|it| chaos.faults.contains(it));
+    }
+    if !chaos.workloads.is_empty() {
+        all.workloads.clone_from(&chaos.workloads);
     }
     if !chaos.each {
         return vec![all];
@@ -311,6 +318,7 @@ async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result
     plan.plant = Some(bug);
     // Bugs show where many fight for few locks.
     plan.hurrying = 0;
+    plan.workloads = bug.workloads().to_vec();
     plan.ttl_ms = bug.ttl_ms();
     if let Some(faults) = bug.faults() {
         plan.faults = faults.to_vec();

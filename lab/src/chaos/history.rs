@@ -86,6 +86,19 @@ pub(crate) enum Event {
     /// A write of a record that is about to be sent, or a read or write that has answered. A
     /// process that is killed in between has noted its write.
     Record(RecordStep),
+    /// The lock of a hold stays taken until then at least, also if it is released before.
+    Keeps { hold: HoldNumber, until: Micros },
+    /// The process's next waiter has joined the line for a lock. Places are given in this order.
+    Queued { line: u64, place: u32, at: Micros },
+    /// That waiter was granted the lock.
+    Served {
+        line: u64,
+        place: u32,
+        token: u64,
+        at: Micros,
+    },
+    /// A step of a recipe.
+    Recipe(RecipeStep),
     /// A write to the registers of a name.
     Wrote {
         name: String,
@@ -212,6 +225,60 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
+/// What somebody did or was told who uses a recipe.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RecipeStep {
+    /// Work that only a leader does has begun.
+    Leads {
+        election: String,
+        term: u64,
+        at: Micros,
+    },
+    /// It is over.
+    LedUntil {
+        election: String,
+        term: u64,
+        at: Micros,
+    },
+    /// A periodic job runs. It was asked for at `asked`, and put on record after that.
+    JobRuns {
+        job: String,
+        run: u64,
+        period_us: u64,
+        asked: Micros,
+        at: Micros,
+    },
+    /// An effect that happens once per key has happened.
+    Made {
+        key: String,
+        value: u64,
+        asked: Micros,
+        at: Micros,
+    },
+    /// The result of that effect, as one of those who asked for it was told.
+    Told {
+        key: String,
+        value: u64,
+        asked: Micros,
+        at: Micros,
+    },
+    /// One message was counted, and this is what was unread then.
+    Counted {
+        conversation: u32,
+        in_conversation: u64,
+        total: u64,
+        asked: Micros,
+        at: Micros,
+    },
+    /// A gate let a holder through.
+    Admitted {
+        token: u64,
+        asked: Micros,
+        at: Micros,
+    },
+}
+
 /// Something that was broken, and from when to when.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Fault {
@@ -235,4 +302,14 @@ pub(crate) enum Excuse {
     LostHistory,
     /// The store's clock jumped ahead: leases ended there earlier than their guards.
     SteppedClock,
+}
+
+impl Excuse {
+    /// Whether it may lead to a violation that is about this lock.
+    pub(crate) fn is_about(&self, lock: &str) -> bool {
+        match self {
+            Self::Removed { name } => name == lock,
+            Self::LostHistory | Self::SteppedClock => true,
+        }
+    }
 }

@@ -6,6 +6,7 @@
 //! | `command` | the command line, and what it prints |
 //! | `run` | one run from start to verdict |
 //! | `stores` | the stores, and how each is broken |
+//! | `workload` | what those processes do |
 //! | `crew`, `worker` | the processes that take locks |
 //! | `referee` | the registers that the locks protect, and the history |
 //! | `nemesis`, `file` | what breaks things |
@@ -28,6 +29,7 @@ mod run;
 mod stores;
 mod verdict;
 mod worker;
+mod workload;
 
 pub(crate) use command::{Chaos, run};
 pub(crate) use published::{Cell, Planted, PlantedBug, Runs};

@@ -18,6 +18,7 @@ use super::{
     stores::{Kind, Stage},
     verdict::{Limits, Promise, Verdict, judge},
     worker::{Settings, leftovers},
+    workload::Workload,
 };
 
 /// A healed store answers by then.
@@ -35,6 +36,7 @@ const QUIET_LOCKS: u32 = 40;
 pub(crate) struct Plan {
     pub(crate) store: Kind,
     pub(crate) faults: Vec<Break>,
+    pub(crate) workloads: Vec<Workload>,
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
     pub(crate) ttl_ms: (u64, u64),
@@ -64,6 +66,7 @@ impl Plan {
         Self {
             store,
             faults: faults.filter(|it| it.applies_to(store)).collect(),
+            workloads: Workload::all(),
             seconds,
             seed,
             ttl_ms: store.ttl_ms(),
@@ -78,12 +81,14 @@ impl Plan {
     /// The command that repeats the faults.
     pub(crate) fn command(&self) -> String {
         let faults: Vec<_> = self.faults.iter().map(|it| it.key()).collect();
+        let workloads: Vec<_> = self.workloads.iter().map(|it| it.key()).collect();
         format!(
-            "distlock-lab chaos --spawn {} --seconds {} --seed {} --faults {}",
+            "distlock-lab chaos --spawn {} --seconds {} --seed {} --faults {} --workloads {}",
             self.store.key(),
             self.seconds,
             self.seed,
-            faults.join(",")
+            faults.join(","),
+            workloads.join(",")
         )
     }
 
@@ -129,6 +134,7 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         hurrying: plan.hurrying,
         single_threaded: false,
         looks_at_the_end: inside,
+        workloads: plan.workloads.clone(),
         plant: plan.plant,
         control: None,
     };
@@ -186,8 +192,7 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
     let each = plan.longest_ttl() + Duration::from_secs(10);
     crew.dismiss(each * LOCKS + Duration::from_secs(30));
     if let Some(hand) = hand {
-        let within = plan.longest_ttl() + Duration::from_secs(5);
-        for (name, holder) in leftovers(&hand.locker(), within).await {
+        for (name, holder) in leftovers(&hand.locker(), plan.longest_ttl()).await {
             referee.note(0, Event::Left { name, holder });
         }
         hand.close().await;

@@ -167,7 +167,7 @@ impl Control {
     fn stage(self, folder: &Path) -> Result<Stage> {
         match self {
             Self::Redlock | Self::Rslock => Stage::independent_redis(SERVERS),
-            _ => Stage::start(self.store(), folder),
+            _ => Stage::start(self.store(), folder, false),
         }
     }
 

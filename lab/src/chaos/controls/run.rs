@@ -82,6 +82,7 @@ pub(super) async fn play(plan: &ControlPlan) -> Result<(Verdict, Vec<Entry>)> {
             hurrying: 0,
             single_threaded: false,
             looks_at_the_end: false,
+            workloads: Vec::new(),
             plant: None,
             control: Some(control),
         },

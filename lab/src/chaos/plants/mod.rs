@@ -22,7 +22,7 @@ use self::{
     lock::PlantedLock,
     records::PlantedRecords,
 };
-use super::{nemesis::Break, stores::Kind, verdict::Promise};
+use super::{nemesis::Break, stores::Kind, verdict::Promise, workload::Workload};
 
 /// One bug.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -98,6 +98,18 @@ pub(crate) enum Plant {
     DeposedPrimary,
     /// A session is believed for as long as the server that it hangs on answers.
     DeposedLeader,
+    /// The record that a periodic job has started is confirmed and never written.
+    StartsAreForgotten,
+    /// The record that an effect has happened is confirmed and never written.
+    EffectsAreForgotten,
+    /// What a gate has seen is confirmed and never written.
+    GatesForget,
+    /// Writes of counters do not look at the version.
+    CountersAreOverwritten,
+    /// A leader that cannot renew its lease believes in it for three times as long.
+    LeadersStay,
+    /// A lock that is to be kept for a minimum time is freed when it is released.
+    MinimumIsIgnored,
 }
 
 impl Plant {
@@ -139,15 +151,22 @@ impl Plant {
             | Self::WritesAreForgotten
             | Self::DeletesDoNothing
             | Self::VersionsAreReused => &[Linearizable],
+            Self::StartsAreForgotten => &[OncePerPeriod],
+            Self::EffectsAreForgotten => &[OncePerKey],
+            Self::GatesForget => &[GateHolds],
+            Self::CountersAreOverwritten => &[CountersAddUp],
+            Self::LeadersStay => &[OneLeader],
+            Self::MinimumIsIgnored => &[KeptAtLeast],
         }
     }
 
     /// A store on which it shows: some need an answer that is lost, or a server that hangs.
     pub(crate) const fn store(self) -> Kind {
         match self {
-            Self::ReleaseWithoutOwner | Self::RenewalErrorIsSuccess | Self::TimersRunLate => {
-                Kind::Redis
-            }
+            Self::ReleaseWithoutOwner
+            | Self::RenewalErrorIsSuccess
+            | Self::LeadersStay
+            | Self::TimersRunLate => Kind::Redis,
             Self::DeposedPrimary => Kind::RedisSentinel,
             Self::DeposedLeader => Kind::Zookeeper,
             _ => Kind::Sqlite,
@@ -165,12 +184,25 @@ impl Plant {
             Self::RenewalAlwaysSucceeds => Some(&[Break::ForceRelease]),
             // The errors have to come before the lease ends.
             Self::RenewalErrorIsSuccess => Some(&[Break::CutLines]),
+            Self::LeadersStay => Some(&[Break::CutLines, Break::BlackHole]),
             // It takes many locks that change hands.
             Self::ReleaseInTwoSteps | Self::HandOverInTwoSteps => Some(&[]),
             // Workers that come later are sent to the new primary.
             Self::DeposedPrimary => Some(&[Break::DeposePrimary, Break::KillWorker]),
             Self::DeposedLeader => Some(&[Break::DeposeLeader]),
             _ => None,
+        }
+    }
+
+    /// What the workers have to do for it to show soon.
+    pub(crate) const fn workloads(self) -> &'static [Workload] {
+        match self {
+            Self::StartsAreForgotten
+            | Self::EffectsAreForgotten
+            | Self::GatesForget
+            | Self::CountersAreOverwritten
+            | Self::LeadersStay => &[Workload::Recipes],
+            _ => &[Workload::Locks, Workload::Records],
         }
     }
 

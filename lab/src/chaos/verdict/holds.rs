@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Call, End, Entry, Event, Excuse, Fault, HoldNumber, Micros, NO_TOKEN};
+use crate::chaos::history::{Call, End, Entry, Event, Fault, HoldNumber, Micros, NO_TOKEN};
 
 use super::{
     Limits, Promise, Violation,
@@ -168,11 +168,8 @@ fn excuse(
     limits: Limits,
 ) -> Option<String> {
     let fault = faults.iter().find(|fault| {
-        let about = match &fault.excuse {
-            Some(Excuse::Removed { name }) => *name == holds[0].name,
-            Some(Excuse::LostHistory | Excuse::SteppedClock) => true,
-            None => false,
-        };
+        let excuse = fault.excuse.as_ref();
+        let about = excuse.is_some_and(|it| it.is_about(&holds[0].name));
         let before = holds.iter().any(|hold| hold.asked <= fault.to);
         // No documented exception lasts longer than the lease of before.
         let most = limits.ttl_us + limits.failover_us;

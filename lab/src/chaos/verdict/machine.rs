@@ -24,6 +24,12 @@ impl Stalls {
         Self(all)
     }
 
+    /// Whether a process ran all the time between two moments.
+    pub(super) fn ran_through(&self, worker: u32, from: Micros, to: Micros) -> bool {
+        let mut its = self.0.get(&worker).into_iter().flatten();
+        !its.any(|(begin, end)| *begin <= to && *end >= from)
+    }
+
     /// How long a process ran between two moments.
     pub(super) fn running(&self, worker: u32, from: Micros, to: Micros) -> Micros {
         let mut left = to.saturating_sub(from);

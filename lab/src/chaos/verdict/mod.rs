@@ -6,7 +6,9 @@
 
 mod calls;
 mod holds;
+mod lines;
 mod machine;
+mod recipes;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -41,6 +43,20 @@ pub(crate) enum Promise {
     FlatResources,
     /// A process ended by itself.
     NoCrash,
+    /// A waiter was overtaken by a later one of its process.
+    ServedInOrder,
+    /// A lock that was to be kept for a minimum time went to somebody else before.
+    KeptAtLeast,
+    /// The work of two leaders of one election was under way at one instant.
+    OneLeader,
+    /// A periodic job was started twice in a period.
+    OncePerPeriod,
+    /// An effect happened twice, or somebody was told another result.
+    OncePerKey,
+    /// Counts were lost.
+    CountersAddUp,
+    /// A gate let an earlier holder through after a later one.
+    GateHolds,
 }
 
 impl fmt::Display for Promise {
@@ -56,6 +72,13 @@ impl fmt::Display for Promise {
             Self::TicketsOnce => "a ticket is good once",
             Self::FlatResources => "memory and descriptors are flat",
             Self::NoCrash => "no process crashes",
+            Self::ServedInOrder => "waiters of a process are served in order",
+            Self::KeptAtLeast => "a lock is kept for its minimum time",
+            Self::OneLeader => "one leader at a time",
+            Self::OncePerPeriod => "a job starts once per period",
+            Self::OncePerKey => "an effect happens once per key",
+            Self::CountersAddUp => "counters add up",
+            Self::GateHolds => "a gate lets no earlier holder through",
         })
     }
 }
@@ -167,6 +190,7 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
                 verdict.unfenced_lost += u64::from(*unfenced_lost);
             }
             Event::Told { .. } => verdict.losses += 1,
+            Event::Recipe(_) => verdict.operations += 1,
             _ => {}
         }
     }
@@ -188,6 +212,9 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
         .chain(holds::tickets(history))
         .chain(calls::check(history, &stalls))
         .chain(unlinear)
+        .chain(lines::order(history))
+        .chain(lines::minimum(history, &faults))
+        .chain(recipes::check(history, &faults, &stalls, limits.ttl_us))
         .chain(machine::check(history))
         .collect();
     verdict.violations.sort_by_key(|it| it.at);

@@ -10,17 +10,11 @@ use super::{
     NOTICE,
     task::{STEPS, Task},
 };
-use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, Micros, micros, now};
+use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, micros, now};
 
 impl Task {
     /// Uses a lock for a while and gives it up, in one of many ways.
-    pub(super) async fn hold(
-        &mut self,
-        guard: Guard,
-        asked: Micros,
-        resumed: Option<u64>,
-    ) -> Result<()> {
-        let hold = self.granted(&guard, asked, resumed);
+    pub(super) async fn hold(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         let mut told = self.wait_for_a_loss(hold, guard.watch());
         let longest = self.settings.longest_ttl();
         let for_ = match self.rng.u32(..20) {
@@ -68,13 +62,7 @@ impl Task {
     }
 
     /// Writes to both registers once and gives the lock up.
-    pub(super) async fn hold_for_a_moment(
-        &mut self,
-        guard: Guard,
-        asked: Micros,
-        resumed: Option<u64>,
-    ) -> Result<()> {
-        let hold = self.granted(&guard, asked, resumed);
+    pub(super) async fn hold_for_a_moment(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         if self.use_registers(hold, &guard).await? && self.is_valid(hold, &guard.watch()) {
             self.give_up(hold, guard).await
         } else {

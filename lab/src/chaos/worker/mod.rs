@@ -4,10 +4,13 @@
 
 mod control;
 mod hold;
+mod line;
 mod meter;
 mod notes;
+mod recipes;
 mod records;
 mod task;
+mod ways;
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,6 +28,7 @@ use super::{
     controls::Control,
     history::{Answer, Call, Event, now},
     plants::Plant,
+    workload::Workload,
 };
 
 /// The variable that makes a process a worker.
@@ -61,6 +65,7 @@ pub(crate) struct Settings {
     pub(crate) single_threaded: bool,
     /// Whether it looks at the end what the store still holds: of a store that nobody else sees.
     pub(crate) looks_at_the_end: bool,
+    pub(crate) workloads: Vec<Workload>,
     pub(crate) plant: Option<Plant>,
     /// The lock that is used instead of distlock.
     pub(crate) control: Option<Control>,
@@ -123,6 +128,7 @@ async fn work(settings: Arc<Settings>) -> Result<()> {
             notes: Arc::clone(&notes),
             questions,
             locker: store.locker(),
+            store: store.clone(),
             records: store.records(),
             rng: rng.fork(),
             number,
@@ -144,7 +150,7 @@ async fn work(settings: Arc<Settings>) -> Result<()> {
     for store in &stores {
         if settings.looks_at_the_end {
             let locker = store.locker();
-            for (name, holder) in leftovers(&locker, settings.longest_ttl() + BEYOND_WAIT).await {
+            for (name, holder) in leftovers(&locker, settings.longest_ttl()).await {
                 notes.note(Event::Left { name, holder });
             }
         }
@@ -173,9 +179,11 @@ async fn opened(settings: &Settings) -> Store {
     }
 }
 
-/// Names and holders of the locks that are still held `within` after everybody has left.
-pub(crate) async fn leftovers(locker: &Locker, within: Duration) -> Vec<(String, String)> {
-    let until = SystemClock.now() + within;
+/// Names and holders of the locks that are still held long after everybody has left: longer than
+/// the longest TTL of the run, and than the store's own, which recipes ask for.
+pub(crate) async fn leftovers(locker: &Locker, longest_ttl: Duration) -> Vec<(String, String)> {
+    let longest = longest_ttl.max(locker.capabilities().default_ttl);
+    let until = SystemClock.now() + longest + BEYOND_WAIT;
     loop {
         let left = match locker.list("").await {
             Ok(held) => held

@@ -6,15 +6,19 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use distlock::{Attempt, Clock as _, Guard, Locker, Records, Renew, SystemClock, Ticket};
+use distlock::{Attempt, Clock as _, Guard, Locker, Records, Renew, Store, SystemClock, Ticket};
 use fastrand::Rng;
 use tokio::sync::watch;
 
+use super::ways::Drawn;
 use super::{
     BEYOND_WAIT, LOOK, Settings,
     notes::{Notes, Questions},
 };
-use crate::chaos::history::{Answer, Call, Event, Micros, now};
+use crate::chaos::{
+    history::{Answer, Call, Event, Micros, now},
+    workload::Workload,
+};
 
 /// The documented bound of a release and of an extension.
 pub(super) const STEPS: Duration = Duration::from_secs(20);
@@ -27,6 +31,7 @@ pub(super) struct Task {
     pub(super) notes: Arc<Notes>,
     pub(super) questions: Questions,
     pub(super) locker: Locker,
+    pub(super) store: Store,
     pub(super) records: Arc<dyn Records>,
     pub(super) rng: Rng,
     pub(super) number: u32,
@@ -37,17 +42,47 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) async fn run(mut self) -> Result<()> {
+        let workloads = self.workloads();
         while !self.is_over() {
-            match (self.hurries, self.rng.u32(..100)) {
-                (true, 0..40) | (false, 0..20) => self.use_a_record().await,
-                (true, 40..42) | (false, 20..23) => self.look().await,
-                (_, 23..31) => self.give_up_in_the_middle().await,
-                (_, 31..36) => self.take_two().await?,
-                (true, _) => self.take_for_a_moment().await?,
-                (false, _) => self.take_one().await?,
+            match (Workload::draw(&workloads, &mut self.rng), self.hurries) {
+                (Workload::Locks, false) => self.use_a_lock().await?,
+                (Workload::Locks, true) => self.use_a_free_lock().await?,
+                (Workload::Records, _) => self.use_a_record().await,
+                (Workload::Lines, _) => self.line_up().await?,
+                (Workload::Recipes, _) => self.use_a_recipe().await?,
             }
         }
         self.answer_the_roll_call().await;
+        Ok(())
+    }
+
+    /// Those of the run; a task that hurries leaves the slow ones to others, if there are any.
+    fn workloads(&self) -> Vec<Workload> {
+        let all = &self.settings.workloads;
+        let quick = all.iter().filter(|it| self.hurries && it.is_quick());
+        let quick: Vec<_> = quick.copied().collect();
+        if quick.is_empty() { all.clone() } else { quick }
+    }
+
+    async fn use_a_free_lock(&mut self) -> Result<()> {
+        match self.rng.u32(..80) {
+            0..2 => self.look().await,
+            2..10 => self.give_up_in_the_middle().await,
+            10..16 => self.take_two().await?,
+            _ => self.take_for_a_moment().await?,
+        }
+        Ok(())
+    }
+
+    async fn use_a_lock(&mut self) -> Result<()> {
+        match self.rng.u32(..80) {
+            0..3 => self.look().await,
+            3..11 => self.give_up_in_the_middle().await,
+            11..16 => self.take_two().await?,
+            16..20 => self.run_under().await?,
+            20..24 => self.enter_twice().await?,
+            _ => self.take_one().await?,
+        }
         Ok(())
     }
 
@@ -61,7 +96,7 @@ impl Task {
     }
 
     /// One of the few locks that all fight for, or of the many that are held for a moment.
-    fn name(&mut self) -> String {
+    pub(super) fn name(&mut self) -> String {
         let names = if self.hurries {
             &self.settings.quiet_names
         } else {
@@ -71,7 +106,7 @@ impl Task {
     }
 
     /// Up to the longest TTL.
-    fn while_(&mut self) -> Duration {
+    pub(super) fn while_(&mut self) -> Duration {
         Duration::from_millis(self.rng.u64(..=self.settings.ttl_ms.1))
     }
 
@@ -82,8 +117,12 @@ impl Task {
         } else {
             Renew::Manual
         };
-        let asked = now();
         let builder = self.locker.lock(&name).ttl(ttl).renew(renew);
+        let Drawn {
+            builder,
+            min_hold_us,
+        } = self.with_options(builder);
+        let asked = now();
         let guard = if self.rng.u32(..4) == 0 {
             let call = self.notes.call(Call::TryAcquire, BEYOND_WAIT);
             let attempt = builder.try_acquire().await;
@@ -96,7 +135,11 @@ impl Task {
             guard.ok()
         };
         match guard {
-            Some(guard) => self.hold(guard, asked, None).await,
+            Some(guard) => {
+                let hold = self.granted(&guard, asked, None);
+                self.keeps(hold, asked, min_hold_us);
+                self.hold(hold, guard).await
+            }
             None => {
                 self.rest().await;
                 Ok(())
@@ -112,7 +155,10 @@ impl Task {
         let guard = self.locker.lock(&name).ttl(ttl).wait(ttl).acquire().await;
         call.result(&guard);
         match guard {
-            Ok(guard) => self.hold_for_a_moment(guard, asked, None).await,
+            Ok(guard) => {
+                let hold = self.granted(&guard, asked, None);
+                self.hold_for_a_moment(hold, guard).await
+            }
             Err(_) => {
                 self.rest().await;
                 Ok(())
@@ -198,10 +244,11 @@ impl Task {
             both(&self.locker, &self.notes)
         );
         for guard in [first, second].into_iter().flatten() {
+            let hold = self.granted(&guard, asked, Some(number));
             if self.hurries {
-                Box::pin(self.hold_for_a_moment(guard, asked, Some(number))).await?;
+                Box::pin(self.hold_for_a_moment(hold, guard)).await?;
             } else {
-                Box::pin(self.hold(guard, asked, Some(number))).await?;
+                Box::pin(self.hold(hold, guard)).await?;
             }
         }
         Ok(())

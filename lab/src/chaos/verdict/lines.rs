@@ -1,0 +1,200 @@
+//! Waiters of one process are served in the order in which they came, and a lock that is to be kept
+//! for a minimum time is kept for it.
+
+use std::collections::BTreeMap;
+
+use crate::chaos::history::{End, Entry, Event, Fault, HoldNumber, Micros};
+
+use super::{Promise, Violation};
+
+/// Waiters that were overtaken by one who had joined the line behind them.
+///
+/// A waiter that gave up, or whose call failed, was never served and holds up nobody.
+pub(super) fn order(history: &[Entry]) -> Vec<Violation> {
+    let mut last: BTreeMap<(u32, u64), u32> = BTreeMap::new();
+    let mut found = Vec::new();
+    for Entry { worker, event } in history {
+        let Event::Served {
+            line, place, at, ..
+        } = event
+        else {
+            continue;
+        };
+        let before = last.entry((*worker, *line)).or_insert(*place);
+        if place < before {
+            found.push(Violation {
+                promise: Promise::ServedInOrder,
+                at: *at,
+                detail: format!(
+                    "process {worker}: waiter {place} of line {line} was served after waiter \
+                     {before}, who had come later"
+                ),
+                excused_by: None,
+            });
+        }
+        *before = (*before).max(*place);
+    }
+    found
+}
+
+/// What is known of one hold.
+struct Kept<'a> {
+    name: &'a str,
+    asked: Micros,
+    /// The first question that was answered by yes.
+    valid: Option<Micros>,
+    until: Option<Micros>,
+    /// When it was released, and the deadline of its lease then.
+    released: Option<(Micros, Micros)>,
+}
+
+/// Locks that somebody else had before their minimum time was over.
+///
+/// Only a lease that lasted for so long is looked at: a lock that was lost keeps nobody out.
+pub(super) fn minimum(history: &[Entry], faults: &[&Fault]) -> Vec<Violation> {
+    let mut holds: BTreeMap<(u32, HoldNumber), Kept<'_>> = BTreeMap::new();
+    for Entry { worker, event } in history {
+        if let Event::Granted {
+            hold, name, asked, ..
+        } = event
+        {
+            let granted = Kept {
+                name,
+                asked: *asked,
+                valid: None,
+                until: None,
+                released: None,
+            };
+            holds.insert((*worker, *hold), granted);
+            continue;
+        }
+        let (Event::Valid { hold, .. } | Event::Keeps { hold, .. } | Event::Ended { hold, .. }) =
+            event
+        else {
+            continue;
+        };
+        let Some(kept) = holds.get_mut(&(*worker, *hold)) else {
+            continue;
+        };
+        match event {
+            Event::Valid { to, .. } => kept.valid = kept.valid.or(Some(*to)),
+            Event::Keeps { until, .. } => kept.until = Some(*until),
+            Event::Ended {
+                at,
+                deadline,
+                how: End::Released | End::Dropped,
+                ..
+            } => kept.released = Some((*at, *deadline)),
+            _ => {}
+        }
+    }
+    let mut by_name: BTreeMap<&str, Vec<&Kept<'_>>> = BTreeMap::new();
+    for hold in holds.values() {
+        by_name.entry(hold.name).or_default().push(hold);
+    }
+    let mut found = Vec::new();
+    for kept in holds.values() {
+        let (Some(until), Some((released, deadline))) = (kept.until, kept.released) else {
+            continue;
+        };
+        if deadline < until {
+            continue;
+        }
+        let next = by_name[kept.name].iter().filter_map(|it| it.valid);
+        let Some(early) = next.filter(|at| released < *at && *at < until).min() else {
+            continue;
+        };
+        let fault = faults.iter().find(|fault| {
+            let excuse = fault.excuse.as_ref();
+            let about = excuse.is_some_and(|it| it.is_about(kept.name));
+            about && kept.asked <= fault.to && fault.from <= early
+        });
+        found.push(Violation {
+            promise: Promise::KeptAtLeast,
+            at: early,
+            detail: format!(
+                "{:?} was to be kept for {} ms more, and somebody else had it",
+                kept.name,
+                (until - early) / 1000
+            ),
+            excused_by: fault.map(|it| format!("{} of {}", it.kind, it.target)),
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(line: u64, place: u32) -> Entry {
+        let (token, at) = (1, 1);
+        let event = Event::Served {
+            line,
+            place,
+            token,
+            at,
+        };
+        Entry { worker: 1, event }
+    }
+
+    #[test]
+    fn a_waiter_that_was_overtaken() {
+        // The second one gave up.
+        let fair = [served(1, 0), served(2, 1), served(1, 2), served(2, 2)];
+        assert_eq!(order(&fair).len(), 0);
+        let overtaken = [served(1, 0), served(1, 2), served(1, 1)];
+        assert_eq!(order(&overtaken).len(), 1);
+    }
+
+    /// One lock that is kept until `until` and released at 10, and another one from `next` on.
+    fn kept(until: Micros, deadline: Micros, next: Micros) -> Vec<Entry> {
+        let granted = |hold, at| Event::Granted {
+            hold,
+            name: "lock".into(),
+            token: hold,
+            asked: at,
+            at,
+            resumed: None,
+        };
+        let valid = |hold, at| Event::Valid {
+            hold,
+            from: at,
+            to: at,
+            deadline,
+        };
+        let ended = Event::Ended {
+            hold: 1,
+            at: 10,
+            deadline,
+            how: End::Released,
+        };
+        let events = [
+            granted(1, 1),
+            Event::Keeps { hold: 1, until },
+            valid(1, 2),
+            ended,
+            granted(2, next),
+            valid(2, next),
+        ];
+        let entry = |event| Entry { worker: 1, event };
+        events.into_iter().map(entry).collect()
+    }
+
+    #[test]
+    fn a_lock_that_was_to_be_kept() {
+        assert_eq!(minimum(&kept(50, 100, 50), &[]).len(), 0);
+        assert_eq!(minimum(&kept(50, 100, 49), &[]).len(), 1);
+        // It was lost before.
+        assert_eq!(minimum(&kept(50, 40, 45), &[]).len(), 0);
+        let fault = Fault {
+            kind: "forget-all".into(),
+            target: "redis".into(),
+            from: 20,
+            to: 21,
+            excuse: Some(Excuse::LostHistory),
+        };
+        let excused = minimum(&kept(50, 100, 49), &[&fault]);
+        assert!(excused[0].excused_by.is_some());
+    }
+}

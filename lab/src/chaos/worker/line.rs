@@ -1,0 +1,86 @@
+//! Several waiters of one process for one lock: they are served in the order in which they came.
+
+use std::{future::Future, pin::Pin, task::Poll, time::Duration};
+
+use anyhow::Result;
+use distlock::{Clock as _, SystemClock};
+
+use super::{
+    BEYOND_WAIT,
+    task::{STEPS, Task},
+};
+use crate::chaos::history::{Answer, Call, End, Event, now};
+
+/// Waiters of one line at most.
+const LONGEST: u32 = 6;
+
+impl Task {
+    /// Lines up several waiters at once, and serves them all.
+    pub(super) async fn line_up(&mut self) -> Result<()> {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 4);
+        let line = self.notes.number();
+        let pause = Duration::from_micros(self.rng.u64(..4_000));
+        let waiters = self.rng.u32(2..=LONGEST);
+        // Some give up while they wait: those behind them are not held up by it.
+        let impatient = self.rng.u32(..LONGEST * 2);
+        let patience = self.while_();
+        let task = &*self;
+        let one = |place: u32| {
+            let name = name.clone();
+            async move {
+                let asked = now();
+                task.notes.note(Event::Queued {
+                    line,
+                    place,
+                    at: asked,
+                });
+                let call = task.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+                let acquiring = task.locker.lock(&name).ttl(ttl).wait(wait).acquire();
+                let guard = if place == impatient {
+                    tokio::select! {
+                        guard = acquiring => guard,
+                        () = SystemClock.sleep(patience) => {
+                            drop(call);
+                            return;
+                        }
+                    }
+                } else {
+                    acquiring.await
+                };
+                call.result(&guard);
+                let Ok(guard) = guard else { return };
+                let hold = task.granted(&guard, asked, None);
+                task.notes.note(Event::Served {
+                    line,
+                    place,
+                    token: guard.token().get(),
+                    at: now(),
+                });
+                task.is_valid(hold, &guard.watch());
+                SystemClock.sleep(pause).await;
+                task.is_valid(hold, &guard.watch());
+                task.ends(hold, &guard.watch(), End::Released);
+                let call = task.notes.call(Call::Release, STEPS);
+                let _ = guard.release().await;
+                call.answered(Answer::Done);
+            }
+        };
+        all_in_order((0..waiters).map(one).collect()).await;
+        Ok(())
+    }
+}
+
+/// Awaits all of them. Each is asked for the first time before the next one is, so they line up in
+/// their order.
+async fn all_in_order<F: Future<Output = ()>>(all: Vec<F>) {
+    let mut open: Vec<Pin<Box<F>>> = all.into_iter().map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        open.retain_mut(|it| it.as_mut().poll(context).is_pending());
+        if open.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}

@@ -1,0 +1,43 @@
+//! Unread counters whose totals are right.
+
+use anyhow::Result;
+use distlock_recipes::unread::{Counter, LockedCounters, OptimisticCounters, UnreadCounters};
+
+use crate::chaos::{
+    history::{RecipeStep, now},
+    worker::task::Task,
+};
+
+const USER: &str = "anna";
+const CONVERSATIONS: u32 = 3;
+
+impl Task {
+    /// Counts one message, with a lock or without one: both ways may be used beside each other.
+    pub(super) async fn count(&mut self) -> Result<()> {
+        let counters: Box<dyn UnreadCounters> = if self.rng.bool() {
+            let ttl = self.settings.longest_ttl();
+            Box::new(LockedCounters::new(&self.store).ttl(ttl))
+        } else {
+            Box::new(OptimisticCounters::new(&self.store))
+        };
+        let conversation = self.rng.u32(..CONVERSATIONS);
+        let counter = Counter::new(USER, conversation.to_string())?;
+        let asked = now();
+        // It may wait for its lock for longer than a run goes on after its last fault.
+        let mut stop = self.stop.clone();
+        let unread = tokio::select! {
+            unread = counters.increment(&counter, 1) => unread,
+            _ = stop.wait_for(|over| *over) => return Ok(()),
+        };
+        if let Ok(unread) = unread {
+            self.recipe(RecipeStep::Counted {
+                conversation,
+                in_conversation: unread.conversation,
+                total: unread.total,
+                asked,
+                at: now(),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! A gate that lets no earlier holder through after a later one.
+
+use anyhow::Result;
+use distlock::{Clock as _, SystemClock};
+use distlock_recipes::RecordsFence;
+
+use crate::chaos::{
+    history::{Call, RecipeStep, now},
+    worker::{BEYOND_WAIT, task::Task},
+};
+
+const RESOURCE: &str = "gate";
+
+impl Task {
+    /// Takes a lock, and shows its fence at the gate: also long after the lock is lost.
+    pub(super) async fn pass_a_gate(&mut self) -> Result<()> {
+        let (ttl, wait) = (self.ttl(), self.while_());
+        let lock = self.locker.lock(RESOURCE).ttl(ttl).wait(wait);
+        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let guard = lock.acquire().await;
+        call.result(&guard);
+        let Ok(guard) = guard else { return Ok(()) };
+        let (gate, fence) = (RecordsFence::new(&self.store), guard.fence());
+        let late = self.rng.u32(..3) == 0;
+        if late {
+            let _ = guard.release().await;
+            SystemClock.sleep(self.while_() / 4).await;
+        } else {
+            // It is released when it is dropped, behind the gate.
+            let _behind = guard;
+            self.show(&gate, &fence).await;
+            return Ok(());
+        }
+        self.show(&gate, &fence).await;
+        Ok(())
+    }
+
+    async fn show(&self, gate: &RecordsFence, fence: &distlock::Fence) {
+        let asked = now();
+        if gate.admit(RESOURCE, fence).await.is_ok() {
+            self.recipe(RecipeStep::Admitted {
+                token: fence.token.get(),
+                asked,
+                at: now(),
+            });
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! An effect that is asked for several times, and happens once.
+
+use anyhow::Result;
+use distlock::{Clock as _, Error, ErrorKind, SystemClock};
+use distlock_recipes::idempotent::Idempotent;
+
+use crate::chaos::{
+    history::{Micros, RecipeStep, now},
+    worker::{BEYOND_WAIT, task::Task},
+};
+
+/// All ask for one key for so long.
+const WINDOW: Micros = 400_000;
+
+impl Task {
+    /// Asks for an effect that others ask for, too.
+    pub(super) async fn make_an_effect(&mut self) -> Result<()> {
+        let key = format!("payment-{}", now() / WINDOW);
+        let (ttl, wait) = (self.ttl(), self.while_());
+        let (value, fails) = (self.rng.u64(..), self.rng.u32(..6) == 0);
+        let lock = self.locker.lock(format!("once {key}")).ttl(ttl).wait(wait);
+        let call = self
+            .notes
+            .call(crate::chaos::history::Call::Acquire, wait + BEYOND_WAIT);
+        let guard = lock.acquire().await;
+        call.result(&guard);
+        let Ok(guard) = guard else { return Ok(()) };
+        let (task, asked) = (&*self, now());
+        let effect = async || {
+            SystemClock.sleep(std::time::Duration::from_millis(1)).await;
+            if fails {
+                return Err(Error::new(ErrorKind::Unavailable, "nothing was paid"));
+            }
+            let key = key.clone();
+            task.recipe(RecipeStep::Made {
+                key,
+                value,
+                asked,
+                at: now(),
+            });
+            Ok(value)
+        };
+        let once = Idempotent::new(&self.store);
+        if let Ok(once) = once.once(&key, guard.token(), effect).await {
+            let told = once.into_inner();
+            self.recipe(RecipeStep::Told {
+                key,
+                value: told,
+                asked,
+                at: now(),
+            });
+        }
+        let _ = guard.release().await;
+        Ok(())
+    }
+}

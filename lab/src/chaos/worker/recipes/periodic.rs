@@ -1,0 +1,49 @@
+//! A job that many hosts start, and that runs on one of them once per period.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use distlock::{Clock as _, Error, ErrorKind, SystemClock};
+use distlock_recipes::Periodic;
+
+use crate::chaos::{
+    history::{RecipeStep, now},
+    worker::task::Task,
+};
+
+/// Long beside the time that a start takes.
+const PERIOD: Duration = Duration::from_millis(800);
+/// A host that dies keeps its job's lock for ten seconds, so there are many jobs.
+const JOBS: u32 = 8;
+
+impl Task {
+    /// Starts a job, if it is due.
+    pub(super) async fn run_a_job(&mut self) -> Result<()> {
+        // Not every store's records tell how old they are.
+        let Ok(periodic) = Periodic::new(&self.store) else {
+            return Ok(());
+        };
+        let job = format!("job {}", self.rng.u32(..JOBS));
+        let fails = self.rng.u32(..6) == 0;
+        let time = PERIOD.mul_f32(self.rng.f32() / 8.0);
+        let (run, asked) = (self.notes.number(), now());
+        let task = &*self;
+        let work = async |_| {
+            task.recipe(RecipeStep::JobRuns {
+                job: job.clone(),
+                run,
+                period_us: u64::try_from(PERIOD.as_micros()).unwrap_or_default(),
+                asked,
+                at: now(),
+            });
+            SystemClock.sleep(time).await;
+            if fails {
+                // It has had its turn all the same.
+                return Err(Error::new(ErrorKind::Unavailable, "the job failed"));
+            }
+            Ok(())
+        };
+        drop(periodic.at_most_once(&job, PERIOD, work).await);
+        Ok(())
+    }
+}

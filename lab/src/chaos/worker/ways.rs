@@ -1,0 +1,215 @@
+//! The ways to ask for a lock that leave the caller something else than one guard: a closure that
+//! runs under it, and a scope that takes it twice.
+
+use anyhow::Result;
+use distlock::{Clock as _, Guard, LockBuilder, LockWatch, Scope, SystemClock};
+
+use super::{
+    BEYOND_WAIT,
+    notes::Notes,
+    task::{STEPS, Task},
+};
+use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, Micros, micros, now};
+
+/// How a lock is asked for, drawn anew each time.
+pub(super) struct Drawn {
+    pub(super) builder: LockBuilder,
+    /// For how long it stays taken at least, also if it is released sooner.
+    pub(super) min_hold_us: Micros,
+}
+
+impl Task {
+    /// Options that most callers never set, each of them now and then.
+    pub(super) fn with_options(&mut self, mut builder: LockBuilder) -> Drawn {
+        let mut min_hold_us = 0;
+        if self.rng.u32(..8) == 0 {
+            builder = builder.holder(format!("worker {}", self.settings.worker));
+        }
+        if self.rng.u32(..8) == 0 {
+            builder = builder.meta("x".repeat(self.rng.usize(..4096)));
+        }
+        if self.rng.u32(..8) == 0 {
+            builder = builder.give_up_when_unreachable();
+        }
+        if self.rng.u32(..10) == 0 {
+            // Short beside each lease: nothing but the lease keeps a lock that its holder has left.
+            let longest = self.settings.ttl_ms.0 / 3;
+            let time = std::time::Duration::from_millis(self.rng.u64(1..=longest));
+            min_hold_us = u64::try_from(time.as_micros()).unwrap_or_default();
+            builder = builder.min_hold(time);
+        }
+        Drawn {
+            builder,
+            min_hold_us,
+        }
+    }
+
+    /// Says for how long a lock stays taken at least, before anything else is done with it.
+    pub(super) fn keeps(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
+        if min_hold_us > 0 {
+            self.notes.note(Event::Keeps {
+                hold,
+                until: asked + min_hold_us,
+            });
+        }
+    }
+
+    /// Runs a closure under a lock: it is dropped when the lock is lost.
+    pub(super) async fn run_under(&mut self) -> Result<()> {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);
+        let builder = self.locker.lock(&name).ttl(ttl).wait(wait);
+        let Drawn {
+            builder,
+            min_hold_us,
+        } = self.with_options(builder);
+        let time = if self.rng.u32(..4) == 0 {
+            self.settings.longest_ttl() * 3
+        } else {
+            self.settings.longest_ttl() / 20
+        };
+        let until = now() + u64::try_from(time.as_micros()).unwrap_or_default();
+        let hold = self.notes.number();
+        let (asked, notes) = (now(), &*self.notes);
+        let stop = self.stop.clone();
+        let work = async |watch: LockWatch| {
+            notes.note(Event::Granted {
+                hold,
+                name: watch.name().to_string(),
+                token: watch.token().get(),
+                asked,
+                at: now(),
+                resumed: None,
+            });
+            if min_hold_us > 0 {
+                let until = asked + min_hold_us;
+                notes.note(Event::Keeps { hold, until });
+            }
+            let mut under = Under {
+                notes,
+                hold,
+                watch,
+                how: End::NotValid,
+            };
+            under.is_valid();
+            while now() < until && !*stop.borrow() {
+                SystemClock.sleep(std::time::Duration::from_millis(5)).await;
+                if !under.is_valid() {
+                    // From here on it only waits to be dropped.
+                    return std::future::pending().await;
+                }
+            }
+            // The release comes after this closure.
+            under.how = End::Released;
+        };
+        // The closure may take as long as it likes, so no call is timed here.
+        let ran = builder.run(work).await;
+        drop(ran);
+        self.rest().await;
+        Ok(())
+    }
+
+    /// Takes a lock twice within one scope, and gives it up in either order.
+    pub(super) async fn enter_twice(&mut self) -> Result<()> {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);
+        let scope = Scope::new();
+        let asked = now();
+        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let lock = self.locker.lock(&name).ttl(ttl).wait(wait);
+        let outer = lock.clone().reentrant(&scope).acquire().await;
+        call.result(&outer);
+        let Ok(outer) = outer else {
+            self.rest().await;
+            return Ok(());
+        };
+        let hold = self.granted(&outer, asked, None);
+        self.is_valid(hold, &outer.watch());
+        let asked = now();
+        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let inner = match self.rng.u32(..3) {
+            // A nested guard may ask for a longer lease, which extends the one there is.
+            0 => lock.ttl(ttl * 2).reentrant(&scope).acquire().await,
+            1 => outer.reenter(),
+            _ => lock.reentrant(&scope).acquire().await,
+        };
+        call.result(&inner);
+        let inner = match inner {
+            Ok(inner) => inner,
+            Err(_) => return self.let_go(hold, outer).await,
+        };
+        if inner.token() != outer.token() {
+            // The outer one was lost meanwhile, so this one is a hold of its own.
+            let fresh = self.granted(&inner, asked, None);
+            self.is_valid(hold, &outer.watch());
+            self.is_valid(fresh, &inner.watch());
+            self.let_go(hold, outer).await?;
+            return self.let_go(fresh, inner).await;
+        }
+        let (first, last) = match self.rng.bool() {
+            true => (outer, inner),
+            false => (inner, outer),
+        };
+        let call = self.notes.call(Call::Release, STEPS);
+        let _ = first.release().await;
+        call.answered(Answer::Done);
+        // Only the last release frees it.
+        self.rest().await;
+        self.is_valid(hold, &last.watch());
+        self.let_go(hold, last).await
+    }
+
+    async fn let_go(&self, hold: HoldNumber, guard: Guard) -> Result<()> {
+        self.ends(hold, &guard.watch(), End::Released);
+        let call = self.notes.call(Call::Release, STEPS);
+        let _ = guard.release().await;
+        call.answered(Answer::Done);
+        Ok(())
+    }
+}
+
+/// Work under a lock. However it ends, also by being dropped, it says so.
+struct Under<'a> {
+    notes: &'a Notes,
+    hold: HoldNumber,
+    watch: LockWatch,
+    how: End,
+}
+
+impl Under<'_> {
+    fn is_valid(&self) -> bool {
+        let (from, valid, to) = (now(), self.watch.is_valid(), now());
+        let (hold, deadline) = (self.hold, micros(self.watch.deadline()));
+        if valid {
+            self.notes.note(Event::Valid {
+                hold,
+                from,
+                to,
+                deadline,
+            });
+        }
+        valid
+    }
+}
+
+impl Drop for Under<'_> {
+    fn drop(&mut self) {
+        let (hold, at, deadline) = (self.hold, now(), micros(self.watch.deadline()));
+        if self.how == End::NotValid {
+            match self.watch.loss() {
+                // The closure was dropped: so a loss is told here.
+                Some(reason) => self.notes.note(Event::Told {
+                    hold,
+                    at,
+                    deadline,
+                    reason: reason.to_string(),
+                }),
+                None => self.how = End::Dropped,
+            }
+        }
+        self.notes.note(Event::Ended {
+            hold,
+            at,
+            deadline,
+            how: self.how,
+        });
+    }
+}

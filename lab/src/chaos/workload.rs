@@ -1,0 +1,80 @@
+//! What the workers do with the store: each kind of use has promises of its own.
+
+use clap::ValueEnum;
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+/// One kind of use.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Workload {
+    /// Locks, taken, used and given up in every way that the library has.
+    Locks,
+    /// Reads and conditional writes of records.
+    Records,
+    /// Several tasks of one process that wait for one lock, which come in turn.
+    Lines,
+    /// Elections, periodic jobs, effects that happen once, counters and fences.
+    Recipes,
+}
+
+impl Workload {
+    /// All of them: what one store lacks of a workload is left out by the worker.
+    pub(crate) fn all() -> Vec<Self> {
+        Self::value_variants().to_vec()
+    }
+
+    /// How often it is drawn, beside the others.
+    const fn weight(self) -> u32 {
+        match self {
+            Self::Locks => 50,
+            Self::Records => 20,
+            Self::Lines => 4,
+            Self::Recipes => 16,
+        }
+    }
+
+    /// Whether each use of it is over in a moment.
+    pub(crate) const fn is_quick(self) -> bool {
+        matches!(self, Self::Locks | Self::Records)
+    }
+
+    /// Draws one of them.
+    pub(crate) fn draw(among: &[Self], rng: &mut Rng) -> Self {
+        let all: u32 = among.iter().map(|it| it.weight()).sum();
+        let mut left = rng.u32(..all.max(1));
+        for it in among {
+            if left < it.weight() {
+                return *it;
+            }
+            left -= it.weight();
+        }
+        Self::Locks
+    }
+
+    /// Its name on the command line.
+    pub(crate) fn key(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_chosen_is_drawn() {
+        let mut rng = Rng::with_seed(7);
+        let chosen = [Workload::Lines, Workload::Recipes];
+        let mut seen = Vec::new();
+        for _ in 0..200 {
+            let drawn = Workload::draw(&chosen, &mut rng);
+            if !seen.contains(&drawn) {
+                seen.push(drawn);
+            }
+        }
+        assert_eq!(seen.len(), 2, "{seen:?}");
+        assert!(chosen.iter().all(|it| seen.contains(it)), "{seen:?}");
+    }
+}
