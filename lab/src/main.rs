@@ -42,9 +42,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn run() -> Result<ExitCode> {
-    // A worker of a run is this very program.
+    // A worker of a run is this very program, and so is a node.
     if let Some(settings) = chaos::Settings::from_environment()? {
         return chaos::work(settings).map(|()| ExitCode::SUCCESS);
+    }
+    if let Some(settings) = chaos::NodeSettings::from_environment()? {
+        return chaos::serve(settings).map(|()| ExitCode::SUCCESS);
     }
     match Command::parse() {
         Command::Chaos(chaos) => {

@@ -7,6 +7,7 @@ use clap::{ValueEnum, builder::PossibleValuesParser, error::ErrorKind};
 
 use super::{
     controls::{self, Control},
+    gateways,
     history::Entry,
     nemesis::Break,
     plants::Plant,
@@ -44,6 +45,8 @@ pub(crate) struct Chaos {
     /// What the workers do with the store (default: everything)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "USES")]
     workloads: Vec<Workload>,
+    #[command(flatten)]
+    gateways: gateways::Options,
     /// How long each store is broken
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub(super) seconds: u64,
@@ -108,6 +111,20 @@ pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
 /// Runs it.
 pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(..));
+    if chaos.gateways.gateways {
+        let only = match &chaos.only[..] {
+            [] => Vec::new(),
+            some => chosen::<Plant>(some),
+        };
+        let run = gateways::Run {
+            stores: &chaos.spawn,
+            seconds: chaos.seconds,
+            seed,
+            keep: chaos.keep.as_ref(),
+            plants: chaos.planted.then_some(&only[..]),
+        };
+        return gateways::run(&chaos.gateways, &run).await;
+    }
     if chaos.planted {
         planted(&chaos, seed).await
     } else if chaos.controls {

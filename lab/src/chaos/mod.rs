@@ -13,6 +13,7 @@
 //! | `history` | what is written down |
 //! | `verdict` | the checker: pure |
 //! | `published` | the data of the published report |
+//! | `gateways` | the kick-out gateway: nodes, clients and faults of their own |
 //! | `plants` | bugs that are planted, to see the checker find them |
 //! | `controls` | locks that people write or install, under the same faults |
 
@@ -20,6 +21,7 @@ mod command;
 mod controls;
 mod crew;
 mod file;
+mod gateways;
 mod history;
 mod nemesis;
 mod plants;
@@ -32,6 +34,7 @@ mod worker;
 mod workload;
 
 pub(crate) use command::{Chaos, run};
+pub(crate) use gateways::{NodeSettings, serve};
 pub(crate) use published::{Cell, Planted, PlantedBug, Runs};
 pub(crate) use verdict::{Promise, Spread, Violation};
 pub(crate) use worker::{Settings, run as work};

@@ -192,7 +192,7 @@ mod tests {
             target: "redis".into(),
             from: 20,
             to: 21,
-            excuse: Some(Excuse::LostHistory),
+            excuse: Some(crate::chaos::history::Excuse::LostHistory),
         };
         let excused = minimum(&kept(50, 100, 49), &[&fault]);
         assert!(excused[0].excused_by.is_some());

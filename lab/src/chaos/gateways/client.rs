@@ -1,0 +1,267 @@
+//! One connection of a device: it writes down what it does and sees.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use distlock_checker::{Fact, Seen, What};
+use distlock_kickout::{Code, Generation, SessionId, Uid};
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, watch},
+    time::timeout,
+};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
+
+use crate::chaos::history::now;
+
+/// A node that takes no connection by then is stopped, or dead.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// What clients and the nemesis write down.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    seen: Mutex<Vec<Seen>>,
+    facts: Mutex<Vec<Fact>>,
+}
+
+impl Notes {
+    fn saw(&self, stamp: &Seen, what: What) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(Seen {
+            at_us: now(),
+            what,
+            ..stamp.clone()
+        });
+    }
+
+    pub(super) fn fact(&self, fact: Fact) {
+        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.push(fact);
+    }
+
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.clone()
+    }
+
+    pub(super) fn facts(&self) -> Vec<Fact> {
+        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.clone()
+    }
+}
+
+/// How a client stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It has no answer yet.
+    Waiting,
+    In(SessionId, Generation),
+    /// It was turned away, told to go, or lost its connection.
+    Out,
+}
+
+#[derive(Debug)]
+enum Command {
+    Send { to: Uid, id: String },
+    Leave,
+}
+
+/// A connected device. Dropping it breaks its connection off, as one whose battery is empty.
+#[derive(Debug)]
+pub(super) struct Client {
+    state: watch::Receiver<State>,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+impl Client {
+    /// Connects to a node and asks to log in.
+    ///
+    /// # Errors
+    /// When the node cannot be reached: then nothing was asked.
+    pub(super) async fn connect(
+        node: SocketAddr,
+        token: &str,
+        stamp: Seen,
+        notes: Arc<Notes>,
+    ) -> Result<Self> {
+        let connecting = connect_async(format!("ws://{node}/ws"));
+        let (mut socket, _) = timeout(CONNECT, connecting).await.context("no answer")??;
+        notes.saw(&stamp, What::LoginSent);
+        let login = json!({
+            "type": "login", "token": token, "device": stamp.device, "class": "",
+            "intent": "login", "acks": true,
+        });
+        // The connection's end says whether it went through.
+        let _ = socket.send(Message::text(login.to_string())).await;
+        let (tell, state) = watch::channel(State::Waiting);
+        let (commands, asked) = mpsc::unbounded_channel();
+        let connection = Connection {
+            socket,
+            stamp,
+            notes,
+            tell,
+        };
+        tokio::spawn(connection.serve(asked));
+        Ok(Self { state, commands })
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// Waits for the answer to the login, or for the end.
+    pub(super) async fn answered(&mut self) -> State {
+        let answer = self.state.wait_for(|it| *it != State::Waiting).await;
+        answer.map_or(State::Out, |it| it.clone())
+    }
+
+    /// Waits until it is not in any more.
+    pub(super) async fn is_out(&mut self) {
+        // Without its task it is out, too.
+        let _ = self.state.wait_for(|it| *it == State::Out).await;
+    }
+
+    pub(super) fn send(&self, to: &Uid, id: String) {
+        let to = to.clone();
+        let _ = self.commands.send(Command::Send { to, id });
+    }
+
+    /// Logs out, and waits until the connection is closed.
+    pub(super) async fn leave(mut self) {
+        let _ = self.commands.send(Command::Leave);
+        let _ = timeout(CONNECT, self.is_out()).await;
+    }
+}
+
+struct Connection {
+    socket: Socket,
+    stamp: Seen,
+    notes: Arc<Notes>,
+    tell: watch::Sender<State>,
+}
+
+impl Connection {
+    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Command>) {
+        loop {
+            tokio::select! {
+                command = asked.recv() => match command {
+                    Some(Command::Send { to, id }) => self.send(to, id).await,
+                    Some(Command::Leave) => {
+                        self.saw(What::Leaves);
+                        self.say(&json!({"type": "logout"})).await;
+                        break self.close().await;
+                    }
+                    None => {
+                        self.saw(What::Leaves);
+                        break;
+                    }
+                },
+                frame = next(&mut self.socket) => match frame {
+                    None => {
+                        self.saw(What::Closed);
+                        break;
+                    }
+                    Some(frame) => if self.read(&frame).await {
+                        break;
+                    },
+                },
+            }
+        }
+        self.tell.send_replace(State::Out);
+    }
+
+    fn saw(&self, what: What) {
+        self.notes.saw(&self.stamp, what);
+    }
+
+    async fn say(&mut self, frame: &Value) {
+        // What cannot be sent will be seen by the end of the connection.
+        let _ = self.socket.send(Message::text(frame.to_string())).await;
+    }
+
+    async fn close(&mut self) {
+        let _ = timeout(CONNECT, self.socket.close(None)).await;
+    }
+
+    async fn send(&mut self, to: Uid, id: String) {
+        let frame = json!({"type": "send", "to": to, "body": id, "id": id});
+        self.saw(What::Sent { id, to: Some(to) });
+        self.say(&frame).await;
+    }
+
+    /// Notes a frame. Answers whether the connection is over.
+    async fn read(&mut self, frame: &Value) -> bool {
+        let id = || frame["id"].as_str().unwrap_or_default().to_owned();
+        let code = || serde_json::from_value(frame["code"].clone()).unwrap_or(Code::Denied);
+        let session = || serde_json::from_value::<SessionId>(frame["session"].clone());
+        match frame["type"].as_str().unwrap_or_default() {
+            "login_ok" => {
+                let Ok(session) = session() else { return true };
+                let r#gen = Generation::new(frame["gen"].as_u64().unwrap_or_default());
+                self.saw(What::LoginOk { session, r#gen });
+                self.tell.send_replace(State::In(session, r#gen));
+            }
+            "offline" => {
+                self.saw(What::Told { code: code() });
+                self.tell.send_replace(State::Out);
+                self.saw(What::Leaves);
+                self.say(&json!({"type": "bye"})).await;
+                self.close().await;
+                return true;
+            }
+            "message" => {
+                self.saw(What::Message { id: id() });
+                if let Some(seq) = frame["seq"].as_u64() {
+                    self.saw(What::Acked { id: id() });
+                    self.say(&json!({"type": "ack", "seq": seq})).await;
+                }
+            }
+            "sent" => self.saw(What::Outcome {
+                id: id(),
+                outcome: frame["outcome"].as_str().unwrap_or_default().to_owned(),
+                devices: serde_json::from_value(frame["devices"].clone()).unwrap_or_default(),
+            }),
+            "busy" => return self.turned_away(What::Busy).await,
+            "denied" => return self.turned_away(What::Denied { code: code() }).await,
+            "superseded" => return self.turned_away(What::Overtaken).await,
+            "error" if frame["code"] == "superseded" => self.saw(What::Refused),
+            "error" if frame["id"].is_string() => self.saw(What::Outcome {
+                id: id(),
+                outcome: frame["code"].as_str().unwrap_or_default().to_owned(),
+                devices: None,
+            }),
+            "error" if frame["code"] == "unavailable" => {
+                return self.turned_away(What::Busy).await;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// It was not let in: nothing more will come.
+    async fn turned_away(&mut self, what: What) -> bool {
+        self.saw(what);
+        self.saw(What::Leaves);
+        self.close().await;
+        true
+    }
+}
+
+/// The next frame; `None` when the other side has closed. Cancel safe.
+async fn next(socket: &mut Socket) -> Option<Value> {
+    loop {
+        match socket.next().await? {
+            Ok(Message::Text(text)) => return serde_json::from_str(&text).ok(),
+            Ok(Message::Close(_)) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}

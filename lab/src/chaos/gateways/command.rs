@@ -1,0 +1,190 @@
+//! `distlock-lab chaos --gateways`.
+
+use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
+
+use super::{
+    nemesis::NodeBreak,
+    plants::{ALL, is_caught_by},
+    run::{Plan, Played, play},
+};
+use crate::chaos::{plants::Plant, stores::Kind};
+
+/// What a run of gateways has beside the options of all runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run kick-out gateways over the stores, and clients that throw each other out
+    #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "out"])]
+    pub(crate) gateways: bool,
+    /// With --gateways: how many nodes
+    #[arg(
+        long,
+        default_value_t = 2,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=9),
+        requires = "gateways"
+    )]
+    nodes: u32,
+    /// With --gateways: faults to draw from (default: all that the store can have)
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "KINDS",
+        requires = "gateways"
+    )]
+    node_faults: Vec<NodeBreak>,
+}
+
+/// The options that every run has.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) stores: &'a [Kind],
+    pub(crate) seconds: u64,
+    pub(crate) seed: u64,
+    pub(crate) keep: Option<&'a PathBuf>,
+    /// The bugs to plant; none = an honest store.
+    pub(crate) plants: Option<&'a [Plant]>,
+}
+
+/// Runs it.
+pub(crate) async fn run(options: &Options, run: &Run<'_>) -> Result<ExitCode> {
+    let good = match run.plants {
+        None => honest(options, run).await?,
+        Some(only) => planted(options, run, only).await?,
+    };
+    say(&format!("seed {}", run.seed))?;
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn plan(options: &Options, run: &Run<'_>, store: Kind) -> Plan {
+    let all = NodeBreak::value_variants().iter().copied();
+    let wanted =
+        |it: &NodeBreak| options.node_faults.is_empty() || options.node_faults.contains(it);
+    Plan {
+        store,
+        nodes: options.nodes,
+        faults: all
+            .filter(|it| it.applies_to(store) && wanted(it))
+            .collect(),
+        seconds: run.seconds,
+        seed: run.seed,
+        plant: None,
+    }
+}
+
+async fn honest(options: &Options, run: &Run<'_>) -> Result<bool> {
+    let mut good = true;
+    for store in run.stores {
+        if *store == Kind::Memory {
+            say("memory     not applicable: nodes are processes, and its store is in one of them")?;
+            continue;
+        }
+        let plan = plan(options, run, *store);
+        let played = Box::pin(play(&plan))
+            .await
+            .with_context(|| format!("{} with seed {}", store.key(), run.seed))?;
+        tell(&plan, &played)?;
+        if !played.is_clean() {
+            good = false;
+            accuse(&plan, &played, run)?;
+        }
+    }
+    Ok(good)
+}
+
+fn tell(plan: &Plan, played: &Played) -> Result<()> {
+    let faults: u64 = played.faults.values().sum();
+    say(&format!(
+        "{:<10} {} nodes, {:>6} events, {:>5} things that clients saw, {faults:>3} faults; \
+         looked at {}",
+        plan.store.key(),
+        plan.nodes,
+        played.history.nodes.len(),
+        played.history.clients.len(),
+        played
+            .report
+            .looked_at
+            .iter()
+            .map(|(invariant, times)| format!("{invariant}:{times}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    ))
+}
+
+fn accuse(plan: &Plan, played: &Played, run: &Run<'_>) -> Result<()> {
+    let violations = played.report.violations.iter().map(ToString::to_string);
+    let all: Vec<_> = violations.chain(played.troubles.iter().cloned()).collect();
+    for broken in all.iter().take(10) {
+        say(&format!("  BROKEN {broken}"))?;
+    }
+    if all.len() > 10 {
+        say(&format!("  and {} more", all.len() - 10))?;
+    }
+    say(&format!("  repeat: {}", plan.command()))?;
+    if let Some(folder) = run.keep {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let name = format!("gateways-{}-{}.jsonl", plan.store.key(), plan.seed);
+        let path = folder.join(name);
+        fs::write(&path, played.history.to_lines()?).with_context(|| path.display().to_string())?;
+        say(&format!("  history: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
+const TRIES: u64 = 3;
+
+/// Each bug on each store, and beside them honest nodes on the same seed.
+async fn planted(options: &Options, run: &Run<'_>, only: &[Plant]) -> Result<bool> {
+    let bugs = ALL.iter().map(|(plant, _)| *plant);
+    let bugs: Vec<_> = bugs
+        .filter(|it| only.is_empty() || only.contains(it))
+        .collect();
+    let mut caught = 0;
+    for bug in &bugs {
+        let mut found = None;
+        for seed in run.seed..run.seed.saturating_add(TRIES) {
+            let mut plan = plan(options, run, Kind::Redis);
+            plan.plant = Some(*bug);
+            plan.seed = seed;
+            let played = Box::pin(play(&plan))
+                .await
+                .with_context(|| format!("{} with seed {seed}", bug.key()))?;
+            if is_caught_by(*bug, &played.report) {
+                found = played.report.violations.first().map(ToString::to_string);
+                break;
+            }
+        }
+        caught += usize::from(found.is_some());
+        let word = if found.is_some() { "caught" } else { "MISSED" };
+        let found = found.unwrap_or_default();
+        say(&format!("{word}  {:<26} {found}", bug.key()))?;
+    }
+    let twin = plan(options, run, Kind::Redis);
+    let played = Box::pin(play(&twin)).await?;
+    if !played.is_clean() {
+        accuse(&twin, &played, run)?;
+    }
+    say(&format!(
+        "{caught} of {} caught; the honest nodes {}",
+        bugs.len(),
+        if played.is_clean() {
+            "are clean"
+        } else {
+            "ARE ACCUSED"
+        }
+    ))?;
+    Ok(caught == bugs.len() && played.is_clean())
+}
+
+fn say(line: &str) -> Result<()> {
+    writeln!(std::io::stdout().lock(), "{line}")?;
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! The process that is one node: the gateway library's own, over a store that may have a bug.
+//!
+//! Its settings come through the environment: they hold the store's URL, which may have a password.
+
+use std::{env, io::Write as _, thread, time::Duration};
+
+use anyhow::{Context as _, Result};
+use distlock::{Clock as _, Store, SystemClock};
+use distlock_gateway::{Event, Gateway, GatewayConfig, Secret};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    runtime::Builder,
+    signal::unix::{SignalKind, signal},
+    sync::broadcast::{Receiver, error::RecvError},
+};
+
+use crate::chaos::plants::Plant;
+
+/// The variable that makes a process a node.
+const SETTINGS: &str = "DISTLOCK_LAB_NODE";
+/// By which clients' login tokens are signed, and the nodes' calls of each other.
+pub(super) const KEY: &str = "the nodes of a run share this key";
+/// What administrators show.
+pub(super) const ADMIN_TOKEN: &str = "the run's own administrator";
+/// How often a store that cannot be opened is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The settings of a node. Times are in milliseconds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct NodeSettings {
+    pub(super) node: String,
+    /// Told apart by a planted bug.
+    pub(super) number: u32,
+    pub(super) url: String,
+    pub(super) peer_listen: String,
+    pub(super) peer_advertise: String,
+    pub(super) lock_ttl: u64,
+    pub(super) lock_wait: u64,
+    pub(super) kick_budget: u64,
+    pub(super) node_lease: u64,
+    pub(super) grace: u64,
+    pub(super) sweep: u64,
+    pub(super) plant: Option<Plant>,
+}
+
+impl NodeSettings {
+    /// `None` = this process is no node.
+    pub(crate) fn from_environment() -> Result<Option<Self>> {
+        match env::var(SETTINGS) {
+            Ok(text) => Ok(Some(serde_json::from_str(&text).context(SETTINGS)?)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    pub(super) fn variable(&self) -> Result<(&'static str, String)> {
+        Ok((SETTINGS, serde_json::to_string(self)?))
+    }
+
+    fn config(&self) -> GatewayConfig {
+        let mut config = GatewayConfig::default();
+        config.node.clone_from(&self.node);
+        config.listen = "127.0.0.1:0".into();
+        config.admin_listen = "127.0.0.1:0".into();
+        config.peer_listen.clone_from(&self.peer_listen);
+        config.peer_advertise = Some(self.peer_advertise.clone());
+        config.token_key = Some(Secret::new(KEY));
+        config.admin_token = Some(Secret::new(ADMIN_TOKEN));
+        config.lock_ttl = Duration::from_millis(self.lock_ttl);
+        config.lock_wait = Duration::from_millis(self.lock_wait);
+        config.kick_budget = Duration::from_millis(self.kick_budget);
+        config.node_lease = Duration::from_millis(self.node_lease);
+        config.grace = Duration::from_millis(self.grace);
+        config.sweep = Duration::from_millis(self.sweep);
+        config
+    }
+}
+
+/// Serves until it is told to end.
+pub(crate) fn serve(settings: NodeSettings) -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(Box::pin(started(settings)))
+}
+
+async fn started(settings: NodeSettings) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let store = opened(&settings).await;
+    let gateway = loop {
+        match Gateway::start(settings.config(), store.clone()).await {
+            Ok(gateway) => break gateway,
+            // The store may be broken at the moment, or a predecessor's lease not be over.
+            Err(error) if error.is_retryable() => SystemClock.sleep(AGAIN).await,
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let events = gateway.events();
+    say(&gateway.ready())?;
+    let printer = thread::Builder::new()
+        .name("events".into())
+        .spawn(move || print(events))?;
+    gateway
+        .run(async move {
+            terminate.recv().await;
+        })
+        .await?;
+    store.close().await;
+    // It ends with the node that it hears.
+    let printed = tokio::task::spawn_blocking(move || printer.join());
+    drop(tokio::time::timeout(Duration::from_secs(2), printed).await);
+    Ok(())
+}
+
+/// Opens the store, however long it takes: it may be broken at the moment.
+async fn opened(settings: &NodeSettings) -> Store {
+    loop {
+        let url = settings.url.as_str();
+        let opened = match settings.plant {
+            Some(plant) => plant.open(url, settings.number).await.ok(),
+            None => distlock::open(url).await.ok(),
+        };
+        match opened {
+            Some(store) => return store,
+            None => SystemClock.sleep(AGAIN).await,
+        }
+    }
+}
+
+/// Prints every transition. Events that were missed show as a gap in their numbers.
+fn print(mut events: Receiver<Event>) {
+    loop {
+        match events.blocking_recv() {
+            Ok(event) => {
+                if say(&event).is_err() {
+                    return;
+                }
+            }
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+fn say(it: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(it)?;
+    line.push(b'\n');
+    let mut output = std::io::stdout().lock();
+    output.write_all(&line)?;
+    output.flush()?;
+    Ok(())
+}

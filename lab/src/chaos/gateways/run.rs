@@ -1,0 +1,288 @@
+//! One run: nodes over a store, devices that throw each other out, a nemesis, and the checker.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use distlock::{Clock as _, RecordKey, Records, SystemClock};
+use distlock_checker::{Fact, History, Report, Rules, check};
+use distlock_harness::eventually_async;
+use distlock_kickout::{Device, Uid, UserRecord};
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::watch,
+    task::{JoinSet, block_in_place},
+};
+
+use super::{
+    admin::look_up,
+    client::{Client, Notes, State},
+    device::{Crowd, Handset},
+    group::Group,
+    machine::Meter,
+    nemesis::{Nemesis, NodeBreak},
+    node::NodeSettings,
+    plants::is_caught_by,
+};
+use crate::chaos::{
+    history::now,
+    plants::Plant,
+    stores::{Kind, Stage},
+};
+
+const ACCOUNTS: u32 = 4;
+/// Devices of each account that come and go.
+const DEVICES: u32 = 3;
+/// A healed store answers, and directory and clients agree, by then.
+const PEACE: Duration = Duration::from_secs(60);
+/// The nodes' last words are here by then.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+/// How often a run that looks for one bug asks whether it was found.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// One run: which store, how many nodes, which faults, for how long.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Plan {
+    pub(super) store: Kind,
+    pub(super) nodes: u32,
+    pub(super) faults: Vec<NodeBreak>,
+    pub(super) seconds: u64,
+    pub(super) seed: u64,
+    pub(super) plant: Option<Plant>,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub(super) struct Played {
+    pub(super) report: Report,
+    pub(super) history: History,
+    pub(super) faults: BTreeMap<String, u64>,
+    /// What is wrong beside the flow's invariants: who crashed, who is stuck.
+    pub(super) troubles: Vec<String>,
+}
+
+impl Played {
+    pub(super) fn is_clean(&self) -> bool {
+        self.report.is_clean() && self.troubles.is_empty()
+    }
+}
+
+impl Plan {
+    /// The command that repeats the faults.
+    pub(super) fn command(&self) -> String {
+        let faults: Vec<_> = self.faults.iter().map(|it| it.key()).collect();
+        format!(
+            "distlock-lab chaos --gateways --spawn {} --nodes {} --seconds {} --seed {} \
+             --node-faults {}",
+            self.store.key(),
+            self.nodes,
+            self.seconds,
+            self.seed,
+            faults.join(",")
+        )
+    }
+}
+
+/// The times of all nodes: short, so that a run sees many leases end.
+fn rules(slack: Duration) -> Rules {
+    let mut rules = Rules::default();
+    rules.reachable = false;
+    rules.lock_ttl = Duration::from_secs(2);
+    rules.lock_wait = Duration::from_secs(2);
+    rules.kick_budget = Duration::from_secs(1);
+    rules.node_lease = Duration::from_secs(4);
+    rules.grace = Duration::from_secs(1);
+    rules.sweep = Duration::from_millis(500);
+    rules.slack += slack;
+    rules
+}
+
+fn settings(rules: &Rules, plant: Option<Plant>) -> NodeSettings {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or_default();
+    NodeSettings {
+        node: String::new(),
+        number: 0,
+        url: String::new(),
+        peer_listen: String::new(),
+        peer_advertise: String::new(),
+        lock_ttl: ms(rules.lock_ttl),
+        lock_wait: ms(rules.lock_wait),
+        kick_budget: ms(rules.kick_budget),
+        node_lease: ms(rules.node_lease),
+        grace: ms(rules.grace),
+        sweep: ms(rules.sweep),
+        plant,
+    }
+}
+
+/// Plays a plan to its end.
+///
+/// # Errors
+/// When the store or a node cannot be started. What breaks an invariant is no error.
+pub(super) async fn play(plan: &Plan) -> Result<Played> {
+    let folder = tempfile::tempdir().context("a folder for the run")?;
+    let (kind, path) = (plan.store, folder.path().to_owned());
+    let mut stage = tokio::task::spawn_blocking(move || Stage::start(kind, &path, false)).await??;
+    let meter = Meter::start();
+    let rules = rules(Duration::ZERO);
+    let mut group = Group::start(plan.nodes, &settings(&rules, plan.plant), &stage).await?;
+    let notes = Arc::new(Notes::default());
+    let accounts: Vec<_> = (0..ACCOUNTS)
+        .map(|at| Uid::new(format!("account{at}")))
+        .collect::<Result<_, _>>()?;
+    let crowd = Crowd::new(Arc::clone(&notes), group.roster.clone(), accounts);
+    let mut rng = Rng::with_seed(plan.seed);
+    let lease = rules.node_lease;
+    let mut nemesis = Nemesis::new(rng.fork(), plan.faults.clone(), lease, Arc::clone(&notes));
+    let (stop, stopped) = watch::channel(false);
+    let mut devices = JoinSet::new();
+    for uid in crowd.accounts.iter() {
+        for number in 0..DEVICES {
+            let handset = handset(&crowd, uid, &format!("device{number}"), &mut rng)?;
+            devices.spawn(handset.come_and_go(stopped.clone()));
+        }
+    }
+    let until = SystemClock.now() + Duration::from_secs(plan.seconds);
+    let mut next_look = SystemClock.now() + LOOK;
+    let mut found = false;
+    while SystemClock.now() < until && !found {
+        nemesis.step(&mut group, &mut stage).await?;
+        group.look_after()?;
+        if plan.plant.is_some() && SystemClock.now() >= next_look {
+            let (report, _) = judged(&group, &notes, &BTreeMap::new(), meter.late())?;
+            found = plan.plant.is_some_and(|it| is_caught_by(it, &report));
+            next_look = SystemClock.now() + LOOK;
+        }
+    }
+    nemesis.heal_all(&mut group, &mut stage).await?;
+    let mut troubles = Vec::new();
+    let (mut records, mut inside) = (BTreeMap::new(), Vec::new());
+    if !found {
+        group.are_up().await?;
+        stop.send_replace(true);
+        while let Some(ended) = devices.join_next().await {
+            ended?;
+        }
+        (records, inside) = settle(&crowd, &stage, &mut rng, &mut troubles).await?;
+    }
+    devices.shutdown().await;
+    // What was said until now may still be on its way.
+    let calm = eventually_async("a clean report", LAST_WORDS, async || {
+        let (report, _) = judged(&group, &notes, &records, meter.late()).ok()?;
+        report.is_clean().then_some(())
+    });
+    drop(calm.await);
+    let (report, history) = judged(&group, &notes, &records, meter.late())?;
+    // Until here they are in.
+    drop(inside);
+    troubles.extend(group.crashes.iter().cloned());
+    // The nodes end before their store does, and that before its folder goes.
+    let faults = std::mem::take(&mut nemesis.faults);
+    block_in_place(|| {
+        drop(group);
+        drop(stage);
+    });
+    Ok(Played {
+        report,
+        history,
+        faults,
+        troubles,
+    })
+}
+
+fn handset(crowd: &Crowd, uid: &Uid, device: &str, rng: &mut Rng) -> Result<Handset> {
+    Ok(Handset {
+        crowd: crowd.clone(),
+        uid: uid.clone(),
+        device: Device::new(device)?,
+        rng: rng.fork(),
+    })
+}
+
+/// Everybody logs in once more, and then the directory names exactly who is in.
+async fn settle(
+    crowd: &Crowd,
+    stage: &Stage,
+    rng: &mut Rng,
+    troubles: &mut Vec<String>,
+) -> Result<(BTreeMap<Uid, UserRecord>, Vec<Client>)> {
+    let store = distlock::open(stage.url()).await?;
+    let locker = store.locker();
+    eventually_async("the healed store answers", PEACE, async || {
+        locker.health().await.ok()
+    })
+    .await?;
+    let mut inside = Vec::new();
+    let mut found = BTreeMap::new();
+    for uid in crowd.accounts.iter() {
+        match handset(crowd, uid, "last", rng)?.gets_in().await {
+            Ok(client) => inside.push((uid, client)),
+            Err(error) => troubles.push(error.to_string()),
+        }
+    }
+    for (uid, client) in &inside {
+        let records = store.records();
+        let agreed = eventually_async("directory and clients agree", PEACE, async || {
+            agreed(&*records, uid, client).await.ok()?
+        });
+        match agreed.await {
+            Ok(record) => {
+                found.insert((*uid).clone(), record);
+                crowd.notes.fact(Fact::Quiet {
+                    uid: (*uid).clone(),
+                    at_us: now(),
+                });
+            }
+            Err(error) => troubles.push(format!("{uid}: {error:#}")),
+        }
+    }
+    for (uid, _) in &inside {
+        for place in crowd.roster.all() {
+            match look_up(place.admin, uid).await {
+                Ok(fact) => crowd.notes.fact(fact),
+                Err(error) => troubles.push(format!("{} on {uid}: {error:#}", place.name)),
+            }
+        }
+    }
+    store.close().await;
+    let inside = inside.into_iter().map(|(_, client)| client).collect();
+    Ok((found, inside))
+}
+
+/// The record of an account, if nothing is pending and it names the client that is in.
+async fn agreed(records: &dyn Records, uid: &Uid, client: &Client) -> Result<Option<UserRecord>> {
+    let key = RecordKey::new(format!("sess/{uid}"))?;
+    let Some(entry) = records.get(&key).await? else {
+        return Ok(None);
+    };
+    let record = UserRecord::parse(uid, &entry.value)?;
+    let State::In(session, _) = client.state() else {
+        return Ok(None);
+    };
+    let named: Vec<_> = record.sessions().map(|(_, session)| session).collect();
+    let is_quiet = record.revocations.is_empty() && named == [session];
+    Ok(is_quiet.then_some(record))
+}
+
+/// The checker's word on everything that was said until now.
+fn judged(
+    group: &Group,
+    notes: &Notes,
+    records: &BTreeMap<Uid, UserRecord>,
+    late: Duration,
+) -> Result<(Report, History)> {
+    let mut history = History {
+        clients: notes.seen(),
+        facts: notes.facts(),
+        records: records.clone(),
+        ..History::default()
+    };
+    for said in group.said() {
+        // A process that was killed wrote half of its last line.
+        let whole = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
+        history.read_node(said.lines().filter(whole))?;
+    }
+    history.clients.sort_by_key(|seen| seen.at_us);
+    let report = check(&history, &rules(late));
+    Ok((report, history))
+}
