@@ -256,6 +256,11 @@ impl History {
         self.without(from, to, |_| true)
     }
 
+    /// Whether every node ran, and had its store, all the time between two moments.
+    pub(crate) fn is_calm(&self, from: u64, to: u64) -> bool {
+        self.calm_us(from, to) == to.saturating_sub(from)
+    }
+
     /// The time between two moments without the pauses and outages of the nodes that count.
     /// Outages of the store itself are of no node, and of all.
     fn without(&self, from: u64, to: u64, counts: impl Fn(Option<&NodeId>) -> bool) -> u64 {
@@ -374,7 +379,7 @@ pub(crate) fn complete(scene: &mut Scene<'_>) {
         let before = last.insert(&event.node, (event.seq, event.boot));
         let follows = match before {
             // A process that starts counts from the beginning.
-            Some((seq, boot)) => event.seq == seq + 1 || (event.seq < seq && event.boot > boot),
+            Some((seq, boot)) => event.seq == seq + 1 || (event.seq == 1 && event.boot > boot),
             None => true,
         };
         scene.report.expect(Invariant::Complete, follows, || {

@@ -138,6 +138,7 @@ fn acknowledged(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
 }
 
 /// Who was in while a message was on its way is among the devices of which its sender was told.
+/// A session whose place another one had taken is no current one, also if it could not be told.
 fn fanned_out(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
@@ -150,11 +151,20 @@ fn fanned_out(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
             .filter(|it| it.client == client);
         ends.any(|it| it.at_us <= heard && is_over(it))
     };
+    let current = |seen: &&Seen| {
+        let What::LoginOk { session, .. } = seen.what else {
+            return false;
+        };
+        let revoked = scene.sessions.get(session).and_then(|it| it.revoked);
+        seen.uid == *to
+            && seen.at_us < sent
+            && revoked.is_none_or(|revoked| revoked.boot_us > heard)
+    };
     let forgotten: Vec<_> = scene
         .history
         .clients
         .iter()
-        .filter(|it| matches!(it.what, What::LoginOk { .. }) && it.uid == *to && it.at_us < sent)
+        .filter(current)
         .filter(|it| !over(it.client) && devices.iter().all(|told| told.device != it.device))
         .map(|it| it.device.to_string())
         .collect();

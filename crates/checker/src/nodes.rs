@@ -30,7 +30,7 @@ fn ghosts(scene: &mut Scene<'_>) {
         let keys = record.slots.values().map(|entry| &entry.key);
         for key in keys.chain(record.revocations.iter().map(|it| &it.key)) {
             let over = dead.get(&(&key.node, key.boot)).copied();
-            let ghost = over.is_some_and(|over| over + cleanup < end);
+            let ghost = over.is_some_and(|over| scene.history.calm_us(over, end) > cleanup);
             scene.report.require(I12, !ghost, || {
                 format!("the record of {uid} still names {key}, whose node is dead")
             });
@@ -42,13 +42,16 @@ fn ghosts(scene: &mut Scene<'_>) {
             continue;
         };
         match life.swept {
-            Some(at) => scene.report.expect(I12, at <= over + cleanup, || {
-                format!(
-                    "{} was cleared away {} us after its node's end",
-                    life.name(),
-                    at - over
-                )
-            }),
+            Some(at) => {
+                // Who is to clear away needs the store for it, and has to run.
+                let took = scene.history.calm_us(over, at);
+                scene.report.expect(I12, took <= cleanup, || {
+                    format!(
+                        "{} was cleared away {took} us after its node's end",
+                        life.name()
+                    )
+                });
+            }
             // Its record was looked at above, too early to tell unless the history goes on for so
             // long.
             None if life.granted.is_some() && over + cleanup < end => {
@@ -135,6 +138,14 @@ fn answered(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::Seen) {
         return;
     };
     let free = crash + micros(rules.stuck());
+    // Whoever finds the store away, or a lock in the hands of a node that does not run, is kept out
+    // by that, and not by the crash. A store that came back has its nodes wait for N.
+    let before = sent
+        .at_us
+        .saturating_sub(micros(rules.node_lease + rules.stuck()));
+    if !scene.history.is_calm(before, answer.at_us) {
+        return;
+    }
     let slack = micros(rules.slack + rules.store_away);
     match answer.what {
         What::Busy | What::Denied { code: Code::Denied } => {

@@ -78,10 +78,6 @@ impl Node {
         Ok(NodeId::new(&self.settings.node)?)
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.settings.node
-    }
-
     pub(super) const fn is_up(&self) -> bool {
         self.is_up
     }
