@@ -183,6 +183,15 @@ pub enum Fact {
         /// Just after the last one.
         to_us: u64,
     },
+    /// What other nodes asked of a node got lost, or came late.
+    Unreachable {
+        /// The node.
+        node: NodeId,
+        /// Just before it began.
+        from_us: u64,
+        /// When other nodes must have found their way back to it.
+        to_us: u64,
+    },
     /// A node, or every node, could not rely on the store: their lines were cut, or its server was
     /// away.
     NoStore {
@@ -244,54 +253,6 @@ impl History {
         lines.sort_by_key(|(at, _)| *at);
         let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
         Ok(lines.join("\n"))
-    }
-
-    /// The time between two moments at which a node ran, and had its store.
-    pub(crate) fn awake_us(&self, node: &NodeId, from: u64, to: u64) -> u64 {
-        self.without(from, to, |of| of.is_none_or(|it| it == node))
-    }
-
-    /// The time between two moments at which every node ran, and had its store.
-    pub(crate) fn calm_us(&self, from: u64, to: u64) -> u64 {
-        self.without(from, to, |_| true)
-    }
-
-    /// Whether every node ran, and had its store, all the time between two moments.
-    pub(crate) fn is_calm(&self, from: u64, to: u64) -> bool {
-        self.calm_us(from, to) == to.saturating_sub(from)
-    }
-
-    /// The time between two moments without the pauses and outages of the nodes that count.
-    /// Outages of the store itself are of no node, and of all.
-    fn without(&self, from: u64, to: u64, counts: impl Fn(Option<&NodeId>) -> bool) -> u64 {
-        let mut lost: Vec<_> = self
-            .facts
-            .iter()
-            .filter_map(|fact| match fact {
-                Fact::Paused {
-                    node,
-                    from_us,
-                    to_us,
-                } if counts(Some(node)) => Some((*from_us, *to_us)),
-                Fact::NoStore {
-                    node,
-                    from_us,
-                    to_us,
-                } if counts(node.as_ref()) => Some((*from_us, *to_us)),
-                _ => None,
-            })
-            .collect();
-        lost.sort_unstable();
-        let (mut left, mut counted) = (to.saturating_sub(from), from);
-        for (begin, end) in lost {
-            // They may overlap: no time counts twice.
-            let (begin, end) = (begin.max(counted), end.min(to));
-            if begin < end {
-                left = left.saturating_sub(end - begin);
-                counted = end;
-            }
-        }
-        left
     }
 
     /// Whether a node was stopped at some time between two moments.
@@ -366,6 +327,7 @@ impl Fact {
             | Self::Lookup { to_us, .. }
             | Self::Forgotten { to_us, .. }
             | Self::NoStore { to_us, .. }
+            | Self::Unreachable { to_us, .. }
             | Self::Trouble { to_us, .. } => *to_us,
             Self::Cut { .. } | Self::Lingering { .. } | Self::Bystander { .. } => 0,
         }

@@ -28,6 +28,8 @@
 //! | dead nodes, stuck accounts, bystanders (I12, I14, I15) | `nodes` |
 //! | every message has an account (I18) | `messages` |
 //!
+//! What a fault allows, around its own time and for its own node, is in `allowances`.
+//!
 //! A run too long to be kept is watched by a [`Judge`] while it lasts: fewer invariants, and no history.
 //!
 //! # What counts
@@ -40,6 +42,7 @@
 //! All times come from one machine's boot-time clock. A node that was paused may write down late what it did before the pause,
 //! so a pause is left out of every span of time.
 
+mod allowances;
 mod confirmed;
 mod ends;
 mod generations;

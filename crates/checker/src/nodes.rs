@@ -126,7 +126,9 @@ fn answered(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::Seen) {
             sent.device, sent.uid, sent.node
         )
     };
-    let took = scene.history.awake_us(&sent.node, sent.at_us, answer.at_us);
+    let took = scene
+        .history
+        .served_us(&sent.node, sent.at_us, answer.at_us);
     let allowed = micros(rules.answer());
     scene.report.expect(I14, took <= allowed, || {
         format!(

@@ -41,7 +41,9 @@ fn overlaps(scene: &mut Scene<'_>, lives: &[&Life<'_>]) {
             let to = life.end().unwrap_or(u64::MAX);
             life.admitted.is_some_and(|at| at <= from)
                 && to > from
-                && scene.history.awake_us(life.node, from, to) > allowed
+                && !scene
+                    .history
+                    .hears_in_time(scene.rules, life.node, from, to)
         };
         let together: Vec<_> = lives.iter().filter(|life| still(life)).collect();
         scene

@@ -76,10 +76,12 @@ fn learned(scene: &mut Scene<'_>, life: &Life<'_>) {
     let (Some(revoked), Some(_)) = (life.revoked, life.admitted) else {
         return;
     };
-    let allowed = micros(scene.rules.settle());
     let end = life.end().unwrap_or_else(|| scene.history.end_us());
     let took = scene.history.awake_us(life.node, revoked.boot_us, end);
-    scene.report.expect(I11, took <= allowed, || {
+    let in_time = scene
+        .history
+        .hears_in_time(scene.rules, life.node, revoked.boot_us, end);
+    scene.report.expect(I11, in_time, || {
         format!(
             "{} went on for {took} us after it had lost its place",
             life.name()

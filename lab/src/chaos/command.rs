@@ -112,16 +112,12 @@ pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
 pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(..));
     if chaos.gateways.gateways {
-        let only = match &chaos.only[..] {
-            [] => Vec::new(),
-            some => chosen::<Plant>(some),
-        };
         let run = gateways::Run {
             stores: &chaos.spawn,
             seconds: chaos.seconds,
             seed,
             keep: chaos.keep.as_ref(),
-            plants: chaos.planted.then_some(&only[..]),
+            planted: chaos.planted,
         };
         return gateways::run(&chaos.gateways, &run).await;
     }

@@ -2,6 +2,7 @@
 //! invariant that the fault breaks.
 
 mod ends;
+mod faults;
 mod looks;
 mod messages;
 mod play;

@@ -7,16 +7,16 @@ use clap::ValueEnum as _;
 
 use super::{
     nemesis::NodeBreak,
-    plants::{ALL, is_caught_by},
+    plants::NodeBug,
     run::{Plan, Played, play},
 };
-use crate::chaos::{plants::Plant, stores::Kind};
+use crate::chaos::stores::Kind;
 
 /// What a run of gateways has beside the options of all runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Run kick-out gateways over the stores, and clients that throw each other out
-    #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "out"])]
+    #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "out", "only"])]
     pub(crate) gateways: bool,
     /// With --gateways: how many nodes
     #[arg(
@@ -36,6 +36,15 @@ pub(crate) struct Options {
         requires = "gateways"
     )]
     node_faults: Vec<NodeBreak>,
+    /// With --gateways --planted: these bugs only
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "BUGS",
+        requires_all = ["gateways", "planted"]
+    )]
+    node_bugs: Vec<NodeBug>,
 }
 
 /// The options that every run has.
@@ -45,15 +54,16 @@ pub(crate) struct Run<'a> {
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
     pub(crate) keep: Option<&'a PathBuf>,
-    /// The bugs to plant; none = an honest store.
-    pub(crate) plants: Option<&'a [Plant]>,
+    /// Plant each known bug instead, and see that it is caught.
+    pub(crate) planted: bool,
 }
 
 /// Runs it.
 pub(crate) async fn run(options: &Options, run: &Run<'_>) -> Result<ExitCode> {
-    let good = match run.plants {
-        None => honest(options, run).await?,
-        Some(only) => planted(options, run, only).await?,
+    let good = if run.planted {
+        planted(options, run).await?
+    } else {
+        honest(options, run).await?
     };
     say(&format!("seed {}", run.seed))?;
     Ok(if good {
@@ -75,7 +85,7 @@ fn plan(options: &Options, run: &Run<'_>, store: Kind) -> Plan {
             .collect(),
         seconds: run.seconds,
         seed: run.seed,
-        plant: None,
+        bug: None,
     }
 }
 
@@ -142,22 +152,22 @@ fn accuse(plan: &Plan, played: &Played, run: &Run<'_>) -> Result<()> {
 const TRIES: u64 = 3;
 
 /// Each bug on each store, and beside them honest nodes on the same seed.
-async fn planted(options: &Options, run: &Run<'_>, only: &[Plant]) -> Result<bool> {
-    let bugs = ALL.iter().map(|(plant, _)| *plant);
-    let bugs: Vec<_> = bugs
-        .filter(|it| only.is_empty() || only.contains(it))
-        .collect();
+async fn planted(options: &Options, run: &Run<'_>) -> Result<bool> {
+    let bugs = match &options.node_bugs[..] {
+        [] => NodeBug::value_variants(),
+        some => some,
+    };
     let mut caught = 0;
-    for bug in &bugs {
+    for bug in bugs {
         let mut found = None;
         for seed in run.seed..run.seed.saturating_add(TRIES) {
             let mut plan = plan(options, run, Kind::Redis);
-            plan.plant = Some(*bug);
+            plan.bug = Some(*bug);
             plan.seed = seed;
             let played = Box::pin(play(&plan))
                 .await
                 .with_context(|| format!("{} with seed {seed}", bug.key()))?;
-            if is_caught_by(*bug, &played.report) {
+            if bug.is_caught(&played.report) {
                 found = played.report.violations.first().map(ToString::to_string);
                 break;
             }

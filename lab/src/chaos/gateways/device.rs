@@ -24,8 +24,6 @@ use super::{
     node::KEY,
 };
 
-/// Logging in takes so many tries at most after the last fault.
-const TRIES: u32 = 200;
 /// How long a client that was turned away waits before it comes again.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -112,7 +110,13 @@ impl Handset {
             self.writes_to_somebody(&client);
             self.pause(100).await;
         }
-        let stays = Duration::from_millis(self.rng.u64(..2_500));
+        // Also for longer than a node's lease: what is never told shows only in a long session.
+        let most = if self.rng.u32(..4) == 0 {
+            12_000
+        } else {
+            2_500
+        };
+        let stays = Duration::from_millis(self.rng.u64(..most));
         tokio::select! {
             () = client.is_out() => return,
             () = SystemClock.sleep(stays) => {}
@@ -149,8 +153,9 @@ impl Handset {
     ///
     /// # Errors
     /// When the account is stuck.
-    pub(super) async fn gets_in(&mut self) -> Result<Client> {
-        for _ in 0..TRIES {
+    pub(super) async fn gets_in(&mut self, within: Duration) -> Result<Client> {
+        let until = SystemClock.now() + within;
+        while SystemClock.now() < until {
             if let Some(mut client) = self.comes().await
                 && matches!(client.answered().await, State::In(..))
             {

@@ -14,7 +14,7 @@
 //! | `admin` | what is asked of a node by HTTP |
 //! | `nemesis` | what breaks things, and the facts that tell the checker of it |
 //! | `machine` | how late a busy machine is |
-//! | `plants` | which planted bugs of the store the flow does not survive |
+//! | `plants` | bugs that are planted in a node |
 //! | `command` | what is asked and printed |
 
 mod admin;

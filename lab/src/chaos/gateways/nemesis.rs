@@ -106,7 +106,8 @@ pub(super) struct Nemesis {
 
 /// Wounds that are open at a time.
 const AT_ONCE: usize = 2;
-/// A client of a store asks again after pauses of up to a second, and has to connect then.
+/// Whoever could not be reached is asked again after pauses of up to a second, and has to be
+/// connected to then.
 const RECONNECT_US: Micros = 1_500_000;
 
 impl Nemesis {
@@ -244,7 +245,15 @@ impl Nemesis {
                     }
                 }
                 What::Killed(at) => group.begin(at)?,
-                What::Peers(at) => group.nodes[at].peers.pass(),
+                What::Peers(at) => {
+                    let node = &group.nodes[at];
+                    node.peers.pass();
+                    self.notes.fact(Fact::Unreachable {
+                        node: node.id()?,
+                        from_us: from,
+                        to_us: now() + RECONNECT_US,
+                    });
+                }
                 What::Store(at) => {
                     let node = &group.nodes[at];
                     node.store

@@ -14,7 +14,7 @@ use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
 };
 
-use crate::chaos::plants::Plant;
+use super::plants::NodeBug;
 
 /// The variable that makes a process a node.
 const SETTINGS: &str = "DISTLOCK_LAB_NODE";
@@ -40,7 +40,7 @@ pub(crate) struct NodeSettings {
     pub(super) node_lease: u64,
     pub(super) grace: u64,
     pub(super) sweep: u64,
-    pub(super) plant: Option<Plant>,
+    pub(super) bug: Option<NodeBug>,
 }
 
 impl NodeSettings {
@@ -119,14 +119,14 @@ async fn started(settings: NodeSettings) -> Result<()> {
 /// Opens the store, however long it takes: it may be broken at the moment.
 async fn opened(settings: &NodeSettings) -> Store {
     loop {
-        let url = settings.url.as_str();
-        let opened = match settings.plant {
-            Some(plant) => plant.open(url, settings.number).await.ok(),
-            None => distlock::open(url).await.ok(),
-        };
-        match opened {
-            Some(store) => return store,
-            None => SystemClock.sleep(AGAIN).await,
+        match distlock::open(settings.url.as_str()).await {
+            Ok(store) => {
+                return match settings.bug {
+                    Some(bug) => bug.into_store(&store, settings.number),
+                    None => store,
+                };
+            }
+            Err(_) => SystemClock.sleep(AGAIN).await,
         }
     }
 }

@@ -1,27 +1,177 @@
-//! The planted bugs of a store that the kick-out flow does not survive, and what they break in it.
+//! Bugs that are planted in a node: the checker is worth what it catches in something that runs.
 //!
-//! They are the same layers that the locks' runs have around their store. What a flow takes care of
-//! by itself, such as a token that is repeated, is no bug here: the generation rises all the same.
+//! Each is a layer around the node's honest store, so the gateway has no switch for it. A node with
+//! such a layer does what a careless flow would do.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use clap::ValueEnum;
+use distlock::{
+    Clock as _, Entry, Expect, RecordKey, Records, Result, Store, SystemClock, Version, Written,
+};
 use distlock_checker::{Invariant, Invariant::*, Report};
+use distlock_conformance::RecordsLayer;
+use serde::{Deserialize, Serialize};
 
 use crate::chaos::plants::Plant;
 
-/// Each bug, and the invariants of which one must be found broken.
-pub(super) const ALL: [(Plant, &[Invariant]); 4] = [
-    // A node overwrites what another one has written since it looked.
-    (Plant::WritesIgnoreVersions, &[I1, I2, I3, I4, I13]),
-    // A login is confirmed that is in no directory.
-    (Plant::WritesAreForgotten, &[I1, I2, I3, I4, I7, I14]),
-    // A lookup finds what was there before a login that was confirmed.
-    (Plant::ReadsAreStale, &[I1, I3, I4, I7]),
-    // A node that lost its lease believes in it.
-    (Plant::RenewalErrorIsSuccess, &[I1, I2, I3]),
-];
+/// One bug.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum NodeBug {
+    /// A login is confirmed before its record is written.
+    ConfirmsBeforeTheWrite,
+    /// A node goes by what it wrote itself of an account, and writes over what others have written.
+    TrustsItsMemory,
+    /// A record of an account is now and then not found, and written anew.
+    LosesSight,
+    /// A write of an account's record is now and then confirmed, and never happens.
+    ForgetsWrites,
+    /// A renewal of a lease that failed is taken for a success.
+    LeaseNeverEnds,
+}
 
-/// Whether one of the bug's invariants was broken.
-pub(super) fn is_caught_by(plant: Plant, report: &Report) -> bool {
-    let breaks = ALL.iter().find(|(it, _)| *it == plant);
-    let violated = report.violated();
-    breaks.is_some_and(|(_, breaks)| breaks.iter().any(|it| violated.contains(it)))
+/// How long the early answer is ahead of the write.
+const EARLY: Duration = Duration::from_millis(400);
+/// Records of accounts.
+const OF_ACCOUNTS: &str = "sess/";
+
+impl NodeBug {
+    /// The invariants of which one must be found broken.
+    const fn breaks(self) -> &'static [Invariant] {
+        match self {
+            Self::ConfirmsBeforeTheWrite => &[I1, I7],
+            Self::TrustsItsMemory => &[I1, I2, I3, I4, I5, I11],
+            Self::LosesSight => &[I1, I2, I3, I4, I7, I11],
+            Self::ForgetsWrites => &[I1, I3, I4, I7, I11],
+            Self::LeaseNeverEnds => &[I1, I11],
+        }
+    }
+
+    /// Whether one of its invariants was broken.
+    pub(super) fn is_caught(self, report: &Report) -> bool {
+        let violated = report.violated();
+        self.breaks().iter().any(|it| violated.contains(it))
+    }
+
+    /// Its name on the command line.
+    pub(super) fn key(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+
+    /// An honest store with this bug.
+    pub(super) fn into_store(self, store: &Store, number: u32) -> Store {
+        if self == Self::LeaseNeverEnds {
+            return Plant::RenewalErrorIsSuccess.into_store(store, number);
+        }
+        let records = Careless {
+            inner: store.records(),
+            bug: self,
+            written: Arc::default(),
+            early: Arc::default(),
+        };
+        Store::new(store.lock(), records.into_records())
+    }
+}
+
+/// What a node remembers of records.
+type Memory = Arc<Mutex<HashMap<RecordKey, Entry>>>;
+
+#[derive(Clone, Debug)]
+struct Careless {
+    inner: Arc<dyn Records>,
+    bug: NodeBug,
+    /// What it wrote last.
+    written: Memory,
+    /// What it has confirmed, and not written yet.
+    early: Memory,
+}
+
+impl Careless {
+    /// Writes whatever is there.
+    async fn force(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
+        loop {
+            let there = self.inner.get(key).await?;
+            let expect = there.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+            if let stored @ Written::Stored(_) = self.inner.put(key, value, expect).await? {
+                return Ok(stored);
+            }
+        }
+    }
+
+    fn write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
+        let version = Version::new(u64::MAX);
+        let entry = Entry::new(version, value.to_vec(), None);
+        locked(&self.early).insert(key.clone(), entry);
+        let (mine, key, value) = (self.clone(), key.clone(), value.to_vec());
+        tokio::spawn(async move {
+            SystemClock.sleep(EARLY).await;
+            // A store that is away makes it later still.
+            while mine.force(&key, &value).await.is_err() {
+                SystemClock.sleep(EARLY).await;
+            }
+            locked(&mine.early).remove(&key);
+        });
+        Written::Stored(version)
+    }
+}
+
+#[async_trait]
+impl RecordsLayer for Careless {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.inner
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        Ok(Self {
+            inner: self.inner.reopen().await?,
+            ..self.clone()
+        })
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        if !key.as_str().starts_with(OF_ACCOUNTS) {
+            return self.inner.get(key).await;
+        }
+        let remembered = match self.bug {
+            NodeBug::ConfirmsBeforeTheWrite => locked(&self.early).get(key).cloned(),
+            NodeBug::TrustsItsMemory => locked(&self.written).get(key).cloned(),
+            NodeBug::LosesSight if fastrand::u32(..6) == 0 => return Ok(None),
+            _ => None,
+        };
+        match remembered {
+            Some(entry) => Ok(Some(entry)),
+            None => self.inner.get(key).await,
+        }
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        if !key.as_str().starts_with(OF_ACCOUNTS) {
+            return self.inner.put(key, value, expect).await;
+        }
+        let written = match self.bug {
+            NodeBug::ConfirmsBeforeTheWrite => self.write_later(key, value),
+            NodeBug::TrustsItsMemory | NodeBug::LosesSight => self.force(key, value).await?,
+            NodeBug::ForgetsWrites if fastrand::u32(..4) == 0 => {
+                let version = Version::new(u64::MAX);
+                Written::Stored(version)
+            }
+            _ => self.inner.put(key, value, expect).await?,
+        };
+        if let Written::Stored(version) = written {
+            let entry = Entry::new(version, value.to_vec(), None);
+            locked(&self.written).insert(key.clone(), entry);
+        }
+        Ok(written)
+    }
+}
+
+fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -240,7 +240,7 @@ impl Plant {
     }
 
     /// An honest store with this bug.
-    fn into_store(self, store: &Store, worker: u32) -> Store {
+    pub(crate) fn into_store(self, store: &Store, worker: u32) -> Store {
         let clock: Arc<dyn Clock> = match self {
             Self::LossIsNotTold => Arc::new(NoAlarms),
             Self::ClockStandsStill => Arc::new(StandsStill::start()),
