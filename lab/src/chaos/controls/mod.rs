@@ -102,7 +102,7 @@ impl Control {
             // A server is away when the lock is granted, and another one forgets it later.
             Self::Redlock => &[Break::KillServer, Break::WipeServer],
             // An extension fails, and takes the lock away.
-            Self::Rslock => &[Break::LoseAnswer, Break::CutLines],
+            Self::Rslock => &[Break::EndConnections, Break::LoseAnswer],
             // The connection ends, and its user does not notice.
             Self::GetLock | Self::AdvisoryLock => &[Break::EndConnections, Break::CutLines],
             // The session ends at the ensemble before it ends at the client.
