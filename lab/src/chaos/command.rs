@@ -65,7 +65,6 @@ pub(crate) struct Chaos {
         value_delimiter = ',',
         value_name = "NAMES",
         requires = "subjects",
-        hide_possible_values = true,
         value_parser = names()
     )]
     pub(super) only: Vec<String>,
