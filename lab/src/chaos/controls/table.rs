@@ -211,7 +211,7 @@ fn fault_table(page: &mut String, rows: &[Row]) {
         "\n### One kind of fault at a time\n\n\
          Overlaps of the control in one run of the fault alone, and after the slash broken \
          promises of its twin. 0 = the control was right in that run. A dash: its store cannot be \
-         broken so.\n\n| fault |",
+         broken so. The command of each run is in `controls.json`.\n\n| fault |",
     );
     for control in &controls {
         let _ = write!(page, " {} |", control.key());
