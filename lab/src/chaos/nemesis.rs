@@ -22,7 +22,7 @@ use super::{
 /// One way to break a store or its users.
 ///
 /// There is no slow and no full disk among them: both take rights over the machine (a device or a
-/// file system of its own), and a limit on the size of files ends a server instead of filling it.
+/// file system of its own). A limit on the size of files ends Redis instead of filling its disk.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Break {

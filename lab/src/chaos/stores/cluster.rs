@@ -45,7 +45,8 @@ impl Cluster {
         let Some(next) = self.replica_of(at)? else {
             return Ok(None);
         };
-        // The last of these asks nobody, and the one before it does not wait for what is not copied.
+        // The second does not wait for what is not copied yet. The third asks nobody: no bound is
+        // documented for it, and it is held to that of the others here.
         let asks: &[&[&str]] = &[&[], &["FORCE"], &["TAKEOVER"]];
         let how = match (how, asks.get(any / SHARDS % (asks.len() + 1))) {
             (Unseat::FailOver, Some(ask)) => {

@@ -14,8 +14,8 @@ use super::unseat::{How, Unseat, Unseated};
 const SERVERS: usize = 3;
 /// An election on a busy machine.
 const START: Duration = Duration::from_secs(60);
-/// Ticks of 250 ms for which a leader that its followers have left goes on answering: longer than an
-/// election and the session of a client last together.
+/// Ticks of 250 ms for which a leader that its followers have left goes on answering: longer than
+/// an election and the session of a client last together.
 const SYNC_LIMIT: &str = "syncLimit=32";
 
 /// An ensemble, and the lines between its servers.
