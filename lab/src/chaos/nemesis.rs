@@ -150,8 +150,11 @@ enum What {
     File(JoinHandle<Result<()>>),
     /// Servers that have no memory left.
     Full,
-    /// A leader that loses its place, and when another one was seen to have taken it.
-    Unseated(Unseated, Option<Micros>),
+    /// A leader that loses its place. Whether another one has taken it, and the fault was noted.
+    Unseated {
+        unseated: Unseated,
+        noted: bool,
+    },
     /// Servers that are healed, until they agree. Whether the fault was noted before.
     Settling {
         noted: bool,
@@ -202,7 +205,8 @@ impl Nemesis {
             }
         }
         let gap = self.longest_ttl.mul_f32(self.rng.f32() / 2.0);
-        self.watch(stage, gap + Duration::from_millis(20)).await;
+        self.watch(crew, stage, gap + Duration::from_millis(20))
+            .await;
         Ok(())
     }
 
@@ -249,8 +253,8 @@ impl Nemesis {
                     }
                 }
                 What::Full => block_in_place(|| stage.limit_memory(false))?,
-                What::Unseated(unseated, replaced) => {
-                    self.seat(unseated, replaced, fault, crew, stage)?;
+                What::Unseated { unseated, noted } => {
+                    self.seat(unseated, noted, fault, stage)?;
                     continue;
                 }
                 What::Settling { noted } => {
@@ -278,10 +282,21 @@ impl Nemesis {
     pub(crate) async fn heal_all(&mut self, crew: &mut Crew, stage: &mut Stage) -> Result<()> {
         self.heal(crew, stage, Micros::MAX).await?;
         while !self.wounds.is_empty() {
-            self.watch(stage, AGREE).await;
+            self.watch(crew, stage, AGREE).await;
             self.heal(crew, stage, Micros::MAX).await?;
         }
         Ok(())
+    }
+
+    /// Whether the history lacks a fault that excuses what is in the history already.
+    pub(crate) fn owes_an_excuse(&self) -> bool {
+        self.wounds.iter().any(|Wound { fault, what }| {
+            let noted = matches!(
+                what,
+                What::Unseated { noted: true, .. } | What::Settling { noted: true }
+            );
+            fault.excuse.is_some() && !noted
+        })
     }
 
     fn duration(&mut self) -> Micros {

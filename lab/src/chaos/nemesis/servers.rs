@@ -81,25 +81,36 @@ impl Nemesis {
             return Ok(None);
         };
         fault.excuse = lost_by_failover(stage.kind != Kind::Zookeeper);
-        // It goes on answering for some leases after another one has taken its place.
-        let lasts = fault.to.saturating_sub(fault.from) / 2;
-        fault.to = now() + as_micros(self.longest_ttl) + lasts;
-        Ok(Some((fault, Some(What::Unseated(unseated, None)))))
+        let noted = false;
+        Ok(Some((fault, Some(What::Unseated { unseated, noted }))))
     }
 
-    /// Waits, and looks meanwhile when a leader is replaced that has lost its place.
-    pub(super) async fn watch(&mut self, stage: &Stage, time: Duration) {
+    /// Waits, and looks meanwhile whether a leader is replaced that has lost its place.
+    ///
+    /// The fault ends for the checker when another one leads: no exception is documented for what
+    /// comes more than one lease later.
+    pub(super) async fn watch(&mut self, crew: &Crew, stage: &Stage, time: Duration) {
         let until = SystemClock.now() + time;
+        let lease = as_micros(self.longest_ttl);
         loop {
             let mut waits = false;
-            for wound in &mut self.wounds {
-                if let What::Unseated(unseated, replaced @ None) = &mut wound.what {
-                    if block_in_place(|| stage.is_replaced(*unseated)) {
-                        *replaced = Some(now());
-                    } else {
-                        waits = true;
-                    }
+            for Wound { fault, what } in &mut self.wounds {
+                let What::Unseated { unseated, noted } = what else {
+                    continue;
+                };
+                if *noted {
+                    continue;
                 }
+                if !block_in_place(|| stage.is_replaced(*unseated)) {
+                    waits = true;
+                    continue;
+                }
+                *noted = true;
+                let lasts = fault.to.saturating_sub(fault.from);
+                fault.to = now();
+                crew.referee.note(0, Event::Fault(fault.clone()));
+                // It goes on answering for some leases after that.
+                fault.to += lease + lasts / 2;
             }
             let left = until.since(SystemClock.now());
             if left.is_zero() {
@@ -112,28 +123,19 @@ impl Nemesis {
     }
 
     /// Lets a former leader take part again, once another one leads and the fault is over.
-    ///
-    /// The fault ends when the other one leads: no exception is documented for what comes after one
-    /// more lease.
     pub(super) fn seat(
         &mut self,
         unseated: Unseated,
-        replaced: Option<Micros>,
-        mut fault: Fault,
-        crew: &Crew,
+        noted: bool,
+        fault: Fault,
         stage: &mut Stage,
     ) -> Result<()> {
-        if replaced.is_none() && now() < fault.from + as_micros(REPLACED) {
-            let what = What::Unseated(unseated, replaced);
+        if !noted && now() < fault.from + as_micros(REPLACED) {
+            let what = What::Unseated { unseated, noted };
             self.wounds.push(Wound { fault, what });
             return Ok(());
         }
         block_in_place(|| stage.take_part_again(unseated))?;
-        let noted = replaced.is_some();
-        if let Some(at) = replaced {
-            fault.to = at;
-            crew.referee.note(0, Event::Fault(fault.clone()));
-        }
         self.settles(fault, noted);
         Ok(())
     }
