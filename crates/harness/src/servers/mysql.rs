@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -116,12 +116,8 @@ impl MySqlServer {
     /// When it has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
-        let now = || -> Result<f64> { Ok(self.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))")?.parse()?) };
-        let (before, asked) = (now()?, Instant::now());
-        clock.put_forward(by)?;
-        eventually("the server sees its clock", READY, || {
-            let passed = asked.elapsed() + by / 2;
-            now().is_ok_and(|now| now > before + passed.as_secs_f64())
+        clock.put_forward(by, || {
+            Ok(self.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))")?.parse()?)
         })
     }
 
@@ -279,6 +275,9 @@ impl MySqlServer {
             .args(&self.settings)
             .envs(self.clock.iter().flat_map(SteppedClock::environment));
         let process = Process::spawn(&mut command)?;
+        if let Some(clock) = &self.clock {
+            clock.is_used_by(process.id());
+        }
         let said = process.wait_for_line(READY, |line| {
             // MySQL says it first for its other protocol, which is switched off here.
             (line.contains("ready for connections")) || line.contains("Aborting")
@@ -567,9 +566,15 @@ fn template(product: Product) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::{super::private::tests::keeps_others_out, *};
+
     #[test]
     fn a_clock_of_its_own_goes_forward_and_stays_there() {
-        let mut server = MySqlServer::with_clock(Product::MariaDb).unwrap();
+        Product::ALL.into_iter().for_each(goes_forward);
+    }
+
+    fn goes_forward(product: Product) {
+        let mut server = MySqlServer::with_clock(product).unwrap();
         let ahead = |server: &MySqlServer| {
             let theirs = server.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))").unwrap();
             let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
@@ -582,8 +587,6 @@ mod tests {
         server.restart().unwrap();
         assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
     }
-
-    use super::{super::private::tests::keeps_others_out, *};
 
     /// What a client over TCP is told.
     fn stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {

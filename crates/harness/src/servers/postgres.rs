@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::{
     private::{Password, RunAs},
+    stepped::SteppedClock,
     template::{copy, finish, templates},
 };
 use crate::{Pki, Process, Signal, Watchdog, eventually, free_port, signal};
@@ -42,6 +43,7 @@ pub struct PostgresServer {
     settings: Vec<String>,
     databases: AtomicU32,
     password: Password,
+    clock: Option<SteppedClock>,
 }
 
 /// A server, or one of its processes, that stands still. It goes on when this is dropped.
@@ -58,6 +60,30 @@ impl PostgresServer {
     /// When PostgreSQL is not installed or does not start.
     pub fn start() -> Result<Self> {
         Self::with(&[])
+    }
+
+    /// Starts a server that has a clock of its own, see [`PostgresServer::put_clock_forward`].
+    ///
+    /// # Errors
+    /// As [`PostgresServer::start`], and when Debian's package `libfaketime` is not installed.
+    pub fn with_clock() -> Result<Self> {
+        let mut server = Self::prepare(free_port()?, &[])?;
+        server.clock = Some(SteppedClock::new(user()?, server.folder.path())?);
+        server.launch_first()?;
+        Ok(server)
+    }
+
+    /// Puts the server's own clock forward, and waits until the server has seen it.
+    ///
+    /// # Errors
+    /// When it has no clock of its own or does not answer.
+    pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
+        let clock = self.clock.as_ref().context("a clock of its own")?;
+        clock.put_forward(by, || {
+            Ok(self
+                .sql("SELECT extract(epoch FROM clock_timestamp())")?
+                .parse()?)
+        })
     }
 
     /// Starts a server with further settings, such as `default_transaction_isolation=serializable`.
@@ -140,6 +166,7 @@ impl PostgresServer {
             settings: Vec::new(),
             databases: AtomicU32::new(0),
             password: Password::random(),
+            clock: None,
         })
     }
 
@@ -197,11 +224,15 @@ impl PostgresServer {
         {
             command.args(["-c", setting]);
         }
+        command.envs(self.clock.iter().flat_map(SteppedClock::environment));
         // After a crash, the last of the old server's processes may still be on their way out, which the new one notices.
         let mut process = None;
         eventually("the server starts", READY, || {
             process = Process::spawn(&mut command).ok();
             let Some(started) = &process else { return true };
+            if let Some(clock) = &self.clock {
+                clock.is_used_by(started.id());
+            }
             let said = started.wait_for_line(READY, |line| {
                 // Clients that come too early are told so in the log as well.
                 line.contains("ready to accept")
@@ -549,6 +580,21 @@ pub(super) mod tests {
                 assert!(without || said.contains(says), "{said}");
             }
         }
+    }
+
+    #[test]
+    fn a_clock_of_its_own_goes_forward_and_stays_there() {
+        let mut server = PostgresServer::with_clock().unwrap();
+        let ahead = |server: &PostgresServer| {
+            let theirs = server.sql("SELECT extract(epoch FROM clock_timestamp())");
+            let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+            theirs.unwrap().parse::<f64>().unwrap() - ours
+        };
+        assert!(ahead(&server).abs() < 1.0);
+        server.put_clock_forward(Duration::from_secs(5)).unwrap();
+        assert!((ahead(&server) - 5.0).abs() < 1.0, "{}", ahead(&server));
+        server.restart().unwrap();
+        assert!((ahead(&server) - 5.0).abs() < 1.0, "{}", ahead(&server));
     }
 
     #[test]

@@ -8,16 +8,20 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 
 use super::private::RunAs;
+use crate::eventually;
 
 /// How often a process looks at the file, in seconds: each look costs a call that asks for the
 /// time.
 const LOOK: &str = "1";
+
+/// A server that has not looked by then never does.
+const SEEN: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub(super) struct SteppedClock {
     /// Says how far ahead the clock is.
     file: PathBuf,
     ahead: Mutex<Duration>,
+    /// Processes that went by it.
+    used_by: Mutex<Vec<u32>>,
 }
 
 impl SteppedClock {
@@ -37,8 +43,9 @@ impl SteppedClock {
             user,
             file: folder.join("clock"),
             ahead: Mutex::default(),
+            used_by: Mutex::default(),
         };
-        clock.put_forward(Duration::ZERO)?;
+        clock.set(Duration::ZERO)?;
         Ok(clock)
     }
 
@@ -52,15 +59,49 @@ impl SteppedClock {
         ]
     }
 
-    /// Puts it forward. Its server sees that about a second later.
-    pub(super) fn put_forward(&self, by: Duration) -> Result<()> {
-        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        *ahead += by;
+    /// Removes later what the library leaves behind of a process that is killed.
+    pub(super) fn is_used_by(&self, process: u32) {
+        let mut used_by = self.used_by.lock().unwrap_or_else(PoisonError::into_inner);
+        used_by.push(process);
+    }
+
+    /// Puts it forward, and waits until the server has seen it. `now` asks the server for its time,
+    /// in seconds.
+    pub(super) fn put_forward(&self, by: Duration, now: impl Fn() -> Result<f64>) -> Result<()> {
+        let (before, asked) = (now()?, Instant::now());
+        let ahead = {
+            let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+            *ahead += by;
+            *ahead
+        };
+        self.set(ahead)?;
+        eventually("the server sees its clock", SEEN, || {
+            let passed = asked.elapsed() + by / 2;
+            now().is_ok_and(|now| now > before + passed.as_secs_f64())
+        })
+    }
+
+    fn set(&self, ahead: Duration) -> Result<()> {
         // A server never sees half of a file.
         let new = self.file.with_extension("new");
         let offset = format!("+{}.{:06}\n", ahead.as_secs(), ahead.subsec_micros());
         self.user.write(&new, offset)?;
         Ok(fs::rename(new, &self.file)?)
+    }
+}
+
+impl Drop for SteppedClock {
+    fn drop(&mut self) {
+        let used_by = self
+            .used_by
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for process in used_by {
+            for kind in ["faketime_shm", "sem.faketime_sem"] {
+                // A process that ended by itself has removed both.
+                let _ = fs::remove_file(format!("/dev/shm/{kind}_{process}"));
+            }
+        }
     }
 }
 
