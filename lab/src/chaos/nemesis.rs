@@ -110,7 +110,7 @@ impl Break {
                 matches!(store, Kind::Zookeeper)
             }
             // Redis hangs with the library that does it, see the harness.
-            Self::StepClock => matches!(store, Kind::Mariadb),
+            Self::StepClock => matches!(store, Kind::Mariadb | Kind::Mysql | Kind::Postgres),
             Self::Failover => store.tells_addresses(),
             Self::DeposePrimary => matches!(store, Kind::RedisSentinel),
             // Proxies stand between a worker and the servers for these.

@@ -119,15 +119,20 @@ pub(crate) enum Still {
 impl Stage {
     /// Starts it; `steps` = its clock is stepped later. Blocks.
     pub(crate) fn start(kind: Kind, folder: &Path, steps: bool) -> Result<Self> {
+        let mysql = if steps {
+            MySqlServer::with_clock
+        } else {
+            MySqlServer::start
+        };
         let server = match kind {
             Kind::Memory => Server::Inside,
             Kind::Sqlite => Server::File(folder.join("chaos.db")),
             Kind::Redis => Server::Redis(RedisServer::start()?),
             Kind::RedisSentinel => Server::Sentinels(Sentinels::start()?),
             Kind::RedisCluster => Server::Cluster(Cluster::start()?),
-            Kind::Mariadb if steps => Server::MySql(MySqlServer::with_clock(Product::MariaDb)?),
-            Kind::Mariadb => Server::MySql(MySqlServer::start(Product::MariaDb)?),
-            Kind::Mysql => Server::MySql(MySqlServer::start(Product::MySql)?),
+            Kind::Mariadb => Server::MySql(mysql(Product::MariaDb)?),
+            Kind::Mysql => Server::MySql(mysql(Product::MySql)?),
+            Kind::Postgres if steps => Server::Postgres(PostgresServer::with_clock()?),
             Kind::Postgres => Server::Postgres(PostgresServer::start()?),
             Kind::Zookeeper => Server::ZooKeeper(Ensemble::start()?),
         };

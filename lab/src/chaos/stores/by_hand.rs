@@ -62,6 +62,7 @@ impl Stage {
     pub(crate) fn put_clock_forward(&self, by: Duration) -> Result<Excuse> {
         match &self.server {
             Server::MySql(it) => it.put_clock_forward(by)?,
+            Server::Postgres(it) => it.put_clock_forward(by)?,
             _ => bail!("this store's server has no clock of its own"),
         }
         Ok(Excuse::SteppedClock)
