@@ -109,8 +109,11 @@ impl Nemesis {
                 let lasts = fault.to.saturating_sub(fault.from);
                 fault.to = now();
                 crew.referee.note(0, Event::Fault(fault.clone()));
-                // It goes on answering for some leases after that.
-                fault.to += lease + lasts / 2;
+                // Where it still answers, it goes on doing so for some leases after that.
+                fault.to += lasts / 2;
+                if unseated.still_answers() {
+                    fault.to += lease;
+                }
             }
             let left = until.since(SystemClock.now());
             if left.is_zero() {

@@ -25,6 +25,13 @@ pub(crate) struct Unseated {
     pub(super) how: How,
 }
 
+impl Unseated {
+    /// Whether it does not know, and serves those who reach it.
+    pub(crate) const fn still_answers(self) -> bool {
+        matches!(self.how, How::CutOff)
+    }
+}
+
 /// What has been done to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum How {
