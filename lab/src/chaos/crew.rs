@@ -100,11 +100,6 @@ impl Crew {
         self.players.get(at).filter(|it| it.worker == worker)
     }
 
-    /// The locks that all fight for.
-    pub(crate) fn names(&self) -> &[String] {
-        &self.orders.settings.names
-    }
-
     pub(crate) fn any_name(&self, rng: &mut Rng) -> Option<String> {
         let names = &self.orders.settings.names;
         (!names.is_empty()).then(|| names[rng.usize(..names.len())].clone())

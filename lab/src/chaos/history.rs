@@ -298,6 +298,9 @@ pub(crate) enum Excuse {
     /// The lock was taken away by hand: its guard may be valid until its next renewal or its
     /// deadline, beside the next one.
     Removed { name: String },
+    /// A client's session was ended by hand, and all locks that it held were taken away with it,
+    /// whichever they were.
+    EndedSession,
     /// The store lost what it knew: guards may be valid beside new ones for one TTL.
     LostHistory,
     /// The store's clock jumped ahead: leases ended there earlier than their guards.
@@ -309,7 +312,7 @@ impl Excuse {
     pub(crate) fn is_about(&self, lock: &str) -> bool {
         match self {
             Self::Removed { name } => name == lock,
-            Self::LostHistory | Self::SteppedClock => true,
+            Self::EndedSession | Self::LostHistory | Self::SteppedClock => true,
         }
     }
 }

@@ -61,15 +61,10 @@ impl Nemesis {
                 if !block_in_place(|| stage.end_session_of(&name)).unwrap_or(true) {
                     return Ok(None);
                 }
+                fault.target = format!("the holder of {name:?}");
+                fault.excuse = Some(Excuse::EndedSession);
                 fault.to = now();
-                // Each lock that the session had is gone, whichever they were.
-                for name in crew.names() {
-                    let mut fault = fault.clone();
-                    fault.target = format!("lock {name:?}");
-                    fault.excuse = Some(Excuse::Removed { name: name.clone() });
-                    crew.referee.note(0, Event::Fault(fault));
-                }
-                return Ok(None);
+                return Ok(Some((fault, None)));
             }
             Break::Failover => Unseat::FailOver,
             Break::KillLeader => Unseat::Kill,

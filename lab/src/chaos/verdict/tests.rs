@@ -108,6 +108,7 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
         (fault(200, 210, removed("another")), false),
         (fault(200, 210, Some(Excuse::LostHistory)), true),
         (fault(200, 210, Some(Excuse::SteppedClock)), true),
+        (fault(200, 210, Some(Excuse::EndedSession)), true),
         (fault(200, 210, None), false),
         // It came after the second one.
         (fault(400, 410, removed(NAME)), false),
@@ -493,6 +494,7 @@ fn a_record_that_the_store_forgot_is_excused() {
         (fault(150, 160, Some(Excuse::LostHistory)), true),
         (fault(150, 160, removed("key")), false),
         (fault(150, 160, Some(Excuse::SteppedClock)), false),
+        (fault(150, 160, Some(Excuse::EndedSession)), false),
         (fault(50, 60, Some(Excuse::LostHistory)), false),
         (fault(220, 230, Some(Excuse::LostHistory)), false),
     ] {
