@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use distlock::{LockWatch, LossReason, Renew};
+use distlock::{Error, LockWatch, LossReason, Released, Renew};
 
 use super::{
     promise::{Broken, Promise},
@@ -19,6 +19,8 @@ const NOTICE: Duration = Duration::from_millis(250);
 const RESUMED: Duration = Duration::from_millis(50);
 /// What a store that hangs may cost a caller beyond its wait.
 const BEYOND: Duration = Duration::from_secs(5);
+/// A release takes four steps at the store at most, of 5 s each.
+const RELEASE: Duration = Duration::from_secs(20);
 /// In peace, a free lock is found, and one that nobody wants is given back, within this time.
 const SOON: Duration = Duration::from_millis(1500);
 
@@ -152,6 +154,12 @@ impl Held {
         !self.watch.remaining().is_zero()
     }
 
+    /// Whether nothing can be the reason for its loss.
+    fn is_kept(&self, calm: Option<Duration>) -> bool {
+        let in_peace = calm.is_some_and(|calm| self.since > calm);
+        in_peace && self.renew == Renew::Auto && !self.forced
+    }
+
     /// Whether its process still has to be told when it is lost.
     const fn is_open(&self) -> bool {
         !self.told && !self.leaving && !self.forced
@@ -279,14 +287,47 @@ impl Judge {
         }
     }
 
+    /// For how long a process has run.
+    pub(super) fn ran(&self, process: usize, now: Duration) -> Duration {
+        self.processes[process].ran(now)
+    }
+
+    /// A guard was released, which began when its process had run for so long.
+    pub(super) fn released(
+        &mut self,
+        now: Duration,
+        call: u64,
+        begun: Duration,
+        released: &Released,
+    ) {
+        let Some(held) = self.guards.get(&call) else {
+            return;
+        };
+        let took = self.ran(held.process, now).saturating_sub(begun);
+        if took > RELEASE {
+            let detail = format!("the release of call {call} took {took:?}");
+            self.accuse(Promise::CallsEnd, detail);
+        } else if held.is_kept(self.calm_since) && !released.is_clean() {
+            let detail = format!("the release of call {call} was {released:?} in peace");
+            self.accuse(Promise::KeptInPeace, detail);
+        }
+    }
+
+    /// A call failed, and not because its wait was over.
+    pub(super) fn fails(&mut self, call: u64, error: &Error) {
+        let began = self.calls.get(&call).map(|call| call.began);
+        if self.calm_since.is_some_and(|calm| began > Some(calm)) {
+            self.accuse(Promise::KeptInPeace, format!("call {call}: {error}"));
+        }
+    }
+
     /// Whoever waits for a guard's end was told of a loss.
     pub(super) fn told(&mut self, call: u64, reason: LossReason) {
         let Some(held) = self.guards.get_mut(&call) else {
             return;
         };
         held.told = true;
-        let in_peace = self.calm_since.is_some_and(|calm| held.since > calm);
-        if in_peace && held.renew == Renew::Auto && !held.forced {
+        if held.is_kept(self.calm_since) {
             let detail = format!("call {call} lost its lock ({reason}) although nothing is wrong");
             self.accuse(Promise::KeptInPeace, detail);
         } else if held.is_valid() {

@@ -21,7 +21,7 @@ pub(super) enum Promise {
     NobodyForgotten,
     /// A lock that nobody holds or wants any more becomes free soon.
     GivenBack,
-    /// A lock that is renewed is not lost while nothing is wrong.
+    /// While nothing is wrong, no lock that is renewed is lost, and no call fails.
     KeptInPeace,
     /// A call ends within its bound, whatever the store does.
     CallsEnd,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Result;
-use distlock::{Attempt, DistLock, Ended, Guard, Locker, Renew};
+use distlock::{Attempt, DistLock, Ended, Error, ErrorKind, Guard, Locker, Renew};
 use fastrand::Rng;
 
 use super::{
@@ -216,7 +216,9 @@ impl Worker {
         self.note("leaves", turn, call, grant);
         match turn.end {
             End::Release => {
-                let _ = guard.release().await;
+                let begun = world.judge().ran(self.process, world.now());
+                let released = guard.release().await;
+                world.judge().released(world.now(), call, begun, &released);
             }
             End::Polls(polls) => {
                 let released = Patient::new(guard.release()).for_polls(polls, drop);
@@ -241,8 +243,8 @@ impl Worker {
         };
         let guard = match turn.ask {
             Ask::Once => {
-                let attempt = lock.try_acquire().await;
-                return attempt.ok().and_then(Attempt::acquired);
+                let attempt = lock.try_acquire().await.map(Attempt::acquired);
+                return attempt.map_err(|error| self.fails(call, &error)).ok()?;
             }
             Ask::Wait(wait) => Some(lock.wait(wait).acquire().await),
             Ask::ForEver => Some(lock.wait_forever().acquire().await),
@@ -255,7 +257,14 @@ impl Worker {
                 asking.until(self.world.time.sleep(time), give_up).await
             }
         };
-        guard?.ok()
+        guard?.map_err(|error| self.fails(call, &error)).ok()
+    }
+
+    fn fails(&self, call: u64, error: &Error) {
+        // Of all the reasons, only this one needs nothing to be wrong.
+        if error.kind() != ErrorKind::Timeout {
+            self.world.judge().fails(call, error);
+        }
     }
 
     /// Has the judge told when the lock is lost.
