@@ -244,6 +244,8 @@ struct Play {
     seen: Arc<Mutex<Seen>>,
     batcher: Batcher<Store>,
     callers: BTreeMap<u64, Caller>,
+    /// Those that are never polled again, and never dropped.
+    asleep: Vec<Caller>,
     received: BTreeSet<u64>,
     releases: BTreeSet<u64>,
     last: u64,
@@ -275,6 +277,7 @@ pub(super) fn play(seed: u64, plant: Option<Plant>, all: bool) -> Result<Outcome
             random,
             seen: Arc::clone(&seen),
             callers: BTreeMap::new(),
+            asleep: Vec::new(),
             received: BTreeSet::new(),
             releases: BTreeSet::new(),
             last: 0,
@@ -315,6 +318,7 @@ impl Play {
         match self.random.u32(0..10) {
             0..3 => self.ask(),
             3..6 => self.poll_one(),
+            6 if self.random.u32(0..8) == 0 => self.fall_asleep(),
             6 => self.give_up_one(),
             7 => self.land_one(true),
             _ => yield_now().await,
@@ -416,6 +420,16 @@ impl Play {
         self.callers.remove(&number);
     }
 
+    /// A caller stops polling for ever: nobody may depend on it.
+    fn fall_asleep(&mut self) {
+        let all: Vec<u64> = self.callers.keys().copied().collect();
+        let Some(number) = self.random.choice(all).filter(|_| self.asleep.len() < 2) else {
+            return;
+        };
+        self.note("a caller falls asleep", number);
+        self.asleep.extend(self.callers.remove(&number));
+    }
+
     /// A batch comes back.
     fn land_one(&mut self, fails: bool) {
         let mut seen = locked(&self.seen);
@@ -468,6 +482,9 @@ impl Play {
             }
             yield_now().await;
         }
+        let asleep = self.asleep.iter().map(|caller| caller.op.number);
+        // What they were granted is theirs.
+        self.received.extend(asleep);
         let mut seen = locked(&self.seen);
         if !closed || !seen.flights.is_empty() {
             seen.accuse("it does not close".to_owned());

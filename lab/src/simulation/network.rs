@@ -90,13 +90,13 @@ impl Fate {
             fate.told = unanswered(random);
             // The sender may hear of its broken connection long before the request arrives.
             if random.bool() {
-                fate.out = Duration::from_millis(random.u64(1..=1_500));
+                fate.out = LATEST / (2 << random.u32(0..6));
             }
         } else if hits(chances.twice) {
             fate.arrives = 2;
         } else if hits(chances.late) {
-            let most = u64::try_from(LATEST.as_millis()).unwrap_or_default();
-            let late = Duration::from_millis(random.u64(100..=most));
+            // As often a little too late as very much.
+            let late = LATEST / (1 << random.u32(0..7));
             match random.bool() {
                 true => fate.out = late,
                 false => fate.back = late,
@@ -188,7 +188,11 @@ impl DistLock for Connection {
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         let (_, cut) = self.world.weather(self.process);
-        let takes = self.world.draw(|random| random.u64(1..=20));
+        let slow = self.world.is_storm();
+        let takes = self.world.draw(|random| match random.u32(0..3) {
+            0 if slow => random.u64(100..=4_000),
+            _ => random.u64(1..=20),
+        });
         self.world.time.sleep(Duration::from_millis(takes)).await;
         if cut {
             return Err(Error::new(ErrorKind::Unavailable, "cut off"));

@@ -23,7 +23,7 @@ use super::{
 };
 
 /// How often each task takes a lock when nothing goes wrong any more.
-const TURNS: usize = 4;
+const TURNS: usize = 6;
 
 /// Starts a process: a locker, and tasks that use it.
 pub(super) fn start(world: &Arc<World>) -> Result<()> {
@@ -110,7 +110,11 @@ impl Turn {
         let shortest = if storm { 300 } else { LONGEST_TTL.as_millis() };
         let shortest = u64::try_from(shortest).unwrap_or_default();
         let longest = u64::try_from(LONGEST_TTL.as_millis()).unwrap_or_default();
-        let mut ttl = || ms(random.u64(shortest..=longest));
+        let mut ttl = || match random.u32(0..3) {
+            // A third of them is short, and meets requests that are late.
+            0 if storm => ms(random.u64(shortest..=700)),
+            _ => ms(random.u64(shortest..=longest)),
+        };
         let (ttl, other) = (ttl(), ttl());
         let ask = match random.u32(0..10) {
             0 => Ask::Once,
@@ -120,8 +124,8 @@ impl Turn {
             _ => Ask::Time(ms(random.u64(0..=300))),
         };
         let hold = match random.u32(0..10) {
-            0 => ms(random.u64(500..=3_500)),
-            1..4 => Duration::from_micros(random.u64(1..=1_000)),
+            0..2 => ms(random.u64(500..=3_500)),
+            2..4 => Duration::from_micros(random.u64(1..=1_000)),
             _ => ms(random.u64(1..=120)),
         };
         let end = match random.u32(0..5) {
@@ -139,7 +143,7 @@ impl Turn {
             },
             ask,
             hold,
-            extend: (random.u32(0..6) == 0).then_some(other),
+            extend: (random.u32(0..3) == 0).then_some(other),
             end,
         }
     }
@@ -290,7 +294,7 @@ impl Worker {
         let mut phase = self.world.phase.subscribe();
         let work = async {
             if let Some(ttl) = turn.extend {
-                time.sleep(turn.hold / 2).await;
+                time.sleep(turn.hold / 8).await;
                 let _ = guard.extend(ttl).await;
             }
             time.sleep(turn.hold).await;
