@@ -58,20 +58,19 @@ pub(super) struct Chances {
 
 impl Setting {
     pub(super) fn draw(random: &mut Rng) -> Self {
-        // Each kind of fault is left out of many runs: some bugs show only without the others.
-        let mut chance = |most: u32| {
-            if random.bool() {
-                random.u32(1..=most)
-            } else {
-                0
-            }
+        // Each kind of fault is left out of many runs, and the rule in a few: some bugs show only
+        // without the others.
+        let mut chance = |most: u32| match random.u32(0..8) {
+            0..4 => 0,
+            4..7 => random.u32(1..=most),
+            _ => random.u32(most..=4 * most),
         };
         let chances = Chances {
-            request_lost: chance(80),
-            answer_lost: chance(120),
-            refused: chance(80),
+            request_lost: chance(50),
+            answer_lost: chance(80),
+            refused: chance(50),
             late: chance(80),
-            twice: chance(80),
+            twice: chance(50),
             wake_up_lost: chance(200),
         };
         Self {
