@@ -16,10 +16,6 @@ use anyhow::{Context as _, Result};
 use super::private::RunAs;
 use crate::eventually;
 
-/// How often a process looks at the file, in seconds: each look costs a call that asks for the
-/// time.
-const LOOK: &str = "1";
-
 /// A server that has not looked by then never does.
 const SEEN: Duration = Duration::from_secs(60);
 
@@ -54,7 +50,9 @@ impl SteppedClock {
         [
             ("LD_PRELOAD", &self.library),
             ("FAKETIME_TIMESTAMP_FILE", &self.file),
-            ("FAKETIME_CACHE_DURATION", Path::new(LOOK)),
+            // All processes of a server see a step at once. It costs a look at the file whenever
+            // one asks for the time; otherwise their clocks differ for as long as they remember.
+            ("FAKETIME_NO_CACHE", Path::new("1")),
             ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
         ]
     }
