@@ -22,7 +22,7 @@ use super::{
 ///
 /// Each seed is a few processes that fight for locks in the store in memory, over a network that
 /// loses, delays and repeats, and a batcher by itself. All promises are checked after every step.
-/// Exit code 1 means that one was broken; the command that repeats that run step by step is printed.
+/// Exit code 1 means that one was broken; the command that repeats the run is printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   distlock-lab simulate
@@ -77,7 +77,7 @@ pub(crate) fn run(simulate: &Simulate) -> Result<ExitCode> {
 /// A seed, and what came of it.
 type Played = (u64, Outcome);
 
-/// What all runs together came to.
+/// Totals over all runs.
 #[derive(Default)]
 struct Sum {
     seeds: AtomicU64,

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// After the last fault, everybody gets every lock within this time: a request that is never
-/// answered, the lease that it takes, the bound on a step, and a pause for each who died in the line.
+/// answered, the lease that it takes, the bound on a step, and a pause for each that died in line.
 const RECOVERY: Duration = Duration::from_secs(6 + 3 + 5 + 4);
 /// The turns in peace never take longer.
 const PEACE: Duration = Duration::from_secs(120);

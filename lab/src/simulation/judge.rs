@@ -10,14 +10,14 @@ use distlock::{Error, LockWatch, LossReason, Released, Renew};
 
 use super::{
     promise::{Broken, Promise},
-    time::MachineClock,
+    seen::{Call, Held, Lock, Process, Row, State},
 };
 
 /// A loss is told at most so long after the deadline, in running time.
 const NOTICE: Duration = Duration::from_millis(250);
 /// A process that has just been resumed has this long to tell what it missed.
 const RESUMED: Duration = Duration::from_millis(50);
-/// What a store that hangs may cost a caller beyond its wait.
+/// A store that hangs costs a caller at most so much beyond its wait.
 const BEYOND: Duration = Duration::from_secs(5);
 /// A release takes four steps at the store at most, of 5 s each.
 const RELEASE: Duration = Duration::from_secs(20);
@@ -38,132 +38,6 @@ pub(super) struct Judge {
     calm_since: Option<Duration>,
     /// Whether the store keeps the order in which tasks of a process are served.
     store_orders: bool,
-}
-
-/// One process.
-pub(super) struct Process {
-    pub(super) clock: MachineClock,
-    pub(super) alive: bool,
-    paused_since: Option<Duration>,
-    resumed: Duration,
-    /// How long it stood still until it was last resumed.
-    stood: Duration,
-}
-
-#[derive(Default)]
-struct Lock {
-    row: Option<Row>,
-    freed: Duration,
-    last_token: u64,
-    last_held: u64,
-    /// By token: which grant of this lock it was, and to which call.
-    grants: BTreeMap<u64, (u64, u64)>,
-    /// Tokens of grants that were taken away by hand.
-    forced: BTreeSet<u64>,
-}
-
-/// Who holds a lock, as the store has it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    pub(super) token: u64,
-    pub(super) call: u64,
-    pub(super) expires: Duration,
-}
-
-struct Call {
-    process: usize,
-    lock: usize,
-    began: Duration,
-    ran: Duration,
-    wait: Option<Duration>,
-    queues: bool,
-    state: State,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Asking,
-    Held,
-    Over(Duration),
-}
-
-struct Held {
-    process: usize,
-    lock: usize,
-    token: u64,
-    watch: LockWatch,
-    since: Duration,
-    renew: Renew,
-    leaving: bool,
-    forced: bool,
-    told: bool,
-    /// Since when it was not valid any more.
-    invalid: Option<Duration>,
-}
-
-impl Process {
-    pub(super) const fn new(clock: MachineClock) -> Self {
-        Self {
-            clock,
-            alive: true,
-            paused_since: None,
-            resumed: Duration::ZERO,
-            stood: Duration::ZERO,
-        }
-    }
-
-    pub(super) const fn runs(&self) -> bool {
-        self.alive && self.paused_since.is_none()
-    }
-
-    pub(super) const fn pause(&mut self, now: Duration) {
-        self.paused_since = Some(now);
-    }
-
-    pub(super) fn resume(&mut self, now: Duration) {
-        if let Some(since) = self.paused_since.take() {
-            self.stood += now.saturating_sub(since);
-            self.resumed = now;
-        }
-    }
-
-    /// For how long it has run.
-    fn ran(&self, now: Duration) -> Duration {
-        let stands = self.paused_since.map(|since| now.saturating_sub(since));
-        now.saturating_sub(self.stood + stands.unwrap_or_default())
-    }
-
-    /// Whether it has run without a break since then, and for `time`.
-    fn had(&self, time: Duration, since: Duration, now: Duration) -> bool {
-        self.runs() && now > since.max(self.resumed) + time
-    }
-}
-
-impl Lock {
-    fn free_since(&self, now: Duration) -> Option<Duration> {
-        match self.row {
-            None => Some(self.freed),
-            Some(row) if row.expires <= now => Some(row.expires),
-            Some(_) => None,
-        }
-    }
-}
-
-impl Held {
-    fn is_valid(&self) -> bool {
-        !self.watch.remaining().is_zero()
-    }
-
-    /// Whether nothing can be the reason for its loss.
-    fn is_kept(&self, calm: Option<Duration>) -> bool {
-        let in_peace = calm.is_some_and(|calm| self.since > calm);
-        in_peace && self.renew == Renew::Auto && !self.forced
-    }
-
-    /// Whether its process still has to be told when it is lost.
-    const fn is_open(&self) -> bool {
-        !self.told && !self.leaving && !self.forced
-    }
 }
 
 impl Judge {
@@ -249,7 +123,7 @@ impl Judge {
                 self.accuse(Promise::OwnAnswer, detail);
             }
         }
-        // Whoever lost it by hand before it even knew of its grant may come late.
+        // A caller whose grant was taken away by hand before it knew of it may come late.
         if before >= token && !forced {
             let detail = format!("lock {lock}: token {token} was held after {before}");
             self.accuse(Promise::TokensRise, detail);
@@ -321,7 +195,7 @@ impl Judge {
         }
     }
 
-    /// Whoever waits for a guard's end was told of a loss.
+    /// Those who wait for a guard's end were told of a loss.
     pub(super) fn told(&mut self, call: u64, reason: LossReason) {
         let Some(held) = self.guards.get_mut(&call) else {
             return;
@@ -411,7 +285,8 @@ impl Judge {
             };
             if believes > expires && wrong.is_none() {
                 let detail = format!(
-                    "call {call} believes in lock {} until {believes:?}, the store until {expires:?}",
+                    "call {call} believes in lock {} until {believes:?}, \
+                     the store until {expires:?}",
                     held.lock
                 );
                 wrong = Some((Promise::Belief, detail));
@@ -469,7 +344,7 @@ impl Judge {
         }
     }
 
-    /// Who still asks or holds, of those who are alive.
+    /// The calls that still ask or hold, in processes that are alive.
     pub(super) fn busy(&self) -> Vec<String> {
         let calls = self.calls.iter().filter(|(_, call)| {
             !matches!(call.state, State::Over(_)) && self.processes[call.process].alive

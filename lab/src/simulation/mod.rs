@@ -5,19 +5,19 @@
 //! |---|---|
 //! | `command` | the command line, and what it prints |
 //! | `run` | one seed from start to verdict |
-//! | `setting` | what a seed stands for |
+//! | `setting` | the meaning of a seed |
 //! | `tasks`, `time` | the executor and the clocks |
 //! | `world` | what all tasks of a run share |
 //! | `network` | requests that are late, lost, or arrive twice |
 //! | `worker`, `director` | those who take locks, and what breaks things |
-//! | `judge`, `promise` | the checks after each step |
+//! | `judge`, `seen`, `promise` | the checks after each step |
 //! | `batcher` | the same for group commit, by itself |
 //! | `trace` | what happened |
 //! | `plants` | bugs that are planted, to see the checks find them |
 //!
-//! Each process is a [`Locker`](distlock::Locker) of its own, with its own queue and its own keeper,
-//! which is polled here like any other task. Its clock was started at another moment and runs a
-//! little too fast or too slow. After each poll of any task, every promise is checked.
+//! Each process is a [`Locker`](distlock::Locker) of its own, with its own queue and keeper, which
+//! is polled here like any other task. Its clock was started at another moment and runs a little
+//! too fast or too slow. After each poll of any task, every promise is checked.
 
 mod batcher;
 mod command;
@@ -27,6 +27,7 @@ mod network;
 mod plants;
 mod promise;
 mod run;
+mod seen;
 mod setting;
 mod tasks;
 mod time;

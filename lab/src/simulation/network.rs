@@ -20,7 +20,7 @@ use super::{
     world::World,
 };
 
-/// How long whoever waits at the store goes without a look at the lock.
+/// A contender that waits looks at the lock at least so often.
 const PATROL: Duration = Duration::from_secs(1);
 
 /// A process's connection to the store.
@@ -32,7 +32,7 @@ pub(super) struct Connection {
     capabilities: Capabilities,
 }
 
-/// What happens to one request.
+/// The fate of one request.
 #[derive(Clone, Copy, Debug)]
 struct Fate {
     /// How often it arrives.
@@ -311,7 +311,7 @@ impl Contender for InLine {
                 match inner.try_lock().as_deref_mut() {
                     Ok(Some(inner)) => inner.attempt().await,
                     Ok(None) => Err(unknown()),
-                    // Late: whoever sent it has gone on to wait.
+                    // Late: its sender has gone on to wait.
                     Err(_) => store.try_acquire(&asked).await,
                 }
             }
@@ -365,7 +365,7 @@ impl Contender for InLine {
     }
 }
 
-/// Whoever asks again and again.
+/// A contender that asks again and again.
 struct Asking {
     by: Connection,
     request: AcquireRequest,

@@ -29,7 +29,7 @@ pub(super) enum Promise {
     Recovery,
     /// In the end there are no waiters, timers and tasks.
     NothingLeft,
-    /// What was put into a batch is sent once, alone with its key, and answered.
+    /// An operation in a batch is sent once, alone with its key, and answered.
     Batches,
     /// Nothing panics.
     NoPanic,

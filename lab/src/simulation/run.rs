@@ -22,7 +22,7 @@ use super::{
 /// No run needs as many.
 const MOST_STEPS: u64 = 2_000_000;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) broken: Option<Broken>,

@@ -1,4 +1,4 @@
-//! What a seed stands for: how many take part, over which kind of store, and what goes wrong.
+//! The meaning of a seed: how many take part, over which kind of store, and what goes wrong.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ impl Setting {
         }
     }
 
-    /// What the store of this run promises: its own promises, less what it is kept from.
+    /// The promises of the store in this run: its own, less those that it is kept from.
     pub(super) fn capabilities(&self, own: &Capabilities) -> Capabilities {
         let mut promised = own.clone();
         promised.hand_over = self.hand_over;

@@ -12,13 +12,13 @@ use std::{
 
 use fastrand::Rng;
 
-/// Whose task it is.
+/// The owner of a task.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     Process(usize),
     /// Requests and answers on their way.
     Network,
-    /// What breaks things, and the course of the run.
+    /// The faults, and the course of the run.
     Director,
 }
 
@@ -160,7 +160,7 @@ impl Executor {
         }
     }
 
-    /// What has not ended.
+    /// Tasks that have not ended.
     pub(super) fn left(&self) -> Vec<(Owner, &'static str)> {
         let left = self.tasks.values();
         left.map(|task| (task.owner, task.what)).collect()

@@ -1,4 +1,4 @@
-//! What happened, step by step: as one number to compare two runs, and as lines to read.
+//! The history of a run, step by step: as one number to compare two runs, and as lines to read.
 
 use std::{
     collections::VecDeque,

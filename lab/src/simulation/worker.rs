@@ -14,9 +14,9 @@ use distlock::{Attempt, DistLock, Ended, Error, ErrorKind, Guard, Locker, Renew}
 use fastrand::Rng;
 
 use super::{
-    judge::Process,
     network::Connection,
     plants::Plant,
+    seen::Process,
     setting::LONGEST_TTL,
     tasks::Owner,
     world::{Phase, World},
@@ -238,7 +238,7 @@ impl Worker {
         let name = &self.world.names[turn.lock];
         let lock = self.locker.lock_named(name).ttl(turn.ttl).renew(turn.renew);
         let lock = lock.holder(format!("c{call}"));
-        // A caller that gives up drops what it waits for, unless the bug is that nothing comes of it.
+        // A caller that gives up drops its future, unless the bug is that nothing comes of that.
         let forgets = self.world.is(Plant::QueueKeepsTheCancelled);
         let give_up = move |asking: Pin<Box<_>>| {
             if forgets {

@@ -1,4 +1,4 @@
-//! What all tasks of one run share: time, chance, the store, and the judge.
+//! Everything that all tasks of one run share: time, chance, the store, and the judge.
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +19,9 @@ use fastrand::Rng;
 use tokio::sync::watch;
 
 use super::{
-    judge::{Judge, Row},
+    judge::Judge,
     plants::{Plant, Variant},
+    seen::Row,
     setting::{Chances, Setting},
     tasks::{Owner, Spawner},
     time::{MachineClock, Timeline},
@@ -66,7 +67,7 @@ pub(super) struct Counts {
     pub(super) done: usize,
 }
 
-/// Who is cut off from the store.
+/// The processes that are cut off from the store.
 #[derive(Debug, Default)]
 pub(super) struct Weather {
     pub(super) outage: bool,
@@ -151,7 +152,7 @@ impl World {
         at_once(self.store.reopen())
     }
 
-    /// What may happen to a request of this process, and whether it is cut off.
+    /// The chances of a request of this process, and whether it is cut off.
     pub(super) fn weather(&self, process: usize) -> (Chances, bool) {
         if !self.is_storm() {
             return (Chances::default(), false);
@@ -198,7 +199,7 @@ impl World {
         self.note(Owner::Network, what, Some(lock), call, None);
     }
 
-    /// What the store has, which is asked in no time.
+    /// The row of the store, which is asked in no time.
     fn look(&self, name: &LockName) -> Option<Row> {
         let held = at_once(self.store.inspect(name)).ok()?.held?;
         let expires = self.store_clock.now() + held.expires_in?;
@@ -270,7 +271,7 @@ fn clock(time: &Timeline, random: &mut Rng) -> MachineClock {
     MachineClock::new(time.clone(), start, random.i32(-5_000..=5_000))
 }
 
-/// What a store in memory answers, which waits for nothing.
+/// The answer of a store in memory, which waits for nothing.
 fn at_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
     let mut answer = pin!(answer);
     match answer.as_mut().poll(&mut Waking::from_waker(Waker::noop())) {

@@ -1,10 +1,12 @@
-//! The batcher by itself: callers that are polled, or not, and go away at any time, and a store that
-//! answers when the seed says so.
+//! The batcher by itself: callers that are polled, or not, and go away at any time, and a store
+//! that answers when the seed says so.
 //!
 //! Neither `shuttle` nor `loom` runs here: batcher and local queue stand on tokio's channels,
 //! notifications and tasks, which have no form that those two schedule, so each of these would have
 //! to be replaced by another one in the product's own source. Every await is a step here instead;
 //! what happens between two threads inside of one step is left to their mutexes.
+
+mod store;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,16 +21,13 @@ use std::{
 };
 
 use anyhow::Result;
-use distlock::{
-    Error, ErrorKind,
-    batch::{Batcher, Executor, Failure, Limits, Reply},
-};
+use distlock::batch::{Batcher, Limits};
 use fastrand::Rng;
-use tokio::{runtime::Builder, sync::oneshot, task::yield_now};
+use tokio::{runtime::Builder, task::yield_now};
 
+use self::store::{Fate, Kind, Op, Seen, Store};
 use super::{
     plants::Plant,
-    promise::{Broken, Promise},
     run::Outcome,
     tasks::Owner,
     trace::{About, Line, Trace},
@@ -37,193 +36,6 @@ use super::{
 
 /// So many turns of the runtime end everything that can go on by itself.
 const TURNS: usize = 200;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Kind {
-    Renew,
-    Release,
-    Acquire,
-}
-
-#[derive(Clone, Debug)]
-struct Op {
-    kind: Kind,
-    key: String,
-    /// What the batcher takes for its key.
-    shown: String,
-    number: u64,
-    undo: bool,
-}
-
-/// What happens to a batch at the store.
-#[derive(Clone, Debug)]
-enum Fate {
-    Done,
-    /// Nothing happened to those of which this is true.
-    Skips(Vec<bool>),
-    Split,
-    Whole,
-}
-
-struct Flight {
-    ops: Vec<Op>,
-    fate: oneshot::Sender<Fate>,
-}
-
-/// The store's side, and everything that was seen.
-#[derive(Default)]
-struct Seen {
-    flights: BTreeMap<u64, Flight>,
-    last: u64,
-    /// When each operation was asked for, and given up.
-    asked: BTreeMap<u64, u64>,
-    given_up: BTreeMap<u64, u64>,
-    applied: BTreeSet<u64>,
-    failed: BTreeSet<u64>,
-    /// What was granted and not taken back.
-    granted: BTreeSet<u64>,
-    holder: BTreeMap<String, u64>,
-    moment: u64,
-    broken: Option<Broken>,
-    lines: Vec<(&'static str, u64)>,
-}
-
-impl Seen {
-    fn accuse(&mut self, detail: String) {
-        let promise = Promise::Batches;
-        self.broken.get_or_insert(Broken { promise, detail });
-    }
-
-    fn applies(&mut self, op: &Op) {
-        self.lines.push(("applied", op.number));
-        if op.undo {
-            self.granted.remove(&op.number);
-            if self.holder.get(&op.key) == Some(&op.number) {
-                self.holder.remove(&op.key);
-            }
-            return;
-        }
-        if !self.applied.insert(op.number) {
-            self.accuse(format!("operation {} was sent twice", op.number));
-        }
-        if op.kind != Kind::Acquire {
-            return;
-        }
-        let before = self.holder.insert(op.key.clone(), op.number);
-        let given_up = before.and_then(|it| self.given_up.get(&it));
-        if given_up.is_some() && given_up < self.asked.get(&op.number) {
-            self.accuse(format!(
-                "operation {} went out before what operation {before:?} was granted was undone",
-                op.number
-            ));
-        }
-        self.granted.insert(op.number);
-    }
-
-    fn sends(&mut self, ops: &[Op], limits: Limits) {
-        let one_kind = ops.iter().all(|op| op.kind == ops[0].kind);
-        let sorted = ops.is_sorted_by(|one, other| one.shown < other.shown);
-        if ops.len() > limits.operations || !one_kind || !sorted {
-            self.accuse(format!("a batch that must not be: {ops:?}"));
-        }
-        let mut out = self.flights.values().flat_map(|flight| &flight.ops);
-        let shared = out.find(|it| ops.iter().any(|op| op.key == it.key));
-        if let Some(shared) = shared.map(|it| it.key.clone()) {
-            self.accuse(format!("{shared} is in two batches"));
-        }
-        if self.flights.len() >= 2 * limits.in_flight {
-            self.accuse("too many batches are out".to_owned());
-        }
-    }
-}
-
-struct Store {
-    seen: Arc<Mutex<Seen>>,
-    limits: Limits,
-    plant: Option<Plant>,
-}
-
-impl Store {
-    fn is(&self, plant: Plant) -> bool {
-        self.plant == Some(plant)
-    }
-}
-
-impl Executor for Store {
-    type Kind = Kind;
-    type Op = Op;
-    type Answer = u64;
-
-    fn kind(&self, op: &Op) -> Kind {
-        op.kind
-    }
-
-    fn is_urgent(&self, kind: Kind) -> bool {
-        kind == Kind::Renew
-    }
-
-    fn key<'a>(&self, op: &'a Op) -> &'a str {
-        &op.shown
-    }
-
-    async fn run(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<u64>>, Failure> {
-        let answered = {
-            let mut seen = locked(&self.seen);
-            seen.sends(ops, self.limits);
-            seen.last += 1;
-            let (number, ops) = (seen.last, ops.to_vec());
-            seen.lines.push(("batch goes out", number));
-            let (fate, answered) = oneshot::channel();
-            seen.flights.insert(number, Flight { ops, fate });
-            answered
-        };
-        let fate = answered.await.unwrap_or(Fate::Whole);
-        let mut seen = locked(&self.seen);
-        let error = || Error::new(ErrorKind::Unavailable, "refused");
-        let skips = match fate {
-            Fate::Done => vec![false; ops.len()],
-            Fate::Skips(skips) => skips,
-            Fate::Split | Fate::Whole => {
-                seen.failed.extend(ops.iter().map(|op| op.number));
-                return Err(match fate {
-                    Fate::Split => Failure::Split(error()),
-                    _ => Failure::Whole(error()),
-                });
-            }
-        };
-        let mut replies = Vec::new();
-        for (op, skipped) in ops.iter().zip(skips) {
-            if skipped {
-                seen.failed.insert(op.number);
-                replies.push(Reply::Alone);
-            } else {
-                seen.applies(op);
-                replies.push(Reply::Done(Ok(op.number)));
-            }
-        }
-        if self.is(Plant::BatchAnswersRotated) {
-            replies.rotate_left(1);
-        }
-        let deserted = ops.iter().any(|op| seen.given_up.contains_key(&op.number));
-        if self.is(Plant::BatchForgetsANeighbour) && deserted {
-            replies.pop();
-        }
-        Ok(replies)
-    }
-
-    fn undo(&self, op: &Op, _: &u64) -> Option<Op> {
-        let wanted = op.kind == Kind::Acquire && !self.is(Plant::BatchUndoesNothing);
-        wanted.then(|| Op {
-            kind: Kind::Release,
-            undo: true,
-            ..op.clone()
-        })
-    }
-
-    fn outlives_caller(&self, op: &Op) -> bool {
-        op.kind == Kind::Release
-    }
-}
 
 struct Caller {
     op: Op,
@@ -441,7 +253,7 @@ impl Play {
             return;
         };
         seen.lines.push(("batch comes back", number));
-        // What is taken back has to succeed, so that what was granted can be counted in the end.
+        // An undo has to succeed, so that grants can be counted in the end.
         let fails = fails && !flight.ops.iter().any(|op| op.undo);
         let fate = match self.random.u32(0..8) {
             0 if fails => Fate::Split,
@@ -483,7 +295,7 @@ impl Play {
             yield_now().await;
         }
         let asleep = self.asleep.iter().map(|caller| caller.op.number);
-        // What they were granted is theirs.
+        // Their grants are theirs.
         self.received.extend(asleep);
         let mut seen = locked(&self.seen);
         if !closed || !seen.flights.is_empty() {

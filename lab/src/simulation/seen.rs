@@ -1,0 +1,136 @@
+//! Everything that the judge knows of processes, locks, calls and guards.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use distlock::{LockWatch, Renew};
+
+use super::time::MachineClock;
+
+/// One process.
+pub(super) struct Process {
+    pub(super) clock: MachineClock,
+    pub(super) alive: bool,
+    pub(super) paused_since: Option<Duration>,
+    pub(super) resumed: Duration,
+    /// How long it stood still until it was last resumed.
+    pub(super) stood: Duration,
+}
+
+#[derive(Default)]
+pub(super) struct Lock {
+    pub(super) row: Option<Row>,
+    pub(super) freed: Duration,
+    pub(super) last_token: u64,
+    pub(super) last_held: u64,
+    /// By token: which grant of this lock it was, and to which call.
+    pub(super) grants: BTreeMap<u64, (u64, u64)>,
+    /// Tokens of grants that were taken away by hand.
+    pub(super) forced: BTreeSet<u64>,
+}
+
+/// The holder of a lock, as the store has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) token: u64,
+    pub(super) call: u64,
+    pub(super) expires: Duration,
+}
+
+pub(super) struct Call {
+    pub(super) process: usize,
+    pub(super) lock: usize,
+    pub(super) began: Duration,
+    pub(super) ran: Duration,
+    pub(super) wait: Option<Duration>,
+    pub(super) queues: bool,
+    pub(super) state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Asking,
+    Held,
+    Over(Duration),
+}
+
+pub(super) struct Held {
+    pub(super) process: usize,
+    pub(super) lock: usize,
+    pub(super) token: u64,
+    pub(super) watch: LockWatch,
+    pub(super) since: Duration,
+    pub(super) renew: Renew,
+    pub(super) leaving: bool,
+    pub(super) forced: bool,
+    pub(super) told: bool,
+    /// Since when it was not valid any more.
+    pub(super) invalid: Option<Duration>,
+}
+
+impl Process {
+    pub(super) const fn new(clock: MachineClock) -> Self {
+        Self {
+            clock,
+            alive: true,
+            paused_since: None,
+            resumed: Duration::ZERO,
+            stood: Duration::ZERO,
+        }
+    }
+
+    pub(super) const fn runs(&self) -> bool {
+        self.alive && self.paused_since.is_none()
+    }
+
+    pub(super) const fn pause(&mut self, now: Duration) {
+        self.paused_since = Some(now);
+    }
+
+    pub(super) fn resume(&mut self, now: Duration) {
+        if let Some(since) = self.paused_since.take() {
+            self.stood += now.saturating_sub(since);
+            self.resumed = now;
+        }
+    }
+
+    /// For how long it has run.
+    pub(super) fn ran(&self, now: Duration) -> Duration {
+        let stands = self.paused_since.map(|since| now.saturating_sub(since));
+        now.saturating_sub(self.stood + stands.unwrap_or_default())
+    }
+
+    /// Whether it has run without a break since then, and for `time`.
+    pub(super) fn had(&self, time: Duration, since: Duration, now: Duration) -> bool {
+        self.runs() && now > since.max(self.resumed) + time
+    }
+}
+
+impl Lock {
+    pub(super) fn free_since(&self, now: Duration) -> Option<Duration> {
+        match self.row {
+            None => Some(self.freed),
+            Some(row) if row.expires <= now => Some(row.expires),
+            Some(_) => None,
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn is_valid(&self) -> bool {
+        !self.watch.remaining().is_zero()
+    }
+
+    /// Whether nothing can be the reason for its loss.
+    pub(super) fn is_kept(&self, calm: Option<Duration>) -> bool {
+        let in_peace = calm.is_some_and(|calm| self.since > calm);
+        in_peace && self.renew == Renew::Auto && !self.forced
+    }
+
+    /// Whether its process still has to be told when it is lost.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.told && !self.leaving && !self.forced
+    }
+}
