@@ -8,7 +8,8 @@ use std::{
 };
 
 use distlock_core::{Clock, Locker, LossReason, ManualClock, Scope, SystemClock};
-use support::{Script, eventually};
+use support::{Script, eventually, pause};
+use tokio::sync::mpsc;
 
 const TTL: Duration = Duration::from_millis(500);
 
@@ -83,6 +84,35 @@ fn the_last_handle_ends_the_thread_after_its_work() {
         })
         .await;
     });
+}
+
+#[tokio::test]
+async fn a_simulation_polls_the_keeper_and_its_jobs_itself() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let (give, mut given) = mpsc::unbounded_channel();
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .keeper_on(move |job| drop(give.send(job)))
+        .build();
+    let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    clock.advance(TTL / 2);
+    for _ in 0..20 {
+        pause().await;
+    }
+    assert_eq!(store.0.renew.calls.load(SeqCst), 0, "nobody polls it");
+    tokio::spawn(async move {
+        while let Some(job) = given.recv().await {
+            tokio::spawn(job);
+        }
+    });
+    eventually("renewed by whoever polls", || {
+        store.0.renew.calls.load(SeqCst) == 1
+    })
+    .await;
+    drop(guard);
+    eventually("released in the background", || !store.0.is_held("a")).await;
+    locker.close().await;
 }
 
 #[tokio::test]
