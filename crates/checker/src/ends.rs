@@ -103,8 +103,11 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             });
         }
         if let Some(superseded) = life.superseded {
+            // A node that had lost its lease may be killed before it has closed everything.
+            let killed = scene.history.killed_after(life.node, superseded.at);
             let over = life.closed.is_some()
                 || life.node_over.is_some_and(|at| at >= superseded.at)
+                || killed.is_some_and(|at| at <= superseded.at + allowed)
                 || life.client_gone.is_some();
             let early = end < superseded.at + allowed;
             if over || !early {

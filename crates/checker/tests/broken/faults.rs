@@ -168,6 +168,27 @@ fn a_dead_session_that_nobody_could_clear_away() {
 }
 
 #[test]
+fn a_node_that_is_killed_while_it_takes_leave() {
+    let killed_after = |ms: Option<u64>| {
+        let mut play = first();
+        play.event("n1", "node_fenced", json!({}));
+        play.of("n1", "superseded", 1, json!({"code": 8}));
+        let at_us = play.at + ms.unwrap_or_default() * MS;
+        if ms.is_some() {
+            let node = node("n1");
+            play.history.facts.push(Fact::Killed { node, at_us });
+        }
+        play.after(20_000)
+            .event("n2", "node_up", json!({}))
+            .violated()
+    };
+    assert!(killed_after(None).contains(&I11));
+    assert!(!killed_after(Some(500)).contains(&I11));
+    // It had the time to close it.
+    assert!(killed_after(Some(10_000)).contains(&I11));
+}
+
+#[test]
 fn a_message_to_an_account_whose_older_session_could_not_be_told() {
     let sent = |revoked: bool| {
         let mut play = first();

@@ -138,14 +138,20 @@ fn accuse(plan: &Plan, played: &Played, run: &Run<'_>) -> Result<()> {
         say(&format!("  and {} more", all.len() - 10))?;
     }
     say(&format!("  repeat: {}", plan.command()))?;
-    if let Some(folder) = run.keep {
-        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        let name = format!("gateways-{}-{}.jsonl", plan.store.key(), plan.seed);
-        let path = folder.join(name);
-        fs::write(&path, played.history.to_lines()?).with_context(|| path.display().to_string())?;
-        say(&format!("  history: {}", path.display()))?;
-    }
-    Ok(())
+    keep(plan, played, run)
+}
+
+fn keep(plan: &Plan, played: &Played, run: &Run<'_>) -> Result<()> {
+    let Some(folder) = run.keep else {
+        return Ok(());
+    };
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let bug = plan.bug.map(|bug| format!("-{}", bug.key()));
+    let bug = bug.unwrap_or_default();
+    let name = format!("gateways-{}{bug}-{}.jsonl", plan.store.key(), plan.seed);
+    let path = folder.join(name);
+    fs::write(&path, played.history.to_lines()?).with_context(|| path.display().to_string())?;
+    say(&format!("  history: {}", path.display()))
 }
 
 /// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
@@ -164,6 +170,9 @@ async fn planted(options: &Options, run: &Run<'_>) -> Result<bool> {
             let mut plan = plan(options, run, Kind::Redis);
             plan.bug = Some(*bug);
             plan.seed = seed;
+            if !bug.faults().is_empty() {
+                plan.faults = bug.faults().to_vec();
+            }
             let played = Box::pin(play(&plan))
                 .await
                 .with_context(|| format!("{} with seed {seed}", bug.key()))?;
@@ -171,6 +180,7 @@ async fn planted(options: &Options, run: &Run<'_>) -> Result<bool> {
                 found = played.report.violations.first().map(ToString::to_string);
                 break;
             }
+            keep(&plan, &played, run)?;
         }
         caught += usize::from(found.is_some());
         let word = if found.is_some() { "caught" } else { "MISSED" };

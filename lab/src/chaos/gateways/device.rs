@@ -36,9 +36,28 @@ pub(super) struct Crowd {
     numbers: Arc<AtomicU64>,
 }
 
+/// How long a device of an account stays, and how soon it comes again, at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) stays_ms: u64,
+    pub(super) pauses_ms: u64,
+}
+
+/// Devices that throw each other out all the time.
+pub(super) const HASTY: Pace = Pace {
+    stays_ms: 2_500,
+    pauses_ms: 400,
+};
+/// Devices that stay for longer than a node's lease: what nobody is ever told shows only there.
+pub(super) const STEADY: Pace = Pace {
+    stays_ms: 15_000,
+    pauses_ms: 4_000,
+};
+
 /// One device of an account.
 #[derive(Debug)]
 pub(super) struct Handset {
+    pub(super) pace: Pace,
     pub(super) crowd: Crowd,
     pub(super) uid: Uid,
     pub(super) device: Device,
@@ -67,7 +86,7 @@ impl Handset {
             if let Some(client) = self.comes().await {
                 self.visit(client, &mut stop).await;
             }
-            self.pause(400).await;
+            self.pause(self.pace.pauses_ms).await;
         }
     }
 
@@ -96,8 +115,14 @@ impl Handset {
             self.pause(20).await;
             return;
         }
+        // Half of them try another node soon.
+        let patience = match self.rng.bool() {
+            true => Duration::from_millis(self.rng.u64(500..2_000)),
+            false => Duration::MAX,
+        };
         let answer = tokio::select! {
             answer = client.answered() => answer,
+            () = SystemClock.sleep(patience) => State::Out,
             _ = stop.wait_for(|stop| *stop) => State::Out,
         };
         if !matches!(answer, State::In(..)) {
@@ -110,13 +135,7 @@ impl Handset {
             self.writes_to_somebody(&client);
             self.pause(100).await;
         }
-        // Also for longer than a node's lease: what is never told shows only in a long session.
-        let most = if self.rng.u32(..4) == 0 {
-            12_000
-        } else {
-            2_500
-        };
-        let stays = Duration::from_millis(self.rng.u64(..most));
+        let stays = Duration::from_millis(self.rng.u64(..self.pace.stays_ms));
         tokio::select! {
             () = client.is_out() => return,
             () = SystemClock.sleep(stays) => {}

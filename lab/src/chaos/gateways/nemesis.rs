@@ -9,13 +9,16 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use distlock::{Clock as _, SystemClock};
 use distlock_checker::Fact;
-use distlock_harness::Signal;
+use distlock_harness::{FaultProxy, Signal};
 use distlock_kickout::NodeId;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, block_in_place};
 
-use super::{client::Notes, group::Group};
+use super::{
+    client::Notes,
+    group::{Group, Node},
+};
 use crate::chaos::{
     file,
     history::{Micros, now},
@@ -46,6 +49,8 @@ pub(crate) enum NodeBreak {
     SlowStore,
     /// One request of a node happens, and its answer is lost.
     LoseStoreAnswer,
+    /// A node is cut off from everything but its clients: the store and the other nodes.
+    Isolate,
     /// SIGSTOP of a server of the store.
     StopServer,
     /// SIGKILL of a server of the store, and a restart on the data it kept.
@@ -87,6 +92,7 @@ enum What {
     Killed(usize),
     Peers(usize),
     Store(usize),
+    Both(usize),
     Still(Still),
     Dead(usize),
     File(JoinHandle<Result<()>>),
@@ -149,12 +155,14 @@ impl Nemesis {
 
     fn strike(&mut self, kind: NodeBreak, group: &mut Group, stage: &mut Stage) -> Result<()> {
         let (at, any) = (self.rng.usize(..group.nodes.len()), self.rng.usize(..64));
-        let (from, lasts) = (now(), self.duration());
+        let (from, mut lasts) = (now(), self.duration());
         let is_whole = group.nodes[at].is_up()
             && !self.wounds.iter().any(|wound| match wound.what {
-                What::Stopped(it) | What::Killed(it) | What::Peers(it) | What::Store(it) => {
-                    it == at
-                }
+                What::Stopped(it)
+                | What::Killed(it)
+                | What::Peers(it)
+                | What::Store(it)
+                | What::Both(it) => it == at,
                 _ => false,
             });
         let store_is_well = !self
@@ -210,6 +218,16 @@ impl Nemesis {
                 }
                 What::Store(at)
             }
+            // Somebody has to be left who takes its sessions over.
+            NodeBreak::Isolate if self.wounds.is_empty() => {
+                node.peers.black_hole();
+                for line in &node.store {
+                    line.black_hole();
+                }
+                // Also for longer than it may go on by itself: its lease, and a look before it.
+                lasts *= 2;
+                What::Both(at)
+            }
             _ => return Ok(()),
         };
         *self.faults.entry(kind.key()).or_default() += 1;
@@ -245,21 +263,11 @@ impl Nemesis {
                     }
                 }
                 What::Killed(at) => group.begin(at)?,
-                What::Peers(at) => {
-                    let node = &group.nodes[at];
-                    node.peers.pass();
-                    self.notes.fact(Fact::Unreachable {
-                        node: node.id()?,
-                        from_us: from,
-                        to_us: now() + RECONNECT_US,
-                    });
-                }
-                What::Store(at) => {
-                    let node = &group.nodes[at];
-                    node.store
-                        .iter()
-                        .for_each(distlock_harness::FaultProxy::pass);
-                    self.no_store(Some(node.id()?), from);
+                What::Peers(at) => self.reach(&group.nodes[at], from)?,
+                What::Store(at) => self.connect(&group.nodes[at], from)?,
+                What::Both(at) => {
+                    self.reach(&group.nodes[at], from)?;
+                    self.connect(&group.nodes[at], from)?;
                 }
                 What::Still(still) => {
                     stage.resume(still)?;
@@ -276,6 +284,24 @@ impl Nemesis {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Other nodes reach a node again.
+    fn reach(&self, node: &Node, from_us: Micros) -> Result<()> {
+        node.peers.pass();
+        self.notes.fact(Fact::Unreachable {
+            node: node.id()?,
+            from_us,
+            to_us: now() + RECONNECT_US,
+        });
+        Ok(())
+    }
+
+    /// A node reaches the store again.
+    fn connect(&self, node: &Node, from_us: Micros) -> Result<()> {
+        node.store.iter().for_each(FaultProxy::pass);
+        self.no_store(Some(node.id()?), from_us);
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use distlock_checker::{Invariant, Invariant::*, Report};
 use distlock_conformance::RecordsLayer;
 use serde::{Deserialize, Serialize};
 
+use super::nemesis::NodeBreak;
 use crate::chaos::plants::Plant;
 
 /// One bug.
@@ -30,8 +31,6 @@ pub(super) enum NodeBug {
     TrustsItsMemory,
     /// A record of an account is now and then not found, and written anew.
     LosesSight,
-    /// A write of an account's record is now and then confirmed, and never happens.
-    ForgetsWrites,
     /// A renewal of a lease that failed is taken for a success.
     LeaseNeverEnds,
 }
@@ -48,8 +47,16 @@ impl NodeBug {
             Self::ConfirmsBeforeTheWrite => &[I1, I7],
             Self::TrustsItsMemory => &[I1, I2, I3, I4, I5, I11],
             Self::LosesSight => &[I1, I2, I3, I4, I7, I11],
-            Self::ForgetsWrites => &[I1, I3, I4, I7, I11],
-            Self::LeaseNeverEnds => &[I1, I11],
+            Self::LeaseNeverEnds => &[I1, I5, I11],
+        }
+    }
+
+    /// The faults under which it shows soon; none = any.
+    pub(super) const fn faults(self) -> &'static [NodeBreak] {
+        match self {
+            // Who can still be told does not need the end of its lease.
+            Self::LeaseNeverEnds => &[NodeBreak::Isolate],
+            _ => &[],
         }
     }
 
@@ -158,10 +165,6 @@ impl RecordsLayer for Careless {
         let written = match self.bug {
             NodeBug::ConfirmsBeforeTheWrite => self.write_later(key, value),
             NodeBug::TrustsItsMemory | NodeBug::LosesSight => self.force(key, value).await?,
-            NodeBug::ForgetsWrites if fastrand::u32(..4) == 0 => {
-                let version = Version::new(u64::MAX);
-                Written::Stored(version)
-            }
             _ => self.inner.put(key, value, expect).await?,
         };
         if let Written::Stored(version) = written {

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     admin::look_up,
     client::{Client, Notes, State},
-    device::{Crowd, Handset},
+    device::{Crowd, HASTY, Handset, STEADY},
     group::Group,
     machine::Meter,
     nemesis::{Nemesis, NodeBreak},
@@ -29,7 +29,7 @@ use crate::chaos::{
     stores::{Kind, Stage},
 };
 
-const ACCOUNTS: u32 = 4;
+const ACCOUNTS: u32 = 6;
 /// Devices of each account that come and go.
 const DEVICES: u32 = 3;
 /// A healed store answers, and directory and clients agree, by then.
@@ -134,9 +134,11 @@ pub(super) async fn play(plan: &Plan) -> Result<Played> {
     let mut nemesis = Nemesis::new(rng.fork(), plan.faults.clone(), lease, Arc::clone(&notes));
     let (stop, stopped) = watch::channel(false);
     let mut devices = JoinSet::new();
-    for uid in crowd.accounts.iter() {
+    for (at, uid) in crowd.accounts.iter().enumerate() {
+        let pace = if at % 2 == 0 { HASTY } else { STEADY };
         for number in 0..DEVICES {
-            let handset = handset(&crowd, uid, &format!("device{number}"), &mut rng)?;
+            let mut handset = handset(&crowd, uid, &format!("device{number}"), &mut rng)?;
+            handset.pace = pace;
             devices.spawn(handset.come_and_go(stopped.clone()));
         }
     }
@@ -180,6 +182,7 @@ pub(super) async fn play(plan: &Plan) -> Result<Played> {
 
 fn handset(crowd: &Crowd, uid: &Uid, device: &str, rng: &mut Rng) -> Result<Handset> {
     Ok(Handset {
+        pace: HASTY,
         crowd: crowd.clone(),
         uid: uid.clone(),
         device: Device::new(device)?,
