@@ -84,13 +84,59 @@ mod keeps_its_promises {
     stores! { memory sqlite redis mariadb postgres zookeeper }
 }
 
+#[test]
+fn one_use_of_the_store_can_be_chosen() {
+    let said = ends(
+        &chaos(&[
+            "--spawn",
+            "sqlite",
+            "--seconds",
+            "4",
+            "--seed",
+            FIXED,
+            "--workloads",
+            "lines,recipes",
+        ]),
+        0,
+    );
+    assert!(said.contains("sqlite"), "{said}");
+    let output = chaos(&["--spawn", "sqlite", "--workloads", "prayers"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        errors.contains("prayers") && errors.contains("recipes"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn gateways_keep_their_promises_on_a_fixed_seed() {
+    let said = ends(
+        &chaos(&[
+            "--gateways",
+            "--spawn",
+            "memory,sqlite",
+            "--seconds",
+            "6",
+            "--seed",
+            FIXED,
+        ]),
+        0,
+    );
+    // A run in which nobody was ever superseded shows nothing.
+    assert!(
+        said.contains("memory     not applicable") && said.contains(" I6:"),
+        "{said}"
+    );
+}
+
 /// Bugs that show within seconds over SQLite. All of them: `distlock-lab chaos --planted`.
 const SOON: &str = "valid-too-long,lease-rounded-down,tokens-stand-still,tokens-by-process,\
                     tokens-by-skewed-clocks,tokens-wrap,hand-over-keeps-token,fails-open,\
                     checks-then-sets,deletes-the-expired,takes-over-early,reaper-eats-live-rows,\
                     keys-by-process,tickets-reused,fence-in-two-steps,\
                     writes-ignore-versions,reads-are-stale,writes-are-forgotten,\
-                    deletes-do-nothing,versions-are-reused";
+                    deletes-do-nothing,versions-are-reused,starts-are-forgotten,\
+                    effects-are-forgotten,gates-forget,counters-are-overwritten";
 
 #[test]
 fn planted_bugs_are_caught() {

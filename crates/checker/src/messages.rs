@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use distlock_kickout::{Device, Transition, Uid};
+use distlock_kickout::{Device, NodeId, Transition, Uid};
 
 use crate::{
     Scene,
@@ -13,6 +13,8 @@ use crate::{
 #[derive(Default)]
 struct Message<'a> {
     sender: Option<u64>,
+    /// The node that its sender is connected to.
+    node: Option<&'a NodeId>,
     /// Whom it is for, and when it was sent.
     to: Option<(&'a Uid, u64)>,
     outcomes: Vec<&'a str>,
@@ -35,6 +37,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             What::Sent { id, to } => {
                 let message = messages.entry(id).or_default();
                 message.sender = Some(seen.client);
+                message.node = Some(&seen.node);
                 message.to = to.as_ref().map(|to| (to, seen.at_us));
             }
             What::Acked { id } => messages.entry(id).or_default().acked.push(&seen.device),
@@ -143,6 +146,12 @@ fn fanned_out(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
     };
+    // Without the directory nobody knows who is in: the sender hears that it failed, of no device.
+    let has_store = |node: &NodeId| scene.history.served_us(node, sent, heard) == heard - sent;
+    let honest = devices.is_empty() && message.outcomes == ["failed"];
+    if honest && !message.node.is_none_or(has_store) {
+        return;
+    }
     let over = |client: u64| {
         let mut ends = scene
             .history

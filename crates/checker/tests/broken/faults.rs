@@ -222,6 +222,38 @@ fn a_message_to_an_account_whose_older_session_could_not_be_told() {
 }
 
 #[test]
+fn a_message_whose_receivers_nobody_could_look_up() {
+    let failed = |outcome: &str, store: Option<(u64, u64)>| {
+        let mut play = first();
+        play.granted("n2", 2).admitted("n2", 2).in_(2).after(100);
+        let (id, to) = ("m".to_owned(), Some(Uid::new(UID).unwrap()));
+        play.client(2, What::Sent { id: id.clone(), to }).after(10);
+        let (outcome, devices) = (outcome.to_owned(), Some(Vec::new()));
+        play.client(
+            2,
+            What::Outcome {
+                id,
+                outcome,
+                devices,
+            },
+        );
+        if let Some((from, to)) = store {
+            play.history
+                .facts
+                .push(other_without_store(from * MS, to * MS));
+        }
+        let mut rules = Rules::default();
+        rules.limit = 2;
+        check(&play.history, &rules).violated()
+    };
+    assert_eq!(failed("failed", None), [I18]);
+    assert_eq!(failed("failed", Some((50, 200))), []);
+    // That was over before, and the other outcomes need the directory.
+    assert_eq!(failed("failed", Some((0, 50))), [I18]);
+    assert_eq!(failed("stored", Some((50, 200))), [I18]);
+}
+
+#[test]
 fn a_process_that_said_one_thing_before_it_was_killed() {
     let up = |seq: u64, boot: u64| {
         json!({"seq": seq, "at_ms": 0, "boot_us": boot, "node": "n1", "boot": boot, "event": "node_up"})

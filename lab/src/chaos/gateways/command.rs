@@ -176,8 +176,8 @@ async fn planted(options: &Options, run: &Run<'_>) -> Result<bool> {
             let played = Box::pin(play(&plan))
                 .await
                 .with_context(|| format!("{} with seed {seed}", bug.key()))?;
-            if bug.is_caught(&played.report) {
-                found = played.report.violations.first().map(ToString::to_string);
+            found = bug.found(&played.report);
+            if found.is_some() {
                 break;
             }
             keep(&plan, &played, run)?;

@@ -60,10 +60,11 @@ impl NodeBug {
         }
     }
 
-    /// Whether one of its invariants was broken.
-    pub(super) fn is_caught(self, report: &Report) -> bool {
-        let violated = report.violated();
-        self.breaks().iter().any(|it| violated.contains(it))
+    /// One of its invariants that was broken, and how.
+    pub(super) fn found(self, report: &Report) -> Option<String> {
+        let mut violations = report.violations.iter();
+        let found = violations.find(|it| self.breaks().contains(&it.invariant));
+        found.map(ToString::to_string)
     }
 
     /// Its name on the command line.

@@ -177,7 +177,7 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
     let mut verdict = Verdict::default();
     for entry in history {
         match &entry.event {
-            Event::Called { .. } => verdict.operations += 1,
+            Event::Called { .. } | Event::Recipe(_) => verdict.operations += 1,
             Event::Record(step) => verdict.operations += u64::from(step.to.is_some()),
             Event::Granted { .. } => verdict.grants += 1,
             Event::Wrote {
@@ -190,7 +190,6 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
                 verdict.unfenced_lost += u64::from(*unfenced_lost);
             }
             Event::Told { .. } => verdict.losses += 1,
-            Event::Recipe(_) => verdict.operations += 1,
             _ => {}
         }
     }

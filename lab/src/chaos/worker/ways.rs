@@ -132,9 +132,8 @@ impl Task {
             _ => lock.reentrant(&scope).acquire().await,
         };
         call.result(&inner);
-        let inner = match inner {
-            Ok(inner) => inner,
-            Err(_) => return self.let_go(hold, outer).await,
+        let Ok(inner) = inner else {
+            return self.let_go(hold, outer).await;
         };
         if inner.token() != outer.token() {
             // The outer one was lost meanwhile, so this one is a hold of its own.
