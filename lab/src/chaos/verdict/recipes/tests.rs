@@ -1,0 +1,171 @@
+//! Each recipe's promise: histories that break it, and others beside them that do not.
+
+use super::*;
+
+const TTL: Micros = 1_000;
+
+fn judged(steps: &[(u32, RecipeStep)], faults: &[&Fault]) -> Vec<Promise> {
+    judged_with(steps, faults, &[])
+}
+
+fn judged_with(
+    steps: &[(u32, RecipeStep)],
+    faults: &[&Fault],
+    stalled: &[(u32, Micros, Micros)],
+) -> Vec<Promise> {
+    let recipe = |(worker, step): &(u32, RecipeStep)| Entry {
+        worker: *worker,
+        event: Event::Recipe(step.clone()),
+    };
+    let mut history: Vec<_> = steps.iter().map(recipe).collect();
+    for (worker, from, to) in stalled {
+        let (worker, from, to) = (*worker, *from, *to);
+        let event = Event::Stalled { from, to };
+        history.push(Entry { worker, event });
+    }
+    let stalls = Stalls::of(&history);
+    let found = check(&history, faults, &stalls, TTL);
+    let open = found.into_iter().filter(|it| it.excused_by.is_none());
+    open.map(|it| it.promise).collect()
+}
+
+fn led(worker: u32, term: u64, from: Micros, to: Micros) -> [(u32, RecipeStep); 2] {
+    let election = "e".to_owned();
+    let leads = RecipeStep::Leads {
+        election: election.clone(),
+        term,
+        at: from,
+    };
+    let until = RecipeStep::LedUntil {
+        election,
+        term,
+        at: to,
+    };
+    [(worker, leads), (worker, until)]
+}
+
+#[test]
+fn two_leaders() {
+    let fair = [led(1, 1, 0, 10), led(2, 2, 10, 20)].concat();
+    assert_eq!(judged(&fair, &[]), []);
+    let both = [led(1, 1, 0, 11), led(2, 2, 10, 20)].concat();
+    assert_eq!(judged(&both, &[]), [Promise::OneLeader]);
+    // It stood still, and went on for a moment; later than a lease before, that counts no more.
+    assert_eq!(judged_with(&both, &[], &[(1, 5, 10)]), []);
+    let late = [led(1, 1, 0, 9_000), led(2, 2, 8_999, 9_500)].concat();
+    assert_eq!(judged_with(&late, &[], &[(1, 5, 10)]), [Promise::OneLeader]);
+    // Another one stood still.
+    assert_eq!(judged_with(&both, &[], &[(3, 5, 10)]), [Promise::OneLeader]);
+    let falls = [led(1, 2, 0, 10), led(2, 2, 10, 20)].concat();
+    assert_eq!(judged(&falls, &[]), [Promise::OneLeader]);
+}
+
+#[test]
+fn two_leaders_after_the_store_forgot() {
+    let both = [led(1, 1, 0, 11), led(2, 2, 10, 20)].concat();
+    let forgot = |from, to| Fault {
+        kind: "forget-all".into(),
+        target: "redis".into(),
+        from,
+        to,
+        excuse: Some(Excuse::LostHistory),
+    };
+    assert_eq!(judged(&both, &[&forgot(5, 6)]), []);
+    assert_eq!(judged(&both, &[&forgot(11, 12)]), [Promise::OneLeader]);
+    let none = Fault {
+        excuse: None,
+        ..forgot(5, 6)
+    };
+    assert_eq!(judged(&both, &[&none]), [Promise::OneLeader]);
+}
+
+#[test]
+fn a_job_that_ran_twice() {
+    let runs = |asked, at| {
+        let (job, run, period_us) = ("job".to_owned(), asked, 100_000);
+        let step = RecipeStep::JobRuns {
+            job,
+            run,
+            period_us,
+            asked,
+            at,
+        };
+        (1, step)
+    };
+    assert_eq!(judged(&[runs(0, 10), runs(90_000, 90_100)], &[]), []);
+    let twice = [runs(0, 10), runs(80_000, 80_100)];
+    assert_eq!(judged(&twice, &[]), [Promise::OncePerPeriod]);
+    // Nobody knows when the first one was put on record, but it may have been in time.
+    assert_eq!(judged(&[runs(0, 80_000), runs(90_000, 90_100)], &[]), []);
+}
+
+#[test]
+fn an_effect_that_happened_twice() {
+    let made = |value| {
+        let (key, asked, at) = ("key".to_owned(), 1, 1);
+        let step = RecipeStep::Made {
+            key,
+            value,
+            asked,
+            at,
+        };
+        (1, step)
+    };
+    let told = |value| {
+        let (key, asked, at) = ("key".to_owned(), 2, 2);
+        let step = RecipeStep::Told {
+            key,
+            value,
+            asked,
+            at,
+        };
+        (2, step)
+    };
+    assert_eq!(judged(&[made(1), told(1), told(1)], &[]), []);
+    assert_eq!(judged(&[made(1), told(2)], &[]), [Promise::OncePerKey]);
+    let twice = judged(&[made(1), told(1), made(2)], &[]);
+    assert!(twice.contains(&Promise::OncePerKey));
+}
+
+#[test]
+fn counts_that_are_lost() {
+    let count = |value, asked, at| {
+        let step = RecipeStep::Counted {
+            conversation: 0,
+            in_conversation: value,
+            total: value,
+            asked,
+            at,
+        };
+        (1, step)
+    };
+    // Side by side, in either order.
+    assert_eq!(judged(&[count(2, 0, 10), count(1, 1, 9)], &[]), []);
+    // Between the two the store forgot everything.
+    let forgot = Fault {
+        kind: "forget-all".into(),
+        target: "redis".into(),
+        from: 11,
+        to: 12,
+        excuse: Some(Excuse::LostHistory),
+    };
+    let anew = [count(2, 0, 10), count(1, 13, 14)];
+    assert_eq!(judged(&anew, &[&forgot]), []);
+    assert_eq!(judged(&anew, &[]).len(), 2);
+    let within = [count(2, 13, 14), count(1, 15, 16)];
+    assert_eq!(judged(&within, &[&forgot]).len(), 2);
+    for lost in [
+        [count(1, 0, 10), count(1, 1, 9)],
+        [count(2, 0, 10), count(1, 11, 12)],
+    ] {
+        assert!(judged(&lost, &[]).contains(&Promise::CountersAddUp));
+    }
+}
+
+#[test]
+fn a_gate_that_lets_an_earlier_one_through() {
+    let admitted = |token, asked, at| (1, RecipeStep::Admitted { token, asked, at });
+    assert_eq!(judged(&[admitted(2, 0, 10), admitted(1, 5, 9)], &[]), []);
+    let late = [admitted(2, 0, 10), admitted(1, 11, 12)];
+    assert_eq!(judged(&late, &[]), [Promise::GateHolds]);
+}
