@@ -10,14 +10,14 @@ use super::unseat::{How, Unseat, Unseated};
 
 /// Two servers for data, and three sentinels behind them in every count.
 #[derive(Debug)]
-pub(super) struct Sentinels(RedisSentinels);
+pub(super) struct Sentinels(Box<RedisSentinels>);
 
 /// Servers for data.
 const DATA: usize = 2;
 
 impl Sentinels {
     pub(super) fn start() -> Result<Self> {
-        RedisSentinels::start().map(Self)
+        Ok(Self(Box::new(RedisSentinels::start()?)))
     }
 
     pub(super) fn url(&self) -> String {
