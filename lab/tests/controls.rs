@@ -38,7 +38,7 @@ fn set_nx_and_del_violate_exclusion_where_distlock_does_not() {
     }
     let command = row["command"].as_str().unwrap();
     assert!(
-        said.contains(command) && read("controls.md").contains(command),
+        said.contains(command) && read("report.md").contains(command),
         "{said}"
     );
 }

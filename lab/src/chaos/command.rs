@@ -11,12 +11,12 @@ use super::{
     history::Entry,
     nemesis::Break,
     plants::Plant,
-    published::{Cell, Planted, PlantedBug, Runs},
+    published,
     run::{Plan, Played, play},
     stores::Kind,
     workload::Workload,
 };
-use crate::report;
+use crate::report::{self, Planted, PlantedBug};
 
 /// Break stores at random, and check what locks on them were worth.
 ///
@@ -116,6 +116,7 @@ pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
             seconds: chaos.seconds,
             seed,
             keep: chaos.keep.as_ref(),
+            out: chaos.out.as_ref(),
             planted: chaos.planted,
         };
         return gateways::run(&chaos.gateways, &run).await;
@@ -131,7 +132,7 @@ pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
 
 async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     let mut good = true;
-    let mut runs = Runs::new();
+    let mut runs = published::runs();
     for store in &chaos.spawn {
         for plan in plans(chaos, *store, seed) {
             let played = play(&plan)
@@ -142,7 +143,7 @@ async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
                 good = false;
                 tell_broken(chaos, &plan, &played)?;
             }
-            runs.cells.push(Cell::new(plan, played));
+            runs.runs.push(published::run(&plan, played));
             // Written after each run, so that a run that fails loses no earlier one.
             if let Some(folder) = &chaos.out {
                 report::keep(folder, &format!("runs/{}.json", chaos.name(seed)), &runs)?;
@@ -275,7 +276,7 @@ async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
                 "MISSED"
             },
             bug.name,
-            bug.operations,
+            bug.effort,
             bug.found.as_deref().unwrap_or_default(),
             if bug.twin_is_clean {
                 ""
@@ -286,7 +287,7 @@ async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
         bugs.push(bug);
     }
     let caught = bugs.iter().filter(|it| it.found.is_some());
-    let mut operations: Vec<_> = caught.map(|it| it.operations).collect();
+    let mut operations: Vec<_> = caught.map(|it| it.effort).collect();
     operations.sort_unstable();
     let clean = bugs.iter().filter(|it| it.twin_is_clean).count();
     say(&format!(
@@ -306,10 +307,10 @@ async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
         );
         let planted = Planted {
             command,
-            seed,
+            unit: "operations".into(),
             bugs,
         };
-        report::keep(folder, "planted.json", &planted)?;
+        report::keep(folder, "planted/stores.json", &planted)?;
         report::render(folder)?;
     }
     Ok(code(good))
@@ -317,15 +318,7 @@ async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
 
 /// Looks for one bug on several seeds, and judges the honest store on the seed where it was found.
 async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result<PlantedBug> {
-    let mut hunted = PlantedBug {
-        name: bug.key(),
-        about: bug.about(),
-        store: bug.store().key(),
-        operations: 0,
-        found: None,
-        seed: first,
-        twin_is_clean: false,
-    };
+    let mut hunted = PlantedBug::of(&bug, bug.store().key(), first);
     let mut plan = Plan::of(bug.store(), seconds, first);
     plan.plant = Some(bug);
     // Bugs show where many fight for few locks.
@@ -341,7 +334,7 @@ async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result
         let verdict = played
             .with_context(|| format!("{} with seed {seed}", bug.key()))?
             .verdict;
-        hunted.operations += verdict.operations;
+        hunted.effort += verdict.operations;
         let found = verdict
             .broken()
             .find(|it| bug.breaks().contains(&it.promise));

@@ -12,7 +12,7 @@
 //! | `nemesis`, `file` | what breaks things |
 //! | `history` | what is written down |
 //! | `verdict` | the checker: pure |
-//! | `published` | the data of the published report |
+//! | `published` | what a run leaves in the published report |
 //! | `gateways` | the kick-out gateway: nodes, clients and faults of their own |
 //! | `plants` | bugs that are planted, to see the checker find them |
 //! | `controls` | locks that people write or install, under the same faults |
@@ -35,6 +35,4 @@ mod workload;
 
 pub(crate) use command::{Chaos, run};
 pub(crate) use gateways::{NodeSettings, serve};
-pub(crate) use published::{Cell, Planted, PlantedBug, Runs};
-pub(crate) use verdict::{Promise, Spread, Violation};
 pub(crate) use worker::{Settings, run as work};

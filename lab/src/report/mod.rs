@@ -3,26 +3,37 @@
 //! | file in the folder | written by |
 //! |---|---|
 //! | `runs/*.json` | `chaos --out`, one file a command |
-//! | `planted.json` | `chaos --planted --out` |
-//! | `found.json` | people: every bug that the lab found in distlock |
+//! | `gateways/*.json` | `chaos --gateways --out`, one file a store and seed |
+//! | `simulation.json` | `simulate --out` |
+//! | `planted/*.json` | each of these with `--planted` |
+//! | `controls.json` | `chaos --controls --out` |
+//! | `found.json` | people: every bug that was found in distlock so |
 //! | `report.md`, `report.html` | this |
 
+mod bugs;
+mod controls;
+mod data;
 mod page;
+mod runs;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 
-use crate::chaos::{Planted, Runs};
+pub(crate) use data::{
+    Broken, Control, ControlFigures, Controls, Excused, Gateways, Planted, PlantedBug, Run, Runs,
+    Simulated, Times,
+};
 
 /// Make report.md and report.html again from the data in a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Report {
-    /// The folder that `chaos --out` wrote into
+    /// The folder that the other commands wrote into
     #[arg(long, value_name = "DIR", default_value = "docs/robustness")]
     out: PathBuf,
 }
@@ -31,20 +42,15 @@ pub(crate) struct Report {
 #[derive(Debug, Default)]
 struct Data {
     runs: Vec<Runs>,
-    planted: Option<Planted>,
-    found: Vec<FoundBug>,
+    gateways: Vec<Gateways>,
+    simulated: Option<Simulated>,
+    /// By the name of the file: what they were planted in.
+    planted: BTreeMap<String, Planted>,
+    controls: Option<Controls>,
+    found: Vec<data::FoundBug>,
 }
 
-/// A bug that the lab found in distlock.
-#[derive(Debug, Deserialize, Serialize)]
-struct FoundBug {
-    bug: String,
-    /// The command that showed it.
-    seen_by: String,
-    /// The test that guards the mend.
-    test: String,
-}
-
+/// Makes the page again.
 pub(crate) fn run(report: &Report) -> Result<()> {
     render(&report.out)
 }
@@ -70,23 +76,31 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
 
 impl Data {
     fn read(folder: &Path) -> Result<Self> {
-        let mut paths = Vec::new();
-        if let Ok(entries) = fs::read_dir(folder.join("runs")) {
-            for entry in entries {
-                paths.push(entry?.path());
-            }
-        }
-        paths.sort();
-        let mut runs = Vec::new();
-        for path in paths {
-            runs.extend(part(&path)?);
-        }
         Ok(Self {
-            runs,
-            planted: part(&folder.join("planted.json"))?,
+            runs: parts(&folder.join("runs"))?.into_values().collect(),
+            gateways: parts(&folder.join("gateways"))?.into_values().collect(),
+            simulated: part(&folder.join("simulation.json"))?,
+            planted: parts(&folder.join("planted"))?,
+            controls: part(&folder.join("controls.json"))?,
             found: part(&folder.join("found.json"))?.unwrap_or_default(),
         })
     }
+}
+
+/// Every part in a folder, by the name of its file. Without the folder there is none.
+fn parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
+    let mut all = BTreeMap::new();
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(all);
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        if let Some(part) = part(&path)? {
+            all.insert(name.into_owned(), part);
+        }
+    }
+    Ok(all)
 }
 
 /// `None` = there is no such file.

@@ -4,6 +4,7 @@ use std::{
     io::Write as _,
     num::NonZeroUsize,
     ops::Range,
+    path::PathBuf,
     process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     thread,
@@ -17,6 +18,7 @@ use super::{
     plants::{Plant, Variant},
     run::{Outcome, play, play_batcher},
 };
+use crate::report::{self, Planted, PlantedBug, Simulated};
 
 /// Run the engine in simulated time, one seed after the other.
 ///
@@ -51,6 +53,9 @@ pub(crate) struct Simulate {
     /// Print every step
     #[arg(long)]
     trace: bool,
+    /// Add the results to the report in this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 /// Seeds that are tried for one bug before it is taken for missed.
@@ -108,6 +113,28 @@ fn seeds(simulate: &Simulate, first: u64) -> Result<bool> {
         "{seeds} seeds from {first}, {steps} steps in {took:.1} s, {a_minute:.0} seeds a minute: \
          {verdict}"
     ))?;
+    if let Some(folder) = &simulate.out {
+        let broken = failed
+            .as_ref()
+            .and_then(|(_, outcome)| outcome.broken.as_ref());
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a figure for people"
+        )]
+        let simulated = Simulated {
+            command: format!(
+                "distlock-lab simulate --seeds {} --seed {first}",
+                simulate.seeds
+            ),
+            seeds,
+            steps,
+            seeds_a_minute: a_minute as u64,
+            broken: broken.map(ToString::to_string),
+        };
+        report::keep(folder, "simulation.json", &simulated)?;
+        report::render(folder)?;
+    }
     Ok(failed.is_none())
 }
 
@@ -171,36 +198,52 @@ fn planted(simulate: &Simulate, seed: u64) -> Result<bool> {
         [] => Plant::value_variants().to_vec(),
         only => only.to_vec(),
     };
-    let (mut caught, mut accused) = (0, 0);
+    let mut hunted = Vec::new();
     for bug in &bugs {
-        let (tried, found) = hunt(*bug, seed, simulate.trace)?;
-        caught += usize::from(found.is_some());
-        let (word, found) = match found {
-            Some(found) => ("caught", found),
-            None => ("MISSED", String::new()),
+        let bug = with_twins(*bug, seed, simulate.trace)?;
+        let word = match bug.found {
+            Some(_) => "caught",
+            None => "MISSED",
         };
+        let found = bug.found.as_deref().unwrap_or_default();
         say(&format!(
-            "{word}  {:<26} {tried:>4} seeds  {found}",
-            bug.key()
+            "{word}  {:<26} {:>4} seeds  {found}",
+            bug.name, bug.effort
         ))?;
-        for seed in seed..seed.saturating_add(tried) {
-            let twin = play(seed, Variant::Twin(*bug), false)?;
-            if let Some(broken) = twin.broken {
-                accused += 1;
-                say(&format!("ACCUSED seed {seed} without the bug: {broken}"))?;
-            }
-        }
+        hunted.push(bug);
     }
+    let caught = hunted.iter().filter(|it| it.found.is_some()).count();
+    let clean = hunted.iter().all(|it| it.twin_is_clean);
     say(&format!(
         "{caught} of {} caught; the honest twins on the same seeds {}; seed {seed}",
-        bugs.len(),
-        if accused == 0 {
-            "are clean"
-        } else {
-            "ARE ACCUSED"
-        }
+        hunted.len(),
+        if clean { "are clean" } else { "ARE ACCUSED" }
     ))?;
-    Ok(caught == bugs.len() && accused == 0)
+    if let Some(folder) = &simulate.out {
+        let planted = Planted {
+            command: format!("distlock-lab simulate --planted --seed {seed}"),
+            unit: "seeds".into(),
+            bugs: hunted,
+        };
+        report::keep(folder, "planted/simulation.json", &planted)?;
+        report::render(folder)?;
+    }
+    Ok(caught == bugs.len() && clean)
+}
+
+/// Looks for a bug, and judges its twin on each seed that it took.
+fn with_twins(bug: Plant, first: u64, trace: bool) -> Result<PlantedBug> {
+    let mut hunted = PlantedBug::of(&bug, "memory".into(), first);
+    (hunted.effort, hunted.found) = hunt(bug, first, trace)?;
+    hunted.seed = first.saturating_add(hunted.effort - 1);
+    hunted.twin_is_clean = true;
+    for seed in first..=hunted.seed {
+        if let Some(broken) = play(seed, Variant::Twin(bug), false)?.broken {
+            hunted.twin_is_clean = false;
+            say(&format!("ACCUSED seed {seed} without the bug: {broken}"))?;
+        }
+    }
+    Ok(hunted)
 }
 
 /// How many seeds it took, and what was found.

@@ -7,13 +7,16 @@ use clap::ValueEnum as _;
 
 use super::{
     Control,
+    figures::{NOT_APPLICABLE, of_control, of_twin},
     run::{ControlPlan, play},
-    table::{self, Controls, Figures, NOT_APPLICABLE, Row},
 };
-use crate::chaos::{
-    command::{Chaos, chosen, code, keep, say, tell_broken},
-    nemesis::Break,
-    run::play as play_twin,
+use crate::{
+    chaos::{
+        command::{Chaos, chosen, code, keep, say, tell_broken},
+        nemesis::Break,
+        run::play as play_twin,
+    },
+    report::{self, Control as Row, Controls},
 };
 
 /// Seeds that are tried: whether a weakness shows depends on what the processes do meanwhile.
@@ -22,7 +25,10 @@ const TRIES: u64 = 3;
 /// Each control, and its twin on the same seed.
 pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     let mut good = true;
-    let mut report = Controls::default();
+    let mut controls = Controls {
+        not_applicable: NOT_APPLICABLE.map(|it| it.to_string()).into(),
+        ..Controls::default()
+    };
     for control in chosen::<Control>(&chaos.only) {
         let mut faults = control.faults().to_vec();
         if !chaos.faults.is_empty() {
@@ -43,7 +49,7 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
         let row = pair(chaos, plan, TRIES).await?;
         good &= row.figures.violations > 0 && row.twin.violations == 0;
         tell(&row, "NOT SEEN")?;
-        report.rows.push(row);
+        controls.rows.push(row);
         if chaos.each {
             for fault in single_faults(control) {
                 let plan = ControlPlan {
@@ -56,26 +62,29 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
                 good &= row.twin.violations == 0;
                 say(&format!("under {} alone:", fault.key()))?;
                 tell(&row, "right")?;
-                report.by_fault.push(row);
+                controls.by_fault.push(row);
             }
         }
         // Written after each control, so that one that fails loses no earlier one.
         if let Some(folder) = &chaos.out {
-            table::write(folder, &report)?;
+            report::keep(folder, "controls.json", &controls)?;
         }
     }
     say(&format!(
         "not applicable to controls: {}",
-        NOT_APPLICABLE.map(|it| it.to_string()).join("; ")
+        controls.not_applicable.join("; ")
     ))?;
-    let violate = report.rows.iter().filter(|it| it.figures.violations > 0);
-    let accused = report.rows.iter().chain(&report.by_fault);
+    let violate = controls.rows.iter().filter(|it| it.figures.violations > 0);
+    let accused = controls.rows.iter().chain(&controls.by_fault);
     say(&format!(
         "{} of {} controls violate exclusion, {} twins are accused; seed {seed}",
         violate.count(),
-        report.rows.len(),
+        controls.rows.len(),
         accused.filter(|it| it.twin.violations > 0).count(),
     ))?;
+    if let Some(folder) = &chaos.out {
+        report::render(folder)?;
+    }
     Ok(code(good))
 }
 
@@ -98,7 +107,7 @@ async fn pair(chaos: &Chaos, mut plan: ControlPlan, tries: u64) -> Result<Row> {
             .await
             .with_context(|| format!("{} with seed {}", plan.control.key(), plan.seed))?;
         runs += 1;
-        let figures = Figures::of_control(&verdict);
+        let figures = of_control(&verdict);
         if figures.violations > 0 {
             keep(chaos, &plan.control.key(), plan.seed, &history)?;
         }
@@ -116,14 +125,16 @@ async fn pair(chaos: &Chaos, mut plan: ControlPlan, tries: u64) -> Result<Row> {
     }
     Ok(Row {
         command: plan.command(),
-        control: plan.control,
-        faults: plan.faults,
+        control: plan.control.key(),
+        about: plan.control.about().to_owned(),
+        store: plan.control.store().key(),
+        faults: plan.faults.iter().map(|it| it.key()).collect(),
         seconds: plan.seconds,
         seed: plan.seed,
         runs,
         server: played.server,
         figures,
-        twin: Figures::of_twin(&played.verdict),
+        twin: of_twin(&played.verdict),
     })
 }
 
@@ -136,7 +147,7 @@ fn tell(row: &Row, otherwise: &str) -> Result<()> {
     say(&format!(
         "{word:<8}  {:<16} {:>3} violations, longest overlap {} ms, {} updates lost, \
          {} operations, seed {}: {}",
-        row.control.key(),
+        row.control,
         own.violations,
         own.longest_overlap_us / 1000,
         own.unfenced_lost,
@@ -151,7 +162,7 @@ fn tell(row: &Row, otherwise: &str) -> Result<()> {
     say(&format!(
         "  {word:<7} {:<16} {:>3} violations and {} as documented, longest overlap {} ms, \
          {} updates lost unfenced, {} fenced, {} operations",
-        format!("distlock, {}", row.control.store().key()),
+        format!("distlock, {}", row.store),
         twin.violations,
         twin.after_documented,
         twin.longest_overlap_us / 1000,

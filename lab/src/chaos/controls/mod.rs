@@ -13,9 +13,10 @@
 //! | `zookeeper` | the recipe of the crate `zookeeper-client` |
 //! | `run` | one run of a control, and of its twin |
 //! | `command` | `chaos --controls` |
-//! | `table` | what is published |
+//! | `figures` | the figures of both |
 
 mod command;
+mod figures;
 mod lock;
 mod redis_link;
 mod redlock;
@@ -23,7 +24,6 @@ mod rslock;
 mod run;
 mod session;
 mod set_nx;
-mod table;
 mod watchdog;
 mod zookeeper;
 

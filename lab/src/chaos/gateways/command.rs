@@ -1,6 +1,6 @@
 //! `distlock-lab chaos --gateways`.
 
-use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, fs, io::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
@@ -10,13 +10,16 @@ use super::{
     plants::NodeBug,
     run::{Plan, Played, play},
 };
-use crate::chaos::stores::Kind;
+use crate::{
+    chaos::stores::Kind,
+    report::{self, Gateways, Planted, PlantedBug},
+};
 
 /// What a run of gateways has beside the options of all runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Run kick-out gateways over the stores, and clients that throw each other out
-    #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "out", "only"])]
+    #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "only"])]
     pub(crate) gateways: bool,
     /// With --gateways: how many nodes
     #[arg(
@@ -54,6 +57,7 @@ pub(crate) struct Run<'a> {
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
     pub(crate) keep: Option<&'a PathBuf>,
+    pub(crate) out: Option<&'a PathBuf>,
     /// Plant each known bug instead, and see that it is caught.
     pub(crate) planted: bool,
 }
@@ -105,8 +109,31 @@ async fn honest(options: &Options, run: &Run<'_>) -> Result<bool> {
             good = false;
             accuse(&plan, &played, run)?;
         }
+        if let Some(folder) = run.out {
+            let name = format!("gateways/{}-{}.json", store.key(), run.seed);
+            report::keep(folder, &name, &published(&plan, &played))?;
+            report::render(folder)?;
+        }
     }
     Ok(good)
+}
+
+fn published(plan: &Plan, played: &Played) -> Gateways {
+    let looked_at = played.report.looked_at.iter();
+    let violations = played.report.violations.iter().map(ToString::to_string);
+    Gateways {
+        store: plan.store.key(),
+        nodes: plan.nodes,
+        seconds: plan.seconds,
+        command: plan.command(),
+        events: played.history.nodes.len(),
+        seen: played.history.clients.len(),
+        faults: played.faults.clone(),
+        looked_at: looked_at
+            .map(|(it, times)| (it.to_string(), *times))
+            .collect(),
+        broken: violations.chain(played.troubles.iter().cloned()).collect(),
+    }
 }
 
 fn tell(plan: &Plan, played: &Played) -> Result<()> {
@@ -163,45 +190,79 @@ async fn planted(options: &Options, run: &Run<'_>) -> Result<bool> {
         [] => NodeBug::value_variants(),
         some => some,
     };
-    let mut caught = 0;
+    let mut hunted = Vec::new();
     for bug in bugs {
-        let mut found = None;
-        for seed in run.seed..run.seed.saturating_add(TRIES) {
-            let mut plan = plan(options, run, Kind::Redis);
-            plan.bug = Some(*bug);
-            plan.seed = seed;
-            if !bug.faults().is_empty() {
-                plan.faults = bug.faults().to_vec();
-            }
-            let played = Box::pin(play(&plan))
-                .await
-                .with_context(|| format!("{} with seed {seed}", bug.key()))?;
-            found = bug.found(&played.report);
-            if found.is_some() {
-                break;
-            }
-            keep(&plan, &played, run)?;
-        }
-        caught += usize::from(found.is_some());
-        let word = if found.is_some() { "caught" } else { "MISSED" };
-        let found = found.unwrap_or_default();
-        say(&format!("{word}  {:<26} {found}", bug.key()))?;
+        let bug = hunt(*bug, options, run).await?;
+        let word = if bug.found.is_some() {
+            "caught"
+        } else {
+            "MISSED"
+        };
+        let found = bug.found.as_deref().unwrap_or_default();
+        say(&format!("{word}  {:<26} {found}", bug.name))?;
+        hunted.push(bug);
     }
-    let twin = plan(options, run, Kind::Redis);
-    let played = Box::pin(play(&twin)).await?;
-    if !played.is_clean() {
-        accuse(&twin, &played, run)?;
+    let mut twins = BTreeMap::new();
+    for bug in &mut hunted {
+        bug.twin_is_clean = match twins.get(&bug.seed) {
+            Some(clean) => *clean,
+            None => {
+                let mut twin = plan(options, run, Kind::Redis);
+                twin.seed = bug.seed;
+                let played = Box::pin(play(&twin)).await?;
+                if !played.is_clean() {
+                    accuse(&twin, &played, run)?;
+                }
+                twins.insert(bug.seed, played.is_clean());
+                played.is_clean()
+            }
+        };
     }
+    let clean = hunted.iter().all(|it| it.twin_is_clean);
+    let caught = hunted.iter().filter(|it| it.found.is_some()).count();
     say(&format!(
         "{caught} of {} caught; the honest nodes {}",
-        bugs.len(),
-        if played.is_clean() {
-            "are clean"
-        } else {
-            "ARE ACCUSED"
-        }
+        hunted.len(),
+        if clean { "are clean" } else { "ARE ACCUSED" }
     ))?;
-    Ok(caught == bugs.len() && played.is_clean())
+    let good = caught == hunted.len() && clean;
+    if let Some(folder) = run.out {
+        let planted = Planted {
+            command: format!(
+                "distlock-lab chaos --gateways --planted --seconds {} --seed {}",
+                run.seconds, run.seed
+            ),
+            unit: "events".into(),
+            bugs: hunted,
+        };
+        report::keep(folder, "planted/gateways.json", &planted)?;
+        report::render(folder)?;
+    }
+    Ok(good)
+}
+
+/// Looks for one bug on several seeds.
+async fn hunt(bug: NodeBug, options: &Options, run: &Run<'_>) -> Result<PlantedBug> {
+    let mut hunted = PlantedBug::of(&bug, Kind::Redis.key(), run.seed);
+    for seed in run.seed..run.seed.saturating_add(TRIES) {
+        let mut plan = plan(options, run, Kind::Redis);
+        plan.bug = Some(bug);
+        plan.seed = seed;
+        hunted.seed = seed;
+        if !bug.faults().is_empty() {
+            plan.faults = bug.faults().to_vec();
+        }
+        let played = Box::pin(play(&plan))
+            .await
+            .with_context(|| format!("{} with seed {seed}", hunted.name))?;
+        hunted.effort += u64::try_from(played.history.nodes.len())?;
+        hunted.found = bug.found(&played.report);
+        if hunted.found.is_some() {
+            break;
+        }
+        keep(&plan, &played, run)?;
+    }
+    Ok(hunted)
 }
 
 fn say(line: &str) -> Result<()> {

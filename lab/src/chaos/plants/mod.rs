@@ -223,13 +223,6 @@ impl Plant {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// What it does wrong, as `--help` tells it.
-    pub(crate) fn about(self) -> String {
-        let value = self.to_possible_value();
-        let help = value.as_ref().and_then(|it| it.get_help());
-        help.map_or_else(String::new, ToString::to_string)
-    }
-
     /// Opens a store with this bug.
     pub(crate) async fn open(self, url: &str, worker: u32) -> Result<Store> {
         match self {

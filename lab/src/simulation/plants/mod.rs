@@ -115,12 +115,6 @@ impl Plant {
         )
     }
 
-    /// Its name on the command line.
-    pub(super) fn key(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |it| it.get_name().to_owned())
-    }
-
     /// A run in which it can show; the honest twin has the same.
     pub(super) fn shape(self, setting: &mut Setting) {
         match self {

@@ -1,0 +1,60 @@
+//! Bugs: those that were planted, and those that were found.
+
+use std::collections::BTreeMap;
+
+use distlock_report::render::Document;
+
+use super::{Planted, PlantedBug, data::FoundBug};
+
+pub(super) fn planted(all: &BTreeMap<String, Planted>, page: &mut Document) {
+    if all.is_empty() {
+        return;
+    }
+    page.chapter("Planted bugs");
+    page.text(
+        "A checker is worth what it catches. Each of these bugs is a layer around an honest part, \
+         and the same part without the bug is judged on the same seed.",
+    );
+    for (place, planted) in all {
+        page.section(place.clone());
+        let mut effort: Vec<u64> = planted
+            .bugs
+            .iter()
+            .filter(|it| it.found.is_some())
+            .map(|it| it.effort)
+            .collect();
+        effort.sort_unstable();
+        page.text(format!(
+            "{} of {} were caught, after {} {} in the median.",
+            effort.len(),
+            planted.bugs.len(),
+            effort.get(effort.len() / 2).copied().unwrap_or_default(),
+            planted.unit
+        ));
+        page.command(&planted.command);
+        let row = |it: &PlantedBug| {
+            [
+                it.name.clone(),
+                it.about.clone(),
+                it.store.clone(),
+                it.effort.to_string(),
+                it.found.clone().unwrap_or_else(|| "MISSED".into()),
+                if it.twin_is_clean { "clean" } else { "ACCUSED" }.into(),
+            ]
+        };
+        page.table(
+            ["bug", "meaning", "in", &planted.unit, "found", "without it"],
+            planted.bugs.iter().map(row).collect(),
+        );
+    }
+}
+
+pub(super) fn found(all: &[FoundBug], page: &mut Document) {
+    page.chapter("Bugs that were found in distlock");
+    if all.is_empty() {
+        page.text("None yet.");
+        return;
+    }
+    let row = |it: &FoundBug| [it.bug.clone(), it.seen_by.clone(), it.test.clone()];
+    page.table(["bug", "seen by", "test"], all.iter().map(row).collect());
+}
