@@ -291,7 +291,8 @@ async fn planted(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     operations.sort_unstable();
     let clean = bugs.iter().filter(|it| it.twin_is_clean).count();
     say(&format!(
-        "{} of {} caught, median {} operations; the honest store is clean beside {clean}; seed {seed}",
+        "{} of {} caught, median {} operations; the honest store is clean beside {clean}; \
+         seed {seed}",
         operations.len(),
         bugs.len(),
         operations
@@ -344,7 +345,7 @@ async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result
         }
     }
     plan.plant = None;
-    // What servers that change places do takes the whole time to show.
+    // A server that takes the place of another takes its time.
     if !bug.needs_a_group() {
         plan.seconds = TWIN_SECONDS.min(seconds);
     }

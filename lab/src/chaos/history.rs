@@ -225,7 +225,7 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// What somebody did or was told who uses a recipe.
+/// One step of a task that uses a recipe: something it did, or an answer.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RecipeStep {

@@ -177,7 +177,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Whether the history lacks a fault that excuses what is in the history already.
+    /// Whether a fault that may excuse a violation is still open, and so not in the history.
     pub(crate) fn owes_an_excuse(&self) -> bool {
         self.wounds.iter().any(|Wound { fault, what }| {
             let noted = matches!(

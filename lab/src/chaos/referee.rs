@@ -215,7 +215,7 @@ impl Shared {
     }
 
     async fn write(&self, worker: u32, name: String, token: u64, seen: Seen) -> Fenced {
-        // Who has no token cannot use the fenced register.
+        // The fenced register refuses a write without a token.
         let good = token != NO_TOKEN
             && token
                 >= locked(&self.registers)

@@ -168,7 +168,7 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
     while SystemClock.now() < until {
         nemesis.step(&mut crew, &mut stage, locker.as_ref()).await?;
         crew.look_after(&stage).await?;
-        // What a fault excuses that is still open would be taken for the bug.
+        // An open fault is not in the history yet: what it excuses would be taken for the bug.
         let looks = plan.plant.is_some() && !nemesis.owes_an_excuse();
         if looks && SystemClock.now() >= next_look {
             if caught(plan, &referee) {

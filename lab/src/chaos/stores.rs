@@ -62,7 +62,7 @@ impl Kind {
     }
 
     /// Longest time that a lock is held on purpose, in milliseconds. Where another server can take
-    /// over, holders outlast it by far: a shorter hold does not see both servers.
+    /// over, a hold must outlast that: otherwise it never meets both servers.
     pub(crate) const fn longest_hold_ms(self) -> u64 {
         match self {
             Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => 20_000,

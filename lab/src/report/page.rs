@@ -114,10 +114,10 @@ fn method(data: &Data, page: &mut Document) {
         );
     }
     page.text(
-        "The commands are those of `cargo run -p distlock-lab --`; `scripts/robustness` runs all of \
-         them. No run needs root or namespaces of its own: all servers are private and listen on this \
-         machine. Slow and full disks are left out, because they need both. Everything above is \
-         made from the JSON files beside this page:",
+        "The commands are those of `cargo run -p distlock-lab --`; `scripts/robustness` runs all \
+         of them. No run needs root or namespaces of its own: all servers are private and listen \
+         on this machine. Slow and full disks are left out, because they need both. Everything \
+         above is made from the JSON files beside this page:",
     );
     page.command("distlock-lab report --out docs/robustness");
 }

@@ -141,8 +141,8 @@ fn faults(by_store: &BTreeMap<&str, Vec<&Run>>, page: &mut Document) {
                 ms(run.longest_overlap_us),
                 excused_count(run).to_string(),
                 run.broken.len().to_string(),
-                two(&run.recovery),
-                two(&run.notice),
+                median_and_p99(&run.recovery),
+                median_and_p99(&run.notice),
                 format!("`{}`", run.command),
             ]
         };
@@ -178,9 +178,9 @@ fn exceptions(all: &[&Run], page: &mut Document) {
     }
     page.chapter("Documented exceptions");
     page.text(
-        "A lock that is freed by hand, a store that forgets, a failover to a server that lacks what \
-         was acknowledged, or a clock that is put forward may let a second holder in before the \
-         first has heard of it. Each violation here was matched to such a fault.",
+        "A lock that is freed by hand, a store that forgets, a failover to a server that lacks \
+         what was acknowledged, or a clock that is put forward may let a second holder in before \
+         the first has heard of it. Each violation here was matched to such a fault.",
     );
     let row = |([store, fault, promise], (count, example)): (&[&str; 3], &(u64, &str))| {
         [
@@ -222,7 +222,7 @@ fn ms(us: u64) -> String {
     format!("{} ms", us / 1000)
 }
 
-fn two(times: &Times) -> String {
+fn median_and_p99(times: &Times) -> String {
     if times.count == 0 {
         return "–".into();
     }

@@ -151,7 +151,8 @@ fn pause(world: &Arc<World>) {
     });
 }
 
-/// Two at most: whoever died waits in the store's line, and is waited for.
+/// Kills a process, and starts another one in its place. At most two in a run: the dead stay in
+/// the store's queue until they expire, and the roll call waits for them.
 fn kill(world: &Arc<World>) {
     let dead = world
         .judge()

@@ -34,7 +34,7 @@ impl Timeline {
         self.state().sleepers.keys().next().map(|(end, _)| *end)
     }
 
-    /// How many sleep.
+    /// Number of timers that have not fired.
     pub(super) fn sleepers(&self) -> usize {
         self.state().sleepers.len()
     }

@@ -338,7 +338,7 @@ impl<F: Future> Patient<F> {
         .await
     }
 
-    /// Gives it up when the time is over.
+    /// Polls the future until `over` completes, and cancels it then.
     async fn until(
         mut self,
         over: impl Future<Output = ()>,

@@ -91,10 +91,10 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
 /// The faults that a control's store can have, one by one.
 fn single_faults(control: Control) -> Vec<Break> {
     let all = Break::value_variants().iter().copied();
-    // It takes a lock away by way of distlock.
-    let by_hand = |it: &Break| *it != Break::ForceRelease;
+    // ForceRelease goes through distlock, which cannot free a control's lock.
+    let works_on_controls = |it: &Break| *it != Break::ForceRelease;
     all.filter(|it| it.applies_to(control.store()) && control.can_have(*it))
-        .filter(by_hand)
+        .filter(works_on_controls)
         .collect()
 }
 

@@ -59,7 +59,7 @@ impl ControlHold for MySqlHeld {
 
     async fn release(mut self: Box<Self>) {
         let releasing = sqlx::query("SELECT RELEASE_LOCK(?)").bind(&self.name);
-        // A connection that has gone has released it.
+        // If the connection is gone, the server has freed the lock.
         let _ = releasing.execute(&mut *self.connection).await;
     }
 }

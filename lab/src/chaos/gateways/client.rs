@@ -183,7 +183,7 @@ impl Connection {
     }
 
     async fn say(&mut self, frame: &Value) {
-        // What cannot be sent will be seen by the end of the connection.
+        // A send that failed shows as the end of the connection.
         let _ = self.socket.send(Message::text(frame.to_string())).await;
     }
 

@@ -137,7 +137,7 @@ impl Group {
         for at in 0..group.nodes.len() {
             group.begin(at)?;
         }
-        group.are_up().await?;
+        group.wait_until_up().await?;
         Ok(group)
     }
 
@@ -161,7 +161,7 @@ impl Group {
         Ok(())
     }
 
-    /// Notes who has come up, and who has ended by itself.
+    /// Adds nodes that have come up to the roster. Records a node that crashed, and restarts it.
     pub(super) fn look_after(&mut self) -> Result<()> {
         for at in 0..self.nodes.len() {
             let node = &mut self.nodes[at];
@@ -189,7 +189,7 @@ impl Group {
     }
 
     /// Waits until all of them are up.
-    pub(super) async fn are_up(&mut self) -> Result<()> {
+    pub(super) async fn wait_until_up(&mut self) -> Result<()> {
         let group = Mutex::new(self);
         eventually_async("the nodes are up", START, async || {
             let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);

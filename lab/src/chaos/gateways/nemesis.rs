@@ -112,8 +112,7 @@ pub(super) struct Nemesis {
 
 /// Wounds that are open at a time.
 const AT_ONCE: usize = 2;
-/// Whoever could not be reached is asked again after pauses of up to a second, and has to be
-/// connected to then.
+/// Nodes try again after pauses of up to a second, and have to connect first.
 const RECONNECT_US: Micros = 1_500_000;
 
 impl Nemesis {

@@ -37,8 +37,8 @@ pub(super) enum NodeBug {
 
 /// How long the early answer is ahead of the write.
 const EARLY: Duration = Duration::from_millis(400);
-/// Records of accounts.
-const OF_ACCOUNTS: &str = "sess/";
+/// Prefix of the keys of account records.
+const ACCOUNT_PREFIX: &str = "sess/";
 
 impl NodeBug {
     /// The invariants of which one must be found broken.
@@ -54,7 +54,7 @@ impl NodeBug {
     /// The faults under which it shows soon; none = any.
     pub(super) const fn faults(self) -> &'static [NodeBreak] {
         match self {
-            // Who can still be told does not need the end of its lease.
+            // No kick reaches a node that is cut off: only the end of its lease ends a session.
             Self::LeaseNeverEnds => &[NodeBreak::Isolate],
             _ => &[],
         }
@@ -95,9 +95,9 @@ type Memory = Arc<Mutex<HashMap<RecordKey, Entry>>>;
 struct Careless {
     inner: Arc<dyn Records>,
     bug: NodeBug,
-    /// What it wrote last.
+    /// The last value that this node wrote, by key.
     written: Memory,
-    /// What it has confirmed, and not written yet.
+    /// Values that it has confirmed and not written yet, by key.
     early: Memory,
 }
 
@@ -144,7 +144,7 @@ impl RecordsLayer for Careless {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        if !key.as_str().starts_with(OF_ACCOUNTS) {
+        if !key.as_str().starts_with(ACCOUNT_PREFIX) {
             return self.inner.get(key).await;
         }
         let remembered = match self.bug {
@@ -160,7 +160,7 @@ impl RecordsLayer for Careless {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        if !key.as_str().starts_with(OF_ACCOUNTS) {
+        if !key.as_str().starts_with(ACCOUNT_PREFIX) {
             return self.inner.put(key, value, expect).await;
         }
         let written = match self.bug {

@@ -149,7 +149,7 @@ pub(super) async fn play(plan: &Plan) -> Result<Played> {
     }
     nemesis.heal_all(&mut group, &mut stage).await?;
     let mut troubles = Vec::new();
-    group.are_up().await?;
+    group.wait_until_up().await?;
     stop.send_replace(true);
     while let Some(ended) = devices.join_next().await {
         ended?;
@@ -163,7 +163,7 @@ pub(super) async fn play(plan: &Plan) -> Result<Played> {
     });
     drop(calm.await);
     let (report, history) = judged(&group, &notes, &records, meter.late())?;
-    // Until here they are in.
+    // Clients stay in until the report, so that no logout looks like a disagreement.
     drop(inside);
     troubles.extend(group.crashes.iter().cloned());
     // The nodes end before their store does, and that before its folder goes.

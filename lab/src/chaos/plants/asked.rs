@@ -12,7 +12,7 @@ use tokio::{
 /// A server that answers later than that does not answer.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// What a server answers, until it closes the connection or has said enough.
+/// The answer of a server, up to the end of the connection or until `is_enough`.
 pub(super) async fn asked(
     server: SocketAddr,
     question: &str,

@@ -54,9 +54,10 @@ pub(super) struct StandsStill {
     ran_us: Arc<AtomicU64>,
 }
 
-/// A tick that took longer was no tick of a process that ran.
+/// Pause between two looks at the system clock.
 const TICK: Duration = Duration::from_millis(2);
-const MOST: Duration = Duration::from_millis(20);
+/// Most time that one look counts: a longer gap means that the process was stopped.
+const LONGEST_STEP: Duration = Duration::from_millis(20);
 
 impl StandsStill {
     pub(super) fn start() -> Self {
@@ -67,7 +68,7 @@ impl StandsStill {
             loop {
                 thread::park_timeout(TICK);
                 let now = SystemClock.now();
-                let ran = now.since(before).min(MOST);
+                let ran = now.since(before).min(LONGEST_STEP);
                 before = now;
                 let ran = u64::try_from(ran.as_micros()).unwrap_or_default();
                 counted.fetch_add(ran, Ordering::SeqCst);

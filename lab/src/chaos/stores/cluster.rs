@@ -45,8 +45,9 @@ impl Cluster {
         let Some(next) = self.replica_of(at)? else {
             return Ok(None);
         };
-        // The second does not wait for what is not copied yet. The third asks nobody: no bound is
-        // documented for it, and it is held to that of the others here.
+        // FORCE does not wait until the replica has caught up. TAKEOVER asks no other primary;
+        // Redis documents no bound for it, so it is held to that of the others. The fourth choice
+        // kills the primary.
         let asks: &[&[&str]] = &[&[], &["FORCE"], &["TAKEOVER"]];
         let how = match (how, asks.get(any / SHARDS % (asks.len() + 1))) {
             (Unseat::FailOver, Some(ask)) => {

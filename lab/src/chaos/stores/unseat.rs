@@ -26,7 +26,7 @@ pub(crate) struct Unseated {
 }
 
 impl Unseated {
-    /// Whether it does not know, and serves those who reach it.
+    /// Whether it still serves clients, because it does not know that it was replaced.
     pub(crate) const fn still_answers(self) -> bool {
         matches!(self.how, How::CutOff)
     }
@@ -84,8 +84,8 @@ impl Stage {
         }
     }
 
-    /// Whether [`Stage::pause`] and [`Stage::kill`] of the same number take a server away that one
-    /// may replace that has not copied all that it had acknowledged. Blocks.
+    /// Whether the server that [`Stage::pause`] or [`Stage::kill`] takes for this number is a
+    /// primary. Its replica may take over without the last acknowledged writes. Blocks.
     pub(crate) fn may_lose_by(&self, any: usize) -> bool {
         match &self.server {
             Server::Sentinels(it) => it.leads(any % it.len()),

@@ -45,7 +45,7 @@ impl Task {
                 return;
             };
             let term = leadership.term().number.get();
-            // A future of its own: it is dropped, and the work with it, before the seat is given up.
+            // It is dropped, and the work with it, before the leadership is given up.
             tokio::select! {
                 biased;
                 _ = leadership.must_stop() => {}
