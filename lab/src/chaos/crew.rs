@@ -109,6 +109,7 @@ impl Crew {
     pub(crate) async fn replace(&mut self, at: usize, stage: &Stage) -> Result<()> {
         // The old one first: it must not outlive its replacement's store.
         self.players[at].signal(Signal::KILL).ok();
+        self.note_panics(at);
         let player = self.new_player(stage).await?;
         self.players[at] = player;
         Ok(())
@@ -144,14 +145,28 @@ impl Crew {
         self.referee.note(player.worker, Event::Crashed { how });
     }
 
+    /// Notes a panic that did not end the process.
+    fn note_panics(&self, at: usize) {
+        let player = &self.players[at];
+        let said = player.process.output();
+        if let Some(line) = said.lines().find(|line| line.contains("panicked at")) {
+            let how = format!("it goes on after a panic: {line}");
+            self.referee.note(player.worker, Event::Crashed { how });
+        }
+    }
+
     /// Waits until all have answered the roll call and ended.
     pub(crate) fn dismiss(&mut self, within: Duration) {
         for at in 0..self.players.len() {
             let process = &mut self.players[at].process;
             let ended = tokio::task::block_in_place(|| process.wait(within));
-            if !ended.is_ok_and(|status| status.success()) {
+            let player = &self.players[at];
+            let well = ended.is_ok_and(|status| status.success())
+                && self.referee.has_finished(player.worker);
+            if !well {
                 self.note_crash(at);
             }
+            self.note_panics(at);
         }
     }
 }

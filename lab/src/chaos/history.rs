@@ -303,16 +303,23 @@ pub(crate) enum Excuse {
     EndedSession,
     /// The store lost what it knew: guards may be valid beside new ones for one TTL.
     LostHistory,
+    /// The same, because another server has taken over that lacked what was acknowledged.
+    FailedOver,
     /// The store's clock jumped ahead: leases ended there earlier than their guards.
-    SteppedClock,
+    SteppedClock { by_us: Micros },
 }
 
 impl Excuse {
+    /// Whether the store may lack what it had acknowledged before.
+    pub(crate) const fn forgets(&self) -> bool {
+        matches!(self, Self::LostHistory | Self::FailedOver)
+    }
+
     /// Whether it may lead to a violation that is about this lock.
     pub(crate) fn is_about(&self, lock: &str) -> bool {
         match self {
             Self::Removed { name } => name == lock,
-            Self::EndedSession | Self::LostHistory | Self::SteppedClock => true,
+            _ => true,
         }
     }
 }

@@ -47,6 +47,8 @@ enum What {
     /// Servers that are healed, until they agree. Whether the fault was noted before.
     Settling {
         noted: bool,
+        /// The server that was away, if it may lead again.
+        led: Option<usize>,
     },
 }
 
@@ -128,16 +130,17 @@ impl Nemesis {
                     }
                 }
                 What::Still(still) => {
+                    let led = still.place();
                     stage.resume(still)?;
                     if fault.excuse.is_some() {
-                        self.settles(fault, false);
+                        self.settles(fault, false, led);
                         continue;
                     }
                 }
                 What::Dead(at) => {
                     block_in_place(|| stage.revive(at))?;
                     if fault.excuse.is_some() {
-                        self.settles(fault, false);
+                        self.settles(fault, false, Some(at));
                         continue;
                     }
                 }
@@ -146,11 +149,15 @@ impl Nemesis {
                     self.seat(unseated, noted, fault, stage)?;
                     continue;
                 }
-                What::Settling { noted } => {
+                What::Settling { noted, led } => {
                     if !block_in_place(|| stage.is_settled()) {
                         still_settling(&fault)?;
-                        self.settles(fault, noted);
+                        self.settles(fault, noted, led);
                         continue;
+                    }
+                    // Nobody has taken its place, so nothing is lost.
+                    if led.is_some_and(|at| block_in_place(|| stage.may_lose_by(at))) {
+                        fault.excuse = None;
                     }
                     if noted {
                         continue;
@@ -182,7 +189,7 @@ impl Nemesis {
         self.wounds.iter().any(|Wound { fault, what }| {
             let noted = matches!(
                 what,
-                What::Unseated { noted: true, .. } | What::Settling { noted: true }
+                What::Unseated { noted: true, .. } | What::Settling { noted: true, .. }
             );
             fault.excuse.is_some() && !noted
         })
@@ -342,7 +349,7 @@ impl Nemesis {
 /// The exception that the documentation allows when a server is replaced by one that may lack what
 /// it had acknowledged.
 fn lost_by_failover(may_lose: bool) -> Option<Excuse> {
-    may_lose.then_some(Excuse::LostHistory)
+    may_lose.then_some(Excuse::FailedOver)
 }
 
 /// Frees a lock by hand. `false` = nobody holds it, or nobody could be asked.

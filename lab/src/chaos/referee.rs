@@ -128,6 +128,15 @@ impl Referee {
         locked(&self.shared.processes).contains_key(&worker)
     }
 
+    /// Whether a worker has said that it has done everything.
+    pub(crate) fn has_finished(&self, worker: u32) -> bool {
+        let history = locked(&self.shared.history);
+        history
+            .iter()
+            .rev()
+            .any(|it| it.worker == worker && matches!(it.event, Event::Finished { .. }))
+    }
+
     /// Stops a worker at its next grant, before it can use what it was granted. The answer comes
     /// when it stands.
     pub(crate) fn ambush(&self, worker: u32) -> oneshot::Receiver<()> {

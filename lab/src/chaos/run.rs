@@ -11,12 +11,12 @@ use tokio::task::block_in_place;
 
 use super::{
     crew::{Crew, Orders},
-    history::{Entry, Event},
+    history::{Entry, Event, now},
     nemesis::{Break, Nemesis},
     plants::Plant,
     referee::{Phase, Referee},
     stores::{Kind, Stage},
-    verdict::{Limits, Promise, Verdict, judge},
+    verdict::{Limits, Promise, Verdict, Violation, judge},
     worker::{Settings, leftovers},
     workload::Workload,
 };
@@ -206,8 +206,18 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
 
 fn judged(plan: &Plan, referee: &Referee, server: String) -> Played {
     let history = referee.history();
+    let mut verdict = judge(&history, plan.limits());
+    // A run in which nobody got in shows nothing.
+    if verdict.grants == 0 && plan.plant.is_none() && plan.workloads.contains(&Workload::Locks) {
+        verdict.violations.push(Violation {
+            promise: Promise::Recovery,
+            at: now(),
+            detail: "no lock was granted in the whole run".into(),
+            excused_by: None,
+        });
+    }
     Played {
-        verdict: judge(&history, plan.limits()),
+        verdict,
         history,
         server,
     }

@@ -116,6 +116,16 @@ pub(crate) enum Still {
     Server(usize),
 }
 
+impl Still {
+    /// Its place among the servers, where there are several.
+    pub(crate) const fn place(&self) -> Option<usize> {
+        match self {
+            Self::Server(at) => Some(*at),
+            Self::Postgres(_) => None,
+        }
+    }
+}
+
 impl Stage {
     /// Starts it; `steps` = its clock is stepped later. Blocks.
     pub(crate) fn start(kind: Kind, folder: &Path, steps: bool) -> Result<Self> {

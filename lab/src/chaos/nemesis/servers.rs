@@ -134,13 +134,13 @@ impl Nemesis {
             return Ok(());
         }
         block_in_place(|| stage.take_part_again(unseated))?;
-        self.settles(fault, noted);
+        self.settles(fault, noted, None);
         Ok(())
     }
 
     /// Breaks no server until they agree again.
-    pub(super) fn settles(&mut self, fault: Fault, noted: bool) {
-        let what = What::Settling { noted };
+    pub(super) fn settles(&mut self, fault: Fault, noted: bool, led: Option<usize>) {
+        let what = What::Settling { noted, led };
         self.wounds.push(Wound { fault, what });
     }
 }

@@ -65,7 +65,8 @@ impl Stage {
             Server::Postgres(it) => it.put_clock_forward(by)?,
             _ => bail!("this store's server has no clock of its own"),
         }
-        Ok(Excuse::SteppedClock)
+        let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        Ok(Excuse::SteppedClock { by_us })
     }
 
     /// Leaves the servers no memory for anything new, or as much as they want. Blocks.

@@ -1,4 +1,4 @@
-//! Exclusion, tokens, notices of loss and tickets: what is said about holds.
+//! Exclusion, notices of loss and tickets: the promises about holds.
 //!
 //! The checker counts a guard as valid from the first `is_valid()` that answered yes until the last
 //! one was asked that answered yes. It was valid in between as well, because validity does not come
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Call, End, Entry, Event, Fault, HoldNumber, Micros, NO_TOKEN};
+use crate::chaos::history::{Call, End, Entry, Event, Excuse, Fault, HoldNumber, Micros, NO_TOKEN};
 
 use super::{
     Limits, Promise, Violation,
@@ -21,9 +21,6 @@ pub(crate) struct Hold {
     token: u64,
     /// When it was asked for: the store granted it later, and before the process knew.
     asked: Micros,
-    granted: Micros,
-    /// The ticket that it was resumed from.
-    resumed: Option<u64>,
     /// When it is certain to have been valid: from the first answer to the last question.
     valid: Option<(Micros, Micros)>,
     /// The deadline that was seen last.
@@ -53,15 +50,13 @@ pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
                 token,
                 asked,
                 at,
-                resumed,
+                ..
             } => {
                 let granted = Hold {
                     worker: *worker,
                     name: name.clone(),
                     token: *token,
                     asked: *asked,
-                    granted: *at,
-                    resumed: *resumed,
                     valid: None,
                     deadline: *at,
                     ended: None,
@@ -122,37 +117,30 @@ pub(super) fn overlaps(
     let mut found = Vec::new();
     let mut longest = 0;
     for holds in holds.values() {
-        // The hold that was valid for longest so far. A later hold that overlaps with any earlier
-        // one overlaps with this one.
-        let mut before: Option<&Hold> = None;
+        // All that are still valid, because each pair has an excuse of its own or none.
+        let mut open: Vec<(&Hold, Micros)> = Vec::new();
         for hold in holds {
             let Some((first, last)) = hold.valid else {
                 continue;
             };
-            if let Some(other) = before
-                && let Some((_, until)) = other.valid
-            {
-                if first < until {
-                    let together = until.min(last).saturating_sub(first);
-                    longest = longest.max(together);
-                    found.push(Violation {
-                        promise: Promise::Exclusion,
-                        at: first,
-                        detail: format!(
-                            "{:?}: {} and {} were both valid for {} ms",
-                            hold.name,
-                            other.label(),
-                            hold.label(),
-                            together / 1000
-                        ),
-                        excused_by: excuse([other, hold], first, until.min(last), faults, limits),
-                    });
-                }
-                if until >= last {
-                    continue;
-                }
+            open.retain(|(_, until)| *until > first);
+            for (other, until) in &open {
+                let together = last.min(*until).saturating_sub(first);
+                longest = longest.max(together);
+                found.push(Violation {
+                    promise: Promise::Exclusion,
+                    at: first,
+                    detail: format!(
+                        "{:?}: {} and {} were both valid for {} ms",
+                        hold.name,
+                        other.label(),
+                        hold.label(),
+                        together / 1000
+                    ),
+                    excused_by: excuse([other, hold], first, last.min(*until), faults, limits),
+                });
             }
-            before = Some(hold);
+            open.push((hold, last));
         }
     }
     (found, longest)
@@ -168,56 +156,20 @@ fn excuse(
     limits: Limits,
 ) -> Option<String> {
     let fault = faults.iter().find(|fault| {
-        let excuse = fault.excuse.as_ref();
-        let about = excuse.is_some_and(|it| it.is_about(&holds[0].name));
+        let Some(excuse) = &fault.excuse else {
+            return false;
+        };
         let before = holds.iter().any(|hold| hold.asked <= fault.to);
         // No documented exception lasts longer than the lease of before.
-        let most = limits.ttl_us + limits.failover_us;
+        let most = match excuse {
+            Excuse::FailedOver => limits.ttl_us + limits.failover_us,
+            Excuse::SteppedClock { by_us } => limits.ttl_us.min(*by_us),
+            _ => limits.ttl_us,
+        };
         let bounded = to.saturating_sub(from) <= most && to <= fault.to + most;
-        about && before && bounded && fault.from <= from
+        excuse.is_about(&holds[0].name) && before && bounded && fault.from <= from
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))
-}
-
-/// Tokens that did not rise from one holder to the next.
-pub(super) fn tokens(
-    holds: &BTreeMap<String, Vec<Hold>>,
-    faults: &[&Fault],
-    limits: Limits,
-) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for holds in holds.values() {
-        let mut highest: Option<&Hold> = None;
-        for hold in holds {
-            if let Some(before) = highest {
-                // A resumed ticket keeps its token.
-                let goes_on = hold.resumed.is_some() && hold.token == before.token;
-                if hold.token <= before.token && !goes_on {
-                    // The older grant may have been answered after the newer one.
-                    let first = hold.valid.map_or(hold.granted, |valid| valid.0);
-                    let excused_by = match hold.token < before.token {
-                        true => excuse([before, hold], first, first, faults, limits),
-                        false => None,
-                    };
-                    found.push(Violation {
-                        promise: Promise::TokensRise,
-                        at: hold.granted,
-                        detail: format!(
-                            "{:?}: {} came after {}",
-                            hold.name,
-                            hold.label(),
-                            before.label()
-                        ),
-                        excused_by,
-                    });
-                }
-            }
-            if highest.is_none_or(|before| before.token <= hold.token) {
-                highest = Some(hold);
-            }
-        }
-    }
-    found
 }
 
 /// Losses that were told too late, or not at all although the process went on.

@@ -12,6 +12,7 @@ mod recipes;
 mod records;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{collections::BTreeMap, fmt};
 
@@ -177,7 +178,7 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
     let mut verdict = Verdict::default();
     for entry in history {
         match &entry.event {
-            Event::Called { .. } | Event::Recipe(_) => verdict.operations += 1,
+            Event::Called { .. } => verdict.operations += 1,
             Event::Record(step) => verdict.operations += u64::from(step.to.is_some()),
             Event::Granted { .. } => verdict.grants += 1,
             Event::Wrote {
@@ -205,7 +206,7 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
     verdict.undecided_records = undecided;
     verdict.violations = overlaps
         .into_iter()
-        .chain(holds::tokens(&holds, &faults, limits))
+        .chain(tokens::check(history))
         .chain(lost_updates(history))
         .chain(holds::notices(history, &holds, &stalls, limits))
         .chain(holds::tickets(history))
@@ -213,7 +214,7 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
         .chain(unlinear)
         .chain(lines::order(history))
         .chain(lines::minimum(history, &faults))
-        .chain(recipes::check(history, &faults, &stalls, limits.ttl_us))
+        .chain(recipes::check(history, &faults, &stalls, limits))
         .chain(machine::check(history))
         .collect();
     verdict.violations.sort_by_key(|it| it.at);

@@ -48,7 +48,13 @@ pub(super) fn check(history: &[Entry], faults: &[&Fault]) -> (Vec<Violation>, u6
                 "{key:?}: its {} operations have no order in which each answer is right",
                 steps.len()
             )),
-            Found::GaveUp => undecided += 1,
+            Found::GaveUp => {
+                undecided += 1;
+                broken(format!(
+                    "{key:?}: its {} operations are too many at once to be judged",
+                    steps.len()
+                ));
+            }
         }
     }
     (found, undecided)
@@ -59,7 +65,7 @@ fn excuse(steps: &[&RecordStep], faults: &[&Fault]) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
     let fault = faults.iter().find(|fault| {
-        fault.excuse == Some(Excuse::LostHistory) && fault.from <= to && from <= fault.to
+        fault.excuse.as_ref().is_some_and(Excuse::forgets) && fault.from <= to && from <= fault.to
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))
 }

@@ -107,7 +107,15 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
         (fault(200, 210, removed(NAME)), true),
         (fault(200, 210, removed("another")), false),
         (fault(200, 210, Some(Excuse::LostHistory)), true),
-        (fault(200, 210, Some(Excuse::SteppedClock)), true),
+        (
+            fault(200, 210, Some(Excuse::SteppedClock { by_us: 200 })),
+            true,
+        ),
+        // It was put forward by less than they were valid together.
+        (
+            fault(200, 210, Some(Excuse::SteppedClock { by_us: 199 })),
+            false,
+        ),
         (fault(200, 210, Some(Excuse::EndedSession)), true),
         (fault(200, 210, None), false),
         // It came after the second one.
@@ -125,7 +133,7 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
 /// A failover lasts, so the end of the fault alone bounds nothing.
 #[test]
 fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
-    let failover = fault(200, 5_000, Some(Excuse::LostHistory));
+    let failover = fault(200, 5_000, Some(Excuse::FailedOver));
     for (last, excused) in [(1_300, true), (1_301, false)] {
         let overlap = [hold(1, 1, 0, last), hold(2, 2, 300, last + 1)].concat();
         let history = [overlap, vec![failover.clone()]].concat();
@@ -139,6 +147,31 @@ fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
         ..LIMITS
     };
     assert!(judge(&history, of_a_cluster).promises().is_empty());
+    // But only a failover.
+    let overlap = [hold(1, 1, 0, 1_301), hold(2, 2, 300, 1_302)].concat();
+    let forgot = fault(200, 5_000, Some(Excuse::LostHistory));
+    let history = [overlap, vec![forgot]].concat();
+    let promises = judge(&history, of_a_cluster).promises();
+    assert_eq!(promises, [Promise::Exclusion]);
+}
+
+#[test]
+fn an_excused_overlap_hides_no_other() {
+    let removed = fault(200, 210, removed(NAME));
+    let old = [hold(1, 1, 0, 900), vec![removed]].concat();
+    let one_after_the_other = [hold(2, 2, 300, 400), hold(3, 3, 410, 500)].concat();
+    assert_eq!(broken(&[old.clone(), one_after_the_other].concat()), []);
+    let together = [hold(2, 2, 300, 400), hold(3, 3, 350, 500)].concat();
+    assert_eq!(broken(&[old, together].concat()), [Promise::Exclusion]);
+}
+
+#[test]
+fn no_fault_excuses_a_token_that_falls() {
+    let falls = [hold(1, 9, 0, 10), hold(2, 5, 300, 310)].concat();
+    for excuse in [removed(NAME), Some(Excuse::LostHistory)] {
+        let history = [falls.clone(), vec![fault(200, 210, excuse)]].concat();
+        assert_eq!(broken(&history), [Promise::TokensRise]);
+    }
 }
 
 /// A store granted the lock, lost its history, and granted the lock again; the first answer came
@@ -154,9 +187,8 @@ fn an_answer_that_is_late_is_excused_by_a_fault_before_it() {
     let lost = Some(Excuse::LostHistory);
     assert_eq!(broken_after(fault(200, 210, lost.clone())), []);
     // It was asked for after the fault.
-    let unexcused = [Promise::Exclusion, Promise::TokensRise];
-    assert_eq!(broken_after(fault(50, 60, lost)), unexcused);
-    assert_eq!(broken_after(fault(200, 210, None)), unexcused);
+    assert_eq!(broken_after(fault(50, 60, lost)), [Promise::Exclusion]);
+    assert_eq!(broken_after(fault(200, 210, None)), [Promise::Exclusion]);
 }
 
 #[test]
@@ -493,7 +525,10 @@ fn a_record_that_the_store_forgot_is_excused() {
     for (fault, excused) in [
         (fault(150, 160, Some(Excuse::LostHistory)), true),
         (fault(150, 160, removed("key")), false),
-        (fault(150, 160, Some(Excuse::SteppedClock)), false),
+        (
+            fault(150, 160, Some(Excuse::SteppedClock { by_us: 500 })),
+            false,
+        ),
         (fault(150, 160, Some(Excuse::EndedSession)), false),
         (fault(50, 60, Some(Excuse::LostHistory)), false),
         (fault(220, 230, Some(Excuse::LostHistory)), false),

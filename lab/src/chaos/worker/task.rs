@@ -194,9 +194,8 @@ impl Task {
         for (hold, guard) in holds.iter().zip(set.guards()) {
             self.ends(*hold, &guard.watch(), crate::chaos::history::End::Released);
         }
-        // Released one after the other.
-        let steps = u32::try_from(holds.len()).unwrap_or(u32::MAX);
-        let call = self.notes.call(Call::Release, STEPS * steps);
+        // All at once, so it takes as long as one.
+        let call = self.notes.call(Call::Release, STEPS);
         set.release().await;
         call.answered(Answer::Done);
         Ok(())

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::chaos::history::{Entry, Event, Excuse, Fault, Micros, RecipeStep};
 
-use super::{Promise, Violation, machine::Stalls};
+use super::{Limits, Promise, Violation, machine::Stalls};
 
 /// Two starts of a job are at least so many tenths of its period apart.
 const TENTHS: u64 = 9;
@@ -18,14 +18,15 @@ pub(super) fn check(
     history: &[Entry],
     faults: &[&Fault],
     stalls: &Stalls,
-    ttl_us: Micros,
+    limits: Limits,
 ) -> Vec<Violation> {
+    let ttl_us = limits.ttl_us;
     let eras = Eras::of(faults);
-    let mut found = leaders(history, stalls, &eras, ttl_us);
+    let mut found = leaders(history, stalls, &eras, limits);
     // Two may lead until the lease ends that the store forgot: that is in the documentation.
     for violation in &mut found {
         let forgot = |it: &&&Fault| {
-            it.excuse == Some(Excuse::LostHistory)
+            it.excuse.as_ref().is_some_and(Excuse::forgets)
                 && it.from <= violation.at
                 && violation.at <= it.to + ttl_us
         };
@@ -48,7 +49,7 @@ impl Eras {
     fn of(faults: &[&Fault]) -> Self {
         let forgets = faults
             .iter()
-            .filter(|it| it.excuse == Some(Excuse::LostHistory));
+            .filter(|it| it.excuse.as_ref().is_some_and(Excuse::forgets));
         Self(forgets.map(|it| (it.from, it.to)).collect())
     }
 
@@ -93,7 +94,14 @@ struct Term {
 ///
 /// A process that stood still within a lease of the end of its work is left out: it may run on for
 /// a moment when it wakes up.
-fn leaders(history: &[Entry], stalls: &Stalls, eras: &Eras, ttl_us: Micros) -> Vec<Violation> {
+fn leaders(
+    history: &[Entry],
+    stalls: &Stalls,
+    eras: &Eras,
+    Limits {
+        ttl_us, notice_us, ..
+    }: Limits,
+) -> Vec<Violation> {
     let mut elections: BTreeMap<&str, Vec<Term>> = BTreeMap::new();
     for (worker, step) in steps(history) {
         match step {
@@ -122,8 +130,9 @@ fn leaders(history: &[Entry], stalls: &Stalls, eras: &Eras, ttl_us: Micros) -> V
         for (at, next) in terms.iter().enumerate() {
             for before in &terms[..at] {
                 let Some(to) = before.to else { continue };
-                let stood = !stalls.ran_through(before.worker, to.saturating_sub(ttl_us), to);
-                if to > next.from && !stood {
+                // A leader that was stopped may go on for a moment when it wakes up.
+                let ran_us = stalls.running(before.worker, next.from, to);
+                if to > next.from && ran_us > notice_us {
                     found.push(broken(
                         Promise::OneLeader,
                         next.from,

@@ -24,7 +24,12 @@ fn judged_with(
         history.push(Entry { worker, event });
     }
     let stalls = Stalls::of(&history);
-    let found = check(&history, faults, &stalls, TTL);
+    let limits = Limits {
+        ttl_us: TTL,
+        notice_us: 0,
+        failover_us: 0,
+    };
+    let found = check(&history, faults, &stalls, limits);
     let open = found.into_iter().filter(|it| it.excused_by.is_none());
     open.map(|it| it.promise).collect()
 }
@@ -50,12 +55,13 @@ fn two_leaders() {
     assert_eq!(judged(&fair, &[]), []);
     let both = [led(1, 1, 0, 11), led(2, 2, 10, 20)].concat();
     assert_eq!(judged(&both, &[]), [Promise::OneLeader]);
-    // It stood still, and went on for a moment; later than a lease before, that counts no more.
-    assert_eq!(judged_with(&both, &[], &[(1, 5, 10)]), []);
+    // It stood still meanwhile; that it stood still before does not count.
+    assert_eq!(judged_with(&both, &[], &[(1, 5, 11)]), []);
+    assert_eq!(judged_with(&both, &[], &[(1, 5, 10)]), [Promise::OneLeader]);
     let late = [led(1, 1, 0, 9_000), led(2, 2, 8_999, 9_500)].concat();
     assert_eq!(judged_with(&late, &[], &[(1, 5, 10)]), [Promise::OneLeader]);
     // Another one stood still.
-    assert_eq!(judged_with(&both, &[], &[(3, 5, 10)]), [Promise::OneLeader]);
+    assert_eq!(judged_with(&both, &[], &[(3, 5, 11)]), [Promise::OneLeader]);
     let falls = [led(1, 2, 0, 10), led(2, 2, 10, 20)].concat();
     assert_eq!(judged(&falls, &[]), [Promise::OneLeader]);
 }

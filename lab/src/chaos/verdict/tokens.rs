@@ -1,0 +1,76 @@
+//! Fencing tokens: each grant has a higher one than those before it.
+
+use std::collections::BTreeMap;
+
+use crate::chaos::history::{Entry, Event, Micros, NO_TOKEN};
+
+use super::{Promise, Violation};
+
+/// A lock that was granted to a process.
+struct Granted<'a> {
+    worker: u32,
+    token: u64,
+    asked: Micros,
+    at: Micros,
+    resumed: bool,
+    name: &'a str,
+}
+
+/// Tokens that did not rise although the order of the two grants is certain: the newer one was
+/// asked for when the older one had been answered. No fault excuses it.
+pub(super) fn check(history: &[Entry]) -> Vec<Violation> {
+    let mut by_name: BTreeMap<&str, Vec<Granted<'_>>> = BTreeMap::new();
+    for Entry { worker, event } in history {
+        if let Event::Granted {
+            name,
+            token,
+            asked,
+            at,
+            resumed,
+            ..
+        } = event
+            // A control has none.
+            && *token != NO_TOKEN
+        {
+            by_name.entry(name).or_default().push(Granted {
+                worker: *worker,
+                token: *token,
+                asked: *asked,
+                at: *at,
+                resumed: resumed.is_some(),
+                name,
+            });
+        }
+    }
+    let mut found = Vec::new();
+    for grants in by_name.values() {
+        let mut answered: Vec<&Granted<'_>> = grants.iter().collect();
+        answered.sort_by_key(|it| it.at);
+        let mut asked = answered.clone();
+        asked.sort_by_key(|it| it.asked);
+        let mut answered = answered.into_iter().peekable();
+        let mut highest: Option<&Granted<'_>> = None;
+        for newer in asked {
+            while let Some(older) = answered.next_if(|it| it.at < newer.asked) {
+                if highest.is_none_or(|it| it.token < older.token) {
+                    highest = Some(older);
+                }
+            }
+            let Some(older) = highest else { continue };
+            // A resumed ticket keeps its token.
+            let goes_on = newer.resumed && newer.token == older.token;
+            if newer.token <= older.token && !goes_on {
+                found.push(Violation {
+                    promise: Promise::TokensRise,
+                    at: newer.at,
+                    detail: format!(
+                        "{:?}: process {} with token {} came after process {} with token {}",
+                        newer.name, newer.worker, newer.token, older.worker, older.token
+                    ),
+                    excused_by: None,
+                });
+            }
+        }
+    }
+    found
+}
