@@ -161,12 +161,16 @@ fn excuse(
         };
         let before = holds.iter().any(|hold| hold.asked <= fault.to);
         // No documented exception lasts longer than the lease of before.
-        let most = match excuse {
+        let lease = match excuse {
             Excuse::FailedOver => limits.ttl_us + limits.failover_us,
-            Excuse::SteppedClock { by_us } => limits.ttl_us.min(*by_us),
             _ => limits.ttl_us,
         };
-        let bounded = to.saturating_sub(from) <= most && to <= fault.to + most;
+        // And a clock takes no more from a lease than it was put forward by.
+        let most = match excuse {
+            Excuse::SteppedClock { by_us } => lease.min(*by_us),
+            _ => lease,
+        };
+        let bounded = to.saturating_sub(from) <= most && to <= fault.to + lease;
         excuse.is_about(&holds[0].name) && before && bounded && fault.from <= from
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))

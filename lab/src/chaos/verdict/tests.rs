@@ -113,7 +113,7 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
         ),
         // It was put forward by less than they were valid together.
         (
-            fault(200, 210, Some(Excuse::SteppedClock { by_us: 199 })),
+            fault(200, 210, Some(Excuse::SteppedClock { by_us: 50 })),
             false,
         ),
         (fault(200, 210, Some(Excuse::EndedSession)), true),
