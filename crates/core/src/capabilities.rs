@@ -110,7 +110,9 @@ pub enum FencingScope {
     PerName,
 }
 
-/// In which order waiting processes are served. (Tasks of one process are always served in order.)
+/// In which order waiting processes are served. Tasks of one process are served in order; where the
+/// store keeps the line and no step of it passes a lock on (ZooKeeper), those that ask while a
+/// connection is being opened may change places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
-use distlock_harness::{FaultProxy, Process, Signal, eventually_async};
+use distlock_harness::{FaultProxy, Process, Signal, eventually, eventually_async};
 use fastrand::Rng;
 use tokio::time::timeout;
 
@@ -11,6 +11,8 @@ use super::{history::Event, referee::Referee, stores::Stage, worker::Settings};
 
 /// A worker that has not come up by then never does: the store may be away for a while.
 const START: Duration = Duration::from_secs(60);
+/// A word of a worker that has ended arrives by then, or was never said.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// One worker and its own ways to the store.
 #[derive(Debug)]
@@ -160,9 +162,15 @@ impl Crew {
         for at in 0..self.players.len() {
             let process = &mut self.players[at].process;
             let ended = tokio::task::block_in_place(|| process.wait(within));
-            let player = &self.players[at];
+            let worker = self.players[at].worker;
+            // Its last words may still be on their way.
+            let has_finished = || {
+                eventually("its last words", LAST_WORDS, || {
+                    self.referee.has_finished(worker)
+                })
+            };
             let well = ended.is_ok_and(|status| status.success())
-                && self.referee.has_finished(player.worker);
+                && tokio::task::block_in_place(has_finished).is_ok();
             if !well {
                 self.note_crash(at);
             }

@@ -345,14 +345,22 @@ impl Stage {
                 )
                 .map(drop),
             Server::MySql(it) => {
-                // MySQL refuses it while a statement with bytes that are no text is running.
-                let asked = (0..5).find_map(|_| {
-                    let all = "SELECT GROUP_CONCAT(id) FROM information_schema.processlist \
-                               WHERE id <> CONNECTION_ID() AND user <> 'system user'";
-                    it.sql(all).ok()
-                });
-                let all = asked.context("the list of connections")?;
-                for id in all.split(',').filter(|id| id.parse::<u64>().is_ok()) {
+                // MySQL cannot select from its table of processes while a statement with bytes that
+                // are no text is running.
+                let all = it.sql("SHOW PROCESSLIST")?;
+                let clients = all
+                    .lines()
+                    .filter(|line| !line.contains("SHOW PROCESSLIST"));
+                for client in clients {
+                    let mut fields = client.split('\t');
+                    let (id, user) = (fields.next(), fields.next());
+                    // The header, and threads of the server itself.
+                    let Some(id) = id.and_then(|id| id.parse::<u64>().ok()) else {
+                        continue;
+                    };
+                    if user == Some("system user") || user == Some("event_scheduler") {
+                        continue;
+                    }
                     // One that has gone meanwhile needs no end.
                     let _ = it.sql(&format!("KILL {id}"));
                 }

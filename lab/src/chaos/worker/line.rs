@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
 use anyhow::Result;
-use distlock::{Clock as _, SystemClock};
+use distlock::{Clock as _, Fairness, SystemClock};
 
 use super::{
     BEYOND_WAIT,
@@ -17,6 +17,11 @@ const LONGEST: u32 = 6;
 impl Task {
     /// Lines up several waiters at once, and serves them all.
     pub(super) async fn line_up(&mut self) -> Result<()> {
+        let capabilities = self.locker.capabilities();
+        if capabilities.fairness == Fairness::Fifo && !capabilities.hand_over {
+            // The store keeps the line, and the first few of a process may change places.
+            return self.take_one().await;
+        }
         let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 4);
         let line = self.notes.number();
         let pause = Duration::from_micros(self.rng.u64(..4_000));

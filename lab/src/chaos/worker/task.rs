@@ -110,7 +110,7 @@ impl Task {
         Duration::from_millis(self.rng.u64(..=self.settings.ttl_ms.1))
     }
 
-    async fn take_one(&mut self) -> Result<()> {
+    pub(super) async fn take_one(&mut self) -> Result<()> {
         let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);
         let renew = if self.rng.bool() {
             Renew::Auto
