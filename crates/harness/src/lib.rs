@@ -20,7 +20,7 @@
 //! | `output` | what a child writes, taken in line by line |
 //! | `watchdog` | [`Watchdog`]: kills a process when the test goes away, however it goes away |
 //! | `eventually` | waiting on a condition with a deadline: [`eventually`], [`eventually_async`] |
-//! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, trickles, stops or closes one direction, swallows, resets, loses one reply |
+//! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops, closes or loses what goes through it |
 //! | `port` | [`free_port`] |
 //! | `pki` | [`Pki`]: a private authority and its certificates |
 //! | [`servers`] | real servers, started for the test |

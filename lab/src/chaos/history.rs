@@ -86,7 +86,7 @@ pub(crate) enum Event {
     /// A write of a record that is about to be sent, or a read or write that has answered. A
     /// process that is killed in between has noted its write.
     Record(RecordStep),
-    /// The lock of a hold stays taken until then at least, also if it is released before.
+    /// The store keeps the lock of a hold until `until`, even if the hold is released earlier.
     Keeps { hold: HoldNumber, until: Micros },
     /// The process's next waiter has joined the line for a lock. Places are given in this order.
     Queued { line: u64, place: u32, at: Micros },

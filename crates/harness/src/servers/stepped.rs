@@ -45,7 +45,7 @@ impl SteppedClock {
         Ok(clock)
     }
 
-    /// What a process has in its environment that goes by this clock.
+    /// Environment variables that make a process use this clock.
     pub(super) fn environment(&self) -> [(&'static str, &Path); 4] {
         [
             ("LD_PRELOAD", &self.library),

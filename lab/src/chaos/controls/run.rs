@@ -57,8 +57,8 @@ impl ControlPlan {
 /// Plays it to its end, and answers with the whole history.
 ///
 /// # Errors
-/// When the servers or a worker cannot be started, or a worker crashes: that would be a defect of
-/// the lab, because an error of a control is no crash.
+/// When the servers or a worker cannot be started, or a worker crashes. A crash is a defect of the
+/// lab: workers handle every error that a control returns.
 pub(super) async fn play(plan: &ControlPlan) -> Result<(Verdict, Vec<Entry>)> {
     // So that everything but the lock is the same.
     let twin = plan.twin();

@@ -193,7 +193,7 @@ impl Deposed {
         Arc::clone(&inner.1)
     }
 
-    /// Passes an answer on. A primary that failed may have been replaced.
+    /// Returns the answer. After an error it asks the sentinels whether the primary was replaced.
     async fn seen<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
         if let (Err(_), Belief::Primary(sentinels)) = (&answer, &self.belief)
             && let Ok((at, store)) = sentinels.open().await

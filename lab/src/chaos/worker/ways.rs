@@ -44,7 +44,7 @@ impl Task {
         }
     }
 
-    /// Says for how long a lock stays taken at least, before anything else is done with it.
+    /// Notes the minimum hold time of a lock, before the lock is used.
     pub(super) fn keeps(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
         if min_hold_us > 0 {
             self.notes.note(Event::Keeps {

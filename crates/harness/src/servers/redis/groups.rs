@@ -190,7 +190,7 @@ impl RedisSentinels {
     /// # Errors
     /// When a server cannot be asked.
     pub fn cut_off(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
-        // The other one shows what the server does not accept, and copies nothing from now on.
+        // With a wrong user and password, the other server can copy nothing from this one.
         other.command(&["CONFIG", "SET", "masteruser", "nobody", "masterauth", "x"])?;
         cut.command(&["CLIENT", "KILL", "TYPE", "replica"])?;
         for at in 0..self.sentinels.len() {

@@ -177,8 +177,9 @@ fn leaders(
     found
 }
 
-/// Jobs that were started twice in a period. A start is put on record between the question and the
-/// first step of the job, so only pairs that are too close either way count.
+/// Jobs that were started twice in a period. The store records a start at some moment between the
+/// question and the first step of the job. Two starts count as a violation only if they are too
+/// close wherever those moments lie.
 fn jobs(history: &[Entry], eras: &Eras) -> Vec<Violation> {
     let mut jobs: BTreeMap<_, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
     for (_, step) in steps(history) {
