@@ -1,0 +1,4 @@
+mod second;
+mod third;
+
+pub use self::{second::Second, third::Third};

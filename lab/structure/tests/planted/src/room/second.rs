@@ -1,0 +1,3 @@
+use super::Third;
+
+pub struct Second(pub Option<Box<Third>>);
