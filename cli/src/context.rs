@@ -9,9 +9,9 @@ use distlock::{
 };
 
 use crate::{
-    args::Global,
     default_store::{self, SHARED_VARIABLE},
     exit::{Failure, Outcome, code},
+    global::Global,
     output,
 };
 

@@ -4,25 +4,28 @@
     reason = "comments on arguments are help texts, where brackets mean themselves"
 )]
 
-mod admin;
 mod advice;
-mod args;
+mod command_line;
 mod commands;
 mod compare;
 mod context;
 mod default_store;
 mod demo;
 mod exit;
+mod global;
 mod group;
+mod guarded;
 mod limits;
 mod logging;
 mod output;
 mod processes;
 mod progress;
+mod shell_word;
 mod stderr;
+mod store_advice;
 mod takeover;
 mod values;
 
 fn main() -> std::process::ExitCode {
-    exit::guarded(args::run)
+    guarded::guarded(command_line::run)
 }

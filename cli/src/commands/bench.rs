@@ -1,11 +1,15 @@
 //! `distlock bench`: measure one backend.
 
+pub(crate) mod cache;
+pub(crate) mod counters;
+mod takeover;
+
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use distlock_report::{Options, Workload, bench};
 
-use super::{bench_cache, bench_counters, bench_takeover::Takeover};
+use self::takeover::{Takeover, TakeoverRounds};
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
@@ -54,14 +58,6 @@ enum Choice {
     Takeover,
 }
 
-/// What is asked of every workload.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Common {
-    pub(super) callers: Option<u32>,
-    pub(super) time: Duration,
-    pub(super) rounds: u32,
-}
-
 const EXAMPLES: &str = "\
 Workloads:
   uncontended   one caller, one name
@@ -107,12 +103,12 @@ impl Bench {
                         "{flag} is not for --workload takeover"
                     )));
                 }
-                let common = Common {
+                let rounds = TakeoverRounds {
                     callers: self.concurrency,
                     time: self.seconds,
                     rounds: self.rounds,
                 };
-                return Box::pin(self.takeover.execute(common, context)).await;
+                return Box::pin(self.takeover.execute(rounds, context)).await;
             }
         };
         if let Some(flag) = self.takeover.given() {
@@ -137,9 +133,9 @@ impl Bench {
         }
         options.callers(workload)?;
         let report = if workload == Workload::Counters {
-            bench_counters::measured(context, &options).await?
+            counters::measured(context, &options).await?
         } else if workload == Workload::Cache {
-            bench_cache::measured(context, &options).await?
+            cache::measured(context, &options).await?
         } else {
             let store = context.open(Sharing::Optional).await?;
             output::tell(format_args!(

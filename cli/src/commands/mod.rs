@@ -2,9 +2,6 @@
 
 pub(crate) mod acquire;
 pub(crate) mod bench;
-pub(crate) mod bench_cache;
-pub(crate) mod bench_counters;
-mod bench_takeover;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod conformance;
@@ -15,7 +12,6 @@ pub(crate) mod elect;
 pub(crate) mod fence;
 pub(crate) mod force_release;
 pub(crate) mod gateway;
-mod gateway_admin;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod man;

@@ -7,7 +7,7 @@ use distlock_report::{Options, Report, compare::Measure};
 
 use super::{Run, rounds::Turn};
 use crate::{
-    commands::{bench_cache, bench_counters},
+    commands::bench::{cache, counters},
     exit::Outcome,
 };
 
@@ -30,7 +30,7 @@ impl Run {
             Some(async move {
                 turn(
                     "counters",
-                    bench_counters::side_by_side(&target, &store, &options).await,
+                    counters::side_by_side(&target, &store, &options).await,
                 )
             })
         })
@@ -48,7 +48,7 @@ impl Run {
             Some(async move {
                 turn(
                     "cache",
-                    bench_cache::side_by_side(&target, &store, &options).await,
+                    cache::side_by_side(&target, &store, &options).await,
                 )
             })
         })

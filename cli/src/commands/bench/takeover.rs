@@ -1,12 +1,11 @@
 //! `distlock bench --workload takeover`: measure the kick-out flow.
 
-use std::fmt::Display;
+use std::{fmt::Display, time::Duration};
 
 use clap::Args;
 use distlock_report::Options;
 use serde::Serialize;
 
-use super::bench::Common;
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code, signalled},
@@ -22,7 +21,15 @@ const CALLERS: u32 = 64;
 /// Logins beside strangers when nobody says.
 const LOGINS_PER_SECOND: f64 = 50.0;
 
-/// What only the workload takeover knows.
+/// The options that this workload shares with the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TakeoverRounds {
+    pub(super) callers: Option<u32>,
+    pub(super) time: Duration,
+    pub(super) rounds: u32,
+}
+
+/// Options that only the workload takeover has.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Options of --workload takeover")]
 pub(super) struct Takeover {
@@ -63,7 +70,7 @@ impl Takeover {
         .find_map(|(given, flag)| given.then_some(flag))
     }
 
-    pub(super) async fn execute(self, common: Common, context: &Context) -> Outcome {
+    pub(super) async fn execute(self, common: TakeoverRounds, context: &Context) -> Outcome {
         let callers = common.callers.unwrap_or(CALLERS);
         if !(1..=Options::MAX_CONCURRENCY).contains(&callers) {
             return Err(Failure::usage(format!(
@@ -104,7 +111,7 @@ impl Takeover {
     async fn measure(
         self,
         callers: u32,
-        common: Common,
+        common: TakeoverRounds,
         ground: &Ground,
         context: &Context,
     ) -> Outcome {

@@ -3,7 +3,6 @@
 use std::{
     fmt::Write as _,
     io::{self, IsTerminal},
-    path::PathBuf,
 };
 
 use clap::{
@@ -14,13 +13,12 @@ use clap::{
 use distlock::{excerpt, threads::no_thread};
 
 use crate::{
-    advice, commands,
+    commands,
     context::Context,
     exit::{Failure, Outcome, code},
+    global::Global,
     group::{survive_full_files, watchdog},
-    limits,
-    logging::{self, LogFormat},
-    output, stderr,
+    limits, logging, output, stderr, store_advice,
 };
 
 /// One distributed lock, many stores.
@@ -74,50 +72,6 @@ Examples:
   distlock run nightly -- ./backup.sh
   distlock list --json
   distlock demo";
-
-/// Flags of every command.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Global {
-    /// Store that arbitrates, as in sqlite:/var/lib/distlock/distlock.db
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        help_heading = "Global options"
-    )]
-    pub(crate) backend: Vec<String>,
-    /// The store that the users of this host share, /var/lib/distlock
-    #[arg(
-        long,
-        global = true,
-        conflicts_with = "backend",
-        help_heading = "Global options"
-    )]
-    pub(crate) system: bool,
-    /// Configuration file (distlock.toml)
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        help_heading = "Global options"
-    )]
-    pub(crate) config: Option<PathBuf>,
-    /// Print results as JSON
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub(crate) json: bool,
-    /// Form of the log lines on standard error: text or json
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        value_name = "FORMAT",
-        default_value_t,
-        hide_default_value = true,
-        hide_possible_values = true,
-        help_heading = "Global options"
-    )]
-    pub(crate) log_format: LogFormat,
-}
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -225,7 +179,7 @@ pub(crate) fn run() -> Outcome {
     let context = Context::new(cli.global.clone());
     let threads = cli.command.threads();
     on_runtime(threads, Box::pin(dispatch(cli.command, context)))
-        .map_err(|failure| advice::with_store(failure, &cli.global))
+        .map_err(|failure| store_advice::with_store(failure, &cli.global))
 }
 
 /// What a command's tasks run on.

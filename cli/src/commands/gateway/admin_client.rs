@@ -9,8 +9,8 @@ use hyper::{Request, body::Bytes, header};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::Value;
 
+use super::settings::{self, Settings};
 use crate::{
-    commands::gateway,
     context::Context,
     exit::{Failure, Outcome, code},
 };
@@ -27,7 +27,7 @@ const ADDRESS: &str = "DISTLOCK_GATEWAY_ADMIN";
 
 /// Where the node's administrators are served.
 #[derive(Args, Debug)]
-pub(crate) struct AdminAddress {
+pub(super) struct AdminAddress {
     /// The node's admin HTTP [default: admin_listen of the configuration, http://127.0.0.1:7432]. By
     /// https:// it must be known to the system's authorities, or to those in SSL_CERT_FILE
     #[arg(
@@ -39,7 +39,7 @@ pub(crate) struct AdminAddress {
     admin: Option<String>,
 }
 
-pub(crate) struct AdminHttp {
+pub(super) struct AdminHttp {
     scheme: &'static str,
     authority: String,
     token: Option<String>,
@@ -47,13 +47,13 @@ pub(crate) struct AdminHttp {
 
 impl AdminHttp {
     /// The address from flag, variable or configuration; the token never from a flag.
-    pub(crate) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
+    pub(super) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
         if context.backend_is_flag() {
             return Err(Failure::usage(
                 "the argument '--backend <URL>' says nothing here: the node at --admin has its own store",
             ));
         }
-        let config = gateway::configured(context)?;
+        let config = Settings::read(context)?.config;
         // An empty variable names nothing; an empty flag was meant to name something.
         let unset = std::env::var_os(ADDRESS).is_some_and(|value| value.is_empty());
         let given = address.admin.as_ref();
@@ -86,12 +86,12 @@ impl AdminHttp {
         Ok(Self {
             scheme,
             authority,
-            token: gateway::admin_token(context)?,
+            token: settings::admin_token(context)?,
         })
     }
 
     /// Asks, and gives the answer of a request that went well.
-    pub(crate) async fn ask(
+    pub(super) async fn ask(
         &self,
         method: &str,
         path: &str,
@@ -168,7 +168,7 @@ impl AdminHttp {
 }
 
 /// A text as a part of a path or a query.
-pub(crate) fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -5,8 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::admin_client::{AdminAddress, AdminHttp, encoded};
 use crate::{
-    admin::{AdminAddress, AdminHttp, encoded},
     context::Context,
     exit::{Failure, Outcome, code},
     output, values,

@@ -1,0 +1,213 @@
+//! `distlock gateway run`: one gateway node until a signal ends it.
+
+use std::{io::Read as _, time::Duration};
+
+use clap::Args;
+use distlock::threads::no_thread;
+use distlock_gateway::{Certificates, Event};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{
+        broadcast::{self, error::RecvError},
+        oneshot,
+    },
+};
+
+use super::settings::{self, Flags, Settings};
+use crate::{
+    context::{Context, Sharing},
+    exit::{Failure, Outcome, code},
+    limits, output,
+};
+
+/// Run one node.
+///
+/// Clients connect by WebSocket, and every account has one session over all nodes of the same
+/// store. Settings come from the [gateway] table of the configuration file, overridden by
+/// DISTLOCK_GATEWAY_ variables, overridden by flags. When it is ready it prints one JSON line on
+/// standard output with the addresses it is bound to. TERM and INT end it in an orderly way; HUP
+/// has certificates read again.
+#[derive(Args, Debug)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(super) struct Node {
+    #[command(flatten)]
+    settings: Flags,
+    /// Print every transition (granted, kicked, closed, ..) as one JSON line on standard output
+    #[arg(long)]
+    events: bool,
+    /// End when standard input ends, as it does when the process that started this one dies
+    #[arg(long, hide = true)]
+    exit_with_stdin: bool,
+}
+
+const RUN_EXAMPLES: &str = "\
+Secrets:
+  token_key, token_key_also, admin_token, send_token, profile_url,
+  profile_token, may_send_url and may_send_token are read from the configuration
+  file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so on: flags can be seen by
+  everybody on the host
+
+Examples:
+  export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
+  distlock gateway run --node n1
+  distlock gateway run --node n2 --listen 127.0.0.1:0 \\
+      --peer-listen 127.0.0.1:0 --admin-listen 127.0.0.1:0
+  distlock gateway run --config /etc/distlock.toml";
+
+impl Node {
+    pub(super) async fn execute(self: Box<Self>, context: &Context) -> Outcome {
+        let mut settings = Settings::read(context)?;
+        settings.replace(&self.settings)?;
+        settings::warn_about_unknown_variables();
+        let config = settings.config.clone();
+        raise_open_files(config.max_connections);
+        let has_certificates = config.tls_cert.is_some() || config.peer_tls_ca.is_some();
+        // Without certificates HUP ends the node, as it ends other programs.
+        let hangups = has_certificates
+            .then(|| signal(SignalKind::hangup()))
+            .transpose()?;
+        let mut shutdown = Box::pin(self.shutdown()?);
+        distlock_gateway::install_metrics();
+        let target = context.target(Sharing::Optional)?;
+        if target.scheme().as_deref() == Some("memory") {
+            output::tell(
+                "warning: backend memory: is this process's alone: \
+                 no other node knows the sessions of this one",
+            );
+        }
+        let starting = Box::pin(async {
+            let store = distlock::open(target).await?;
+            let gateway = distlock_gateway::Gateway::start(config, store.clone())
+                .await
+                .map_err(|error| settings.blame(error))?;
+            Outcome::Ok((store, gateway))
+        });
+        let (store, gateway) = tokio::select! {
+            biased;
+            started = starting => started?,
+            // The start may be waiting for the end of a predecessor's lease.
+            () = &mut shutdown => return Ok(code::OK),
+        };
+        if let Some(token) = gateway.made_admin_token() {
+            tell_admin_token(token.expose(), &gateway.ready().page);
+        }
+        let events = gateway.events();
+        if let Err(failure) = output::json(gateway.ready()) {
+            // A node whose addresses nobody learns is of no use.
+            let ended = gateway.run(std::future::ready(())).await;
+            store.close().await;
+            ended?;
+            return Err(Failure::new(
+                code::UNAVAILABLE,
+                format!("{}: nobody knows where this node listens", failure.unread()),
+            ));
+        }
+        let printer = self.events.then(|| print(events)).transpose()?;
+        let certificates = gateway.certificates();
+        let reloads = hangups.map(|hangups| tokio::spawn(reload(certificates, hangups)));
+        let served = gateway.run(shutdown).await;
+        if let Some(reloads) = reloads {
+            reloads.abort();
+        }
+        served?;
+        store.close().await;
+        if let Some(printed) = printer {
+            // Bounded, because the reader of a full pipe may never come back.
+            drop(tokio::time::timeout(LAST_EVENTS, printed).await);
+        }
+        Ok(code::OK)
+    }
+
+    /// Resolves at TERM, at INT, and when the parent has died if that was asked for.
+    fn shutdown(&self) -> Outcome<impl Future<Output = ()> + use<>> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let parent = self.exit_with_stdin.then(stdin_ends).transpose()?;
+        Ok(async move {
+            let parent = async {
+                match parent {
+                    Some(ended) => drop(ended.await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = parent => {}
+            }
+        })
+    }
+}
+
+/// Every connection is an open file.
+fn raise_open_files(max_connections: usize) {
+    let files = limits::raise_open_files();
+    if usize::try_from(files).is_ok_and(|files| files < max_connections) {
+        tracing::warn!(
+            max_connections,
+            files,
+            "every connection is an open file, and fewer are allowed (ulimit -n)"
+        );
+    }
+}
+
+/// A token that was made for this run is told to whoever reads the node's output, as development
+/// servers do. One of the configuration is never shown.
+fn tell_admin_token(token: &str, page: &str) {
+    output::tell(format_args!(
+        "no admin_token is set; for this run it is {token}\n\
+         \x20 page:     {page}#token={token}\n\
+         \x20 commands: export DISTLOCK_GATEWAY_ADMIN_TOKEN={token}"
+    ));
+}
+
+/// Reads the certificates again at each HUP.
+async fn reload(certificates: Certificates, mut hangups: Signal) {
+    while hangups.recv().await.is_some() {
+        match certificates.reload() {
+            Ok(()) => output::tell("certificates were read again"),
+            Err(error) => tracing::error!(%error, "certificates stay as they were"),
+        }
+    }
+}
+
+/// How long a node stays to have its last events printed.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+
+/// Prints events until the node is gone, then ends the receiver that it gives. On a thread of its own: a pipe that nobody
+/// reads must hold up the printing and nothing else.
+fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Receiver<()>> {
+    let (printing, printed) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("events".to_owned())
+        .spawn(move || {
+            let _printing: oneshot::Sender<()> = printing;
+            loop {
+                match events.blocking_recv() {
+                    // Whoever read our output may go away; the node serves on.
+                    Ok(event) => drop(output::json(&event)),
+                    Err(RecvError::Lagged(missed)) => {
+                        tracing::warn!(missed, "events were not printed: the output is too slow");
+                    }
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        })
+        .map_err(no_thread)?;
+    Ok(printed)
+}
+
+/// Resolves when standard input ends. On a thread of its own: a blocked read cannot be cancelled.
+fn stdin_ends() -> distlock::Result<oneshot::Receiver<()>> {
+    let (tell, ended) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(move || {
+            let mut byte = [0; 64];
+            let mut input = std::io::stdin().lock();
+            while matches!(input.read(&mut byte), Ok(read) if read > 0) {}
+            let _ = tell.send(());
+        })
+        .map_err(no_thread)?;
+    Ok(ended)
+}

@@ -1,0 +1,192 @@
+//! The settings of a gateway node: configuration file, then variables, then flags.
+
+use clap::{Arg, ArgMatches, Args, FromArgMatches, parser::ValueSource};
+use distlock::{Error, config::Config};
+use distlock_gateway::GatewayConfig;
+
+use crate::{
+    context::{Context, near_variable},
+    exit::{Failure, Outcome, code},
+    output,
+};
+
+/// The settings so far, with the place of each.
+pub(super) struct Settings<'a> {
+    pub(super) config: GatewayConfig,
+    file: &'a Config,
+    /// Keys that a flag or a variable replaced, with its name.
+    replaced: Vec<(&'static str, String)>,
+}
+
+impl<'a> Settings<'a> {
+    /// The `[gateway]` table with the secrets of the environment.
+    pub(super) fn read(context: &'a Context) -> Outcome<Self> {
+        let file = context.config()?;
+        let mut settings = Self {
+            config: file.gateway()?.unwrap_or_default(),
+            file,
+            replaced: Vec::new(),
+        };
+        for key in SECRETS {
+            let variable = variable(key);
+            let Some(value) = std::env::var_os(&variable).filter(|value| !value.is_empty()) else {
+                continue;
+            };
+            let value = value
+                .into_string()
+                .map_err(|_| Failure::new(code::CONFIG, format!("{variable} is not UTF-8")))?;
+            settings.set(key, &value, &variable)?;
+        }
+        Ok(settings)
+    }
+
+    /// Replaces settings by those of flags and variables, and checks the whole.
+    pub(super) fn replace(&mut self, flags: &Flags) -> Outcome<()> {
+        for (key, value, place) in &flags.given {
+            if SECRET_ADDRESSES.contains(key) && place.starts_with("--") {
+                output::tell(format_args!(
+                    "warning: {place} can be seen by everybody on the host, and may hold a key: \
+                     set {} or the configuration file",
+                    variable(key)
+                ));
+            }
+            self.set(key, value, place)?;
+        }
+        self.config.validate().map_err(|error| self.blame(error))?;
+        Ok(())
+    }
+
+    fn set(&mut self, key: &'static str, value: &str, place: &str) -> Outcome<()> {
+        self.replaced.push((key, place.to_owned()));
+        let done = self.config.set(key, value);
+        Ok(done.map_err(|error| self.blame(error))?)
+    }
+
+    /// The error with the place of the key that it is about.
+    pub(super) fn blame(&self, error: Error) -> Error {
+        let Some(key) = GatewayConfig::key_of(&error) else {
+            return error;
+        };
+        let mut replaced = self.replaced.iter().rev();
+        let place = match replaced.find(|(replaced, _)| *replaced == key) {
+            Some((_, place)) => place.clone(),
+            None => match self.file.gateway_origin(key) {
+                Some(origin) => origin.to_string(),
+                None => return error,
+            },
+        };
+        Error::new(error.kind(), format!("{place}: {error}"))
+    }
+}
+
+/// The bearer token of the admin HTTP, from the environment or the configuration file.
+pub(super) fn admin_token(context: &Context) -> Outcome<Option<String>> {
+    let settings = Settings::read(context)?;
+    let token = settings.config.admin_bearer();
+    let token = token.map_err(|error| settings.blame(error))?;
+    Ok(token.map(str::to_owned))
+}
+
+/// Warns of a misspelled variable: its setting would silently stay at the default.
+pub(super) fn warn_about_unknown_variables() {
+    let known: Vec<_> = GatewayConfig::KEYS
+        .iter()
+        .map(|(key, _)| variable(key))
+        .chain(["DISTLOCK_GATEWAY_ADMIN".to_owned()])
+        .collect();
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("DISTLOCK_GATEWAY_") && !known.iter().any(|known| *known == name) {
+            let known: Vec<_> = known.iter().map(String::as_str).collect();
+            let near = near_variable(&name, &known);
+            let near = near.map(|near| format!(": did you mean {near}?"));
+            output::tell(format_args!(
+                "warning: {} means nothing here{}",
+                name.escape_debug(),
+                near.unwrap_or_default()
+            ));
+        }
+    }
+}
+
+/// Keys without a flag: everybody on the host can read the arguments of a process.
+const SECRETS: [&str; 6] = [
+    "token_key",
+    "token_key_also",
+    "admin_token",
+    "send_token",
+    "profile_token",
+    "may_send_token",
+];
+
+/// Addresses that may hold a key. Their flags are deprecated and go with the next version.
+const SECRET_ADDRESSES: [&str; 2] = ["profile_url", "may_send_url"];
+
+fn variable(key: &str) -> String {
+    format!("DISTLOCK_GATEWAY_{}", key.to_uppercase())
+}
+
+/// One flag and one variable per key of the `[gateway]` table, as the gateway itself lists them.
+#[derive(Debug, Default)]
+pub(super) struct Flags {
+    /// Key, value, and the flag or variable.
+    given: Vec<(&'static str, String, String)>,
+}
+
+impl Args for Flags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let flags = GatewayConfig::KEYS
+            .iter()
+            .filter(|(key, _)| !SECRETS.contains(key))
+            .map(|(key, help)| {
+                let default = GatewayConfig::default_of(key);
+                let default = default.map(|default| format!(" [default: {default}]"));
+                let flag = Arg::new(*key)
+                    .long(key.replace('_', "-"))
+                    .env(variable(key))
+                    .hide_env_values(true)
+                    .hide(SECRET_ADDRESSES.contains(key))
+                    .value_name("VALUE")
+                    .help(format!("{help}{}", default.unwrap_or_default()));
+                if GatewayConfig::SWITCHES.contains(key) {
+                    return flag
+                        .value_name("true|false")
+                        .num_args(0..=1)
+                        .require_equals(true)
+                        .default_missing_value("true");
+                }
+                flag
+            });
+        command.args(flags)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut settings = Self::default();
+        settings.update_from_arg_matches(matches)?;
+        Ok(settings)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.given = GatewayConfig::KEYS
+            .iter()
+            .filter(|(key, _)| !SECRETS.contains(key))
+            .filter_map(|(key, _)| {
+                let value = matches.get_one::<String>(key)?;
+                let place = match matches.value_source(key) {
+                    // As with every other variable, an empty one names nothing.
+                    Some(ValueSource::EnvVariable) if value.is_empty() => return None,
+                    Some(ValueSource::EnvVariable) => variable(key),
+                    _ => format!("--{}", key.replace('_', "-")),
+                };
+                Some((*key, value.clone(), place))
+            })
+            .collect();
+        Ok(())
+    }
+}

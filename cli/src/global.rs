@@ -1,0 +1,49 @@
+//! The flags of every command.
+
+use std::path::PathBuf;
+
+use crate::logging::LogFormat;
+
+/// Flags of every command.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Global {
+    /// Store that arbitrates, as in sqlite:/var/lib/distlock/distlock.db
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
+    pub(crate) backend: Vec<String>,
+    /// The store that the users of this host share, /var/lib/distlock
+    #[arg(
+        long,
+        global = true,
+        conflicts_with = "backend",
+        help_heading = "Global options"
+    )]
+    pub(crate) system: bool,
+    /// Configuration file (distlock.toml)
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    pub(crate) config: Option<PathBuf>,
+    /// Print results as JSON
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Form of the log lines on standard error: text or json
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) log_format: LogFormat,
+}

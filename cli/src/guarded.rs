@@ -1,0 +1,80 @@
+//! Runs the tool and turns its end, a panic included, into the exit code of the process.
+
+use std::{panic, process::ExitCode, sync::OnceLock};
+
+use distlock::{
+    panics,
+    threads::{missed, no_thread},
+};
+
+use crate::{
+    exit::{Failure, Outcome, code},
+    output, stderr,
+};
+
+/// Runs the tool and turns its end, a panic included, into the process's exit code.
+pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        // As of a driver at an answer that makes no sense: the error that comes of it is told.
+        if panics::is_caught() {
+            tracing::debug!(%panicked, "a panic was caught");
+            return;
+        }
+        if let Some(why) = missed(panicked.payload()) {
+            let _ = MISSED_THREAD.set(no_thread(why).into());
+            return;
+        }
+        // What was said before is read before.
+        stderr::catch_up();
+        print(panicked);
+    }));
+    let code = match panic::catch_unwind(run) {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => complain(&with_cause(failure)),
+        Err(panic) => match missed(&*panic) {
+            Some(why) => complain(&no_thread(why).into()),
+            // The panic hook has printed it.
+            None => code::BUG,
+        },
+    };
+    stderr::finish();
+    ExitCode::from(code)
+}
+
+fn complain(failure: &Failure) -> u8 {
+    if !failure.is_silent() {
+        output::complain(failure);
+    }
+    failure.code
+}
+
+/// That the system had no thread for a driver.
+static MISSED_THREAD: OnceLock<Failure> = OnceLock::new();
+
+/// A store that is not available may be so because a task of its driver had no thread.
+fn with_cause(failure: Failure) -> Failure {
+    match MISSED_THREAD.get() {
+        Some(cause) if failure.code == code::UNAVAILABLE => {
+            failure.reworded(|says| format!("{says}: {cause}"))
+        }
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_without_a_thread_is_no_bug() {
+        let code = guarded(|| panic!("OS can't spawn worker thread: {}", "none"));
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(69)));
+    }
+
+    #[test]
+    fn a_panic_is_a_bug() {
+        let code = guarded(|| panic!("as if there were a bug"));
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(70)));
+    }
+}

@@ -1,0 +1,36 @@
+//! A word as a shell reads it back.
+
+/// Quotes a word where a shell would read it otherwise.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
+    if word.bytes().all(plain) {
+        word.to_owned()
+    } else if word.chars().any(|c| !is_shown(c)) {
+        // What cannot be seen, or turns the line around, is written as its number.
+        let shown = word.chars().map(|c| match c {
+            '\'' | '\\' => format!("\\{c}"),
+            c if is_shown(c) => c.to_string(),
+            c => format!("\\U{:08x}", u32::from(c)),
+        });
+        format!("$'{}'", shown.collect::<String>())
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn is_shown(c: char) -> bool {
+    matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_for_a_shell() {
+        assert_eq!(quoted("a\u{202e}b'c"), r"$'a\U0000202eb\'c'");
+        assert_eq!(quoted("é"), "'é'");
+        assert_eq!(quoted("order:42"), "order:42");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

@@ -1,0 +1,110 @@
+//! Commands that a failure advises, completed by the flags that name the store of this call.
+
+use distlock::config::mask;
+
+use crate::{
+    advice::INSPECT,
+    exit::{Failure, code},
+    global::Global,
+    shell_word::quoted,
+};
+
+/// Puts this call's `--backend` and `--config` into the commands that a failure advises: the library does not know them, and
+/// without them the advised command would look at another store. A password is not shown.
+pub(crate) fn with_store(failure: Failure, global: &Global) -> Failure {
+    let flags = flags(global);
+    // A store names itself where it advises to migrate, as far as it can without its password.
+    let named_well = |url: &String| global.config.is_none() && mask(url) == *url;
+    let says_more = !global.backend.last().is_some_and(named_well);
+    let is_wrong = failure.code == code::CONFIG;
+    failure.reworded(|message| match message.strip_suffix('`') {
+        Some(rest) if rest.contains(&format!("look with `{INSPECT}")) => format!("{rest}{flags}`"),
+        // Names and labels may hold anything, so only where no lock is spoken of.
+        _ if is_wrong && says_more => migrated(message, &flags),
+        _ => message.to_owned(),
+    })
+}
+
+fn migrated(message: &str, flags: &str) -> String {
+    const COMMAND: &str = "`distlock migrate";
+    let Some(start) = message.rfind(COMMAND) else {
+        return message.to_owned();
+    };
+    let (before, rest) = message.split_at(start);
+    match rest[1..].split_once('`') {
+        Some((_, after)) => format!("{before}{COMMAND}{flags}`{after}"),
+        None => message.to_owned(),
+    }
+}
+
+fn flags(global: &Global) -> String {
+    let config = global.config.as_ref().map(|path| path.to_string_lossy());
+    let config = config.map(|path| format!(" --config {}", quoted(&path)));
+    let backend = global.backend.last();
+    let backend = backend.map(|url| format!(" --backend {}", quoted(&mask(url))));
+    let system = global.system.then(|| " --system".to_owned());
+    [config, backend, system].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advised(message: &str, backend: Option<&str>, config: Option<&str>) -> String {
+        let global = Global {
+            backend: backend.into_iter().map(str::to_owned).collect(),
+            config: config.map(Into::into),
+            ..Global::default()
+        };
+        let code = if message.starts_with("busy") {
+            code::BUSY
+        } else {
+            code::CONFIG
+        };
+        with_store(Failure::new(code, message), &global).to_string()
+    }
+
+    #[test]
+    fn the_advised_command_looks_at_the_store_that_was_meant() {
+        let busy = "busy: held by a; look with `distlock inspect 'a`b'`";
+        let strict = "absent: run `distlock migrate --backend 'mysql://bob@h/d'` now";
+        for (message, backend, config, says) in [
+            (busy, None, None, "`distlock inspect 'a`b'`"),
+            (
+                busy,
+                Some("sqlite:/a b.db"),
+                None,
+                "`distlock inspect 'a`b' --backend 'sqlite:/a b.db'`",
+            ),
+            (
+                busy,
+                Some("redis://u:hunter2@h"),
+                Some("x.toml"),
+                "`distlock inspect 'a`b' --config x.toml --backend 'redis://u:***@h'`",
+            ),
+            (strict, None, None, "run `distlock migrate` now"),
+            (
+                "busy: held by `distlock migrate`; look with `distlock inspect a`",
+                None,
+                Some("x.toml"),
+                "held by `distlock migrate`; look with `distlock inspect a --config x.toml`",
+            ),
+            (strict, Some("mysql://bob@h/d"), None, strict),
+            (
+                strict,
+                Some("mysql://bob:hunter2@h/d"),
+                None,
+                "run `distlock migrate --backend 'mysql://bob:***@h/d'` now",
+            ),
+            (
+                strict,
+                None,
+                Some("x.toml"),
+                "run `distlock migrate --config x.toml` now",
+            ),
+        ] {
+            let said = advised(message, backend, config);
+            assert!(said.ends_with(says), "{said}");
+        }
+    }
+}
