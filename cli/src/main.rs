@@ -12,6 +12,7 @@ mod context;
 mod default_store;
 mod demo;
 mod exit;
+mod figures;
 mod global;
 mod group;
 mod guarded;

@@ -90,7 +90,7 @@ impl Compare {
         let mut signals = Signals::catch()?;
         // Servers and temporary files go away with the future, so an interruption must reach it.
         let written = tokio::select! {
-            written = Box::pin(compare::run(wanted)) => written?,
+            written = Box::pin(compare::measure(wanted)) => written?,
             signal = signals.next_ending() => {
                 output::tell("interrupted: what was measured is kept, the same command goes on with it");
                 return Ok(signalled(signal.as_raw()));

@@ -5,11 +5,12 @@ use std::{process::Stdio, time::Duration};
 use distlock_report::{Arm, LockerSubject, Workload, compare::Measure};
 
 use super::{
-    Run,
-    rounds::{Turn, count, pause, workload_turn},
+    patience::pause,
+    rounds::{RoundResult, workload_turn},
+    run::Run,
     wire::Wire,
 };
-use crate::{exit::Outcome, limits};
+use crate::{exit::Outcome, figures::count, limits};
 
 /// Callers of the process whose memory is looked at.
 const CALLERS: u32 = 64;
@@ -24,7 +25,7 @@ impl Run {
             Some(async move {
                 traffic(wire, time)
                     .await
-                    .unwrap_or_else(|error| Turn::failed(format!("{error:#}")))
+                    .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
             })
         })
         .await
@@ -40,14 +41,14 @@ impl Run {
             Some(async move {
                 memory(&url, time)
                     .await
-                    .unwrap_or_else(|error| Turn::failed(error.to_string()))
+                    .unwrap_or_else(|error| RoundResult::failed(error.to_string()))
             })
         })
         .await
     }
 }
 
-async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<Turn> {
+async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<RoundResult> {
     let (store, counter) = wire.open().await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
@@ -75,7 +76,7 @@ async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<Turn> {
     let moved = counter.bytes().saturating_sub(before);
     locker.close().await;
     store.close().await;
-    Ok(Turn {
+    Ok(RoundResult {
         values: turn
             .sample
             .as_ref()
@@ -83,12 +84,12 @@ async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<Turn> {
             .map(|sample| (Measure::Bytes, count(moved) / count(sample.cycles())))
             .into_iter()
             .collect(),
-        ..Turn::default()
+        ..RoundResult::default()
     })
 }
 
 /// A process of this very program with many callers, watched from outside.
-async fn memory(url: &str, time: Duration) -> std::io::Result<Turn> {
+async fn memory(url: &str, time: Duration) -> std::io::Result<RoundResult> {
     let mut process = tokio::process::Command::new(std::env::current_exe()?)
         .args(["bench", "--workload", "independent", "--rounds", "1"])
         .args(["--concurrency", &CALLERS.to_string()])
@@ -109,12 +110,12 @@ async fn memory(url: &str, time: Duration) -> std::io::Result<Turn> {
         }
         match process.try_wait()? {
             Some(ended) if ended.success() => break,
-            Some(ended) => return Ok(Turn::failed(format!("the process failed: {ended}"))),
+            Some(ended) => return Ok(RoundResult::failed(format!("the process failed: {ended}"))),
             None => pause(Duration::from_millis(20)).await,
         }
     }
-    Ok(Turn {
+    Ok(RoundResult {
         values: vec![(Measure::Memory, peak)],
-        ..Turn::default()
+        ..RoundResult::default()
     })
 }

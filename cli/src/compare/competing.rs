@@ -7,11 +7,8 @@ use distlock::Reach;
 use distlock_report::{Report, compare::Measure};
 use futures_util::future::try_join_all;
 
-use super::{
-    Run,
-    rounds::{Turn, count},
-};
-use crate::exit::Outcome;
+use super::{rounds::RoundResult, run::Run};
+use crate::{exit::Outcome, figures::count};
 
 const PROCESSES: usize = 4;
 
@@ -33,14 +30,14 @@ impl Run {
             Some(async move {
                 compete(&url, time)
                     .await
-                    .unwrap_or_else(|error| Turn::failed(format!("{error:#}")))
+                    .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
             })
         })
         .await
     }
 }
 
-async fn compete(url: &str, time: Duration) -> Result<Turn> {
+async fn compete(url: &str, time: Duration) -> Result<RoundResult> {
     let name = format!("bench:processes:{:08x}", fastrand::u32(..));
     let all = (0..PROCESSES).map(|_| cycles(url, &name, time));
     let processes = try_join_all(all).await?;
@@ -50,7 +47,7 @@ async fn compete(url: &str, time: Duration) -> Result<Turn> {
     let most = cycles.iter().max().copied().unwrap_or_default();
     let least = cycles.iter().min().copied().unwrap_or_default();
     let sum = cycles.iter().sum::<u64>();
-    Ok(Turn {
+    Ok(RoundResult {
         values: vec![
             (Measure::Rate, count(sum) / time.as_secs_f64()),
             (Measure::Unfairness, count(most) / count(least)),
@@ -58,7 +55,7 @@ async fn compete(url: &str, time: Duration) -> Result<Turn> {
             (Measure::MostShare, count(most) / count(sum) * 100.0),
             (Measure::LongestWait, longest.as_secs_f64() * 1e6),
         ],
-        ..Turn::default()
+        ..RoundResult::default()
     })
 }
 

@@ -124,7 +124,10 @@ impl Loads {
                 experiment,
                 round,
                 // To a tenth of a per cent.
-                others_percent: (super::count(cpu.others) / super::count(cpu.all) * 1000.0).round()
+                others_percent: (crate::figures::count(cpu.others)
+                    / crate::figures::count(cpu.all)
+                    * 1000.0)
+                    .round()
                     / 10.0,
             })
             .collect()

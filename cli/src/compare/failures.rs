@@ -12,8 +12,8 @@ use distlock_harness::{Signal, servers::redis::RedisCluster};
 use distlock_report::compare::{Interval, Lane, Scenario, ScenarioKind};
 
 use super::{
-    Run,
-    rounds::{pause, within},
+    patience::{pause, within},
+    run::Run,
     stores::{Candidate, Opener, Server},
 };
 use crate::exit::{Failure, Outcome, code};

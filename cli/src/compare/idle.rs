@@ -9,8 +9,9 @@ use distlock_report::{Arm, LockerSubject, Workload};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
-    Run,
-    rounds::{Turn, within, workload_turn},
+    patience::within,
+    rounds::{RoundResult, workload_turn},
+    run::Run,
 };
 use crate::exit::Outcome;
 
@@ -102,7 +103,7 @@ impl Run {
         let candidate = &self.stores[at];
         let done = (0..self.plan.rounds).all(|round| {
             let name = format!("{key}.{}.{round}.json", candidate.key());
-            self.kept.load::<Turn>(&name).is_some()
+            self.kept.load::<RoundResult>(&name).is_some()
         });
         if done || !candidate.alive() {
             return Ok(());

@@ -7,7 +7,10 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{make_folder, plan::Plan, write_file};
+use super::{
+    files::{make_folder, write_file},
+    plan::Plan,
+};
 use crate::exit::{Failure, Outcome, code};
 
 /// The folder of raw samples.

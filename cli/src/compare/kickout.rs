@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
 
-use super::{
-    Run,
-    rounds::{Turn, count},
-};
+use super::{rounds::RoundResult, run::Run};
 use crate::{
     exit::Outcome,
+    figures::count,
     progress::Progress,
     takeover::{self, Ground, Load, ROUTES},
 };
@@ -28,7 +26,7 @@ impl Run {
             Some(async move {
                 Box::pin(turn(&ground, accounts, time))
                     .await
-                    .unwrap_or_else(|error| Turn::failed(format!("{error:#}")))
+                    .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
             })
         })
         .await
@@ -43,11 +41,11 @@ impl Run {
             let ground = Ground::new(store.target.clone(), &store.store);
             Some(async move {
                 match Box::pin(takeover::idle(&ground, sessions, &Progress::silent())).await {
-                    Ok(idle) => Turn {
+                    Ok(idle) => RoundResult {
                         values: vec![(Measure::Memory, count(idle.bytes_per_session) / 1024.0)],
-                        ..Turn::default()
+                        ..RoundResult::default()
                     },
-                    Err(error) => Turn::failed(format!("{error:#}")),
+                    Err(error) => RoundResult::failed(format!("{error:#}")),
                 }
             })
         })
@@ -55,7 +53,7 @@ impl Run {
     }
 }
 
-async fn turn(ground: &Ground, accounts: u32, time: Duration) -> anyhow::Result<Turn> {
+async fn turn(ground: &Ground, accounts: u32, time: Duration) -> anyhow::Result<RoundResult> {
     let load = |callers, routes| Load {
         callers,
         nodes: 2,
@@ -68,7 +66,7 @@ async fn turn(ground: &Ground, accounts: u32, time: Duration) -> anyhow::Result<
     let alone = takeover::measure(ground, &load(1, &ROUTES[..1])).await?;
     let crowd = takeover::measure(ground, &load(accounts, &ROUTES)).await?;
     if let Some(error) = [&alone, &crowd].into_iter().find_map(first_error) {
-        return Ok(Turn::failed(error));
+        return Ok(RoundResult::failed(error));
     }
     let mut beside = Vec::new();
     let mut add = |experiment: &str, measure, value: Option<f64>| {
@@ -97,9 +95,9 @@ async fn turn(ground: &Ground, accounts: u32, time: Duration) -> anyhow::Result<
         add(&experiment, Measure::P50, p50(it.message));
         add(&experiment, Measure::P99, p99(it.message));
     }
-    Ok(Turn {
+    Ok(RoundResult {
         beside,
-        ..Turn::default()
+        ..RoundResult::default()
     })
 }
 

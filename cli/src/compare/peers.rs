@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use distlock_report::{Report, Workload, compare::PeerRun};
 
 use super::{
-    Run,
-    rounds::within,
+    patience::within,
+    run::Run,
     stores::{Candidate, Server},
 };
 use crate::exit::{Failure, Outcome, code};

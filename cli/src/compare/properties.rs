@@ -6,7 +6,7 @@ use distlock_conformance::{Case, CaseResult, Status, cases};
 use distlock_report::compare::{PROPERTIES, PropertyResult};
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use super::Run;
+use super::run::Run;
 use crate::exit::Outcome;
 
 /// Cases of one store at a time. They mostly wait.

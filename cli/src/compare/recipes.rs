@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock_report::{Options, Report, compare::Measure};
 
-use super::{Run, rounds::Turn};
+use super::{rounds::RoundResult, run::Run};
 use crate::{
     commands::bench::{cache, counters},
     exit::Outcome,
@@ -63,14 +63,14 @@ impl Run {
 }
 
 /// The figures of each arm, under the name of its own experiment.
-fn turn(experiment: &str, report: Outcome<Report>) -> Turn {
+fn turn(experiment: &str, report: Outcome<Report>) -> RoundResult {
     let report = match report {
         Ok(report) => report,
-        Err(failure) => return Turn::failed(failure.to_string()),
+        Err(failure) => return RoundResult::failed(failure.to_string()),
     };
     if let Some(failed) = report.figures.iter().find(|it| it.errors > 0) {
         let first = failed.first_error.as_deref().unwrap_or("unknown");
-        return Turn::failed(format!(
+        return RoundResult::failed(format!(
             "{}: {} failed, the first: {first}",
             failed.arm, failed.errors
         ));
@@ -87,8 +87,8 @@ fn turn(experiment: &str, report: Outcome<Report>) -> Turn {
             beside.extend(value.map(|value| (experiment, measure, value)));
         }
     }
-    Turn {
+    RoundResult {
         beside,
-        ..Turn::default()
+        ..RoundResult::default()
     }
 }

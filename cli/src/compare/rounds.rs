@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
-use distlock::{Clock as _, SystemClock};
 use distlock_report::{
     Arm, LockerSubject, Options, Sample, Workload,
     compare::{Figure, Measure},
@@ -12,16 +11,17 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Run,
     cpu::{Cpu, Reading},
+    patience::within,
     plan::Experiment,
+    run::Run,
     stores::{Candidate, answers},
 };
-use crate::exit::Outcome;
+use crate::{exit::Outcome, figures::count};
 
 /// What one round of one store gave.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Turn {
+pub(super) struct RoundResult {
     pub(super) values: Vec<(Measure, f64)>,
     /// Figures of other experiments that the same round gave.
     #[serde(default)]
@@ -35,7 +35,7 @@ pub(super) struct Turn {
     pub(super) cpu: Option<Cpu>,
 }
 
-impl Turn {
+impl RoundResult {
     pub(super) fn failed(error: impl Into<String>) -> Self {
         Self {
             error: Some(error.into()),
@@ -69,9 +69,9 @@ impl Run {
         turn: impl Fn(&Candidate, u32) -> Option<F>,
     ) -> Outcome<()>
     where
-        F: Future<Output = Turn>,
+        F: Future<Output = RoundResult>,
     {
-        let mut results: Vec<Vec<Turn>> = vec![Vec::new(); self.stores.len()];
+        let mut results: Vec<Vec<RoundResult>> = vec![Vec::new(); self.stores.len()];
         for round in 0..rounds {
             let mut order: Vec<usize> = (0..self.stores.len()).collect();
             if round % 2 == 1 {
@@ -79,7 +79,7 @@ impl Run {
             }
             for at in order {
                 let name = format!("{key}.{}.{round}.json", self.stores[at].key());
-                if let Some(kept) = self.kept.load::<Turn>(&name) {
+                if let Some(kept) = self.kept.load::<RoundResult>(&name) {
                     if let Some(cpu) = kept.cpu {
                         self.loads.add(key, round, cpu);
                     }
@@ -93,7 +93,7 @@ impl Run {
                     let before = Reading::now();
                     let mut done = within(expected + PATIENCE, running)
                         .await
-                        .unwrap_or_else(|| Turn::failed("it hung"));
+                        .unwrap_or_else(|| RoundResult::failed("it hung"));
                     if let (Some(before), Some(after)) = (before, Reading::now()) {
                         let cpu = before.until(after);
                         done.cpu = Some(cpu);
@@ -178,7 +178,7 @@ impl Run {
                                 workload_turn(arm, workload, callers, round, plan.warmup, plan.time)
                                     .await
                             }
-                            None => Turn::failed("it could not be opened again"),
+                            None => RoundResult::failed("it could not be opened again"),
                         }
                     })
                 },
@@ -200,7 +200,7 @@ pub(super) async fn workload_turn(
     round: u32,
     warmup: Duration,
     time: Duration,
-) -> Turn {
+) -> RoundResult {
     let options = |time| {
         Options::default()
             .concurrency(callers)
@@ -216,7 +216,7 @@ pub(super) async fn workload_turn(
     };
     match sample.await {
         Ok((sample, spent)) => of_sample(sample, spent),
-        Err(error) => Turn::failed(error.to_string()),
+        Err(error) => RoundResult::failed(error.to_string()),
     }
 }
 
@@ -228,16 +228,16 @@ fn processor_time() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(nanos)
 }
 
-fn of_sample(sample: Sample, spent: Duration) -> Turn {
+fn of_sample(sample: Sample, spent: Duration) -> RoundResult {
     if sample.errors > 0 {
-        return Turn {
+        return RoundResult {
             error: Some(format!(
                 "{} cycles failed, the first: {}",
                 sample.errors,
                 sample.first_error.as_deref().unwrap_or("unknown")
             )),
             sample: Some(sample),
-            ..Turn::default()
+            ..RoundResult::default()
         };
     }
     let cycles = count(sample.cycles()).max(1.0);
@@ -258,15 +258,15 @@ fn of_sample(sample: Sample, spent: Duration) -> Turn {
     {
         values.push((Measure::Unfairness, unfairness));
     }
-    Turn {
+    RoundResult {
         values,
         sample: Some(sample),
-        ..Turn::default()
+        ..RoundResult::default()
     }
 }
 
 /// The rounds of one store and one experiment, by measure. One that failed takes the number away.
-fn figures(store: &str, experiment: &str, turns: &[Turn]) -> Vec<Figure> {
+fn figures(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figure> {
     let missing = turns.iter().find_map(|turn| turn.error.clone());
     let mut figures: Vec<Figure> = Vec::new();
     for (measure, value) in turns.iter().flat_map(|turn| &turn.values) {
@@ -282,69 +282,4 @@ fn figures(store: &str, experiment: &str, turns: &[Turn]) -> Vec<Figure> {
         }
     }
     figures
-}
-
-/// Store, experiment, and why it has no number.
-pub(super) type Missing = (String, String, String);
-
-/// Says for everything that others have a number for why a dead store, or one that failed in it, has none.
-pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate], failures: &[Missing]) {
-    let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
-    for figure in figures.iter() {
-        match wanted.iter_mut().find(|(experiment, measure, _)| {
-            *experiment == figure.experiment && *measure == figure.measure
-        }) {
-            Some((.., most)) => *most = (*most).max(figure.rounds.len()),
-            None => wanted.push((
-                figure.experiment.clone(),
-                figure.measure,
-                figure.rounds.len(),
-            )),
-        }
-    }
-    for candidate in stores {
-        for (experiment, measure, most) in &wanted {
-            let failed = failures
-                .iter()
-                .find(|(store, failed, _)| store == candidate.key() && failed == experiment)
-                .map(|(.., why)| why);
-            let Some(why) = failed.or(candidate.facts.stopped.as_ref()) else {
-                continue;
-            };
-            let own = figures.iter_mut().find(|it| {
-                it.store == candidate.key()
-                    && it.experiment == *experiment
-                    && it.measure == *measure
-            });
-            match own {
-                Some(figure) if figure.rounds.len() < *most => {
-                    figure.missing.get_or_insert_with(|| why.clone());
-                }
-                Some(_) => {}
-                None => figures.push(Figure {
-                    store: candidate.key().to_owned(),
-                    experiment: experiment.clone(),
-                    measure: *measure,
-                    rounds: Vec::new(),
-                    missing: Some(why.clone()),
-                }),
-            }
-        }
-    }
-}
-
-/// A count as a number to calculate with.
-#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-pub(crate) fn count(count: u64) -> f64 {
-    count as f64
-}
-
-/// What a future gives, unless that takes too long.
-pub(super) async fn within<F: Future>(time: Duration, work: F) -> Option<F::Output> {
-    tokio::time::timeout(time, Box::pin(work)).await.ok()
-}
-
-/// A pause in real time.
-pub(super) async fn pause(time: Duration) {
-    SystemClock.sleep(time).await;
 }

@@ -13,7 +13,7 @@ use distlock_harness::servers::{
 };
 use distlock_report::compare::{Finding, StoreFacts};
 
-use super::rounds::within;
+use super::patience::within;
 use crate::commands::{conformance, conformance_worker};
 
 /// What `--spawn` can start.

@@ -10,12 +10,13 @@ use distlock_report::{
 use tokio::task::JoinSet;
 
 use super::{
-    Run,
-    rounds::{Turn, count, pause, within},
+    patience::{pause, within},
+    rounds::RoundResult,
+    run::Run,
     stores::Opener,
     wire::{Counter, Wire},
 };
-use crate::exit::Outcome;
+use crate::{exit::Outcome, figures::count};
 
 /// Callers that wait.
 const WAITERS: u32 = 64;
@@ -34,7 +35,7 @@ impl Run {
             Some(async move {
                 wake_ups(&opener, wakes)
                     .await
-                    .unwrap_or_else(|error| Turn::failed(error.to_string()))
+                    .unwrap_or_else(|error| RoundResult::failed(error.to_string()))
             })
         })
         .await
@@ -48,7 +49,7 @@ impl Run {
             let name = format!("waiting-{WAITERS}.{}.0.json", candidate.key());
             let (opener, time) = (candidate.opener(), self.plan.waiting);
             let wire = Wire::to(candidate);
-            let kept = self.kept.load::<Turn>(&name);
+            let kept = self.kept.load::<RoundResult>(&name);
             let alive = candidate.alive();
             running.spawn(async move {
                 let turn = match kept {
@@ -57,8 +58,8 @@ impl Run {
                     None => Some(
                         within(time + Duration::from_secs(40), waiting(&opener, wire, time))
                             .await
-                            .unwrap_or_else(|| Ok(Turn::failed("it hung")))
-                            .unwrap_or_else(|error| Turn::failed(format!("{error:#}"))),
+                            .unwrap_or_else(|| Ok(RoundResult::failed("it hung")))
+                            .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}"))),
                     ),
                 };
                 (at, name, turn)
@@ -84,7 +85,7 @@ impl Run {
     }
 }
 
-async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<Turn> {
+async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> {
     let (holder, waiter) = (opener.client().await?, opener.client().await?);
     let (holding, waiting) = (holder.locker(), waiter.locker());
     let name = format!("bench:wakeup:{:08x}", fastrand::u32(..));
@@ -98,7 +99,7 @@ async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<Turn> {
         let _ = guard.release().await;
         let granted = match next.await {
             Ok(granted) => granted?,
-            Err(_) => return Ok(Turn::failed("the waiter ended early")),
+            Err(_) => return Ok(RoundResult::failed("the waiter ended early")),
         };
         // The first one opens connections.
         if at > 0 {
@@ -108,9 +109,9 @@ async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<Turn> {
     holder.close().await;
     waiter.close().await;
     let us = |share| latencies.quantile(share).as_secs_f64() * 1e6;
-    Ok(Turn {
+    Ok(RoundResult {
         values: vec![(Measure::P50, us(0.5)), (Measure::P99, us(0.99))],
-        ..Turn::default()
+        ..RoundResult::default()
     })
 }
 
@@ -126,7 +127,11 @@ async fn next(locker: Locker, name: String) -> distlock::Result<distlock::Moment
     Ok(granted)
 }
 
-async fn waiting(opener: &Opener, wire: Option<Wire>, time: Duration) -> anyhow::Result<Turn> {
+async fn waiting(
+    opener: &Opener,
+    wire: Option<Wire>,
+    time: Duration,
+) -> anyhow::Result<RoundResult> {
     let holder = opener.client().await?;
     let (waiter, counter) = match wire {
         Some(wire) => {
@@ -168,8 +173,8 @@ async fn waiting(opener: &Opener, wire: Option<Wire>, time: Duration) -> anyhow:
     };
     let requests = a_second(Measure::WaitingStatements, before.0, after.0);
     let bytes = a_second(Measure::WaitingBytes, before.1, after.1);
-    Ok(Turn {
+    Ok(RoundResult {
         values: requests.into_iter().chain(bytes).collect(),
-        ..Turn::default()
+        ..RoundResult::default()
     })
 }

@@ -133,5 +133,5 @@ impl std::fmt::Display for IdleReport {
 }
 
 fn mib(kib: u64) -> f64 {
-    crate::compare::count(kib) / 1024.0
+    crate::figures::count(kib) / 1024.0
 }

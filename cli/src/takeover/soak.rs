@@ -358,7 +358,7 @@ impl Scene {
             first_failure: tally.first_failure.clone(),
             contests: tally.contests,
             seconds,
-            logins_per_second: crate::compare::count(tally.logins) / seconds,
+            logins_per_second: crate::figures::count(tally.logins) / seconds,
             late: tally.late,
             longest_settling_ms: tally.longest_us / 1000,
             duplicates: of(Invariant::I1),

@@ -1,0 +1,58 @@
+//! The files of the report.
+
+use std::{fs, io, path::Path};
+
+use distlock::path_excerpt;
+use distlock_report::{Comparison, render};
+
+use crate::exit::{Failure, Outcome};
+
+/// Makes the pages again from a report's data.
+pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
+    let data = fs::read(json)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path_excerpt(json))))?;
+    let comparison: Comparison = serde_json::from_slice(&data).map_err(|error| {
+        Failure::usage(format!(
+            "{} is not the report.json of a comparison: {error}",
+            json.display()
+        ))
+    })?;
+    make_folder(out)?;
+    write(out, &comparison)?;
+    Ok(comparison)
+}
+
+/// The folder for the report, before anything else is done.
+pub(super) fn make_folder(out: &Path) -> Outcome<()> {
+    fs::create_dir_all(out).map_err(|error| {
+        Failure::usage(format!(
+            "cannot make the folder {}: {error}: choose another --out",
+            out.display()
+        ))
+    })
+}
+
+/// Writes a file whole, and names it when that fails.
+pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    fs::write(path, content).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot write {}: {error}", path.display()),
+        )
+    })
+}
+
+/// The three forms of the report.
+pub(super) fn write(out: &Path, comparison: &Comparison) -> io::Result<()> {
+    let mut json = serde_json::to_vec_pretty(comparison)?;
+    json.push(b'\n');
+    // What is rendered is what the file says, to the last digit.
+    let comparison: &Comparison = &serde_json::from_slice(&json)?;
+    write_file(&out.join("report.json"), json)?;
+    write_file(&out.join("report.html"), render::html(comparison))?;
+    write_file(&out.join("report.md"), render::markdown(comparison))?;
+    write_file(
+        &out.join("throughput.svg"),
+        render::throughput_svg(comparison),
+    )
+}

@@ -1,0 +1,54 @@
+//! The reason for each figure that is missing.
+
+use distlock_report::compare::{Figure, Measure};
+
+use super::stores::Candidate;
+
+/// Store, experiment, and why it has no number.
+pub(super) type Missing = (String, String, String);
+
+/// Says for everything that others have a number for why a dead store, or one that failed in it, has none.
+pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate], failures: &[Missing]) {
+    let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
+    for figure in figures.iter() {
+        match wanted.iter_mut().find(|(experiment, measure, _)| {
+            *experiment == figure.experiment && *measure == figure.measure
+        }) {
+            Some((.., most)) => *most = (*most).max(figure.rounds.len()),
+            None => wanted.push((
+                figure.experiment.clone(),
+                figure.measure,
+                figure.rounds.len(),
+            )),
+        }
+    }
+    for candidate in stores {
+        for (experiment, measure, most) in &wanted {
+            let failed = failures
+                .iter()
+                .find(|(store, failed, _)| store == candidate.key() && failed == experiment)
+                .map(|(.., why)| why);
+            let Some(why) = failed.or(candidate.facts.stopped.as_ref()) else {
+                continue;
+            };
+            let own = figures.iter_mut().find(|it| {
+                it.store == candidate.key()
+                    && it.experiment == *experiment
+                    && it.measure == *measure
+            });
+            match own {
+                Some(figure) if figure.rounds.len() < *most => {
+                    figure.missing.get_or_insert_with(|| why.clone());
+                }
+                Some(_) => {}
+                None => figures.push(Figure {
+                    store: candidate.key().to_owned(),
+                    experiment: experiment.clone(),
+                    measure: *measure,
+                    rounds: Vec::new(),
+                    missing: Some(why.clone()),
+                }),
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Everything that is measured, in the order of the report.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use distlock::Target;
+use distlock_report::{Comparison, compare::About};
+
+use super::{
+    cpu::Loads,
+    files::{make_folder, write},
+    gaps::fill_gaps,
+    kept::Kept,
+    patience::within,
+    peers,
+    plan::{Effort, Plan},
+    run::Run,
+    stores::{self, Candidate, Spawn, distinguish},
+};
+use crate::{
+    exit::{Failure, Outcome, code},
+    progress::Progress,
+};
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) targets: Vec<Target>,
+    pub(crate) spawn: Vec<Spawn>,
+    pub(crate) effort: Effort,
+    pub(crate) peers: bool,
+    pub(crate) out: PathBuf,
+}
+
+/// Measures, writes the report, and gives what is in it. Dropping the future ends every server it started.
+pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
+    // Before this run is what keeps the machine busy.
+    let (machine, busy) = (distlock_report::machine(), distlock_report::too_busy());
+    make_folder(&wanted.out)?;
+    let folder = tempfile::Builder::new()
+        .prefix("distlock-compare-")
+        .tempdir()?;
+    let other_ways = wanted.peers.then(peers::program).transpose()?;
+    let plan = Plan::new(wanted.effort);
+    let experiments = Plan::experiments();
+    let progress = Progress::new();
+    progress.part("starting and opening the stores");
+    let stores = gather(&wanted, folder.path()).await?;
+    let about_stores = stores
+        .iter()
+        .map(|it| (it.key().to_owned(), it.facts.server.clone()))
+        .collect();
+    let kept = Kept::open(&wanted.out, &plan, about_stores)?;
+    let mut run = Run {
+        kept,
+        progress,
+        figures: Vec::new(),
+        missing: Vec::new(),
+        scenarios: Vec::new(),
+        peers: Vec::new(),
+        loads: Loads::default(),
+        stores,
+        plan,
+    };
+    run.progress.expect(run.steps(experiments.len()));
+    run.properties().await?;
+    run.workloads(&experiments).await?;
+    run.wake_ups().await?;
+    run.waiting().await?;
+    run.competing().await?;
+    run.idle().await?;
+    run.kick_out().await?;
+    run.idle_sessions().await?;
+    run.counters().await?;
+    run.caches().await?;
+    run.traffic().await?;
+    run.memory().await?;
+    if let Some(program) = other_ways {
+        run.peers(&program).await?;
+    }
+    run.failures().await?;
+    fill_gaps(&mut run.figures, &run.stores, &run.missing);
+    run.progress.finish();
+    let comparison = Comparison {
+        about: about(&run.plan, machine, busy),
+        stores: run.stores.iter().map(|it| it.facts.clone()).collect(),
+        figures: run.figures,
+        scenarios: run.scenarios,
+        peers: run.peers,
+        loads: run.loads.rounds(),
+    };
+    write(&wanted.out, &comparison)?;
+    run.kept.finish()?;
+    for candidate in run.stores {
+        within(Duration::from_secs(10), candidate.store.close()).await;
+    }
+    Ok(comparison)
+}
+
+/// All stores, the given ones first, servers started side by side.
+async fn gather(wanted: &Wanted, folder: &Path) -> Outcome<Vec<Candidate>> {
+    let mut all = Vec::new();
+    for target in &wanted.targets {
+        let setup = format!("given as {}", target.masked_url());
+        all.push(
+            stores::open(target.clone(), setup)
+                .await
+                .map_err(|error| unavailable(&error))?,
+        );
+    }
+    let starting = wanted.spawn.iter().map(|what| stores::spawn(*what, folder));
+    let started = futures_util::future::try_join_all(starting).await;
+    all.extend(started.map_err(|error| unavailable(&error))?);
+    distinguish(&mut all);
+    Ok(all)
+}
+
+fn unavailable(error: &anyhow::Error) -> Failure {
+    Failure::new(code::UNAVAILABLE, format!("{error:#}"))
+}
+
+fn about(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> About {
+    let mut remarks: Vec<String> = busy.into_iter().collect();
+    if plan.effort != Effort::Full {
+        remarks.push(
+            "A quick run: short rounds and fewer cases. Good for orders of magnitude, not for a tenth more or less.".to_owned(),
+        );
+    }
+    if cfg!(debug_assertions) {
+        remarks.push(
+            "Measured with a development build, whose client side is slower than a release build's.".to_owned(),
+        );
+    }
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .map(|word| distlock::config::mask(&word))
+        .collect();
+    About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: format!("distlock {}", words.join(" ")),
+        date: format!("{:.0}", jiff::Timestamp::now()),
+        quick: plan.effort != Effort::Full,
+        rounds: plan.rounds,
+        machine,
+        remarks,
+    }
+}

@@ -1,0 +1,29 @@
+//! The state of one run of the comparison: its stores, and the figures so far.
+
+use distlock_report::compare::{Figure, PeerRun, Scenario, ScenarioKind};
+
+use super::{cpu::Loads, gaps::Missing, kept::Kept, plan::Plan, stores::Candidate};
+use crate::progress::Progress;
+
+/// A run under way.
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    pub(super) stores: Vec<Candidate>,
+    pub(super) kept: Kept,
+    pub(super) progress: Progress,
+    pub(super) figures: Vec<Figure>,
+    pub(super) missing: Vec<Missing>,
+    pub(super) scenarios: Vec<Scenario>,
+    pub(super) peers: Vec<PeerRun>,
+    pub(super) loads: Loads,
+}
+
+impl Run {
+    pub(super) fn steps(&self, experiments: usize) -> usize {
+        // Beside the workloads: wake-ups, processes that compete, the kick-out flow, counters, a cache and each number of idle
+        // locks are rounds of their own.
+        let rounds = (experiments + 5 + self.plan.idle.len()) * self.plan.rounds as usize;
+        // Properties, waiting, idle sessions, bytes and memory: once each.
+        (rounds + 5) * self.stores.len() + ScenarioKind::ALL.len()
+    }
+}
