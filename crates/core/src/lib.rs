@@ -17,16 +17,11 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | what a backend supplies | `contract`, `records`, `capabilities` |
-//! | values, parsed once at the edge | `name`, `ttl`, `token`, `ident`, `error` |
-//! | the way of a password to a server, the files of TLS | `password`, `tls_files` |
-//! | what a panic hook need not print | [`panics`] |
-//! | the sentence about a feature that is missing | `not_built` |
-//! | what callers hold | `locker`, `builder`, `guard`, `multi`, `scope`, `ticket`, `store` |
-//! | time | `clock` (boot-time, injectable), `deadline` (pure arithmetic), `hold` (one lease's state) |
-//! | taking and letting go | `queue` (the line inside a process), `lineup` (its head, at a store that queues), `acquire`, `release` |
-//! | the thread that keeps leases | `keeper` (renewal, deadlines, clean-up) |
-//! | group commit for backends | [`batch`] |
+//! | what a backend supplies: traits, requests, answers, capabilities | `contract` |
+//! | values, parsed once at the edge | `types` |
+//! | what callers hold: locker, builders, guards, scope, ticket, store | `client` |
+//! | time, the local queue, taking, renewing, letting go, clean-up | `engine` |
+//! | what several backends share | `backend_kit`: [`batch`], [`line`], [`threads`], [`panics`], passwords, TLS files |
 //! | a lock over versioned records | `kv` |
 //! | the checking half of fencing | `fence` |
 //!
@@ -42,87 +37,55 @@
 //!   the wait that was asked for; a release or an extension: 5 s for each of its steps at the
 //!   store, four at most; a look: 10 s; closing: 10 s. No option of a store makes these longer.
 
-mod acquire;
-mod bounded;
-mod builder;
-mod capabilities;
-mod claim;
-mod clock;
+mod backend_kit;
+mod client;
 mod contract;
-mod crowded;
-mod deadline;
-mod duration;
-mod error;
+mod engine;
 mod fence;
-mod guard;
-mod hash;
-mod hold;
-mod ident;
-mod keeper;
 mod kv;
-pub mod line;
-mod lineup;
-mod locker;
-mod log;
-mod loss;
-mod meters;
-mod multi;
-mod name;
-mod not_built;
-mod open_flag;
-mod outage;
-pub mod panics;
-mod password;
-mod presentable;
-mod queue;
-mod records;
-mod refusal;
-mod release;
-mod scope;
-mod store;
-pub mod threads;
-mod ticket;
+mod types;
+
 #[cfg(feature = "tls")]
-mod tls_files;
-mod token;
-mod ttl;
-
-pub mod batch;
-
-pub use builder::{LockAllBuilder, LockBuilder};
-pub use capabilities::{
-    Capabilities, ExpiryClock, Fairness, FencingScope, LeaseKind, Reach, Wakeup,
+pub use backend_kit::tls_files::TlsFile;
+pub use backend_kit::{
+    batch, line,
+    not_built::not_compiled_in,
+    open_flag::OpenFlag,
+    panics,
+    password::{PasswordRule, TLS_DISABLE, is_loopback},
+    threads,
 };
-pub use clock::{Clock, ManualClock, Moment, Sleep, SystemClock, unix_time};
+pub use client::{
+    builder::{LockAllBuilder, LockBuilder},
+    guard::{Ended, Guard, LockWatch},
+    guard_set::GuardSet,
+    locker::{Locker, LockerBuilder},
+    scope::Scope,
+    store::Store,
+    ticket::Ticket,
+};
 pub use contract::{
     AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health,
     HolderInfo, Lease, LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
-};
-pub use duration::parse_duration;
-pub use error::{Error, ErrorKind, Result};
-pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};
-pub use guard::{Ended, Guard, LockWatch};
-pub use hold::Renew;
-pub use ident::{HolderLabel, Meta, OwnerId};
-pub use kv::KvLock;
-pub use locker::{Locker, LockerBuilder};
-pub use loss::{LossFeed, LossSender};
-pub use multi::GuardSet;
-pub use name::{LockName, RecordKey, decode, encode};
-pub use not_built::not_compiled_in;
-pub use open_flag::OpenFlag;
-pub use password::{PasswordRule, TLS_DISABLE, is_loopback};
-pub use presentable::{excerpt, path_excerpt, presentable};
-pub use records::{
-    Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value,
+    capabilities::{Capabilities, ExpiryClock, Fairness, FencingScope, LeaseKind, Reach, Wakeup},
+    loss::{LossFeed, LossSender},
+    records::{Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value},
 };
 #[doc(hidden)]
-pub use refusal::BUSY_ADVICE;
-pub use release::Released;
-pub use scope::Scope;
-pub use store::Store;
-pub use ticket::Ticket;
-#[cfg(feature = "tls")]
-pub use tls_files::TlsFile;
-pub use token::{Epoch, FencingToken, micros};
-pub use ttl::{Ttl, margin};
+pub use engine::refusal::BUSY_ADVICE;
+pub use engine::{
+    clock::{Clock, ManualClock, Moment, Sleep, SystemClock, unix_time},
+    hold::Renew,
+    release::Released,
+};
+pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};
+pub use kv::KvLock;
+pub use types::{
+    duration::parse_duration,
+    error::{Error, ErrorKind, Result},
+    ident::{HolderLabel, Meta, OwnerId},
+    name::{LockName, RecordKey, decode, encode},
+    presentable::{excerpt, path_excerpt, presentable},
+    token::{Epoch, FencingToken, micros},
+    ttl::{Ttl, margin},
+};

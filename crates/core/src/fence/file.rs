@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Fence, FenceError, FenceGuard, FenceState};
-use crate::{
+use crate::types::{
     error::{Error, ErrorKind, Result},
     presentable::path_excerpt,
     token::Epoch,
@@ -319,7 +319,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{fence::FenceRefusal, token::FencingToken};
+    use crate::{fence::FenceRefusal, types::token::FencingToken};
 
     fn fence(token: u64, owner: u128) -> Fence {
         Fence::new(

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Fence, FenceError};
-use crate::{
+use crate::types::{
     error::{Error, ErrorKind},
     token::{Epoch, FencingToken},
 };

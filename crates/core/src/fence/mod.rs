@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub use file::FencedFile;
 pub use guard::{FenceGuard, FenceRefusal, FenceState};
 
-use crate::{
+use crate::types::{
     error::{Error, ErrorKind},
     token::{Epoch, FencingToken},
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::capabilities::{Capabilities, ExpiryClock, Reach};
+use crate::contract::capabilities::{Capabilities, ExpiryClock, Reach};
 
 /// The records say nothing about their store but its name, so what follows from the store is written down here.
 pub(super) fn of(backend: &str) -> Capabilities {

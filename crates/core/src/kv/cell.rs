@@ -9,11 +9,15 @@ use super::{
     record::{Record, Seen},
 };
 use crate::{
-    contract::{Lease, LossReason},
-    error::{Error, ErrorKind, Result},
-    name::{LockName, RecordKey},
-    records::{Deleted, Entry, Expect, Version, Written},
-    token::{Epoch, FencingToken},
+    contract::{
+        Lease, LossReason,
+        records::{Deleted, Entry, Expect, Version, Written},
+    },
+    types::{
+        error::{Error, ErrorKind, Result},
+        name::{LockName, RecordKey},
+        token::{Epoch, FencingToken},
+    },
 };
 
 /// Where the locks are.

@@ -15,18 +15,20 @@ use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
 use crate::{
-    capabilities::Capabilities,
-    clock::{Clock, SystemClock},
+    backend_kit::open_flag::OpenFlag,
     contract::{
         AcquireRequest, Attempt, Contender, DistLock, Forced, Grant, HandOver, Health, Lease,
         LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
+        capabilities::Capabilities,
+        loss::LossFeed,
+        records::{Expect, Records},
     },
-    error::{Error, ErrorKind, Result},
-    loss::LossFeed,
-    name::{LockName, RecordKey},
-    open_flag::OpenFlag,
-    records::{Expect, Records},
-    token::{Epoch, FencingToken},
+    engine::clock::{Clock, SystemClock},
+    types::{
+        error::{Error, ErrorKind, Result},
+        name::{LockName, RecordKey},
+        token::{Epoch, FencingToken},
+    },
 };
 use cell::{PREFIX, Taken, key, tries_used_up};
 use record::Record;
@@ -135,7 +137,7 @@ impl KvLock {
     }
 
     fn record(&self, request: &AcquireRequest) -> Record {
-        Record::new(request, crate::clock::unix_time(&*self.clock))
+        Record::new(request, crate::engine::clock::unix_time(&*self.clock))
     }
 }
 

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    contract::{AcquireRequest, HolderInfo, Lease, LockInfo, LossReason},
-    ident::OwnerId,
-    name::LockName,
-    records::Version,
-    token::{FencingToken, micros},
-    ttl::Ttl,
+    contract::{AcquireRequest, HolderInfo, Lease, LockInfo, LossReason, records::Version},
+    types::{
+        ident::OwnerId,
+        name::LockName,
+        token::{FencingToken, micros},
+        ttl::Ttl,
+    },
 };
 
 /// The JSON under a lock's key. Unknown fields are refused: they would say something about the lock that we do not know.

@@ -6,10 +6,9 @@ use async_trait::async_trait;
 
 use super::KvLock;
 use crate::{
-    clock::Moment,
     contract::{AcquireRequest, Attempt, Contender, DistLock, Grant},
-    error::Result,
-    token::FencingToken,
+    engine::clock::Moment,
+    types::{error::Result, token::FencingToken},
 };
 
 /// The shortest pause: even a lock that changes hands all the time costs a waiting process less than 20 reads a second.

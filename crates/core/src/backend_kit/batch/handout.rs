@@ -1,0 +1,152 @@
+//! What happens to the answers of a batch.
+
+use std::{
+    future::{Future as _, poll_fn},
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use crate::{
+    engine::log,
+    types::error::{Error, ErrorKind, Result},
+};
+
+use super::{Executor, Failure, Reply, Shared, queue::Batch};
+
+/// What came of a batch.
+pub(super) type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
+
+/// From how many answers on they are handed out between two turns of the scheduler.
+const CROWD: usize = 8;
+
+/// Hands out the answers of a batch that came back.
+///
+/// A task that wakes others has the scheduler wake another thread for each of them. Where that thread has to share a
+/// processor, it comes in between at once, does the one task it finds, and goes back to sleep, for answer after answer. So a
+/// crowd is woken from where a task that yields is woken: there the scheduler first takes them all, and then wakes one thread.
+///
+/// # Cancel safety
+/// When it is dropped, what is left is handed out at once.
+pub(super) async fn hand_out<E: Executor>(
+    shared: &Arc<Shared<E>>,
+    batch: Batch<E>,
+    outcome: Outcome<E>,
+) {
+    if batch.ops.len() < CROWD {
+        return distribute(shared, batch, outcome);
+    }
+    let mut back = Some((batch, outcome));
+    let mut finishing = None;
+    poll_fn(|context| {
+        // Woken, by whomever: it is done, or is now.
+        if finishing.take().is_some() {
+            return Poll::Ready(());
+        }
+        let crowd = Arc::new(Crowd {
+            shared: Arc::clone(shared),
+            back: Mutex::new(back.take()),
+            slot: context.waker().clone(),
+        });
+        let waker = Waker::from(Arc::clone(&crowd));
+        finishing = Some(Finishing(crowd));
+        // All that is wanted of it is that it has our waker woken where it would be its own task's. Without a scheduler it
+        // does so at once.
+        let turn = pin!(tokio::task::yield_now());
+        let _ = turn.poll(&mut Context::from_waker(&waker));
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A batch that came back, to be handed out when this is woken.
+struct Crowd<E: Executor> {
+    shared: Arc<Shared<E>>,
+    // A std mutex: held while they are handed out, which waits for nobody.
+    back: Mutex<Option<(Batch<E>, Outcome<E>)>>,
+    /// Whoever waits until that is done.
+    slot: Waker,
+}
+
+impl<E: Executor> Crowd<E> {
+    fn finish(&self) {
+        // To the end: whoever else comes here, woken by chance, takes it for done and gives the keys of the batch away.
+        let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((batch, outcome)) = back.take() {
+            distribute(&self.shared, batch, outcome);
+        }
+    }
+}
+
+impl<E: Executor> Wake for Crowd<E> {
+    fn wake(self: Arc<Self>) {
+        self.finish();
+        self.slot.wake_by_ref();
+    }
+}
+
+/// Sees to it that nobody is forgotten where the task that hands out is destroyed before it is woken.
+struct Finishing<E: Executor>(Arc<Crowd<E>>);
+
+impl<E: Executor> Drop for Finishing<E> {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+fn distribute<E: Executor>(shared: &Arc<Shared<E>>, batch: Batch<E>, outcome: Outcome<E>) {
+    let (alone, lone) = (batch.alone, batch.ops.len() == 1);
+    if alone {
+        let given_up = shared.state().queue.alone_ended(outcome.is_err());
+        if let Err(Failure::Split(error) | Failure::Whole(error)) = &outcome {
+            for pending in given_up {
+                let _ = pending.answer(Err(error.clone()));
+            }
+        }
+    }
+    match outcome {
+        Ok(replies) => {
+            let mut replies = replies.into_iter();
+            for pending in batch.into_pending() {
+                match replies.next() {
+                    Some(Reply::Alone) if !lone => {
+                        shared.state().queue.push_alone(&shared.executor, pending);
+                    }
+                    reply => {
+                        if let Some((op, Ok(answer))) = pending.answer(reply_of(reply)) {
+                            shared.undo(&op, &answer);
+                        }
+                    }
+                }
+            }
+        }
+        Err(Failure::Split(error)) if !lone => {
+            log::debug(move || {
+                tracing::debug!(%error, "a batch failed as a whole: its operations are sent singly");
+            });
+            let mut state = shared.state();
+            for pending in batch.into_pending() {
+                state.queue.push_alone(&shared.executor, pending);
+            }
+        }
+        Err(Failure::Split(error) | Failure::Whole(error)) => {
+            for pending in batch.into_pending() {
+                let _ = pending.answer(Err(error.clone()));
+            }
+        }
+    }
+}
+
+pub(super) fn reply_of<A>(reply: Option<Reply<A>>) -> Result<A> {
+    match reply {
+        Some(Reply::Done(answer)) => answer,
+        Some(Reply::Alone) => Err(Error::new(
+            ErrorKind::Unavailable,
+            "the store skipped the operation",
+        )),
+        None => Err(Error::new(
+            ErrorKind::Internal,
+            "the store's answer to a batch has too few entries",
+        )),
+    }
+}

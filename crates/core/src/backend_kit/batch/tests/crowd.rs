@@ -1,0 +1,133 @@
+//! Many at once: how they are shared out, and how they are answered.
+
+use std::{future::Future, task::Poll};
+
+use super::*;
+use crate::backend_kit::batch::{handout::hand_out, queue::Queue};
+
+fn crowd(undivided: usize, waiting: u32) -> Vec<usize> {
+    let limits = Limits {
+        operations: 100,
+        in_flight: 2,
+        undivided,
+        ..Limits::default()
+    };
+    let (script, mut queue) = (Script::open(), Queue::new(limits));
+    for id in 0..waiting {
+        let op = op(Kind::Acquire, id.to_string(), id);
+        queue.push(&script, Pending::without_reply(op));
+    }
+    let sizes = std::iter::from_fn(|| Some(queue.take(&script)?.ops.len()));
+    sizes.collect()
+}
+
+#[test]
+fn a_crowd_is_shared_out_among_the_batches_that_may_be_out() {
+    assert_eq!(crowd(8, 7), [7]);
+    assert_eq!(crowd(8, 20), [8, 8, 4]);
+    assert_eq!(crowd(8, 80), [20, 15, 12, 9, 8, 8, 8]);
+    assert_eq!(crowd(8, 1000)[0], 100, "and no batch is too large");
+    assert_eq!(crowd(usize::MAX, 80), [80]);
+}
+
+#[tokio::test]
+async fn more_batches_are_out_while_there_is_a_crowd() {
+    let limits = Limits {
+        in_flight: 2,
+        undivided: 8,
+        ..Limits::default()
+    };
+    let batcher = Batcher::new(Script::gated(), limits);
+    let asked: Vec<_> = (0..40)
+        .map(|id| submit(&batcher, op(Kind::Acquire, format!("{id:02}"), id)))
+        .collect();
+    // Two that went alone, and two parts of the crowd.
+    until_sent(&batcher, 4).await;
+    until("the others wait", || batcher.0.state().running == 4).await;
+    let sent = batcher.executor().sent();
+    let sizes: Vec<_> = sent.iter().map(|sent| sent.ops.len()).collect();
+    assert_eq!((&sizes[..2], sizes.len()), (&[1, 1][..], 4), "{sizes:?}");
+    batcher.executor().let_through(1000);
+    for (id, asked) in asked.into_iter().enumerate() {
+        assert_eq!(asked.await.unwrap().unwrap() as usize, id);
+    }
+    until("it is quiet", || batcher.0.state().running == 0).await;
+    batcher.close().await;
+}
+
+type Answer = tokio::sync::oneshot::Receiver<(Op, Result<u32>)>;
+
+/// A batch of so many acquisitions that came back, and those who wait for it.
+fn came_back(
+    batcher: &Batcher<Script>,
+    count: u32,
+) -> (impl Future<Output = ()> + use<>, Vec<Answer>) {
+    let shared = Arc::clone(&batcher.0);
+    let mut queue = Queue::new(Limits::default());
+    let answers = (0..count)
+        .map(|id| {
+            let op = op(Kind::Acquire, format!("{id:02}"), id);
+            let (pending, answer) = Pending::with_reply(op);
+            queue.push(&shared.executor, pending);
+            answer
+        })
+        .collect();
+    let batch = queue.take(&shared.executor).unwrap();
+    let replies = (0..count).map(|id| Reply::Done(Ok(id))).collect();
+    let handing = async move { hand_out(&shared, batch, Ok(replies)).await };
+    (handing, answers)
+}
+
+fn all_are_there(answers: &mut [Answer]) -> bool {
+    answers
+        .iter_mut()
+        .enumerate()
+        .all(|(id, answer)| matches!(answer.try_recv(), Ok((_, Ok(said))) if said as usize == id))
+}
+
+#[tokio::test]
+async fn a_crowd_is_answered_after_one_turn_of_the_scheduler() {
+    let batcher = batcher(Script::open());
+    let (handing, mut answers) = came_back(&batcher, 30);
+    handing.await;
+    assert!(all_are_there(&mut answers));
+    // A few are answered at once.
+    let (handing, mut answers) = came_back(&batcher, 3);
+    assert!(futures_poll(pin!(handing)).await.is_some());
+    assert!(all_are_there(&mut answers));
+}
+
+#[tokio::test]
+async fn a_crowd_is_answered_although_nobody_sees_to_it_any_more() {
+    let batcher = batcher(Script::open());
+    let (handing, mut answers) = came_back(&batcher, 30);
+    let mut handing = Box::pin(handing);
+    assert!(futures_poll(handing.as_mut()).await.is_none());
+    drop(handing);
+    assert!(all_are_there(&mut answers));
+}
+
+#[test]
+fn a_crowd_is_answered_where_no_scheduler_is() {
+    let batcher = batcher(Script::open());
+    let (handing, mut answers) = came_back(&batcher, 30);
+    let mut handing = pin!(handing);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while handing.as_mut().poll(&mut context) == Poll::Pending {}
+    assert!(all_are_there(&mut answers));
+}
+
+/// What nobody takes is undone, whoever hands it out.
+#[tokio::test]
+async fn what_nobody_of_a_crowd_takes_is_undone() {
+    let batcher = batcher(Script::open());
+    batcher.executor().granted.lock().unwrap().extend(0..30);
+    let (handing, mut answers) = came_back(&batcher, 30);
+    answers.drain(10..20);
+    handing.await;
+    let left = || batcher.executor().granted.lock().unwrap().clone();
+    until("ten are undone", || {
+        left() == (0..10).chain(20..30).collect()
+    })
+    .await;
+}

@@ -1,0 +1,324 @@
+//! How a lock is wanted: options with defaults, then one of three verbs.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tracing::{Instrument as _, debug_span};
+
+use crate::{
+    client::{
+        guard::{Guard, LockWatch},
+        guard_set::{self, GuardSet},
+        locker::Inner,
+        scope::Scope,
+    },
+    contract::{AcquireRequest, Attempt},
+    engine::{acquire, bounded::End, claim::Wanted, hold::Renew},
+    types::{
+        duration::written,
+        error::{Error, ErrorKind, Result},
+        ident::{HolderLabel, Meta, OwnerId},
+        name::LockName,
+        ttl::Ttl,
+    },
+};
+
+/// How long a lock is waited for unless told otherwise.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// Describes one wanted lock. Made by [`Locker::lock`](crate::Locker::lock).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use distlock::ErrorKind;
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// # let locker = distlock::connect("memory:").await?;
+/// let wanted = locker
+///     .lock("order:2")
+///     .ttl(Duration::from_secs(10)) // how long it outlives a holder that dies
+///     .wait(Duration::from_millis(100))
+///     .holder("billing");
+/// let guard = wanted.clone().acquire().await?;
+/// let busy = wanted.acquire().await.unwrap_err();
+/// assert_eq!(busy.kind(), ErrorKind::Timeout);
+/// assert!(busy.to_string().contains("held by billing"));
+/// # drop(guard); locker.close().await; Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked until `acquire`, `try_acquire` or `run` is awaited"]
+pub struct LockBuilder {
+    inner: Arc<Inner>,
+    name: Result<LockName>,
+    options: Options,
+}
+
+/// Describes several wanted locks. Made by [`Locker::lock_all`](crate::Locker::lock_all).
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked until `acquire` is awaited"]
+pub struct LockAllBuilder {
+    inner: Arc<Inner>,
+    names: Result<Vec<LockName>>,
+    options: Options,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    ttl: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
+    holder: Option<String>,
+    meta: Option<String>,
+    pub(crate) renew: Renew,
+    pub(crate) scope: Option<Scope>,
+    pub(crate) min_hold: Duration,
+    gives_up: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ttl: None,
+            wait: Some(DEFAULT_WAIT),
+            holder: None,
+            meta: None,
+            renew: Renew::Auto,
+            scope: None,
+            min_hold: Duration::ZERO,
+            gives_up: false,
+        }
+    }
+}
+
+macro_rules! options {
+    () => {
+        /// How long the lease lasts without a renewal: whole milliseconds, from the backend's minimum to 24 h. The
+        /// backend's default (10 s for most) unless set.
+        pub fn ttl(mut self, ttl: Duration) -> Self {
+            self.options.ttl = Some(ttl);
+            self
+        }
+
+        /// How long to wait for the lock, 30 s unless set. Zero tries once.
+        pub fn wait(mut self, wait: Duration) -> Self {
+            self.options.wait = Some(wait);
+            self
+        }
+
+        /// Waits without end.
+        pub fn wait_forever(mut self) -> Self {
+            self.options.wait = None;
+            self
+        }
+
+        /// Fails after a few tries, within a second where the store refuses, when the store cannot be
+        /// reached, instead of waiting until it is back. What it fails with is what the store or the
+        /// network said, such as [`ErrorKind::Unavailable`].
+        pub fn give_up_when_unreachable(mut self) -> Self {
+            self.options.gives_up = true;
+            self
+        }
+
+        /// The label that others see, up to 128 bytes; `user@host:pid` unless set.
+        pub fn holder(mut self, label: impl Into<String>) -> Self {
+            self.options.holder = Some(label.into());
+            self
+        }
+
+        /// Text kept beside the held lock, up to 4 KiB.
+        pub fn meta(mut self, text: impl Into<String>) -> Self {
+            self.options.meta = Some(text.into());
+            self
+        }
+
+        /// Whether the lease is renewed in the background, as it is unless set.
+        pub fn renew(mut self, renew: Renew) -> Self {
+            self.options.renew = renew;
+            self
+        }
+
+        /// Makes the lock re-entrant within a scope: the scope counts as one holder.
+        pub fn reentrant(mut self, scope: &Scope) -> Self {
+            self.options.scope = Some(scope.clone());
+            self
+        }
+
+        /// Keeps the lock at least this long, also when it is released sooner: a job that ends at once is then not run
+        /// again by a peer whose clock is a little behind.
+        pub fn min_hold(mut self, time: Duration) -> Self {
+            self.options.min_hold = time;
+            self
+        }
+    };
+}
+
+impl LockBuilder {
+    pub(crate) fn new(inner: Arc<Inner>, name: Result<LockName>) -> Self {
+        Self {
+            inner,
+            name,
+            options: Options::default(),
+        }
+    }
+
+    options!();
+
+    /// Takes the lock, waiting for it. A store that is away is waited for as a lock is, until the
+    /// wait ends: the first reason is logged, and [`give_up_when_unreachable`] fails instead.
+    ///
+    /// [`give_up_when_unreachable`]: LockBuilder::give_up_when_unreachable
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] when it was not free in time, saying who holds it;
+    /// [`ErrorKind::Unavailable`] when the store was away at the end of the wait;
+    /// [`ErrorKind::InvalidName`] and [`ErrorKind::InvalidArgument`] before any I/O; at once what
+    /// cannot mend by itself, such as [`ErrorKind::AccessDenied`]. All of them come at most 5 s after
+    /// the end of the wait.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future leaves the queue, and what was granted meanwhile is given back.
+    pub async fn acquire(self) -> Result<Guard> {
+        let wanted = self.options.wanted(&self.inner, self.name?)?;
+        let span = debug_span!("distlock.acquire", lock = ?wanted.request.name, backend = self.inner.backend_name());
+        take(&self.inner, &self.options, wanted)
+            .instrument(span)
+            .await
+    }
+
+    /// Tries once, never waiting.
+    ///
+    /// # Errors
+    /// As [`LockBuilder::acquire`], without `Timeout`: busy is an answer here.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn try_acquire(self) -> Result<Attempt<Guard>> {
+        let Self {
+            inner,
+            name,
+            mut options,
+        } = self;
+        options.wait = Some(Duration::ZERO);
+        let wanted = options.wanted(&inner, name?)?;
+        if let Some(scope) = options.scope.clone() {
+            return scope.try_enter(&inner, wanted, options.min_hold).await;
+        }
+        let attempt = acquire::try_acquire(&inner, wanted).await?;
+        Ok(attempt.map(|hold| Guard::new(&inner, hold, options.min_hold)))
+    }
+
+    /// Takes the lock, runs `work` under it, and releases it. When the lock is lost, the future of `work` is dropped at its
+    /// next await.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> distlock::Result<()> {
+    /// # let locker = distlock::connect("memory:").await?;
+    /// let work = async |held: distlock::LockWatch| {
+    ///     assert!(held.is_valid()); // show `held.fence()` to what the lock protects
+    ///     "done"
+    /// };
+    /// assert_eq!(locker.lock("order:3").run(work).await?, "done");
+    /// assert!(locker.inspect("order:3").await?.held.is_none()); // released
+    /// # locker.close().await; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockBuilder::acquire`], and [`ErrorKind::Lost`].
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future drops `work` and releases in the background.
+    pub async fn run<T, F>(self, work: impl FnOnce(LockWatch) -> F) -> Result<T>
+    where
+        F: Future<Output = T>,
+    {
+        let guard = self.acquire().await?;
+        let done = tokio::select! {
+            biased;
+            reason = guard.lost() => Err(guard.lost_error(reason)),
+            value = work(LockWatch::of(&guard)) => Ok(value),
+        };
+        let value = done.and_then(|value| guard.check().map(|()| value));
+        // What the store says now is about the time after the work; it is logged and counted where it happens.
+        let _ = guard.release().await;
+        value
+    }
+}
+
+impl LockAllBuilder {
+    pub(crate) fn new(inner: Arc<Inner>, names: Result<Vec<LockName>>) -> Self {
+        Self {
+            inner,
+            names,
+            options: Options::default(),
+        }
+    }
+
+    options!();
+
+    /// Takes all locks, in the byte order of their names so that two callers never wait for each other, within one wait.
+    ///
+    /// # Errors
+    /// As [`LockBuilder::acquire`], for the first name that failed; what was taken by then is released, in the background
+    /// where the store does not answer in time. [`ErrorKind::Timeout`] also when the store is so slow that the wait was over
+    /// by more than 5 s before the last of them was asked for.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future gives back what was taken.
+    pub async fn acquire(self) -> Result<GuardSet> {
+        guard_set::acquire(&self.inner, self.names?, &self.options).await
+    }
+}
+
+/// Takes one lock as the options say.
+pub(crate) async fn take(inner: &Arc<Inner>, options: &Options, wanted: Wanted) -> Result<Guard> {
+    if let Some(scope) = &options.scope {
+        return scope.enter(inner, wanted, options.min_hold).await;
+    }
+    let hold = acquire::acquire(inner, wanted).await?;
+    Ok(Guard::new(inner, hold, options.min_hold))
+}
+
+impl Options {
+    /// Checks everything before any I/O.
+    pub(crate) fn wanted(&self, inner: &Inner, name: LockName) -> Result<Wanted> {
+        let capabilities = inner.backend().capabilities();
+        let ttl = checked_ttl(inner, self.ttl.unwrap_or(capabilities.default_ttl))?;
+        if self.min_hold > Ttl::MAX.duration() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("min_hold of {} is over 24 h", written(self.min_hold)),
+            ));
+        }
+        let holder = match &self.holder {
+            Some(label) => HolderLabel::new(label)?,
+            None => inner.default_holder(),
+        };
+        let mut request = AcquireRequest::new(name, OwnerId::new(), ttl, holder);
+        request.meta = self.meta.as_ref().map(Meta::new).transpose()?;
+        Ok(Wanted {
+            request,
+            wait: self.wait,
+            end: End::after(self.wait, &**inner.clock()),
+            renew: self.renew,
+            gives_up: self.gives_up,
+        })
+    }
+}
+
+/// A TTL that this backend accepts.
+pub(crate) fn checked_ttl(inner: &Inner, ttl: Duration) -> Result<Ttl> {
+    let checked = Ttl::new(ttl)?;
+    let least = inner.backend().capabilities().min_ttl;
+    if checked.duration() < least {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "ttl of {} is below the {} that {} can keep",
+                written(ttl),
+                written(least),
+                inner.backend_name()
+            ),
+        ));
+    }
+    inner.warn_of_shorter_lease(checked);
+    Ok(checked)
+}

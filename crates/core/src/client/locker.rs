@@ -1,0 +1,610 @@
+//! The entry point for callers: names locks, hands out builders, and owns what they share.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    client::{
+        builder::{LockAllBuilder, LockBuilder},
+        guard::Guard,
+        ticket::{self, Ticket},
+    },
+    contract::{
+        DistLock, Forced, Health, LockInfo,
+        capabilities::{Capabilities, Fairness, Wakeup},
+        loss::LossFeed,
+    },
+    engine::{
+        bounded::{LANDING, STOPPING, at_most, bounded, closed},
+        clock::{Clock, Moment, Sleep, SystemClock},
+        crowded::Crowded,
+        hold::Hold,
+        keeper::{Keeper, Spawn},
+        lineup::LineUps,
+        meters::Meters,
+        queue::{Queues, Seat},
+        release::{self, LetGo},
+    },
+    types::{
+        error::{Error, ErrorKind, Result},
+        ident::HolderLabel,
+        name::LockName,
+        token::FencingToken,
+        ttl::Ttl,
+    },
+};
+
+/// How many names one page of [`Locker::list`] asks for.
+const PAGE: u32 = 500;
+
+/// How long looking and intervening wait for the store.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Takes locks from one store.
+///
+/// Cloning is cheap and shares everything: the local queues, the renewal thread, the connections. Dropping the last clone
+/// (and the last guard) ends the thread; [`Locker::close`] does so in an orderly way.
+///
+/// Its futures need a tokio runtime with time enabled, and running: where a test pauses it (`start_paused`), every bound on a
+/// store passes at once. To test your own handling of expiry, inject a [`ManualClock`](crate::ManualClock). Renewals, background
+/// releases and clean-up do not use that runtime: they run on a thread of the locker's own.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// let locker = distlock::connect("memory:").await?;
+/// let guard = locker.lock("order:1").acquire().await?;
+/// let seen = locker.inspect("order:1").await?;
+/// assert_eq!(seen.held.unwrap().token, Some(guard.token()));
+/// assert!(guard.release().await.is_clean());
+/// locker.close().await; // waits for releases that are still on their way
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Locker {
+    inner: Arc<Inner>,
+}
+
+/// What all clones of a [`Locker`] and its guards share.
+pub(crate) struct Inner {
+    backend: Arc<dyn DistLock>,
+    queues: Arc<Queues>,
+    line_ups: Arc<LineUps>,
+    crowded: Crowded,
+    keeper: Keeper,
+    clock: Arc<dyn Clock>,
+    meters: Arc<Meters>,
+    hand_over_limit: u32,
+    default_holder: HolderLabel,
+    closed: watch::Sender<bool>,
+    /// Whether somebody was told that the store grants less than the TTL that was asked for.
+    told_of_shorter_leases: AtomicBool,
+    /// Calls that may end with a new hold.
+    asking: AtomicUsize,
+    nobody_asks: Notify,
+    random: Mutex<fastrand::Rng>,
+    lapse: Arc<dyn Fn(Seat, crate::contract::AcquireRequest) + Send + Sync>,
+}
+
+impl Locker {
+    /// A locker with the machine's clock.
+    pub fn new(backend: Arc<dyn DistLock>) -> Self {
+        Self::builder(backend).build()
+    }
+
+    /// A locker with options.
+    pub fn builder(backend: Arc<dyn DistLock>) -> LockerBuilder {
+        LockerBuilder {
+            backend,
+            clock: Arc::new(SystemClock),
+            hand_over_limit: 16,
+            seed: None,
+            keeper_on: None,
+        }
+    }
+
+    /// Waits until the renewal thread has its own connection, so that a store that cannot be reached is noticed now and not
+    /// at the first renewal.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`], and as connecting does. It is tried again in the background all the
+    /// same.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn ready(&self) -> Result<()> {
+        self.inner.check_open()?;
+        self.inner.keeper.ready().await
+    }
+
+    /// Starts to describe how a lock is wanted. A name that breaks a rule is reported when the lock is asked for.
+    pub fn lock(&self, name: impl AsRef<str>) -> LockBuilder {
+        LockBuilder::new(Arc::clone(&self.inner), LockName::new(name))
+    }
+
+    /// As [`Locker::lock`], for a name that was checked before.
+    pub fn lock_named(&self, name: &LockName) -> LockBuilder {
+        LockBuilder::new(Arc::clone(&self.inner), Ok(name.clone()))
+    }
+
+    /// Several locks at once: sorted, de-duplicated, all or nothing.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> distlock::Result<()> {
+    /// # let locker = distlock::connect("memory:").await?;
+    /// let both = locker.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// let [three, seven] = both.guards() else { unreachable!("two were asked for") };
+    /// assert_eq!((three.name().as_str(), seven.name().as_str()), ("account:3", "account:7"));
+    /// for (name, released) in both.release().await {
+    ///     assert!(released.is_clean(), "{name}");
+    /// }
+    /// # locker.close().await; Ok(()) }
+    /// ```
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllBuilder {
+        LockAllBuilder::new(
+            Arc::clone(&self.inner),
+            names.into_iter().map(LockName::new).collect(),
+        )
+    }
+
+    /// Who holds a lock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`], [`ErrorKind::Closed`], and failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
+        let name = LockName::new(name)?;
+        let asked = self.inner.backend.inspect(&name);
+        self.ask(asked, "inspect", Some(&name)).await
+    }
+
+    /// All held locks whose names start with `prefix`, in byte order of their names. Not one snapshot: locks that change
+    /// hands meanwhile may be missed or seen as they were.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`], and failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let mut all: Vec<LockInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|info| info.name.clone());
+            let page = self.list_page(prefix, after.as_ref(), PAGE).await?;
+            let last = page.len() < PAGE as usize;
+            all.extend(page);
+            if last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// One page of [`Locker::list`]: at most `limit` locks after the name `after`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`], and failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_page(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        let asked = self.inner.backend.list(prefix, after, limit);
+        self.ask(asked, "list", None).await
+    }
+
+    /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old
+    /// guard is told at its next renewal, or at its deadline:
+    /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased) where the store can tell.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`], [`ErrorKind::Closed`], and failures of the store.
+    ///
+    /// # Cancel safety
+    /// The lock may or may not be freed when the future is dropped; asking again is harmless.
+    pub async fn force_release(
+        &self,
+        name: impl AsRef<str>,
+        token: FencingToken,
+    ) -> Result<Forced> {
+        let name = LockName::new(name)?;
+        let asked = self.inner.backend.force_release(&name, token);
+        self.ask(asked, "force_release", Some(&name)).await
+    }
+
+    /// What the backend promises.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        self.inner.backend.capabilities()
+    }
+
+    /// The clock that leases are measured with.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.inner.clock)
+    }
+
+    /// Connects and checks every setting of the server that a promise rests on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`], and when the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn health(&self) -> Result<Health> {
+        let asked = self.inner.backend.health();
+        self.ask(asked, "health", None).await
+    }
+
+    /// Ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes
+    /// the connections. From then on every request to the store is refused with
+    /// [`ErrorKind::Closed`].
+    ///
+    /// Release guards first. Those that are still held are not renewed any more and are lost at
+    /// their deadline. Their release does not reach the store: it is
+    /// [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when its lease
+    /// ends.
+    ///
+    /// It takes at most 10 seconds, whatever the store does and whatever its options are. What the
+    /// store has not answered until then is left to end by itself, with its lease.
+    ///
+    /// # Cancel safety
+    /// Safe: calling it again goes on where it stopped.
+    pub async fn close(&self) {
+        self.inner.closed.send_replace(true);
+        let clock = &*self.inner.clock;
+        let until = clock.now() + LANDING;
+        // What is granted to callers now is given back while there still is a connection. Not for
+        // ever: somebody may keep a future that is not polled any more. Releases get a second even
+        // then.
+        at_most(clock, LANDING, self.inner.nobody_asks()).await;
+        let left = until.since(clock.now()).max(Duration::from_secs(1));
+        at_most(clock, left, self.inner.keeper.settled()).await;
+        at_most(clock, STOPPING, self.inner.keeper.stop()).await;
+        closed(clock, self.inner.backend.close()).await;
+    }
+
+    /// Makes a guard of a ticket again. A ticket can be resumed once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotHeld`] when the lease behind the ticket has ended or the ticket was used before;
+    /// [`ErrorKind::Unsupported`]; [`ErrorKind::Closed`]; failures of the store.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped the ticket may be used up; its lease then ends by itself.
+    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
+        ticket::resume(&self.inner, ticket).await
+    }
+
+    /// Renews the lease behind a ticket, which stays usable.
+    ///
+    /// # Errors
+    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`] the ticket may be used up.
+    ///
+    /// # Cancel safety
+    /// As [`Locker::resume`].
+    pub async fn renew_ticket(&self, ticket: &Ticket, ttl: Duration) -> Result<()> {
+        ticket::renew(&self.inner, ticket, ttl).await
+    }
+
+    /// Releases the lock behind a ticket.
+    ///
+    /// # Errors
+    /// As [`Locker::resume`]. After an error, the ticket may be used up; if it is, the lock ends by itself within seconds.
+    ///
+    /// # Cancel safety
+    /// The lock may or may not be released when the future is dropped. If the ticket is used up, it ends by itself within
+    /// seconds.
+    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
+        ticket::release(&self.inner, ticket).await
+    }
+
+    /// Looks or intervenes, unless the locker was closed.
+    async fn ask<T>(
+        &self,
+        operation: impl Future<Output = Result<T>>,
+        called: &'static str,
+        name: Option<&LockName>,
+    ) -> Result<T> {
+        let answer = match self.inner.check_open() {
+            Ok(()) => bounded(&*self.inner.clock, LOOK, operation).await,
+            Err(closed) => Err(closed),
+        };
+        answer.map_err(|error| {
+            let error = error.on(self.inner.backend_name()).during(called);
+            match name {
+                Some(name) => error.about(name),
+                None => error,
+            }
+        })
+    }
+}
+
+/// Options of a [`Locker`].
+#[derive(Clone)]
+#[must_use]
+pub struct LockerBuilder {
+    backend: Arc<dyn DistLock>,
+    clock: Arc<dyn Clock>,
+    hand_over_limit: u32,
+    seed: Option<u64>,
+    keeper_on: Option<Spawn>,
+}
+
+impl LockerBuilder {
+    /// Another clock than the machine's.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How many times in a row a lock may pass from task to task of this process before it is truly released and other
+    /// processes get their chance. 16 unless set; 0 releases every time. Those are not counted of which the store says that
+    /// nobody else waits ([`Grant::others_waiting`](crate::Grant::others_waiting)).
+    pub fn hand_over_limit(mut self, limit: u32) -> Self {
+        self.hand_over_limit = limit;
+        self
+    }
+
+    /// Seeds the jitter of pauses, for repeatable tests.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// For simulations only: the keeper gets no thread. It and each of its jobs are given to
+    /// `spawn`, which must have them polled for as long as a guard lives. Together with a clock and
+    /// a seed of its own, whoever polls decides everything that happens.
+    #[doc(hidden)]
+    pub fn keeper_on(
+        mut self,
+        spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
+    ) -> Self {
+        self.keeper_on = Some(Arc::new(spawn));
+        self
+    }
+
+    /// Starts the renewal thread, which opens its own connection in the background (see [`Locker::ready`]).
+    #[must_use]
+    pub fn build(self) -> Locker {
+        let Self {
+            backend,
+            clock,
+            hand_over_limit,
+            seed,
+            keeper_on,
+        } = self;
+        let meters = Arc::new(Meters::new(backend.capabilities().backend));
+        let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock), keeper_on);
+        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| {
+            let inner = Weak::clone(inner);
+            Inner {
+                backend,
+                queues: Queues::new(),
+                line_ups: Arc::default(),
+                crowded: Crowded::default(),
+                keeper,
+                clock,
+                meters,
+                hand_over_limit,
+                default_holder: HolderLabel::of_this_process(),
+                closed: watch::Sender::new(false),
+                told_of_shorter_leases: AtomicBool::new(false),
+                asking: AtomicUsize::new(0),
+                nobody_asks: Notify::new(),
+                random: Mutex::new(seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed)),
+                lapse: Arc::new(move |seat, request| {
+                    if let Some(inner) = inner.upgrade() {
+                        release::in_background(&inner, LetGo::unclaimed(&inner, seat, &request));
+                    }
+                }),
+            }
+        });
+        Locker { inner }
+    }
+}
+
+impl fmt::Debug for LockerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockerBuilder")
+            .field("backend", &self.backend)
+            .field("clock", &self.clock)
+            .field("hand_over_limit", &self.hand_over_limit)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    pub(crate) const fn backend(&self) -> &Arc<dyn DistLock> {
+        &self.backend
+    }
+
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.backend.capabilities().backend
+    }
+
+    /// Whether the store keeps the order of waiting, and has no step that passes a lock on: then the task that is next in
+    /// this process takes its place at the store as soon as the one before holds, instead of when it releases.
+    pub(crate) fn queues_at_the_store(&self) -> bool {
+        let capabilities = self.backend.capabilities();
+        capabilities.fairness == Fairness::Fifo && !capabilities.hand_over
+    }
+
+    pub(crate) const fn queues(&self) -> &Arc<Queues> {
+        &self.queues
+    }
+
+    pub(crate) const fn line_ups(&self) -> &Arc<LineUps> {
+        &self.line_ups
+    }
+
+    pub(crate) const fn crowded(&self) -> &Crowded {
+        &self.crowded
+    }
+
+    /// Whether the next acquire joins the line at the store before it asks.
+    pub(crate) fn lets_others_go_first(&self, name: &LockName) -> bool {
+        let limit = match self.backend.capabilities().wakeup {
+            Wakeup::Push => 1,
+            Wakeup::Poll => self.hand_over_limit.max(1),
+        };
+        self.crowded.is_due(name, limit)
+    }
+
+    pub(crate) const fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) const fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
+    pub(crate) const fn hand_over_limit(&self) -> u32 {
+        self.hand_over_limit
+    }
+
+    pub(crate) fn default_holder(&self) -> HolderLabel {
+        self.default_holder.clone()
+    }
+
+    pub(crate) fn lapse(&self) -> Arc<dyn Fn(Seat, crate::contract::AcquireRequest) + Send + Sync> {
+        Arc::clone(&self.lapse)
+    }
+
+    /// Between half of `pause` and all of it.
+    pub(crate) fn jitter(&self, pause: Duration) -> Duration {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        pause.mul_f64(0.5 + random.f64() / 2.0)
+    }
+
+    /// Sleeps until a moment; for ever when there is none.
+    pub(crate) fn sleep_until(&self, until: Option<Moment>) -> Sleep {
+        match until {
+            Some(until) => self.clock.sleep(until.since(self.clock.now())),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+
+    /// Puts a fresh hold under the keeper's eyes.
+    pub(crate) fn adopt(&self, hold: &Arc<Hold>, loss: &LossFeed) {
+        self.keeper.keep(hold);
+        let (hold, log) = (Arc::downgrade(hold), self.keeper.loss_log());
+        loss.on_loss(move |reason| {
+            if let Some(hold) = hold.upgrade()
+                && hold.lose(reason)
+            {
+                log(hold, reason);
+            }
+        });
+    }
+
+    /// Warns, once per locker, of a TTL that is longer than any lease of this store. The lock is
+    /// held for as long as it is renewed, but a program that stands still, or cannot reach the
+    /// store, loses it sooner than it asked for.
+    pub(crate) fn warn_of_shorter_lease(&self, ttl: Ttl) {
+        let Capabilities {
+            backend,
+            max_lease: Some(max_lease),
+            max_lease_option: option,
+            ..
+        } = self.backend.capabilities()
+        else {
+            return;
+        };
+        if ttl.duration() <= *max_lease || self.told_of_shorter_leases.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let longer = option.map_or_else(String::new, |option| {
+            format!("; the option `{option}` makes its leases longer")
+        });
+        tracing::warn!(
+            backend,
+            ?ttl,
+            ?max_lease,
+            "the store grants shorter leases than the TTL of {ttl} that was asked for, {max_lease:?} \
+             at most, and renewal goes on at that rhythm{longer}",
+        );
+    }
+
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Resolves when the locker has been closed for this long.
+    pub(crate) async fn closed_for(&self, time: Duration) {
+        // The sender lives in `self`, so this cannot fail.
+        let _ = self.closing().wait_for(|closed| *closed).await;
+        self.clock.sleep(time).await;
+    }
+
+    /// Counts a call that may end with a new hold, until the answer is dropped. Taken before [`Inner::check_open`].
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        Asking(self)
+    }
+
+    async fn nobody_asks(&self) {
+        loop {
+            let changed = self.nobody_asks.notified();
+            if self.asking.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed() {
+            Err(Self::closed_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn closed_error() -> Error {
+        Error::new(ErrorKind::Closed, "the locker was closed")
+    }
+}
+
+/// See [`Inner::asking`].
+pub(crate) struct Asking<'a>(&'a Inner);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.0.asking.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.nobody_asks.notify_waiters();
+        }
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locker")
+            .field("backend", &self.backend)
+            .field("held_or_wanted", &self.queues.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,155 @@
+//! What callers leave behind when they go away in the middle of something.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use crate::{
+    client::locker::Inner,
+    contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
+    engine::{
+        bounded::bounded,
+        clock::{Clock, Moment},
+        lineup::LinedUp,
+        log,
+    },
+    types::{error::Result, name::LockName},
+};
+
+/// How long one step of a clean-up may take before the next is tried.
+const STEP: Duration = Duration::from_secs(1);
+
+/// How long a lock whose release was not confirmed keeps a locker going that nobody else has any more.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// An acquire whose caller went away.
+pub(crate) struct Abandoned {
+    pub(crate) request: AcquireRequest,
+    /// The attempt that was on its way. It is let finish, because a request that was sent cannot be called back.
+    pub(crate) in_flight: Option<InFlight>,
+    pub(crate) contender: Option<Box<dyn Contender>>,
+    /// Its place among those of this process at a store that queues. The next task takes it when
+    /// the store has no place of this one any more: else callers that give up faster than the store
+    /// forgets them would fill its queue.
+    pub(crate) lined_up: Option<LinedUp>,
+    /// How many earlier attempts may have been granted without an answer, or may still be.
+    pub(crate) unanswered: u32,
+}
+
+pub(crate) type InFlight = Pin<Box<dyn Future<Output = Landed> + Send>>;
+
+/// What came of an attempt that was on its way.
+pub(crate) struct Landed {
+    pub(crate) contender: Option<Box<dyn Contender>>,
+    pub(crate) answer: Result<Option<Attempt<Grant>>>,
+}
+
+/// Undoes an abandoned acquire: on the connection it used, and if that fails on the keeper's own, for one TTL.
+pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
+    let Abandoned {
+        request,
+        in_flight,
+        mut contender,
+        lined_up,
+        mut unanswered,
+    } = abandoned;
+    let clock = Arc::clone(inner.clock());
+    let until = clock.now() + request.ttl.duration();
+    let lease = Lease::new(request.name.clone(), request.owner, None);
+    if let Some(in_flight) = in_flight {
+        let landed = bounded(&*clock, STEP, async { Ok(in_flight.await) }).await;
+        match landed {
+            Ok(landed) => {
+                contender = landed.contender.or(contender);
+                match landed.answer {
+                    Ok(Some(Attempt::Acquired(_))) => {
+                        // The same connection, so it cannot arrive before what it undoes.
+                        let released = bounded(&*clock, STEP, inner.backend().release(&lease));
+                        unanswered += u32::from(released.await.is_err());
+                    }
+                    Ok(_) => {}
+                    Err(error) => unanswered += u32::from(!error.did_not_happen()),
+                }
+            }
+            // It may still arrive, at any time.
+            Err(_) => unanswered += 1,
+        }
+    }
+    if let Some(contender) = contender {
+        unanswered += u32::from(leave(&*clock, contender, &request.name).await.is_err());
+    }
+    drop(lined_up);
+    if unanswered > 0 {
+        release_repeatedly(inner, &lease, until, unanswered).await;
+    }
+}
+
+/// Gives a contender's place up. That consumes it, so repeating it is the backend's own task; a bound keeps us from hanging
+/// on it.
+pub(crate) async fn leave(
+    clock: &dyn Clock,
+    contender: Box<dyn Contender>,
+    name: &LockName,
+) -> Result<()> {
+    let left = bounded(clock, STEP * 5, contender.leave()).await;
+    if let Err(error) = left.clone() {
+        let name = name.clone();
+        log::debug(move || tracing::debug!(%error, lock = ?name, "leaving the queue failed"));
+    }
+    left
+}
+
+/// Releases a lock whose release was not confirmed, until its lease has ended anyway.
+pub(crate) async fn release_until_expiry(inner: Arc<Inner>, lease: Lease, until: Moment) {
+    release_repeatedly(inner, &lease, until, 0).await;
+}
+
+/// `may_still_arrive`: so many requests for it, each of which may reach the store later than a release. Then "not held" is no
+/// end yet, and "released" is one of no more than one of them.
+///
+/// After a while nobody but the locker's owner keeps it alive: a long lease must not hold a thread and two connections.
+async fn release_repeatedly(
+    inner: Arc<Inner>,
+    lease: &Lease,
+    until: Moment,
+    mut may_still_arrive: u32,
+) {
+    let clock = Arc::clone(inner.clock());
+    let shared = inner.keeper().shared();
+    let handle = tokio::select! {
+        biased;
+        handle = shared.handle() => handle,
+        () = clock.sleep(until.since(clock.now())) => return,
+        () = inner.closed_for(STEP * 5) => return,
+    };
+    let begun = clock.now();
+    let mut pause = Duration::from_millis(20);
+    let mut closed = inner.closing();
+    let mut kept_alive = Some(inner);
+    loop {
+        match bounded(&*clock, STEP, handle.release(lease)).await {
+            Ok(ReleaseOutcome::Released { .. }) if may_still_arrive <= 1 => return,
+            Ok(ReleaseOutcome::Released { .. }) => may_still_arrive -= 1,
+            Ok(ReleaseOutcome::NotHeld) if may_still_arrive == 0 => return,
+            Ok(ReleaseOutcome::NotHeld) => {}
+            Err(error) => {
+                let name = lease.name.clone();
+                log::debug(
+                    move || tracing::debug!(%error, lock = ?name, "background release failed"),
+                );
+            }
+        }
+        let is_over = *closed.borrow() || closed.has_changed().is_err();
+        if clock.now() >= until || is_over {
+            return;
+        }
+        kept_alive.take_if(|_| clock.now().since(begun) >= KEEP_ALIVE);
+        tokio::select! {
+            biased;
+            () = clock.sleep(pause.min(until.since(clock.now()))) => {}
+            // Closed, or dropped. One more try right away, then the lease ends by itself.
+            _ = closed.wait_for(|closed| *closed) => {}
+        }
+        // What has not arrived for long is less and less likely to: a long lease is not asked for twice a second all along.
+        let longest = (clock.now().since(begun) / 4).max(Duration::from_millis(500));
+        pause = (pause * 2).min(longest);
+    }
+}

@@ -1,0 +1,18 @@
+//! The client engine: time, waiting, renewal, release and clean-up.
+
+pub(crate) mod acquire;
+pub(crate) mod bounded;
+pub(crate) mod claim;
+pub(crate) mod clock;
+pub(crate) mod crowded;
+pub(crate) mod deadline;
+pub(crate) mod hash;
+pub(crate) mod hold;
+pub(crate) mod keeper;
+pub(crate) mod lineup;
+pub(crate) mod log;
+pub(crate) mod meters;
+pub(crate) mod outage;
+pub(crate) mod queue;
+pub(crate) mod refusal;
+pub(crate) mod release;

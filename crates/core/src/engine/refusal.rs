@@ -1,0 +1,82 @@
+//! How a lock that could not be had is explained to people: who has it, for how long, and what to look at.
+
+use std::time::{Duration, SystemTime};
+
+use crate::{
+    client::locker::Inner,
+    contract::HolderInfo,
+    engine::claim::Wanted,
+    types::error::{Error, ErrorKind},
+};
+
+/// What the error for a busy lock advises to callers of the library. It ends the message, so that
+/// the tool can put its own options in its place.
+#[doc(hidden)]
+pub const BUSY_ADVICE: &str =
+    "; allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
+
+/// The wait is over, and who was in the way.
+pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
+    let waited = match wanted.wait {
+        Some(Duration::ZERO) => "busy".to_owned(),
+        Some(wait) => format!("not free within {wait:?}"),
+        None => "not free".to_owned(),
+    };
+    let who = match holder {
+        Some(holder) => describe(holder, inner.clock().wall()),
+        None => "the store does not say who holds it".to_owned(),
+    };
+    Error::new(ErrorKind::Timeout, format!("{waited}: {who}{BUSY_ADVICE}"))
+}
+
+/// The wait is over, and the store was away.
+pub(crate) fn away(wait: Duration, error: Error) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the store was away when the wait of {wait:?} ended"),
+    )
+    .caused_by(error)
+}
+
+/// `held by ci@host:12 (token 7) since 3.2s, until 6.8s from now unless renewed`
+fn describe(holder: &HolderInfo, now: SystemTime) -> String {
+    use std::fmt::Write as _;
+    let rounded =
+        |time: Duration| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let mut text = format!("held by {}", holder.holder.escape_debug());
+    if let Some(token) = holder.token {
+        let _ = write!(text, " (token {token})");
+    }
+    if let Some(since) = holder
+        .acquired_at
+        .and_then(|at| now.duration_since(at).ok())
+    {
+        let _ = write!(text, " for {:?}", rounded(since));
+    }
+    if let Some(left) = holder.expires_in {
+        let _ = write!(text, ", until {:?} from now unless renewed", rounded(left));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_described_as_far_as_known() {
+        let mut holder = HolderInfo::new("ci@host:12");
+        assert_eq!(
+            describe(&holder, SystemTime::UNIX_EPOCH),
+            "held by ci@host:12"
+        );
+        holder.token = crate::FencingToken::new(7).ok();
+        holder.acquired_at = Some(SystemTime::UNIX_EPOCH);
+        holder.expires_in = Some(Duration::from_millis(6800));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_micros(3_200_400);
+        assert_eq!(
+            describe(&holder, now),
+            "held by ci@host:12 (token 7) for 3.2s, until 6.8s from now unless renewed"
+        );
+    }
+}

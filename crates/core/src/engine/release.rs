@@ -1,0 +1,351 @@
+//! Letting go of a lock: handing it to the next task of this process, or releasing it in the store.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    client::locker::Inner,
+    contract::{
+        AcquireRequest, DistLock, Grant, HandOver, Lease, LossReason, ReleaseOutcome, Renewal,
+        Renewed,
+    },
+    engine::{
+        bounded::bounded,
+        clock::{Clock, Moment},
+        hold::Hold,
+        keeper::release_until_expiry,
+        log,
+        outage::{QUICK_RETRIES, pause_after},
+        queue::{Handed, Next, Seat},
+    },
+    types::{
+        error::{Error, Result},
+        ttl::Ttl,
+    },
+};
+
+/// How long a release waits for the store before it goes on in the background.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What came of a release.
+#[derive(Debug)]
+#[non_exhaustive]
+#[must_use = "a lock that was already lost did not protect the last moments of the work"]
+pub enum Released {
+    /// It was ours until now, and is free or handed on.
+    Clean,
+    /// It had been lost before, for this reason.
+    AlreadyLost(LossReason),
+    /// The store did not confirm it. It is retried in the background until the lease ends.
+    Unconfirmed(Error),
+}
+
+impl Released {
+    /// Whether the lock was ours to the end.
+    #[must_use]
+    pub const fn is_clean(&self) -> bool {
+        matches!(self, Self::Clean)
+    }
+}
+
+/// Something to let go of.
+pub(crate) struct LetGo {
+    pub(crate) lease: Lease,
+    pub(crate) seat: Option<Seat>,
+    /// The lock's local deadline: what is gone before it was taken from us; what is gone after it just ended.
+    pub(crate) deadline: Moment,
+    /// When the store has forgotten it at the latest.
+    pub(crate) expires: Moment,
+    /// Whether an earlier release of it may have happened.
+    pub(crate) again: bool,
+    /// What is left of a minimum hold.
+    pub(crate) keep_for: Option<Ttl>,
+}
+
+impl LetGo {
+    pub(crate) fn of(hold: &Hold, seat: Option<Seat>, keep_for: Option<Ttl>) -> Self {
+        let (lease, deadline, expires) = hold.terms();
+        Self {
+            lease,
+            seat,
+            deadline,
+            expires,
+            again: false,
+            keep_for,
+        }
+    }
+
+    /// A lock that was handed over to a task that had gone.
+    pub(crate) fn unclaimed(inner: &Inner, seat: Seat, request: &AcquireRequest) -> Self {
+        let expires = inner.clock().now() + request.ttl.duration();
+        let lease = Lease::new(request.name.clone(), request.owner, None);
+        Self {
+            lease,
+            seat: Some(seat),
+            deadline: expires,
+            expires,
+            again: true,
+            keep_for: None,
+        }
+    }
+}
+
+/// Lets go through `via`.
+///
+/// Cancel safety: when dropped, the seat moves on to the next task; the store may or may not have been asked.
+pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: LetGo) -> Released {
+    let LetGo {
+        lease,
+        mut seat,
+        deadline,
+        expires,
+        mut again,
+        keep_for,
+    } = what;
+    let clock = &**inner.clock();
+    if let Some(ttl) = keep_for {
+        return shorten(inner, &**via, &lease, ttl).await;
+    }
+    let limit = if via.capabilities().hand_over {
+        inner.hand_over_limit()
+    } else {
+        0
+    };
+    let mut step = None;
+    if let Some(taken) = seat.take() {
+        match taken.next(limit) {
+            None => seat = Some(taken),
+            Some(next) => {
+                let handing = Handing {
+                    inner,
+                    parts: Some((taken, next)),
+                };
+                let sent = clock.now();
+                match hand_over(inner, via, &lease, handing.request()).await {
+                    Ok(HandOver::Done(grant)) => {
+                        handing.give(grant, sent);
+                        inner.meters().handed_over.increment(1);
+                        return Released::Clean;
+                    }
+                    Ok(HandOver::NotHeld(reason)) => {
+                        return gone(inner, again, deadline, reason);
+                    }
+                    Ok(HandOver::Unsupported) => step = Some(handing),
+                    Err(error) => {
+                        let name = lease.name.clone();
+                        log::debug(move || {
+                            tracing::debug!(%error, lock = ?name, "hand-over failed, releasing instead");
+                        });
+                        step = Some(handing);
+                    }
+                }
+            }
+        }
+    }
+    match release(inner, &**via, &lease, &mut again).await {
+        Ok(ReleaseOutcome::Released { others_waiting }) => {
+            inner.meters().released.increment(1);
+            if others_waiting == Some(true) {
+                inner.crowded().note(&lease.name);
+            }
+            if let Some(seat) = seat {
+                // Where local tasks still wait, it was the limit that ended the run: step aside if others are there.
+                seat.pass(limit > 0 && others_waiting != Some(false));
+            }
+            Released::Clean
+        }
+        // After an unanswered hand-over the next task may own it already.
+        Ok(ReleaseOutcome::NotHeld) => {
+            let reason = why_gone(clock, &**via, &lease).await;
+            gone(inner, again || step.is_some(), deadline, reason)
+        }
+        Err(error) => {
+            inner.meters().release_unconfirmed.increment(1);
+            let (name, why) = (lease.name.clone(), error.clone());
+            log::write(move || {
+                tracing::warn!(error = %why, lock = ?name, "release not confirmed, trying again in the background");
+            });
+            inner.keeper().run(release_until_expiry(
+                Arc::clone(inner),
+                lease.clone(),
+                expires,
+            ));
+            Released::Unconfirmed(error.about(&lease.name).during("release"))
+        }
+    }
+}
+
+/// Releases, and asks again for a moment where the store refuses or the answer is lost, as an
+/// acquire does. Sets `again` where an earlier request may have freed the lock.
+async fn release(
+    inner: &Inner,
+    via: &dyn DistLock,
+    lease: &Lease,
+    again: &mut bool,
+) -> Result<ReleaseOutcome> {
+    let clock = &**inner.clock();
+    bounded(clock, LIMIT, async {
+        let mut failures = 0;
+        loop {
+            let error = match via.release(lease).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            failures += 1;
+            if !error.is_retryable() || failures > QUICK_RETRIES {
+                return Err(error);
+            }
+            *again |= !error.did_not_happen();
+            clock.sleep(inner.jitter(pause_after(failures))).await;
+        }
+    })
+    .await
+}
+
+/// A hand-over that takes too long is heard out in the background: a backend takes back what was granted to a caller who
+/// went away, and by then the next task may have found out by itself that the lock is its own.
+async fn hand_over(
+    inner: &Arc<Inner>,
+    via: &Arc<dyn DistLock>,
+    lease: &Lease,
+    next: &AcquireRequest,
+) -> Result<HandOver> {
+    let (via, lease, next) = (Arc::clone(via), lease.clone(), next.clone());
+    let mut operation = Box::pin(async move { via.hand_over(&lease, &next).await });
+    let mut landed = false;
+    let answer = bounded(&**inner.clock(), LIMIT, async {
+        let answer = operation.as_mut().await;
+        landed = true;
+        answer
+    })
+    .await;
+    if !landed {
+        inner.keeper().watch(async move {
+            let _ = operation.await;
+        });
+    }
+    answer
+}
+
+/// A lock that was lost because nothing was heard of the store: a longer lease may have been granted all the same, which
+/// nobody would renew or free. It is given back for as long as that may last. One that lasts no longer than usual ends by
+/// itself soon enough.
+pub(crate) fn forgotten(inner: &Arc<Inner>, hold: &Hold) {
+    let (lease, deadline, expires) = hold.terms();
+    let unheard = matches!(
+        hold.loss_now(),
+        Some(LossReason::Unreachable | LossReason::Expired)
+    );
+    if unheard && expires > deadline + hold.ttl().duration() {
+        let release = release_until_expiry(Arc::clone(inner), lease, expires);
+        inner.keeper().run(release);
+    }
+}
+
+/// Why a lock was not ours any more when it was to be released.
+async fn why_gone(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
+    let capabilities = via.capabilities();
+    // A renewal never revives a lock, and is answered with the reason.
+    if capabilities.tells_force_release
+        && let Ok(ttl) = Ttl::new(capabilities.min_ttl)
+        && let Ok(Renewed::NotHeld(reason)) =
+            bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await
+    {
+        return reason;
+    }
+    match bounded(clock, LIMIT, via.inspect(&lease.name)).await {
+        Ok(info) if info.held.is_some() => LossReason::TakenOver,
+        Ok(_) | Err(_) => LossReason::Removed,
+    }
+}
+
+fn gone(inner: &Inner, again: bool, deadline: Moment, reason: LossReason) -> Released {
+    if inner.clock().now() >= deadline {
+        inner.meters().lost(LossReason::Expired);
+        Released::AlreadyLost(LossReason::Expired)
+    } else if again {
+        Released::Clean
+    } else {
+        inner.meters().lost(reason);
+        Released::AlreadyLost(reason)
+    }
+}
+
+/// A minimum hold: instead of freeing the lock now, its lease is cut to what is left of the minimum.
+async fn shorten(inner: &Arc<Inner>, via: &dyn DistLock, lease: &Lease, ttl: Ttl) -> Released {
+    match bounded(
+        &**inner.clock(),
+        LIMIT,
+        via.renew(lease, &Renewal::plain(ttl)),
+    )
+    .await
+    {
+        Ok(Renewed::Extended { .. }) => Released::Clean,
+        Ok(Renewed::NotHeld(reason)) => Released::AlreadyLost(reason),
+        // The present lease ends by itself; asking again could only make the hold longer.
+        Err(error) => Released::Unconfirmed(error.about(&lease.name).during("release")),
+    }
+}
+
+/// A hand-over on its way. However it ends, the next task is not forgotten.
+struct Handing<'a> {
+    inner: &'a Arc<Inner>,
+    parts: Option<(Seat, Next)>,
+}
+
+impl Handing<'_> {
+    fn request(&self) -> &AcquireRequest {
+        match &self.parts {
+            Some((_, next)) => next.request(),
+            None => unreachable!("parts are only taken by `give` and `drop`, which consume it"),
+        }
+    }
+
+    fn give(mut self, grant: Grant, sent: Moment) {
+        // What is passed on while nobody else waits is no run at others' expense.
+        if let Some((seat, _)) = &self.parts
+            && grant.others_waiting != Some(false)
+        {
+            seat.handed_over();
+        }
+        self.pass(Some((grant, sent)));
+    }
+
+    fn pass(&mut self, grant: Option<(Grant, Moment)>) {
+        if let Some((seat, next)) = self.parts.take() {
+            let request = next.request().clone();
+            next.give(Handed {
+                claim: Some((seat, grant, request)),
+                lapse: self.inner.lapse(),
+            });
+        }
+    }
+}
+
+impl Drop for Handing<'_> {
+    fn drop(&mut self) {
+        // It may have happened all the same, so this one must look before anybody else does.
+        self.pass(None);
+    }
+}
+
+/// Lets go in the background, through the keeper's own connection.
+pub(crate) fn in_background(inner: &Arc<Inner>, what: LetGo) {
+    inner.meters().released_in_background.increment(1);
+    tracing::debug!(lock = ?what.lease.name, "releasing in the background");
+    let job_inner = Arc::clone(inner);
+    inner.keeper().run(async move {
+        let inner = job_inner;
+        let shared = inner.keeper().shared();
+        let too_late = what.expires.since(inner.clock().now());
+        let handle = tokio::select! {
+            biased;
+            handle = shared.handle() => handle,
+            () = inner.clock().sleep(too_late) => return,
+            // A store that cannot be reached does not hold up closing for a whole lease.
+            () = inner.closed_for(LIMIT) => return,
+        };
+        if let Released::Unconfirmed(_) = let_go(&inner, &handle, what).await {
+            // Logged where it failed, and being retried until expiry.
+        }
+    });
+}

@@ -1,0 +1,246 @@
+//! One opaque error for every backend.
+
+use std::{error::Error as StdError, fmt, sync::Arc};
+
+use crate::types::{
+    name::LockName,
+    presentable::{excerpt, presentable},
+};
+
+/// The result of a lock or record operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, one pointer wide and cheap to clone.
+///
+/// Match on [`Error::kind`] or ask a predicate; the text is for people. Secrets never appear in it.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    backend: Option<&'static str>,
+    operation: Option<&'static str>,
+    name: Option<LockName>,
+    /// See [`Error::passing`].
+    passes: bool,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// The kinds of [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The store refused the credentials or the operation.
+    AccessDenied,
+    /// The locker was closed, or the handle on the store.
+    Closed,
+    /// The store holds something that is not ours or cannot be read. Never treated as "free".
+    Corrupt,
+    /// A bug in this library or in a backend.
+    Internal,
+    /// An argument is out of its documented range.
+    InvalidArgument,
+    /// A URL, option or configuration file is wrong.
+    InvalidConfig,
+    /// A lock name or record key breaks a rule.
+    InvalidName,
+    /// A limit of the store or of this process is reached (memory, connections, size). Some limits
+    /// pass by themselves, others do not: [`Error::is_retryable`] tells which.
+    LimitExceeded,
+    /// The lock was lost before or while the operation ran.
+    Lost,
+    /// The lock is not held by the one who asked.
+    NotHeld,
+    /// The operation may or may not have happened: the reply never came.
+    OutcomeUnknown,
+    /// The lock was not free within the wait.
+    Timeout,
+    /// The store cannot be reached or cannot serve now; the operation did not happen.
+    Unavailable,
+    /// The backend cannot do this at all.
+    Unsupported,
+}
+
+impl Error {
+    /// An error with a message: lower case, names the thing, no full stop at the end.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            backend: None,
+            operation: None,
+            name: None,
+            passes: false,
+            source: None,
+        }))
+    }
+
+    /// Adds the backend that reported it.
+    #[must_use]
+    pub fn on(mut self, backend: &'static str) -> Self {
+        self.0.backend.get_or_insert(backend);
+        self
+    }
+
+    /// Adds the operation that failed.
+    #[must_use]
+    pub fn during(mut self, operation: &'static str) -> Self {
+        self.0.operation.get_or_insert(operation);
+        self
+    }
+
+    /// Adds the lock's name.
+    #[must_use]
+    pub fn about(mut self, name: &LockName) -> Self {
+        self.0.name.get_or_insert_with(|| name.clone());
+        self
+    }
+
+    /// Adds the cause. Its text is shown, so it must hold no secret. An [`Error`] of the same kind
+    /// also says whether the limit that it reports is a [passing](Error::passing) one.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        let source = source.into();
+        if let Some(cause) = source.downcast_ref::<Self>()
+            && cause.kind() == self.kind()
+        {
+            self.0.passes |= cause.0.passes;
+        }
+        self.0.source = Some(Arc::from(source));
+        self
+    }
+
+    /// Says that the limit is a state of the server or of this process, not of the request: its
+    /// memory, disk or connections are used up for now. The same request may succeed later, so the
+    /// error [is retryable](Error::is_retryable). For [`ErrorKind::LimitExceeded`] only.
+    #[must_use]
+    pub fn passing(mut self) -> Self {
+        self.0.passes = true;
+        self
+    }
+
+    /// What kind of failure this is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The message without backend, operation, name and cause.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The lock this is about, where there is one.
+    #[must_use]
+    pub fn name(&self) -> Option<&LockName> {
+        self.0.name.as_ref()
+    }
+
+    /// Whether the same call may succeed later without anything being changed by hand. It may after
+    /// a time-out, while the store is unavailable, when the outcome is unknown, and when a limit is
+    /// reached that is a state of the server (Redis out of memory, a full disk). A limit of the
+    /// request (a value that is too large) stays.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => true,
+            ErrorKind::LimitExceeded => self.0.passes,
+            _ => false,
+        }
+    }
+
+    /// Whether it says that the lock is gone.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Lost | ErrorKind::NotHeld)
+    }
+
+    /// Whether the operation certainly changed nothing in the store.
+    #[must_use]
+    pub fn did_not_happen(&self) -> bool {
+        !matches!(self.kind(), ErrorKind::OutcomeUnknown | ErrorKind::Internal)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0;
+        if let Some(backend) = inner.backend {
+            write!(f, "{backend}: ")?;
+        }
+        if let Some(operation) = inner.operation {
+            write!(f, "{operation}")?;
+            if let Some(name) = &inner.name {
+                write!(f, " {name:?}")?;
+            }
+            write!(f, ": ")?;
+        } else if let Some(name) = &inner.name {
+            write!(f, "{name:?}: ")?;
+        }
+        f.write_str(&presentable(&inner.message))?;
+        match &inner.source {
+            Some(source) if source.is::<Self>() => write!(f, ": {source}"),
+            // Drivers repeat what a server said.
+            Some(source) => write!(f, ": {}", excerpt(&source.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}, \"{self}\")", self.0.kind)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // The cause's text is part of `Display`, so reporters that walk the chain would print it twice; its own causes follow.
+        self.0.source.as_deref().and_then(StdError::source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_that_names_everything() {
+        let name = LockName::new("order:42").unwrap();
+        let error = Error::new(ErrorKind::Unavailable, "no connection")
+            .on("redis")
+            .during("acquire")
+            .about(&name)
+            .caused_by("connection refused");
+        assert_eq!(
+            error.to_string(),
+            "redis: acquire \"order:42\": no connection: connection refused"
+        );
+        assert!(error.is_retryable() && !error.is_lost() && error.did_not_happen());
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn only_a_limit_that_passes_is_worth_another_try() {
+        use ErrorKind::{Internal, LimitExceeded, Unavailable};
+        let size = || Error::new(LimitExceeded, "a value is too large");
+        let memory = || Error::new(LimitExceeded, "out of memory").passing();
+        for (error, retryable) in [
+            (size(), false),
+            (memory(), true),
+            (memory().on("redis").during("acquire"), true),
+            (memory().clone(), true),
+            // The outer error says where it happened; the inner one says whether it passes.
+            (size().caused_by(memory()), true),
+            (size().caused_by(size()), false),
+            (Error::new(Internal, "a bug").caused_by(memory()), false),
+            (Error::new(Unavailable, "down").caused_by(size()), true),
+        ] {
+            assert_eq!(error.is_retryable(), retryable, "{error}");
+        }
+        assert!(memory().did_not_happen() && !memory().is_lost());
+    }
+}

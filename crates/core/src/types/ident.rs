@@ -1,0 +1,191 @@
+//! Who holds a lock: the secret identity the store compares, and the label people see.
+
+use std::{fmt, sync::Arc};
+
+use uuid::Uuid;
+
+use crate::types::{
+    error::{Error, ErrorKind, Result},
+    name::shorten,
+};
+
+/// The identity of one acquisition: 128 random bits, stored as `holder_id`.
+///
+/// Whoever knows it can renew and release the lock, so it is never shown: `Debug` prints a mask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId(Uuid);
+
+impl OwnerId {
+    /// A fresh random identity.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a default identity would suggest a fixed one"
+    )]
+    pub fn new() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// An identity read back from a store or a ticket.
+    #[must_use]
+    pub const fn from_uuid(id: Uuid) -> Self {
+        Self(id)
+    }
+
+    /// For writing to the store, and nowhere else.
+    #[must_use]
+    pub const fn as_uuid(&self) -> &Uuid {
+        &self.0
+    }
+
+    /// A one-way digest that tells owners apart without giving the identity away: what a fenced resource stores.
+    #[must_use]
+    pub fn tag(&self) -> Uuid {
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, self.0.as_bytes())
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnerId(***)")
+    }
+}
+
+/// The label people see for a holder, up to 128 bytes; `user@host:pid` unless told otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HolderLabel(Arc<str>);
+
+impl HolderLabel {
+    /// Longest allowed label in bytes.
+    pub const MAX_BYTES: usize = 128;
+
+    /// Checks a label.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when it is empty, over 128 bytes or holds a control character.
+    pub fn new(label: impl AsRef<str>) -> Result<Self> {
+        let label = label.as_ref();
+        let problem = if label.is_empty() {
+            "holder label is empty".to_owned()
+        } else if label.len() > Self::MAX_BYTES {
+            format!(
+                "holder label is {} bytes long: at most {} are allowed",
+                label.len(),
+                Self::MAX_BYTES
+            )
+        } else if label.chars().any(char::is_control) {
+            format!(
+                "holder label has a control character: \"{}\"",
+                shorten(label)
+            )
+        } else {
+            return Ok(Self(label.into()));
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, problem))
+    }
+
+    /// `user@host:pid` of this process, cut to fit.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let user = ["USER", "LOGNAME"]
+            .into_iter()
+            .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()))
+            .unwrap_or_else(user_of_this_process);
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        let clean = |text: &str, most: usize| {
+            text.chars()
+                .filter(|c| !c.is_control())
+                .take(most)
+                .collect::<String>()
+        };
+        // 30 characters each are at most 240 bytes in theory; cut on a character boundary below.
+        let mut label = format!("{}@{}", clean(&user, 30), clean(&host, 40));
+        while label.len() > 110 {
+            label.pop();
+        }
+        Self(format!("{label}:{}", std::process::id()).into())
+    }
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HolderLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Free text kept beside a held lock, up to 4 KiB: a job's parameters, a node's address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Meta(Arc<str>);
+
+impl Meta {
+    /// Longest allowed text in bytes.
+    pub const MAX_BYTES: usize = 4096;
+
+    /// Checks a text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when it is over 4 KiB or holds a NUL (Postgres cannot store one).
+    pub fn new(text: impl AsRef<str>) -> Result<Self> {
+        let text = text.as_ref();
+        let problem = if text.len() > Self::MAX_BYTES {
+            format!(
+                "meta is {} bytes long: at most {} are allowed",
+                text.len(),
+                Self::MAX_BYTES
+            )
+        } else if text.contains('\0') {
+            "meta holds a NUL character".to_owned()
+        } else {
+            return Ok(Self(text.into()));
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, problem))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The user's name as the host's own list has it, or the number. Services often run without `USER`.
+fn user_of_this_process() -> String {
+    let id = rustix::process::getuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == id).then(|| name.to_owned())
+    });
+    name.unwrap_or(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_is_never_shown() {
+        let owner = OwnerId::new();
+        assert!(!format!("{owner:?}").contains(&owner.as_uuid().to_string()[..8]));
+    }
+
+    #[test]
+    fn labels_are_bounded() {
+        assert!(HolderLabel::new("x".repeat(128)).is_ok());
+        assert!(HolderLabel::new("x".repeat(129)).is_err());
+        assert!(HolderLabel::new("").is_err());
+        assert!(HolderLabel::new("a\x1b[31m").is_err());
+        assert!(HolderLabel::of_this_process().as_str().len() <= 128);
+        assert!(Meta::new("x".repeat(4096)).is_ok());
+        assert!(Meta::new("x".repeat(4097)).is_err());
+        assert!(Meta::new("a\0b").is_err());
+    }
+}

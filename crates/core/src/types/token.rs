@@ -1,0 +1,139 @@
+//! Fencing tokens and the history they belong to.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::error::{Error, ErrorKind, Result};
+
+/// A number that rises with every grant of a lock's name: a fenced resource refuses a lower one.
+///
+/// Always below 2^53, so that JSON, JavaScript and Lua carry it exactly. Compared by value only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// One more than the largest token.
+    pub const LIMIT: u64 = 1 << 53;
+
+    /// Checks that a number can be a token.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for 0 and for 2^53 and above.
+    pub fn new(value: u64) -> Result<Self> {
+        if (1..Self::LIMIT).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("fencing token {value} is outside 1 to 2^53 - 1"),
+            ))
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The hybrid rule: `max(previous + 1, clock in microseconds)`.
+    ///
+    /// It strictly rises while a counter is kept, and keeps rising when the counter was lost, as long as the store's clock
+    /// is not behind by more than the time since the last grant. Stores compute this themselves, in the step that grants.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] when the counter has reached 2^53 (a corrupted counter: the clock gets there in the
+    /// year 2255).
+    pub fn hybrid(previous: u64, clock_micros: u64) -> Result<Self> {
+        Self::new(previous.saturating_add(1).max(clock_micros)).map_err(|_| {
+            Error::new(
+                ErrorKind::LimitExceeded,
+                format!("no fencing token is left above {previous}"),
+            )
+        })
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl TryFrom<u64> for FencingToken {
+    type Error = Error;
+
+    fn try_from(value: u64) -> Result<Self> {
+        Self::new(value)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+/// An opaque name of the store's history: tokens of two epochs were not handed out by one continuous counter.
+///
+/// A Redis run and replication id, a Postgres timeline, an etcd cluster id, a server's boot. Equal epochs mean one history;
+/// different epochs mean that the store may have forgotten something.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Epoch(Arc<str>);
+
+impl Epoch {
+    /// Names a history.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A duration since 1970 in whole microseconds, as tokens count it.
+#[must_use]
+pub fn micros(since_1970: Duration) -> u64 {
+    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn range() {
+        assert!(FencingToken::new(0).is_err());
+        assert!(FencingToken::new(FencingToken::LIMIT).is_err());
+        assert!(FencingToken::new(FencingToken::LIMIT - 1).is_ok());
+        assert_eq!(
+            FencingToken::hybrid(u64::MAX, 1).unwrap_err().kind(),
+            ErrorKind::LimitExceeded
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn hybrid_rises_whatever_the_clock_does(start in 0u64..1 << 52, clocks in prop::collection::vec(0u64..1 << 52, 1..50)) {
+            let mut last = start;
+            for clock in clocks {
+                let next = FencingToken::hybrid(last, clock).unwrap().get();
+                prop_assert!(next > last && next >= clock);
+                last = next;
+            }
+        }
+    }
+}
