@@ -1,5 +1,12 @@
-//! What a backend supplies: mechanism and facts. Time, waiting policy, renewal, retry, queueing and loss live in this
-//! crate, written once, so that semantics cannot differ by backend.
+//! The contract between the client engine and a backend.
+//!
+//! This module owns the trait [`DistLock`], the trait [`Contender`], and the requests and answers
+//! that cross them. A backend supplies the mechanism and the facts about its store. The engine in
+//! this crate owns time, pauses between polls, renewal, retries, the local queue and loss. The
+//! engine is written once, so the semantics of a lock cannot differ by backend.
+//!
+//! Invariant: every answer is a fact that the store established in one atomic step. No type of this
+//! module waits, retries or reads a clock, and none may start to.
 
 use std::{
     fmt,
@@ -24,68 +31,99 @@ use crate::{
 
 /// A store that arbitrates locks.
 ///
-/// Every method answers one of three: it happened, it did not happen, or [`ErrorKind::OutcomeUnknown`] when the reply was
-/// lost. All comparisons of the owner happen inside the store, in the same atomic step as the change. No method waits for a
-/// lock to become free, and each ends within a bound of the backend's own (its request timeout).
+/// Each operation on a lock has one of three results: it happened (`Ok` with a positive answer), it
+/// did not happen (`Ok` with a negative answer, or an error for which [`Error::did_not_happen`] is
+/// true), or it may have happened ([`ErrorKind::OutcomeUnknown`]: the request was sent and its
+/// answer was lost). A backend must never turn an unknown outcome into one of the other two: the
+/// engine would leave a granted lock behind, or believe in a lock that it does not hold.
+///
+/// The store compares the owner in the same atomic step that changes the lock. A backend that
+/// reads, compares here and then writes lets another owner in between the read and the write.
+///
+/// No method waits for a lock to become free. Each method ends within the backend's request
+/// timeout, also when the store hangs.
+///
+/// A backend is finished when the conformance suite passes with the [`Capabilities`] that it
+/// declares.
 ///
 /// # Cancel safety
-/// Dropping a future of this trait may leave its operation running. The core never just drops one: it lets it finish in
-/// the background and undoes it.
+/// Dropping a future of this trait may leave its operation running at the store. So the engine
+/// never just drops one. When a caller goes away, the engine lets the future finish in the
+/// background and then undoes the operation.
 ///
+/// [`Error::did_not_happen`]: crate::Error::did_not_happen
 /// [`ErrorKind::OutcomeUnknown`]: crate::ErrorKind::OutcomeUnknown
 #[async_trait]
 pub trait DistLock: fmt::Debug + Send + Sync + 'static {
-    /// What this backend promises.
+    /// The facts about this store. The engine, the conformance suite, the command line and the
+    /// report read them.
     fn capabilities(&self) -> &Capabilities;
 
-    /// A second handle on the same store whose connections are opened on the calling runtime.
+    /// Opens a second handle on the same store. Its connections belong to the calling runtime.
     ///
-    /// The core calls it on its own thread and uses that handle for renewals, background releases and clean-up: a
-    /// connection that lives on the user's runtime would starve whenever that runtime is blocked.
+    /// The engine calls this method on its keeper thread and uses the handle for renewals,
+    /// background releases and clean-up. If those used a connection of the user's runtime, a
+    /// blocked runtime would stop the renewals and the lease would end.
     ///
     /// # Errors
-    /// As connecting does.
+    /// Those of connecting to the store.
     async fn reopen(&self) -> Result<std::sync::Arc<dyn DistLock>>;
 
-    /// One attempt to take the lock. It takes a free or expired lock, refuses a live one, and, when the owner of `request`
-    /// already holds it, answers with the same token and re-arms the TTL in the same step.
+    /// Tries once to take the lock.
+    ///
+    /// - The lock is free, or its lease has expired: the request's owner gets it, with a new token.
+    /// - The request's owner holds it already: the answer is the same token, and the TTL starts
+    ///   again in the same step. This is how a repeated request recognises a grant whose answer was
+    ///   lost.
+    /// - Another owner holds it: the answer is [`Attempt::Busy`], and nothing changes.
     ///
     /// # Errors
-    /// Only failures of the store. A lock held by somebody else is [`Attempt::Busy`].
+    /// Only failures of the store. A lock that somebody else holds is [`Attempt::Busy`], not an
+    /// error.
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>>;
 
-    /// Joins the queue or arms the wake-up, before the first attempt is made, so that no release is missed in between.
+    /// Prepares a wait: joins the store queue, or subscribes to the store's notifications.
+    ///
+    /// The engine calls it before the first attempt of a wait. If the order were the other way
+    /// round, a release between the attempt and the subscription would be missed.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>>;
 
-    /// Renews a lease that is still ours and has not expired by the store's clock. Never creates or revives a lock.
+    /// Extends a lease that its owner still holds and that has not expired by the store's clock.
+    ///
+    /// It never creates a lock and never revives an expired one. A renewal may reach the store
+    /// late, when another owner has had the lock in the meantime.
     ///
     /// # Errors
-    /// Only failures of the store. "Not ours any more" is [`Renewed::NotHeld`].
+    /// Only failures of the store. A lease that its owner no longer holds is [`Renewed::NotHeld`].
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed>;
 
-    /// Frees the lock if it is ours. Idempotent.
+    /// Frees the lock if the lease's owner holds it. The call is idempotent: the engine repeats a
+    /// release whose answer was lost.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome>;
 
-    /// Gives our lock to the next owner in one owner-checked step, with a higher token.
+    /// Passes a held lock to the next owner in one step that compares the present owner. The new
+    /// token is higher.
     ///
     /// # Errors
-    /// Only failures of the store. After [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) the next owner
-    /// asks with the same request and recognises itself.
+    /// Only failures of the store. After
+    /// [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) the next owner sends its
+    /// request with [`DistLock::try_acquire`], which recognises a hand-over that has happened.
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver>;
 
-    /// Who holds a lock.
+    /// Reads the state of one lock, without changing it.
     ///
     /// # Errors
     /// Only failures of the store, and [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
     async fn inspect(&self, name: &LockName) -> Result<LockInfo>;
 
-    /// Held locks whose names start with `prefix`, in byte order of their names, after `after`, at most `limit`.
+    /// Lists the held locks whose names start with `prefix`, in byte order of their names. It
+    /// starts behind the name `after` and gives `limit` locks at most.
     ///
     /// # Errors
     /// Only failures of the store.
@@ -96,61 +134,70 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<LockInfo>>;
 
-    /// Frees a lock whoever holds it, if its token is still `expected`.
+    /// Frees a lock of any owner, if its token is still `expected`. The token keeps an operator
+    /// from freeing a lock that was granted again after the operator looked at it.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced>;
 
-    /// Connects, asks for the version, and looks at every setting of the server that a promise rests on.
+    /// Connects, asks for the server's version, and checks every setting of the server that a
+    /// promise rests on.
     ///
     /// # Errors
-    /// Only when the store cannot be asked at all; a setting that may not be read is [`Verdict::Unknown`].
+    /// Only when the store cannot be asked at all. A setting that may not be read is a finding with
+    /// [`Verdict::Unknown`].
     async fn health(&self) -> Result<Health>;
 
-    /// Running total of the statements, commands or requests that this opened store has sent,
-    /// waiting included: this handle, the one it was reopened from, and all that were reopened from
-    /// either. Another opened store of this process counts its own. For those who measure; `None` =
-    /// not counted.
+    /// The number of statements, commands or requests that this opened store has sent so far,
+    /// waiting included. It counts this handle, the handle that it was reopened from, and all
+    /// handles that were reopened from either. Another opened store of this process has its own
+    /// count. Benchmarks and tests read it. `None`: this backend does not count.
     fn requests_sent(&self) -> Option<u64> {
         None
     }
 
-    /// Closes connections and stops helpers. Idempotent.
+    /// Closes the connections and stops the background tasks. The call is idempotent.
     ///
-    /// From then on every operation of this handle, and [`Contender::attempt`] of its contenders,
-    /// answers [`ErrorKind::Closed`](crate::ErrorKind::Closed) and asks the store nothing (see
-    /// [`OpenFlag`](crate::OpenFlag)). Other handles on the store go on, also those that were
-    /// reopened from this one.
+    /// Afterwards every operation of this handle, and [`Contender::attempt`] of its contenders,
+    /// answers [`ErrorKind::Closed`](crate::ErrorKind::Closed) and sends nothing to the store (see
+    /// [`OpenFlag`](crate::OpenFlag)). Other handles on the same store keep working, also handles
+    /// that were reopened from this one.
     async fn close(&self);
 }
 
-/// One caller's place among those who want a lock.
+/// One waiter at the store, with its entry in the store queue or its subscription.
 ///
-/// Dropping it is allowed at any time; the core then calls [`Contender::leave`] in the background.
+/// A contender may be dropped at any time. The engine then calls [`Contender::leave`] in the
+/// background.
 #[async_trait]
 pub trait Contender: Send {
-    /// Asks again, as the same owner. Recognises a grant that an earlier attempt won without being told.
+    /// Tries once to take the lock, as the same owner each time. It recognises a grant that an
+    /// earlier attempt won without receiving the answer.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn attempt(&mut self) -> Result<Attempt<Grant>>;
 
-    /// Whether asking may succeed: nobody is ahead in the line of waiting processes, where the store
-    /// keeps one. The core does not ask for a contender that is not first. Where the store keeps no
-    /// line, or orders them itself, everybody is; whoever wraps a contender answers as that one does.
+    /// Whether an attempt can succeed now: no other contender is ahead in the store queue. The
+    /// engine makes no attempt for a contender that is not first.
+    ///
+    /// A contender is always first where the store keeps no queue, or where the store itself orders
+    /// the attempts. A wrapper around a contender must return the inner contender's answer.
     fn is_first(&self) -> bool;
 
-    /// Waits for a reason to ask again, or until `at_most` is over. Becoming the first is a reason.
+    /// Waits for a reason to make another attempt, at most for `at_most`. Becoming the first in the
+    /// store queue is a reason.
     ///
     /// # Cancel safety
-    /// Safe: a wake-up that nobody received is kept for the next call.
+    /// Safe. A wake-up that arrives while no call is waiting is kept for the next call.
     async fn wait(&mut self, at_most: Duration);
 
-    /// Gives up the place in the queue. Does not release a lock that was granted. Idempotent.
+    /// Removes the queue entry or the subscription. It does not release a lock that was granted.
+    /// The call is idempotent.
     ///
     /// # Errors
-    /// Failures of the store; the caller tries again.
+    /// Failures of the store. The engine then tries again.
     async fn leave(self: Box<Self>) -> Result<()>;
 }
 
@@ -160,13 +207,13 @@ pub trait Contender: Send {
 pub struct AcquireRequest {
     /// The lock.
     pub name: LockName,
-    /// Who asks; the same on every retry.
+    /// The owner that asks. It is the same on every retry of one acquisition.
     pub owner: OwnerId,
-    /// For how long.
+    /// The TTL that is asked for.
     pub ttl: Ttl,
-    /// The label people see.
+    /// The holder's label, for people.
     pub holder: HolderLabel,
-    /// Free text kept beside the lock.
+    /// Free text that the store keeps beside the lock.
     pub meta: Option<Meta>,
 }
 
@@ -187,14 +234,15 @@ impl AcquireRequest {
 /// The answer to one attempt.
 #[derive(Debug)]
 pub enum Attempt<T> {
-    /// It is ours.
+    /// The owner of the request holds the lock.
     Acquired(T),
-    /// Somebody holds it (or is ahead in the queue); who, where the store can tell.
+    /// Another owner holds the lock, or another contender is ahead in the store queue. The value
+    /// describes the holder, where the store can tell.
     Busy(Option<HolderInfo>),
 }
 
 impl<T> Attempt<T> {
-    /// Changes what was acquired.
+    /// Converts the acquired value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Attempt<U> {
         match self {
             Self::Acquired(value) => Attempt::Acquired(f(value)),
@@ -202,7 +250,7 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// What was acquired, if anything.
+    /// The acquired value; `None` when the lock was busy.
     pub fn acquired(self) -> Option<T> {
         match self {
             Self::Acquired(value) => Some(value),
@@ -215,25 +263,26 @@ impl<T> Attempt<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// Higher than every earlier one of this name.
+    /// Higher than every earlier token of this lock name.
     pub token: FencingToken,
-    /// The store's history it belongs to.
+    /// The store's history that the token belongs to.
     pub epoch: Epoch,
-    /// How long the store keeps it, counted from the moment the granting request was sent.
+    /// How long the lease lasts, counted from the moment the granting request was sent.
     pub valid_for: Duration,
-    /// When the server was known for the last time to be the one that arbitrates, where another
-    /// can take its place: the lease is believed for `valid_for` from here, if that is earlier.
-    /// `None` where no other can.
+    /// The last moment at which the server was known to be the one that arbitrates, where another
+    /// server can take its place. The engine counts `valid_for` from here if that is earlier than
+    /// the sending. `None`: no other server can take its place.
     pub counts_from: Option<Moment>,
     /// What the store will push about it.
     pub loss: LossFeed,
-    /// Of a hand-over: whether others wait at the store; `None` when it cannot tell. While nobody does, a run of hand-overs
-    /// inside one process takes nothing from anybody, and may go on.
+    /// After a hand-over: whether other contenders wait at the store. `None`: the store cannot
+    /// tell. While none waits, a run of hand-overs inside one process delays nobody, so the engine
+    /// continues it.
     pub others_waiting: Option<bool>,
 }
 
 impl Grant {
-    /// A grant about which the store pushes nothing.
+    /// A grant for which the store sends no notification of a loss.
     #[must_use]
     pub const fn new(token: FencingToken, epoch: Epoch, valid_for: Duration) -> Self {
         Self {
@@ -246,44 +295,44 @@ impl Grant {
         }
     }
 
-    /// From when its lease is counted, if the request was sent at `sent`.
+    /// The moment from which the lease is counted, if the request was sent at `sent`.
     pub(crate) fn counted_from(&self, sent: Moment) -> Moment {
         self.counts_from.map_or(sent, |from| from.min(sent))
     }
 }
 
-/// What identifies a held lock to the store.
+/// The identity of a held lock at the store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Lease {
     /// The lock.
     pub name: LockName,
-    /// Its owner.
+    /// The owner that the store compares.
     pub owner: OwnerId,
-    /// Its token; `None` when the grant's answer was never received.
+    /// Its token. `None`: the grant's answer was never received.
     pub token: Option<FencingToken>,
 }
 
 impl Lease {
-    /// A lease by owner, and by token where it is known.
+    /// A lease of this owner, with its token where that is known.
     #[must_use]
     pub const fn new(name: LockName, owner: OwnerId, token: Option<FencingToken>) -> Self {
         Self { name, owner, token }
     }
 }
 
-/// How to renew.
+/// The parameters of a renewal.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Renewal {
-    /// The new time to live, counted from now.
+    /// The new TTL, counted from the moment the store executes the renewal.
     pub ttl: Ttl,
-    /// What happens to the lock's ticket in the same step.
+    /// The change to the lock's ticket, made in the same step.
     pub ticket: TicketStep,
 }
 
 impl Renewal {
-    /// A plain renewal.
+    /// A renewal that leaves the ticket alone.
     #[must_use]
     pub const fn plain(ttl: Ttl) -> Self {
         Self {
@@ -293,14 +342,15 @@ impl Renewal {
     }
 }
 
-/// What a renewal does to the lock's ticket.
+/// The change that a renewal makes to the lock's ticket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TicketStep {
-    /// Nothing.
+    /// The ticket stays as it is.
     Keep,
-    /// Writes this nonce beside the lock, replacing any other.
+    /// Writes this nonce beside the lock and replaces an earlier nonce.
     Issue(Uuid),
-    /// Renews only if this nonce stands beside the lock, and removes it.
+    /// Renews only if this nonce is stored beside the lock, and removes the nonce. So one ticket
+    /// can be redeemed once.
     Redeem(Uuid),
 }
 
@@ -317,74 +367,78 @@ impl fmt::Debug for TicketStep {
 /// The answer to a renewal.
 #[derive(Debug)]
 pub enum Renewed {
-    /// Still ours.
+    /// The owner still holds the lock, and the lease is extended.
     Extended {
-        /// How long the store keeps it, counted from the moment the request was sent.
+        /// How long the lease lasts, counted from the moment the renewal was sent.
         valid_for: Duration,
-        /// The store's present history: a changed epoch with the lock still ours is noted, not a loss.
+        /// The store's present history. An epoch that changed while the lock is still held is
+        /// logged; it is not a loss.
         epoch: Epoch,
-        /// The token that stands beside the lock (for a resumed ticket: the same as before).
+        /// The token that is stored beside the lock. For a redeemed ticket it is the token of the
+        /// issuer.
         token: FencingToken,
         /// What the store will push about it.
         loss: LossFeed,
     },
-    /// Not ours any more, and why.
+    /// The owner no longer holds the lock, for this reason. Nothing changed.
     NotHeld(LossReason),
 }
 
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseOutcome {
-    /// It was ours and is free now.
+    /// The owner held the lock, and it is free now.
     Released {
-        /// Whether others wait at the store; `None` when it cannot tell. After a run of hand-overs inside one process the
-        /// core steps aside once if they do.
+        /// Whether other contenders wait at the store. `None`: the store cannot tell. After a run
+        /// of hand-overs inside one process the engine leaves the lock to the others once if they
+        /// wait.
         others_waiting: Option<bool>,
     },
-    /// It was not ours; nothing changed.
+    /// The owner did not hold the lock. Nothing changed.
     NotHeld,
 }
 
 /// The answer to a hand-over.
 #[derive(Debug)]
 pub enum HandOver {
-    /// It belongs to the next owner now.
+    /// The next owner holds the lock.
     Done(Grant),
-    /// It was not ours; nothing changed.
+    /// The owner did not hold the lock. Nothing changed.
     NotHeld(LossReason),
-    /// This store has no such step: release, and let the next owner ask.
+    /// This store has no such step. The engine releases the lock, and the next owner makes an
+    /// attempt.
     Unsupported,
 }
 
 /// The answer to a forced release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forced {
-    /// It was held with that token and is free now.
+    /// The lock was held with that token, and it is free now.
     Released,
-    /// It was free.
+    /// The lock was free already.
     NotHeld,
-    /// It is held with another token; nothing changed.
+    /// The lock is held with another token, and nothing changed.
     OtherToken(FencingToken),
 }
 
-/// Who holds a lock, as far as the store tells.
+/// The holder of a lock, as far as the store tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HolderInfo {
-    /// The label people see.
+    /// The holder's label, for people.
     pub holder: String,
-    /// Free text.
+    /// The free text of the acquire request.
     pub meta: Option<String>,
-    /// Its token.
+    /// The token of its grant.
     pub token: Option<FencingToken>,
-    /// When it was granted, by the store's wall clock. For display only.
+    /// The time of the grant, by the store's wall clock. For display only.
     pub acquired_at: Option<SystemTime>,
-    /// How long the lease still lasts unless it is renewed.
+    /// The rest of the lease, unless it is renewed.
     pub expires_in: Option<Duration>,
 }
 
 impl HolderInfo {
-    /// A holder of whom only the label is known.
+    /// A holder with only its label known.
     pub fn new(holder: impl Into<String>) -> Self {
         Self {
             holder: holder.into(),
@@ -402,21 +456,22 @@ impl HolderInfo {
 pub struct LockInfo {
     /// The lock.
     pub name: LockName,
-    /// Who holds it; `None` = free.
+    /// The holder. `None`: the lock is free.
     pub held: Option<HolderInfo>,
-    /// The last token that is known to have been granted.
+    /// The last token that the store granted for this name, where it is known.
     pub last_token: Option<FencingToken>,
     /// The store's present history.
     pub epoch: Option<Epoch>,
-    /// How many wait, where the store can tell.
+    /// The number of waiting contenders, where the store can tell.
     pub waiters: Option<u32>,
-    /// The first of those who wait, the next one first, where the store keeps them in line and one lock was asked for. What
-    /// is known of each is what is known of a holder before it has been granted anything.
+    /// The first contenders of the store queue, the next one first. It is filled where the store
+    /// keeps a queue and one lock was asked for. A contender has the fields of a holder that has no
+    /// grant yet.
     pub queue: Vec<HolderInfo>,
 }
 
 impl LockInfo {
-    /// A free lock about which nothing else is known.
+    /// A free lock with nothing else known.
     #[must_use]
     pub const fn free(name: LockName) -> Self {
         Self {
@@ -441,26 +496,27 @@ impl LockInfo {
     }
 }
 
-/// Why a lock was lost. The first reason stays.
+/// The reason of a loss. A guard keeps the first reason that it learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The deadline passed without a renewal (the process was paused, or renewal is manual).
+    /// The deadline passed without a renewal: the process was paused, or the caller renews by hand.
     Expired,
-    /// Somebody force-released it. Only a store that keeps a trace of that can tell
-    /// ([`Capabilities::tells_force_release`]); elsewhere it is [`LossReason::Removed`]. Once
-    /// somebody else holds the lock, it is [`LossReason::TakenOver`].
+    /// Somebody force-released the lock. Only a store that keeps a trace of a forced release can
+    /// tell ([`Capabilities::tells_force_release`]). Elsewhere the reason is
+    /// [`LossReason::Removed`]. Once another owner holds the lock, the reason is
+    /// [`LossReason::TakenOver`].
     ForceReleased,
-    /// The store's history changed and the lock is not in the new one.
+    /// The store's history changed, and the new history does not have the lock.
     HistoryChanged,
-    /// It was deleted by hand, or force-released where the store cannot tell that.
+    /// The lock was deleted by hand, or force-released where the store cannot tell that.
     Removed,
     /// The session with the store ended.
     SessionLost,
-    /// Somebody else holds it.
+    /// Another owner holds the lock.
     TakenOver,
-    /// The store could not be reached to renew it in time.
+    /// The store could not be reached in time to renew the lease.
     Unreachable,
 }
 
@@ -478,7 +534,7 @@ impl fmt::Display for LossReason {
     }
 }
 
-/// What [`DistLock::health`] found.
+/// The result of [`DistLock::health`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Health {
@@ -486,12 +542,12 @@ pub struct Health {
     pub server: String,
     /// The store's present history.
     pub epoch: Option<Epoch>,
-    /// One per setting that was looked at.
+    /// One finding for each setting that was checked.
     pub findings: Vec<Finding>,
 }
 
 impl Health {
-    /// A healthy server about which nothing was found yet.
+    /// A server without findings yet.
     pub fn new(server: impl Into<String>) -> Self {
         Self {
             server: server.into(),
@@ -510,24 +566,24 @@ impl Health {
     }
 }
 
-/// One thing that was checked.
+/// The result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at: `journal mode`.
+    /// Name of the checked setting: `journal mode`.
     pub check: &'static str,
-    /// How it stands.
+    /// The verdict on the setting.
     pub verdict: Verdict,
-    /// What was seen, and what to do about it when it is not fine.
+    /// The value that was found, and the remedy where the verdict is not [`Verdict::Pass`].
     pub detail: String,
 }
 
-/// How a check stands.
+/// The verdict of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As it must be.
+    /// The setting is as it must be.
     Pass,
-    /// May not be read with these credentials.
+    /// These credentials may not read the setting.
     Unknown,
     /// A promise is weaker than it could be.
     Warn,
