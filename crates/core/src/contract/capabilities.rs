@@ -1,43 +1,48 @@
-//! What a backend can do, as data: conformance, the command line and the report all read it.
+//! The facts about a store, as data.
+//!
+//! This module owns [`Capabilities`] and its enums. A backend declares one value; the engine, the
+//! conformance suite, the command line and the report read it. Invariant: the conformance suite
+//! checks every field. A promise that no test can check must not become a field.
 
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// What one backend promises. Every field is checked by the conformance suite, none is prose.
+/// The facts that one backend declares about its store. The conformance suite checks every field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The backend's short name, as in errors and metrics: `sqlite`, `redis`.
+    /// The backend's short name in errors and metrics: `sqlite`, `redis`.
     pub backend: &'static str,
-    /// Over what a fencing token rises.
+    /// The set of grants over which a fencing token rises.
     pub fencing: FencingScope,
-    /// In which order waiting processes are served.
+    /// The order in which the store serves waiting processes.
     pub fairness: Fairness,
-    /// How a waiter in another process learns of a release.
+    /// The way in which a waiter in another process learns of a release.
     pub wakeup: Wakeup,
-    /// What a lease hangs on.
+    /// The thing whose end also ends a lease.
     pub lease: LeaseKind,
-    /// Smallest TTL that is accepted.
+    /// The smallest TTL that the store accepts.
     #[serde(rename = "min_ttl_ms", serialize_with = "millis")]
     pub min_ttl: Duration,
-    /// The TTL used when the caller names none.
+    /// The TTL of a caller that names none.
     #[serde(rename = "default_ttl_ms", serialize_with = "millis")]
     pub default_ttl: Duration,
-    /// Leases are rounded to this.
+    /// The step to which the store rounds leases.
     #[serde(rename = "ttl_granularity_ms", serialize_with = "millis")]
     pub ttl_granularity: Duration,
-    /// The longest lease that is granted, whatever TTL is asked for; `None` = as long as asked. A
-    /// store whose leases hang on a session grants what it can trust of the session: this at most,
-    /// and four fifths of it at least. [`Guard::ttl`](crate::Guard::ttl) says what was granted, and
-    /// renewal goes on at that rhythm.
+    /// The longest lease that the store grants, whatever TTL is asked for. `None`: the store grants
+    /// every TTL. A store whose leases end with a session grants as much as it can trust of the
+    /// session: this value at most, and four fifths of it at least.
+    /// [`Guard::ttl`](crate::Guard::ttl) is the granted TTL, and renewals follow it.
     #[serde(rename = "max_lease_ms", serialize_with = "millis_if_any")]
     pub max_lease: Option<Duration>,
-    /// The option of the store that makes [`Capabilities::max_lease`] longer, if there is one.
+    /// The option of the store that raises [`Capabilities::max_lease`], if there is one.
     #[serde(skip)]
     pub max_lease_option: Option<&'static str>,
-    /// How long the lock of a dead holder stays taken at most, where it hangs on a session, however
-    /// short its lease was: the timeout of that session. `None` = until its lease ends.
+    /// The longest time for which the lock of a dead holder stays taken, where a lease ends with a
+    /// session. It is the session's timeout, however short the lease was. `None`: until the lease
+    /// ends.
     #[serde(
         rename = "session_timeout_ms",
         serialize_with = "millis_if_any",
@@ -46,23 +51,25 @@ pub struct Capabilities {
     pub session_timeout: Option<Duration>,
     /// Whether held locks survive a restart of the store.
     pub survives_restart: bool,
-    /// Whose clock ends a lease.
+    /// The clock that ends a lease.
     pub expiry_clock: ExpiryClock,
-    /// Who can share the store.
+    /// The clients that can share the store.
     pub reach: Reach,
     /// Whether a held lock can become a ticket and be resumed elsewhere.
     pub tickets: bool,
-    /// Whether a lock passes to the next owner in one store step. A first-come-first-served store without such a step gets
-    /// the next contender of a process while the present one still holds.
+    /// Whether a lock passes to the next owner in one step of the store (the hand-over). A
+    /// first-come-first-served store without this step gets the next contender of a process while
+    /// the present one still holds the lock.
     pub hand_over: bool,
-    /// Whether a lost guard learns that its lock was force-released
-    /// ([`LossReason::ForceReleased`](crate::LossReason::ForceReleased)), and not only that it is
-    /// gone.
+    /// Whether the guard of a force-released lock learns the reason
+    /// ([`LossReason::ForceReleased`](crate::LossReason::ForceReleased)). Otherwise it learns only
+    /// that the lock is gone.
     pub tells_force_release: bool,
 }
 
 impl Capabilities {
-    /// The common case: a TTL store with hybrid tokens, polling, no queue. Set the fields that differ.
+    /// The common case: a TTL store with hybrid tokens and polling, without a queue. A backend then
+    /// sets the fields that differ.
     #[must_use]
     pub const fn new(backend: &'static str) -> Self {
         Self {
@@ -99,7 +106,7 @@ fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Over what a fencing token rises.
+/// The set of grants over which a fencing token rises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -110,53 +117,55 @@ pub enum FencingScope {
     PerName,
 }
 
-/// In which order waiting processes are served. Tasks of one process are served in order; where the
-/// store keeps the line and no step of it passes a lock on (ZooKeeper), those that ask while a
-/// connection is being opened may change places.
+/// The order in which the store serves waiting processes.
+///
+/// Tasks of one process are served in order of arrival, with one exception. Where the store keeps
+/// the queue and has no hand-over step (ZooKeeper), tasks that ask while a connection is being
+/// opened may change places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fairness {
     /// First come, first served.
     Fifo,
-    /// Whoever asks first after a release.
+    /// No order: the first attempt after a release wins.
     None,
 }
 
-/// How a waiter in another process learns of a release.
+/// The way in which a waiter in another process learns of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Wakeup {
-    /// It asks now and then.
+    /// The waiter polls the store.
     Poll,
-    /// The store tells it.
+    /// The store sends a notification.
     Push,
 }
 
-/// What a lease hangs on.
+/// The thing whose end also ends a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LeaseKind {
     /// The holder's session with the store.
     Session,
-    /// A time to live per lock.
+    /// A TTL for each lock.
     Ttl,
 }
 
-/// Whose clock ends a lease.
+/// The clock that ends a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ExpiryClock {
     /// The boot-time clock of the one host that all holders share.
     Host,
-    /// The store's server.
+    /// The clock of the store's server.
     Server,
 }
 
-/// Who can share the store.
+/// The clients that can share the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -165,6 +174,6 @@ pub enum Reach {
     Process,
     /// Processes of one host.
     Host,
-    /// Anybody who can connect.
+    /// Every client that can connect.
     Network,
 }
