@@ -1,4 +1,9 @@
-//! Time as leases need it: a clock that counts suspend, injected everywhere, so that tests own it.
+//! The time source of leases.
+//!
+//! This module owns the trait [`Clock`], the machine's clock, a locked clock for tests, and the
+//! sleeps of both. Invariant: the clock of decisions never goes back and also counts the time in
+//! suspend. Other modules must not read the operating system's clocks or call tokio's timers;
+//! clippy's `disallowed_methods` refuses it. So a test controls all time by injecting a clock.
 
 use std::{
     collections::BTreeMap,
@@ -19,19 +24,19 @@ use tokio::runtime::{self, Handle};
 pub struct Moment(Duration);
 
 impl Moment {
-    /// From the time since boot.
+    /// The moment at this time since boot.
     #[must_use]
     pub const fn from_boot(since_boot: Duration) -> Self {
         Self(since_boot)
     }
 
-    /// Time since boot.
+    /// The time since boot.
     #[must_use]
     pub const fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// Time from `earlier` to `self`, zero when `earlier` is later.
+    /// The time from `earlier` to `self`; zero when `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -54,30 +59,33 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// A sleep that a [`Clock`] gave out.
+/// A sleep that a [`Clock`] started.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The time source of a [`Locker`](crate::Locker).
 ///
 /// Inject a [`ManualClock`] to test your own handling of expiry.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Now, on a clock that also counts while the machine sleeps.
+    /// The present moment, on a clock that also counts while the machine is suspended.
     fn now(&self) -> Moment;
 
-    /// The wall clock, for display and for the tokens of embedded stores; never for a decision about a lease.
+    /// The wall clock. It serves for display and for the tokens of embedded stores, and never for a
+    /// decision about a lease: an operator or NTP may step it.
     fn wall(&self) -> SystemTime;
 
-    /// Sleeps for about `time`. Callers check [`Clock::now`] afterwards: a sleep may end late after a suspend.
+    /// Sleeps for about `time`. Callers check [`Clock::now`] afterwards, since a sleep may end late
+    /// after a suspend.
     fn sleep(&self, time: Duration) -> Sleep;
 
-    /// Whether it is [`SystemClock`], whose sleeps can do without a box.
+    /// Whether this is [`SystemClock`], whose sleeps need no box.
     #[doc(hidden)]
     fn is_system(&self) -> bool {
         false
     }
 }
 
-/// The machine's own clock: `CLOCK_BOOTTIME` on Linux, which unlike [`std::time::Instant`] counts suspend.
+/// The machine's own clock: `CLOCK_BOOTTIME` on Linux. Unlike [`std::time::Instant`] it counts the
+/// time in suspend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -113,7 +121,8 @@ impl Clock for SystemClock {
 }
 
 pin_project! {
-    /// A sleep that lies in the future of whoever sleeps, where the clock allows that: every step at a store has one.
+    /// A sleep without an allocation where the clock is [`SystemClock`]. Every step at a store
+    /// starts one, so the box would be paid for on each operation.
     #[project = TimerProjection]
     pub(crate) enum Timer {
         System { #[pin] sleep: SystemSleep },
@@ -145,12 +154,14 @@ impl Future for Timer {
 }
 
 pin_project! {
-    /// A sleep on whichever runtime polls it. What a caller leaves behind in the middle of a request goes on on the thread
-    /// that cleans up, and the caller's runtime, with its timers, may be gone by then.
+    /// A sleep that moves to the runtime that polls it.
+    ///
+    /// A request that its caller abandons continues on the keeper thread. The caller's runtime may
+    /// be gone by then, and a timer of that runtime would never fire.
     pub(crate) struct SystemSleep {
         #[pin]
         sleep: tokio::time::Sleep,
-        home: Option<runtime::Id>,
+        runtime_id: Option<runtime::Id>,
     }
 }
 
@@ -162,12 +173,12 @@ impl SystemSleep {
     fn start(time: Duration) -> Self {
         Self {
             sleep: tokio::time::sleep(time),
-            home: home(),
+            runtime_id: runtime_id(),
         }
     }
 }
 
-fn home() -> Option<runtime::Id> {
+fn runtime_id() -> Option<runtime::Id> {
     Handle::try_current().ok().map(|handle| handle.id())
 }
 
@@ -176,17 +187,17 @@ impl Future for SystemSleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        let here = home();
-        if here != *this.home && here.is_some() {
+        let here = runtime_id();
+        if here != *this.runtime_id && here.is_some() {
             let end = this.sleep.deadline();
             this.sleep.set(tokio::time::sleep_until(end));
-            *this.home = here;
+            *this.runtime_id = here;
         }
         this.sleep.poll(context)
     }
 }
 
-/// The wall clock of `clock` as time since 1970; zero when it stands before that.
+/// The wall clock of `clock` as the time since 1970; zero when it stands before 1970.
 #[must_use]
 pub fn unix_time(clock: &dyn Clock) -> Duration {
     clock
@@ -195,7 +206,7 @@ pub fn unix_time(clock: &dyn Clock) -> Duration {
         .unwrap_or(Duration::ZERO)
 }
 
-/// A clock that moves only when told. Sleeps end when it passes their end.
+/// A clock that only [`ManualClock::advance`] moves. A sleep ends when the clock reaches its end.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -233,14 +244,14 @@ impl ManualClock {
         })))
     }
 
-    /// Moves the clock and wakes the sleeps that are over.
+    /// Moves the clock forward and wakes the sleeps that are over.
     pub fn advance(&self, by: Duration) {
         let woken: Vec<_> = {
-            let manual = &mut *self.manual();
-            manual.now = manual.now.saturating_add(by);
-            let over = (manual.now, u64::MAX);
-            let later = manual.sleepers.split_off(&over);
-            std::mem::replace(&mut manual.sleepers, later)
+            let locked = &mut *self.locked();
+            locked.now = locked.now.saturating_add(by);
+            let over = (locked.now, u64::MAX);
+            let later = locked.sleepers.split_off(&over);
+            std::mem::replace(&mut locked.sleepers, later)
                 .into_values()
                 .flatten()
                 .collect()
@@ -248,13 +259,14 @@ impl ManualClock {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// How many sleeps have not ended: lets a test wait until the code under test has gone to sleep.
+    /// The number of sleeps that have not ended. A test uses it to wait until the code under test
+    /// sleeps.
     #[must_use]
     pub fn sleepers(&self) -> usize {
-        self.manual().sleepers.len()
+        self.locked().sleepers.len()
     }
 
-    fn manual(&self) -> std::sync::MutexGuard<'_, Manual> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, Manual> {
         self.0
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -263,26 +275,26 @@ impl ManualClock {
 
 impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ManualClock({:?})", self.manual().now)
+        write!(f, "ManualClock({:?})", self.locked().now)
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
-        Moment(self.manual().now)
+        Moment(self.locked().now)
     }
 
     fn wall(&self) -> SystemTime {
-        // Any fixed date will do; 2020-01-01.
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + self.manual().now
+        // 2020-01-01; any fixed date serves.
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + self.locked().now
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
         let key = {
-            let mut manual = self.manual();
-            manual.next += 1;
-            let key = (manual.now.saturating_add(time), manual.next);
-            manual.sleepers.insert(key, None);
+            let mut locked = self.locked();
+            locked.next += 1;
+            let key = (locked.now.saturating_add(time), locked.next);
+            locked.sleepers.insert(key, None);
             key
         };
         Box::pin(ManualSleep {
@@ -301,7 +313,7 @@ impl Future for ManualSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match self.clock.manual().sleepers.get_mut(&self.key) {
+        match self.clock.locked().sleepers.get_mut(&self.key) {
             Some(waker) => {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
@@ -313,7 +325,7 @@ impl Future for ManualSleep {
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        self.clock.manual().sleepers.remove(&self.key);
+        self.clock.locked().sleepers.remove(&self.key);
     }
 }
 
