@@ -1,4 +1,8 @@
-//! When a guard stops believing: pure arithmetic, counted from the moment of sending.
+//! The local deadline of one lease, as pure arithmetic.
+//!
+//! This module owns the rule that turns answers of the store into a deadline. Invariant: the
+//! deadline is never later than the store's own end of the lease, whatever was lost or delayed. It
+//! must never read a clock; callers pass every moment in.
 
 use std::time::Duration;
 
@@ -6,21 +10,23 @@ use crate::{engine::clock::Moment, types::ttl::margin};
 
 /// The local deadline of one lease.
 ///
-/// It is always earlier than the store's expiry of the same lease: the store starts counting when it *receives* a request,
-/// this starts when the request is *sent*, and a margin is taken off.
+/// The deadline is always earlier than the store's expiry of the same lease. The store counts from
+/// the moment at which it *receives* a request, the deadline counts from the moment at which the
+/// request was *sent*, and the margin is taken off.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Moment,
-    /// When the store has let go at the latest, if it received everything about when that was sent.
+    /// The latest moment at which the store's lease ends, if each request reached the store about
+    /// when it was sent.
     latest: Moment,
-    /// The shortest TTL among requests of this owner (renewals, and attempts before the one that was granted) whose outcome
-    /// was never learned. Such a request may still reach the store late and cut a longer lease short, so no later
-    /// confirmation is believed beyond it.
+    /// The shortest TTL among the requests of this owner whose outcome was never learned: renewals,
+    /// and attempts before the granted one. Such a request may still reach the store late and
+    /// shorten a longer lease. So a later confirmation is not believed beyond this TTL.
     cap: Option<Duration>,
 }
 
 impl Deadline {
-    /// Of a fresh grant.
+    /// The deadline of a new grant.
     pub(crate) fn granted(sent: Moment, valid_for: Duration) -> Self {
         Self {
             at: end(sent, valid_for),
@@ -29,29 +35,31 @@ impl Deadline {
         }
     }
 
-    /// As it is, but believed no longer than if it had been sent then.
+    /// The same deadline, but not later than if the request had been sent at `from`.
     pub(crate) fn counted_from(mut self, from: Moment, valid_for: Duration) -> Self {
         self.at = self.at.min(end(from, valid_for));
         self
     }
 
-    /// When it falls.
+    /// The deadline itself.
     pub(crate) const fn at(&self) -> Moment {
         self.at
     }
 
-    /// When the store has let go, whatever became of what was never answered.
+    /// The moment by which the store's lease has ended, whatever became of unanswered requests.
     pub(crate) const fn latest(&self) -> Moment {
         self.latest
     }
 
-    /// A renewal is about to be sent: it may shorten the lease, and whether it did may stay unknown.
+    /// Records that a renewal is about to be sent. It may shorten the lease, and its outcome may
+    /// stay unknown.
     pub(crate) fn sending(&mut self, sent: Moment, ttl: Duration) {
         self.at = self.at.min(end(sent, ttl));
         self.latest = self.latest.max(sent + ttl);
     }
 
-    /// The store confirmed it: the only way up.
+    /// Records that the store confirmed a renewal. Only this call moves the deadline to a later
+    /// moment.
     pub(crate) fn confirmed(&mut self, sent: Moment, valid_for: Duration) {
         self.at = end(sent, self.believed(valid_for));
         let latest = sent + valid_for;
@@ -61,17 +69,17 @@ impl Deadline {
         };
     }
 
-    /// What is believed of a renewal that the store confirms for this long.
+    /// The part of a confirmed renewal that is believed.
     pub(crate) fn believed(&self, valid_for: Duration) -> Duration {
         self.cap.map_or(valid_for, |cap| cap.min(valid_for))
     }
 
-    /// What a request that was never answered may still cut the lease to.
+    /// The TTL to which an unanswered request may still shorten the lease.
     pub(crate) const fn cap(&self) -> Option<Duration> {
         self.cap
     }
 
-    /// Nothing was heard of it.
+    /// Records that a request with this TTL got no answer.
     pub(crate) fn unknown(&mut self, ttl: Duration) {
         self.cap = Some(self.cap.map_or(ttl, |cap| cap.min(ttl)));
     }
@@ -130,13 +138,15 @@ mod tests {
         assert_eq!(deadline.at(), at(13_500));
     }
 
-    /// A store that applies requests in any order at any later time, some of them never, and whose answers may be lost.
+    /// One renewal against a simulated store. The store applies requests in any order and at any
+    /// later time, some of them never, and its answers may be lost.
     #[derive(Clone, Debug)]
     struct Step {
         ttl: u64,
         pause: u64,
         delay: u64,
-        /// 0 = applied and answered, 1 = applied in time but unanswered, 2 = applied much later, 3 = never applied.
+        /// 0 = applied and answered, 1 = applied in time but unanswered, 2 = applied much later, 3
+        /// = never applied.
         fate: u8,
     }
 
@@ -153,9 +163,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was sent, lost or delayed: as long as the guard believes, the store has not let go.
+        /// For every sequence of sent, lost and delayed renewals: the store's lease lasts at least
+        /// as long as the deadline.
         #[test]
-        fn the_store_never_lets_go_first(first in 100u64..20_000, steps in steps()) {
+        fn the_stores_lease_never_ends_before_the_deadline(first in 100u64..20_000, steps in steps()) {
             let mut now = 1_000u64;
             let mut deadline = Deadline::granted(at(now), MS(first));
             let mut expiry = now + first;
