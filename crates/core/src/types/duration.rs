@@ -1,15 +1,19 @@
-//! Durations as people write them.
+//! Durations in the form that people write: `1m30s`.
+//!
+//! This module owns reading and writing of that form. Invariant: [`parse_duration`] reads back each
+//! text that this module writes, if the duration is a whole number of milliseconds. It must never
+//! guess a missing unit.
 
 use std::time::Duration;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Reads `5s`, `500ms`, `1m30s`, `2h` or `7d`: whole numbers, each with its unit (`d`, `h`, `m`, `s`, `ms`), largest first,
-/// with or without spaces between them.
+/// Reads `5s`, `500ms`, `1m30s`, `2h` or `7d`: whole numbers, each with its unit (`d`, `h`, `m`,
+/// `s`, `ms`), the largest unit first. Spaces between the parts are allowed.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] that names the text and what is wrong with it: no unit, an unknown unit, units in another
-/// order, or a number too large to count.
+/// [`ErrorKind::InvalidArgument`] that quotes the text and names the mistake: no unit, an unknown
+/// unit, units out of order, or a number that is too large.
 pub fn parse_duration(text: &str) -> Result<Duration> {
     let problem = |what: String| {
         Error::new(
@@ -73,8 +77,8 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     Ok(total)
 }
 
-/// Writes a duration as [`parse_duration`] reads it, in hours and smaller units; one that is no whole number of milliseconds
-/// as it is.
+/// Writes a duration in the form of [`parse_duration`], in hours and smaller units. A duration that
+/// is no whole number of milliseconds is written in Rust's `Debug` form.
 pub(crate) fn written(time: Duration) -> String {
     let whole = time.subsec_nanos().is_multiple_of(1_000_000);
     if time.is_zero() {
@@ -101,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn reads_numbers_with_units() {
         for (text, millis) in [
             ("0s", 0),
             ("5s", 5_000),
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn errors_name_the_mistake() {
         for (text, says) in [
             ("", "is empty"),
             ("5", "has no unit: did you mean 5s or 5ms?"),
@@ -140,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn is_written_as_people_do() {
+    fn written_durations_are_read_back() {
         for text in ["25h", "1m30s", "500ms", "1h1ms", "86400h"] {
             assert_eq!(written(parse_duration(text).unwrap()), text);
         }
