@@ -1,4 +1,8 @@
-//! One opaque error for every backend.
+//! The error type of all backends and of the engine.
+//!
+//! This module owns [`Error`], its kinds, and the text that people read. Invariant: the kind alone
+//! decides whether an operation may have happened and whether the call may be repeated; the text is
+//! never parsed. An error must never hold a secret.
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
@@ -10,9 +14,10 @@ use crate::types::{
 /// The result of a lock or record operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, one pointer wide and cheap to clone.
+/// An error of a lock or record operation. It is one pointer wide and cheap to clone.
 ///
-/// Match on [`Error::kind`] or ask a predicate; the text is for people. Secrets never appear in it.
+/// Programs match on [`Error::kind`] or call a predicate. The text is for people and never holds a
+/// secret.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -32,11 +37,12 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store refused the credentials or the operation.
+    /// The store refused the credentials, or these credentials may not do the operation.
     AccessDenied,
-    /// The locker was closed, or the handle on the store.
+    /// The locker or the handle on the store was closed.
     Closed,
-    /// The store holds something that is not ours or cannot be read. Never treated as "free".
+    /// The store holds a value that this library did not write or cannot read. It never counts as
+    /// "free".
     Corrupt,
     /// A bug in this library or in a backend.
     Internal,
@@ -46,25 +52,26 @@ pub enum ErrorKind {
     InvalidConfig,
     /// A lock name or record key breaks a rule.
     InvalidName,
-    /// A limit of the store or of this process is reached (memory, connections, size). Some limits
-    /// pass by themselves, others do not: [`Error::is_retryable`] tells which.
+    /// A limit of the store or of this process is reached: memory, connections, size. Some limits
+    /// pass by themselves and others do not; [`Error::is_retryable`] tells which.
     LimitExceeded,
     /// The lock was lost before or while the operation ran.
     Lost,
-    /// The lock is not held by the one who asked.
+    /// The caller does not hold the lock.
     NotHeld,
-    /// The operation may or may not have happened: the reply never came.
+    /// The operation may or may not have happened, because its answer was lost.
     OutcomeUnknown,
-    /// The lock was not free within the wait.
+    /// The lock did not become free within the caller's wait.
     Timeout,
-    /// The store cannot be reached or cannot serve now; the operation did not happen.
+    /// The store cannot be reached or cannot serve now. The operation did not happen.
     Unavailable,
     /// The backend cannot do this at all.
     Unsupported,
 }
 
 impl Error {
-    /// An error with a message: lower case, names the thing, no full stop at the end.
+    /// An error with a message. The message begins in lower case, names the thing it is about, and
+    /// ends without a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -77,7 +84,7 @@ impl Error {
         }))
     }
 
-    /// Adds the backend that reported it.
+    /// Adds the backend that reported the error.
     #[must_use]
     pub fn on(mut self, backend: &'static str) -> Self {
         self.0.backend.get_or_insert(backend);
@@ -91,15 +98,16 @@ impl Error {
         self
     }
 
-    /// Adds the lock's name.
+    /// Adds the name of the lock.
     #[must_use]
     pub fn about(mut self, name: &LockName) -> Self {
         self.0.name.get_or_insert_with(|| name.clone());
         self
     }
 
-    /// Adds the cause. Its text is shown, so it must hold no secret. An [`Error`] of the same kind
-    /// also says whether the limit that it reports is a [passing](Error::passing) one.
+    /// Adds the cause. The text of the cause is shown, so it must hold no secret. If the cause is
+    /// an [`Error`] of the same kind and reports a [passing](Error::passing) limit, this error does
+    /// too.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let source = source.into();
@@ -112,16 +120,16 @@ impl Error {
         self
     }
 
-    /// Says that the limit is a state of the server or of this process, not of the request: its
-    /// memory, disk or connections are used up for now. The same request may succeed later, so the
-    /// error [is retryable](Error::is_retryable). For [`ErrorKind::LimitExceeded`] only.
+    /// Marks the limit as a state of the server or of this process: memory, disk or connections are
+    /// used up for now. The same request may succeed later, so the error [is
+    /// retryable](Error::is_retryable). For [`ErrorKind::LimitExceeded`] only.
     #[must_use]
     pub fn passing(mut self) -> Self {
         self.0.passes = true;
         self
     }
 
-    /// What kind of failure this is.
+    /// The kind of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -133,16 +141,16 @@ impl Error {
         &self.0.message
     }
 
-    /// The lock this is about, where there is one.
+    /// The lock that the error is about, where there is one.
     #[must_use]
     pub fn name(&self) -> Option<&LockName> {
         self.0.name.as_ref()
     }
 
-    /// Whether the same call may succeed later without anything being changed by hand. It may after
-    /// a time-out, while the store is unavailable, when the outcome is unknown, and when a limit is
-    /// reached that is a state of the server (Redis out of memory, a full disk). A limit of the
-    /// request (a value that is too large) stays.
+    /// Whether the same call may succeed later although nobody changes anything by hand. That is so
+    /// after a time-out, while the store is unavailable, when the outcome is unknown, and when the
+    /// limit is a state of the server (Redis out of memory, a full disk). A limit of the request (a
+    /// value that is too large) stays.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self.kind() {
@@ -152,7 +160,7 @@ impl Error {
         }
     }
 
-    /// Whether it says that the lock is gone.
+    /// Whether the error means that the lock is gone.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(self.kind(), ErrorKind::Lost | ErrorKind::NotHeld)
@@ -183,7 +191,8 @@ impl fmt::Display for Error {
         f.write_str(&presentable(&inner.message))?;
         match &inner.source {
             Some(source) if source.is::<Self>() => write!(f, ": {source}"),
-            // Drivers repeat what a server said.
+            // A driver's text quotes the server, which may send control characters and pages of
+            // text.
             Some(source) => write!(f, ": {}", excerpt(&source.to_string())),
             None => Ok(()),
         }
@@ -198,7 +207,8 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // The cause's text is part of `Display`, so reporters that walk the chain would print it twice; its own causes follow.
+        // `Display` shows the cause's text already, and reporters that walk the chain would print
+        // it twice. So the chain goes on with the causes of the cause.
         self.0.source.as_deref().and_then(StdError::source)
     }
 }
@@ -233,7 +243,8 @@ mod tests {
             (memory(), true),
             (memory().on("redis").during("acquire"), true),
             (memory().clone(), true),
-            // The outer error says where it happened; the inner one says whether it passes.
+            // The outer error names the place, and the inner error decides whether the limit
+            // passes.
             (size().caused_by(memory()), true),
             (size().caused_by(size()), false),
             (Error::new(Internal, "a bug").caused_by(memory()), false),
