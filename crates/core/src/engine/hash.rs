@@ -1,12 +1,16 @@
-//! How names are hashed, and maps whose keys come hashed.
+//! The hash of lock names, and a hasher for keys that are hashes already.
+//!
+//! Invariant: the seed is random in each process. A hash must never be stored or compared between
+//! processes.
 
 use std::hash::Hasher;
 
-/// What names are hashed with, several times in each cycle, which takes the standard hasher eight times as long. Its seed is
-/// random, so that names cannot be chosen to collide; who finds some all the same makes a process slower, and nothing wrong.
+/// The hasher of lock names. Each cycle hashes a name several times, and the standard hasher takes
+/// eight times as long. The seed is random, so a client cannot choose names that collide. Names
+/// that collide nevertheless make a process slower and nothing wrong.
 pub(crate) type OfNames = foldhash::fast::RandomState;
 
-/// Hashes that need no further hashing.
+/// A hasher for keys that are hashes: it returns the key.
 #[derive(Default)]
 pub(crate) struct AsIs(u64);
 
