@@ -1,4 +1,9 @@
-//! Who holds a lock: the secret identity the store compares, and the label people see.
+//! The identities around a lock: the owner that a store compares, and the holder's label for
+//! people.
+//!
+//! This module owns [`OwnerId`], [`HolderLabel`] and [`Meta`]. Invariant: a label or text is
+//! checked before any I/O. An owner's id must never reach a log, an error or `Debug`: it is the
+//! right to renew and release the lock.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +16,8 @@ use crate::types::{
 
 /// The identity of one acquisition: 128 random bits, stored as `holder_id`.
 ///
-/// Whoever knows it can renew and release the lock, so it is never shown: `Debug` prints a mask.
+/// A process that knows the id can renew and release the lock. So the id is never shown: `Debug`
+/// prints a mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(Uuid);
 
@@ -32,13 +38,14 @@ impl OwnerId {
         Self(id)
     }
 
-    /// For writing to the store, and nowhere else.
+    /// The id, for writing it to the store and for nothing else.
     #[must_use]
     pub const fn as_uuid(&self) -> &Uuid {
         &self.0
     }
 
-    /// A one-way digest that tells owners apart without giving the identity away: what a fenced resource stores.
+    /// A one-way digest that tells owners apart without revealing the id. A fenced resource stores
+    /// it.
     #[must_use]
     pub fn tag(&self) -> Uuid {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, self.0.as_bytes())
@@ -51,18 +58,19 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// The label people see for a holder, up to 128 bytes; `user@host:pid` unless told otherwise.
+/// The label of a holder, for people: up to 128 bytes. The default is `user@host:pid`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HolderLabel(Arc<str>);
 
 impl HolderLabel {
-    /// Longest allowed label in bytes.
+    /// The longest allowed label, in bytes.
     pub const MAX_BYTES: usize = 128;
 
     /// Checks a label.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when it is empty, over 128 bytes or holds a control character.
+    /// [`ErrorKind::InvalidArgument`] when it is empty, over 128 bytes or holds a control
+    /// character.
     pub fn new(label: impl AsRef<str>) -> Result<Self> {
         let label = label.as_ref();
         let problem = if label.is_empty() {
@@ -84,7 +92,7 @@ impl HolderLabel {
         Err(Error::new(ErrorKind::InvalidArgument, problem))
     }
 
-    /// `user@host:pid` of this process, cut to fit.
+    /// The default label `user@host:pid` of this process, cut to the limit.
     #[must_use]
     pub fn of_this_process() -> Self {
         let user = ["USER", "LOGNAME"]
@@ -99,7 +107,8 @@ impl HolderLabel {
                 .take(most)
                 .collect::<String>()
         };
-        // 30 characters each are at most 240 bytes in theory; cut on a character boundary below.
+        // The two parts of up to 30 and 40 characters can take 280 bytes in UTF-8, so the label is
+        // cut on a character boundary.
         let mut label = format!("{}@{}", clean(&user, 30), clean(&host, 40));
         while label.len() > 110 {
             label.pop();
@@ -120,18 +129,20 @@ impl fmt::Display for HolderLabel {
     }
 }
 
-/// Free text kept beside a held lock, up to 4 KiB: a job's parameters, a node's address.
+/// Free text that the store keeps beside a held lock, up to 4 KiB: a job's parameters, a node's
+/// address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Meta(Arc<str>);
 
 impl Meta {
-    /// Longest allowed text in bytes.
+    /// The longest allowed text, in bytes.
     pub const MAX_BYTES: usize = 4096;
 
     /// Checks a text.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when it is over 4 KiB or holds a NUL (Postgres cannot store one).
+    /// [`ErrorKind::InvalidArgument`] when it is over 4 KiB or holds a NUL (Postgres cannot store
+    /// one).
     pub fn new(text: impl AsRef<str>) -> Result<Self> {
         let text = text.as_ref();
         let problem = if text.len() > Self::MAX_BYTES {
@@ -155,7 +166,8 @@ impl Meta {
     }
 }
 
-/// The user's name as the host's own list has it, or the number. Services often run without `USER`.
+/// The user's name in the host's own list, or else the user's number. Services often run without
+/// `USER`.
 fn user_of_this_process() -> String {
     let id = rustix::process::getuid().as_raw().to_string();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
