@@ -1,4 +1,8 @@
 //! A file that only the latest holder can write.
+//!
+//! This module owns the data file and its two files of the fence. Invariant: the bar (`FILE.fence`)
+//! is durable before the data of its holder is visible. It must never take a missing or unreadable
+//! `FILE.fence` for "nobody has written yet" once somebody has.
 
 use std::{
     ffi::OsString,
@@ -14,18 +18,20 @@ use crate::types::{
     token::Epoch,
 };
 
-/// A file whose writers are checked by a [`FenceGuard`].
+/// A file with a [`FenceGuard`] that checks its writers.
 ///
-/// Beside `FILE` stand `FILE.fence`, what the guard remembers, and `FILE.fence.lock`, whose exclusive file lock makes check
-/// and write one step for all threads and processes of this host. Leave both where they are. The whole content is replaced
-/// at each write; readers see the old or the new one, never a part.
+/// Two files stand beside `FILE`. `FILE.fence` holds the state of the guard. `FILE.fence.lock`
+/// carries an exclusive file lock, which makes check and write one step for all threads and
+/// processes of this host. Leave both where they are. Each write replaces the whole content; a
+/// reader sees the old or the new content, never a part.
 ///
-/// A write first raises the bar (`FILE.fence`, made durable), then replaces the data. A crash between the two is safe: the
-/// data is that of an earlier holder, complete, and the bar refuses everybody older than the one who was about to write;
-/// that one, or a later one, may simply write again. In the other order there would be a moment in which the data is the
-/// new holder's and the bar still lets an older one overwrite it.
+/// A write first raises the bar (`FILE.fence`, made durable) and then replaces the data. A crash
+/// between the two steps is safe. The data is then the complete data of an earlier holder, and the
+/// bar refuses every holder older than the interrupted one. The interrupted holder, or a later one,
+/// writes again. In the other order there would be a moment in which the data is the new holder's
+/// while the bar still lets an older holder overwrite it.
 ///
-/// All methods block on the disk; call them from `spawn_blocking` in async code.
+/// All methods block on the disk. In async code, call them from `spawn_blocking`.
 ///
 /// ```
 /// # use distlock::{Epoch, Fence, FencedFile, FencingToken, OwnerId};
@@ -47,17 +53,19 @@ pub struct FencedFile {
 }
 
 impl FencedFile {
-    /// Names the file. It need not exist yet, its folder must. Symbolic links are resolved, so that every path to one file
-    /// leads to one fence; where they could not, the file is refused.
+    /// Names the file. The file need not exist yet, but its folder must. Symbolic links are
+    /// resolved, so that every path to one file leads to one fence. A file is refused where that is
+    /// impossible.
     ///
     /// # Errors
-    /// When the folder cannot be found, or the path names no file; when it is a symbolic link to a file that does not exist
-    /// yet, or a file of several names (hard links).
+    /// When the folder cannot be found, or the path names no file; when the path is a symbolic link
+    /// to a file that does not exist yet, or a file with several names (hard links).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let resolved = match fs::canonicalize(path) {
             Err(error) if error.kind() == IoKind::NotFound => match path.file_name() {
-                // Its first write would replace the link, and whoever names the target would have another fence.
+                // The first write would replace the link, and a process that names the link's
+                // target would then use another fence.
                 Some(_) if path.is_symlink() => {
                     let why = "is a symbolic link to a file that does not exist: name that file";
                     return Err(refused(path, why));
@@ -87,18 +95,19 @@ impl FencedFile {
         }
     }
 
-    /// Replaces the content, if nobody later has been here.
+    /// Replaces the content, unless a later holder has been let through.
     ///
     /// # Errors
-    /// [`FenceError::Refused`], and then nothing has changed; [`FenceError::Failed`] when the disk failed or `FILE.fence`
-    /// cannot be read ([`ErrorKind::Corrupt`]: it never counts as "no fence"). The old content then still stands, except
-    /// after [`ErrorKind::OutcomeUnknown`].
+    /// [`FenceError::Refused`], and nothing has changed. [`FenceError::Failed`] when the disk
+    /// failed or `FILE.fence` cannot be read ([`ErrorKind::Corrupt`]: it never counts as "no
+    /// fence"); the old content then stays, except after [`ErrorKind::OutcomeUnknown`].
     pub fn write(&self, fence: &Fence, content: &[u8]) -> Result<(), FenceError> {
         let _locked = self.raise(fence)?;
         Ok(self.replace(&self.data, &self.beside(".fence.data"), content)?)
     }
 
-    /// Raises the bar and reads: what a holder does that is going to change what it reads. Nobody older can write after it.
+    /// Raises the bar and reads the content. A holder that changes the content depending on what it
+    /// read must read with this method: no older holder can write afterwards.
     ///
     /// # Errors
     /// As [`FencedFile::write`].
@@ -107,7 +116,8 @@ impl FencedFile {
         Ok(self.read()?)
     }
 
-    /// Reads the content as it is; `None` when it was never written. Needs no lock.
+    /// Reads the content without a check; `None` when it was never written. The caller needs no
+    /// lock.
     ///
     /// # Errors
     /// Failures of the disk.
@@ -143,7 +153,8 @@ impl FencedFile {
         self.store(&locked)
     }
 
-    /// Checks a fence and makes the raised bar durable. The lock is held as long as the answer lives.
+    /// Checks a fence and makes the raised bar durable. The file lock is held as long as the
+    /// returned value lives.
     fn raise(&self, fence: &Fence) -> Result<Locked, FenceError> {
         let mut locked = self.lock()?;
         let unchanged = locked.guard.highest() == Some(fence);
@@ -194,7 +205,7 @@ impl FencedFile {
         })?;
         self.replace(&path, &self.beside(".fence.new"), &text)?;
         if !locked.in_use {
-            // From now on a missing FILE.fence is damage, not a beginning.
+            // From here on a missing FILE.fence is damage, not a beginning.
             let path = self.beside(".fence.lock");
             (&locked.lock)
                 .write_all(b"in use\n")
@@ -204,8 +215,8 @@ impl FencedFile {
         Ok(())
     }
 
-    /// Replaces a file in one durable step. `fresh` is only ever touched under the lock, so what an earlier crash left there
-    /// is rubbish.
+    /// Replaces a file in one durable step. The temporary file `fresh` is touched only under the
+    /// lock, so a file of that name is left over from a crash and may be removed.
     fn replace(&self, path: &Path, fresh: &Path, content: &[u8]) -> Result<()> {
         let written = (|| {
             match fs::remove_file(fresh) {
@@ -235,7 +246,7 @@ impl FencedFile {
         })
     }
 
-    /// Makes a rename durable, where folders can be synced.
+    /// Makes a rename durable, where the system can sync folders.
     fn sync_folder(&self) -> io::Result<()> {
         if cfg!(unix) {
             File::open(&self.folder)?.sync_all()?;
@@ -250,10 +261,10 @@ impl FencedFile {
     }
 }
 
-/// The exclusive lock, and what stood in the sidecar when it was taken.
+/// The exclusive file lock, with the guard that was read under it.
 struct Locked {
     lock: File,
-    /// Whether a sidecar was ever written.
+    /// Whether `FILE.fence` was ever written.
     in_use: bool,
     guard: FenceGuard,
 }
@@ -266,7 +277,7 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Whether a file can be reached by a path that does not lead to this one.
+/// Whether another path than this one leads to the file.
 #[cfg(unix)]
 fn has_other_names(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -359,7 +370,8 @@ mod tests {
         assert_eq!(file.highest().unwrap(), None);
         file.write(&fence(5, 1), b"five").unwrap();
         file.write(&fence(5, 1), b"five again").unwrap();
-        // Raised by reading: from here on nobody older can write, although nobody newer has written.
+        // Reading raised the bar. From here on nobody older can write, although nobody newer has
+        // written.
         assert_eq!(
             file.read_fenced(&fence(6, 2)).unwrap().as_deref(),
             Some(&b"five again"[..])
@@ -416,7 +428,7 @@ mod tests {
     fn a_failed_write_leaves_the_old_content() {
         let (folder, file) = fresh();
         file.write(&fence(5, 1), b"five").unwrap();
-        // Something that cannot be replaced by a file stands in the way.
+        // A folder stands in the way, and a file cannot replace it.
         fs::create_dir(folder.path().join("ledger.fence.data")).unwrap();
         let error = Error::from(file.write(&fence(6, 2), b"six").unwrap_err());
         assert!(error.did_not_happen(), "{error}");
@@ -497,10 +509,10 @@ mod tests {
         FencedFile::open(&names[0]).unwrap();
     }
 
-    /// Each thread opens the file for itself, as processes do. Whatever the order: what passes never goes down, and what
-    /// stands in the file at the end is what passed last.
+    /// Each thread opens the file for itself, as processes do. In every order of writes, the tokens
+    /// that pass never fall, and the file at the end holds the write that passed last.
     #[test]
-    fn many_writers_and_one_order() {
+    fn tokens_of_many_writers_never_fall() {
         let (_folder, file) = fresh();
         let file = &file;
         let mut passed: Vec<(u64, Vec<u64>)> = thread::scope(|scope| {

@@ -1,4 +1,8 @@
-//! The bar that a resource keeps: the highest fence it has let through.
+//! The bar of a resource: the highest fence that it has let through.
+//!
+//! This module owns the decision "let through or refuse" and the state that it needs. Invariant:
+//! the tokens that pass never fall, and one token passes for one owner only. The decision must
+//! never read a clock or a store; the state is all that it knows.
 
 use std::fmt;
 
@@ -10,16 +14,18 @@ use crate::types::{
     token::{Epoch, FencingToken},
 };
 
-/// How many earlier histories are remembered. A holder of the seventeenth last one has long reached its deadline.
+/// Number of earlier histories that are remembered. The deadline of a holder of an even older
+/// history has long passed.
 const REMEMBERED: usize = 16;
 
 /// Lets the latest holder through and refuses earlier ones.
 ///
-/// The check must be one step with the change it protects: hold the guard in the same mutex as the data, or store its
-/// [`state`](Self::state) beside the data and write both in one transaction. A holder that reads, computes and writes should
-/// be checked when it *reads*, too: that raises the bar, so that no earlier holder can write in between.
+/// The check must be one step with the change that it protects. Hold the guard in the same mutex as
+/// the data, or store its [`state`](Self::state) beside the data and write both in one transaction.
+/// A holder that reads, computes and writes should also be checked when it *reads*: that raises the
+/// bar, so no earlier holder can write in between.
 ///
-/// Per fence it decides so:
+/// The decision for each fence:
 ///
 /// | token, compared with the highest one seen | answer |
 /// |---|---|
@@ -29,8 +35,9 @@ const REMEMBERED: usize = 16;
 /// | lower | [`FenceRefusal::Older`] |
 /// | lower, under an epoch that was not seen before | [`FenceRefusal::LowerInNewEpoch`] |
 ///
-/// The last one means that the store lost its history, and its new tokens are lower than those it gave out before. Nobody
-/// but the operator can tell whether the old holders are gone, so it stays until [`reset_to`](Self::reset_to) that epoch.
+/// The last case means that the store lost its history, and its new tokens are lower than the
+/// tokens it gave out before. Only the operator can tell whether the old holders are gone. So the
+/// refusal stays until [`reset_to`](Self::reset_to) names that epoch.
 ///
 /// ```
 /// # use distlock::{Epoch, Fence, FenceGuard, FencingToken, OwnerId};
@@ -48,18 +55,18 @@ pub struct FenceGuard {
     state: FenceState,
 }
 
-/// What a [`FenceGuard`] remembers, for storing it beside the data.
+/// The memory of a [`FenceGuard`], for storing beside the data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FenceState {
-    // Must be there: an empty object is not the state of a guard that has seen nobody.
+    // The field must be present: an empty object is not the state of a guard that has seen nobody.
     #[serde(deserialize_with = "Option::deserialize")]
     highest: Option<Fence>,
-    /// Earlier histories, latest last.
+    /// Earlier histories, the latest one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past: Vec<Past>,
-    /// The history that a reset named, until somebody of it was let through: there may have been others in between that
-    /// nobody was seen of, and their tokens count for nothing.
+    /// The history that a reset named, until a fence of that history has passed. While it is set,
+    /// fences of all other histories are refused, also of histories that were never seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reset: Option<Epoch>,
 }
@@ -68,26 +75,30 @@ pub struct FenceState {
 #[serde(deny_unknown_fields)]
 struct Past {
     epoch: Epoch,
-    /// Left behind by a reset: its tokens may be higher than today's, and count for nothing.
+    /// Whether a reset left the history behind. Its tokens may be higher than the present ones, and
+    /// all of them are refused.
     void: bool,
 }
 
 impl FenceGuard {
-    /// The same check for a row of a database, as one condition of the `UPDATE` that changes the row.
+    /// The same check for a row of a database, as one condition of the `UPDATE` that changes the
+    /// row.
     ///
-    /// It expects two columns in the protected row, `fence_token` (64 bits, `NOT NULL DEFAULT 0`) and `fence_owner`
-    /// (nullable), and these parameters: token, token, owner. Write the token and the owner in the same statement:
+    /// The condition expects two columns in the protected row, `fence_token` (64 bits, `NOT NULL
+    /// DEFAULT 0`) and `fence_owner` (nullable), and these parameters: token, token, owner. Write
+    /// the token and the owner in the same statement:
     ///
     /// ```sql
     /// UPDATE account SET balance = ?, fence_token = ?, fence_owner = ?
     ///  WHERE id = ? AND (fence_token < ? OR (fence_token = ? AND fence_owner = ?))
     /// ```
     ///
-    /// No row changed = refused (or there is no such row). A lower token under a new epoch is refused like any lower one.
+    /// If no row changed, the fence was refused (or there is no such row). A lower token of a new
+    /// epoch is refused like any lower token.
     pub const SQL_CONDITION: &'static str =
         "(fence_token < ? OR (fence_token = ? AND fence_owner = ?))";
 
-    /// A guard that has seen nobody: it lets the first one through.
+    /// A guard that has seen nobody. It lets the first fence through.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -99,13 +110,13 @@ impl FenceGuard {
         }
     }
 
-    /// Goes on where a stored guard stopped.
+    /// A guard with a stored state.
     #[must_use]
     pub const fn from_state(state: FenceState) -> Self {
         Self { state }
     }
 
-    /// What to store beside the data.
+    /// The state, for storing beside the data.
     #[must_use]
     pub const fn state(&self) -> &FenceState {
         &self.state
@@ -117,12 +128,12 @@ impl FenceGuard {
         self.state.highest.as_ref()
     }
 
-    /// Lets a holder through and raises the bar to it, or refuses it and changes nothing.
+    /// Lets a holder through and raises the bar to its fence, or refuses it and changes nothing.
     ///
     /// # Errors
     /// The refusal; see the table above.
     pub fn check(&mut self, offered: &Fence) -> Result<(), FenceRefusal> {
-        self.judge(offered)?;
+        self.decide(offered)?;
         let left = match self.state.highest.replace(offered.clone()) {
             Some(seen) if seen.epoch != offered.epoch => Some(seen.epoch),
             _ => None,
@@ -135,12 +146,13 @@ impl FenceGuard {
         Ok(())
     }
 
-    /// The same check where the bar is kept as a text: gives what to keep from now on instead of `kept`, which is nothing where
-    /// nobody was seen yet. Replace it in one step with the change that it protects, and only if `kept` is there still.
-    /// `resource` is what errors name.
+    /// The same check for a bar that is kept as a text. It returns the text that replaces `kept`;
+    /// `kept` is `None` where nobody was seen yet. Replace the text in one step with the change
+    /// that it protects, and only if the stored text is still `kept`. Errors name `resource`.
     ///
     /// # Errors
-    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] with [`ErrorKind::Corrupt`] when `kept` is no bar.
+    /// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] with
+    /// [`ErrorKind::Corrupt`] when `kept` is not the text of a guard.
     pub fn raised(
         kept: Option<&str>,
         resource: &str,
@@ -166,15 +178,17 @@ impl FenceGuard {
         })
     }
 
-    /// Forgets everything: the next one is let through, whoever it is.
+    /// Forgets everything: the next fence is let through, whatever it is.
     ///
-    /// For a resource that was emptied, or whose former holders are all known to be gone. [`Self::reset_to`] is safer.
+    /// Use it for a resource that was emptied, or when all former holders are known to be gone.
+    /// [`Self::reset_to`] is safer.
     pub fn reset(&mut self) {
         *self = Self::new();
     }
 
-    /// Accepts that the store has started a new history: the next token of `epoch` is let through however low it is. Until
-    /// then holders from every other epoch are refused however high theirs are, and from every epoch seen before for ever.
+    /// Accepts that the store has started a new history: the next token of `epoch` is let through,
+    /// however low it is. Until then, holders of every other epoch are refused, however high their
+    /// tokens are. Holders of an epoch that was seen before are refused for ever.
     pub fn reset_to(&mut self, epoch: &Epoch) {
         let seen = self.state.highest.take();
         for past in &mut self.state.past {
@@ -187,7 +201,7 @@ impl FenceGuard {
         self.state.reset = Some(epoch.clone());
     }
 
-    fn judge(&self, offered: &Fence) -> Result<(), FenceRefusal> {
+    fn decide(&self, offered: &Fence) -> Result<(), FenceRefusal> {
         let past = self
             .state
             .past
@@ -238,39 +252,39 @@ impl FenceGuard {
     }
 }
 
-/// Why a [`FenceGuard`] refused. It has not changed.
+/// The reason why a [`FenceGuard`] refused a fence. The guard has not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FenceRefusal {
-    /// A later holder has been here.
+    /// A later holder was let through already.
     Older {
         /// The highest token that was let through.
         seen: FencingToken,
-        /// The one that was refused.
+        /// The refused token.
         offered: FencingToken,
     },
-    /// Two owners show one token: the store gave it out twice.
+    /// Two owners show one token: the store granted it twice.
     SameTokenOtherOwner {
         /// That token.
         token: FencingToken,
     },
-    /// The store has a new history whose tokens are lower than those of the old one. Stays until
-    /// [`FenceGuard::reset_to`].
+    /// The store has a new history with tokens lower than those of the old one. The refusal stays
+    /// until [`FenceGuard::reset_to`].
     LowerInNewEpoch {
         /// The highest token that was let through.
         seen: FencingToken,
-        /// Its history.
+        /// The history of that token.
         seen_epoch: Epoch,
-        /// The one that was refused.
+        /// The refused token.
         offered: FencingToken,
-        /// Its history.
+        /// The history of that token.
         offered_epoch: Epoch,
     },
-    /// It belongs to a history that was left behind by [`FenceGuard::reset_to`].
+    /// The fence belongs to a history that [`FenceGuard::reset_to`] left behind.
     VoidEpoch {
-        /// The token that was refused.
+        /// The refused token.
         offered: FencingToken,
-        /// Its history.
+        /// The history of that token.
         epoch: Epoch,
     },
 }
@@ -334,7 +348,7 @@ mod tests {
     fn after_a_reset_only_the_history_that_it_named_counts() {
         let mut guard = FenceGuard::new();
         guard.check(&fence(100, 1, "a")).unwrap();
-        // Refused, and nobody remembers that there was a "b".
+        // The guard refuses the fence and does not remember the epoch "b".
         assert!(guard.check(&fence(60, 2, "b")).is_err());
         guard.reset_to(&Epoch::new("c"));
         let kept = serde_json::to_string(guard.state()).unwrap();
@@ -344,7 +358,7 @@ mod tests {
             Err(FenceRefusal::VoidEpoch { .. })
         ));
         guard.check(&fence(50, 3, "c")).unwrap();
-        // As in every history, from then on.
+        // A higher token of a new epoch passes again, as without a reset.
         guard.check(&fence(70, 4, "d")).unwrap();
     }
 
@@ -388,7 +402,7 @@ mod tests {
         guard.check(&fence(5, 1, "a")).unwrap();
         guard.check(&fence(5, 1, "b")).unwrap();
         guard.check(&fence(6, 2, "b")).unwrap();
-        // The paused holder from before the change is an old holder, and no reason to reset anything.
+        // The paused holder of the earlier epoch is an old holder, and no reason for a reset.
         assert!(matches!(
             guard.check(&fence(4, 9, "a")),
             Err(FenceRefusal::Older { .. })
@@ -436,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_where_it_stopped() {
+    fn a_stored_state_continues() {
         let mut guard = FenceGuard::new();
         guard.check(&fence(5, 1, "a")).unwrap();
         guard.check(&fence(6, 1, "b")).unwrap();
@@ -458,7 +472,7 @@ mod tests {
         }
     }
 
-    /// Every history of five fences out of two tokens' worth of neighbours, two owners and two epochs.
+    /// Every sequence of five fences, out of two tokens, two owners and two epochs.
     #[test]
     fn all_small_histories() {
         let all: Vec<Fence> = (1..=2)
@@ -493,14 +507,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_passes_never_goes_down_and_never_changes_hands(
+        fn passing_tokens_never_fall_and_keep_their_owner(
             offers in prop::collection::vec((1u64..20, 0u128..4, 0usize..3), 1..100)
         ) {
             let mut guard = FenceGuard::new();
             let mut last: Option<Fence> = None;
             for (token, owner, epoch) in offers {
                 let offered = fence(token, owner, ["a", "b", "c"][epoch]);
-                // Storing it in between makes no difference.
+                // Storing and reading the state in between changes nothing.
                 let text = serde_json::to_string(guard.state()).unwrap();
                 guard = FenceGuard::from_state(serde_json::from_str(&text).unwrap());
                 if guard.check(&offered).is_ok() {

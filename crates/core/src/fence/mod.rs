@@ -1,9 +1,13 @@
-//! The checking half of fencing: what a protected resource does with a token.
+//! The checking half of fencing, for the resource that a lock protects.
 //!
-//! A lock alone cannot protect anything: its holder may be paused, lose the lock without noticing, and write late. The
-//! resource itself must refuse such a write. Each holder shows its [`Fence`]; a [`FenceGuard`] remembers the highest one it
-//! has seen and refuses older ones. [`FencedFile`] is the ready-made form for a file; for a row of a database there is
-//! [`FenceGuard::SQL_CONDITION`].
+//! This module owns [`Fence`] (the proof of a holder), the guards that check it, and the ready-made
+//! form for a file. Invariant: once a resource has let a fence through, it refuses every older one.
+//! A refusal must never change the resource.
+//!
+//! A lock alone cannot protect anything: its holder may be paused, lose the lock without noticing,
+//! and write late. The resource itself must refuse that write. Each holder shows its [`Fence`], and
+//! a [`FenceGuard`] remembers the highest fence it has seen and refuses older ones. [`FencedFile`]
+//! is the ready-made form for a file, and [`FenceGuard::SQL_CONDITION`] for a row of a database.
 
 mod file;
 mod guard;
@@ -21,20 +25,21 @@ use crate::types::{
     token::{Epoch, FencingToken},
 };
 
-/// What a holder shows to the resource that its lock protects.
+/// The proof that a holder shows to the resource that its lock protects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Fence {
-    /// The grant's token.
+    /// The fencing token of the grant.
     pub token: FencingToken,
-    /// Tells owners apart without giving their identity away (see [`OwnerId::tag`](crate::OwnerId::tag)).
+    /// A digest that tells owners apart without revealing their identity (see
+    /// [`OwnerId::tag`](crate::OwnerId::tag)).
     pub owner: Uuid,
     /// The store's history that the token belongs to.
     pub epoch: Epoch,
 }
 
 impl Fence {
-    /// From its parts.
+    /// A fence of these parts.
     #[must_use]
     pub const fn new(token: FencingToken, owner: Uuid, epoch: Epoch) -> Self {
         Self {
@@ -45,18 +50,18 @@ impl Fence {
     }
 }
 
-/// Why a fenced resource did not do what it was asked for.
+/// The reason why a fenced resource did not do an operation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// The one who asked is not the latest holder. Nothing was changed; asking again with the same fence is pointless.
+    /// The caller is not the latest holder. Nothing was changed, and the same fence stays refused.
     Refused(FenceRefusal),
-    /// The resource itself failed, or what it knows about fences cannot be read ([`ErrorKind::Corrupt`]).
+    /// The resource itself failed, or its stored fence cannot be read ([`ErrorKind::Corrupt`]).
     Failed(Error),
 }
 
 impl FenceError {
-    /// The refusal, if it is one.
+    /// The refusal; `None` for a failure.
     #[must_use]
     pub const fn refusal(&self) -> Option<&FenceRefusal> {
         match self {
@@ -78,7 +83,8 @@ impl fmt::Display for FenceError {
 impl std::error::Error for FenceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // Its text is ours, so only what lies behind it is a cause.
+            // `Display` shows the error's own text already, so the chain goes on with the causes of
+            // the error.
             Self::Refused(_) => None,
             Self::Failed(error) => error.source(),
         }
@@ -98,7 +104,8 @@ impl From<Error> for FenceError {
 }
 
 impl From<FenceError> for Error {
-    /// A refusal means that the lock behind the fence has been lost.
+    /// A refusal becomes [`ErrorKind::Lost`]: a later holder exists, so the lock behind the fence
+    /// is lost.
     fn from(error: FenceError) -> Self {
         match error {
             FenceError::Refused(refusal) => Self::new(ErrorKind::Lost, refusal.to_string()),
