@@ -1,10 +1,14 @@
-//! What a lock over records promises, by the store that keeps them.
+//! The capabilities of a lock over records.
+//!
+//! Invariant: the values depend on the backend's name alone, because records tell nothing else
+//! about their store.
 
 use std::time::Duration;
 
 use crate::contract::capabilities::{Capabilities, ExpiryClock, Reach};
 
-/// The records say nothing about their store but its name, so what follows from the store is written down here.
+/// The capabilities for the backend of this name. An unknown backend gets the values of a network
+/// store.
 pub(super) fn of(backend: &str) -> Capabilities {
     let (name, reach, clock) = match backend {
         "memory" => ("kv+memory", Reach::Process, ExpiryClock::Host),

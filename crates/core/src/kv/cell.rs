@@ -1,4 +1,7 @@
-//! One lock's record in the store: reading it, and changing it on condition of what was read.
+//! One lock's record in the store: read it, and write it on condition of the version that was read.
+//!
+//! Invariant: a write or delete names the version that it replaces, so of several writers exactly
+//! one succeeds. A record that cannot be read must never count as "free".
 
 use std::time::Duration;
 
@@ -20,13 +23,13 @@ use crate::{
     },
 };
 
-/// Where the locks are.
+/// Prefix of the keys of all locks.
 pub(super) const PREFIX: &str = "lock/";
 
-/// Names the history of this set of records. Outside of [`PREFIX`].
+/// Key of the record that names the history of these records. It is outside of [`PREFIX`].
 const EPOCH_KEY: &str = "lock-epoch";
 
-/// A grant that was written, with its token.
+/// The token of a grant that was written.
 pub(super) struct Taken(pub(super) FencingToken);
 
 pub(super) fn key(name: &LockName) -> Result<RecordKey> {
@@ -59,7 +62,7 @@ impl KvLock {
         }
     }
 
-    /// The record, if this lease holds the lock; otherwise what became of it.
+    /// The record, if this lease holds the lock; otherwise the reason of the loss.
     pub(super) async fn held(&self, lease: &Lease) -> Result<Result<Seen, LossReason>> {
         let Some(seen) = self.read(&lease.name).await? else {
             return Ok(Err(LossReason::Removed));
@@ -88,12 +91,13 @@ impl KvLock {
             version: entry.version,
             token,
             ttl,
-            // From an earlier boot, so its holder is gone.
+            // A record without an age is from an earlier boot, so its holder is gone.
             age: entry.age.unwrap_or(Duration::MAX),
         })
     }
 
-    /// Writes a new grant, whose version becomes its token. `None` = somebody else was faster.
+    /// Writes a new grant. The version of the record becomes the token. `None`: another writer was
+    /// faster.
     pub(super) async fn take(
         &self,
         name: &LockName,
@@ -106,16 +110,19 @@ impl KvLock {
         match token_of(version) {
             Ok(token) => Ok(Some(Taken(token))),
             Err(error) => {
-                // Held, and nobody could name it. If this fails the lease ends it.
+                // The lock is held, and no guard can name it without a token. If this delete fails
+                // too, the lock stays taken until its lease ends.
                 let _ = self.remove(&key(name)?, version).await;
                 Err(error)
             }
         }
     }
 
-    /// Writes a record if it is as expected. `None` = it is not, and nothing was written.
+    /// Writes a record if the stored version is as expected. `None`: it is not, and nothing was
+    /// written.
     ///
-    /// When the answer is lost it looks whether the write has happened, or cannot happen any more.
+    /// When the answer is lost, it reads the record: the write may have happened, or it cannot
+    /// happen any more.
     pub(super) async fn write(
         &self,
         name: &LockName,
@@ -142,9 +149,11 @@ impl KvLock {
         });
         match expect {
             _ if ours => Ok(version),
-            // That version never comes back, so a write that still travels finds nothing to replace.
+            // The expected version never comes back, so a write that is still under way finds
+            // nothing to replace.
             Expect::Version(expected) if version != Some(expected) => Ok(None),
-            // It may still arrive. (Also where another record stands: once that is deleted, "absent" is true again.)
+            // The write may still arrive. That is so for `Absent` also where another record stands:
+            // once that record is deleted, "absent" is true again.
             Expect::Version(_) | Expect::Absent => Err(unknown),
         }
     }
@@ -154,12 +163,13 @@ impl KvLock {
         Ok(self.records.delete(key, version).await? == Deleted::Done)
     }
 
-    /// The history of these records, read once per handle.
+    /// The history of these records. It is read once per handle.
     pub(super) async fn epoch(&self) -> Result<&Epoch> {
         self.epoch.get_or_try_init(|| self.read_epoch()).await
     }
 
-    /// Whoever comes first names the history; it lasts as long as the records do.
+    /// Reads the name of the history. The first reader of an empty store gives the name, which
+    /// lasts as long as the records do.
     pub(super) async fn read_epoch(&self) -> Result<Epoch> {
         let key = RecordKey::new(EPOCH_KEY)?;
         let records = self.open()?;
@@ -181,7 +191,7 @@ impl KvLock {
             if matches!(written, Written::Stored(_)) {
                 return Ok(Epoch::new(format!("kv-{id}")));
             }
-            // Somebody else named it, so the next look finds it.
+            // Another client named the history, so the next read finds it.
         }
         Err(tries_used_up())
     }

@@ -1,4 +1,9 @@
-//! A lock over versioned records: read, decide, write on condition of the version that was read.
+//! A lock over versioned records: read, decide, and write on condition of the version that was
+//! read.
+//!
+//! This module owns [`KvLock`], a [`DistLock`] for every [`Records`]. Invariant: each change names
+//! the version that was read, so a decision about an old state changes nothing. It must never
+//! decide by its own clock whether a lease has ended; only the age that the store tells counts.
 
 mod capabilities;
 mod cell;
@@ -34,37 +39,40 @@ use cell::{PREFIX, Taken, key, tries_used_up};
 use record::Record;
 use wait::KvContender;
 
-/// A [`DistLock`] over any [`Records`] whose store tells how old an entry is.
+/// A [`DistLock`] over [`Records`] whose store tells the age of an entry.
 ///
-/// A lock is one record under `lock/NAME` that says who holds it and for how long; it is expired when its age, by the
-/// store's clock, reaches that time. Every change is conditional on the version that was read, so of several who find a
-/// lock free or expired exactly one gets it. The version that a grant was written with is its fencing token: versions
-/// strictly rise, also when the record was deleted in between. A record that cannot be read is an error and never counts as
+/// A lock is one record under `lock/NAME`. The record holds the owner and the TTL. The lease has
+/// expired when the record's age, by the store's clock, reaches the TTL. Every change is
+/// conditional on the version that was read, so exactly one of several clients gets a free or
+/// expired lock. The version of the record that a grant wrote is the fencing token: versions
+/// strictly rise, also after a delete. A record that cannot be read is an error and never counts as
 /// free.
 ///
-/// It costs two round trips where a backend's own lock costs one, and its waiters poll. Use it where a store offers records
-/// only, or to compare.
+/// An operation costs two round trips where a backend's own lock costs one, and waiters poll. Use
+/// this lock where a store offers records only, or for a comparison.
 ///
-/// The records of locks whose holders vanished stay until the lock is taken again or [`KvLock::reap`] removes them.
+/// The record of a lock with a vanished holder stays until the lock is taken again or
+/// [`KvLock::reap`] removes the record.
 #[derive(Clone)]
 pub struct KvLock {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     capabilities: Arc<Capabilities>,
-    /// The store's history, read once.
+    /// The store's history, which is read once.
     epoch: Arc<OnceCell<Epoch>>,
     /// Spreads the polls of waiters.
     random: Arc<Mutex<fastrand::Rng>>,
-    /// Whether the connection is this lock's to close.
+    /// Whether this lock opened the connection, and so closes it.
     opened_here: bool,
     open: OpenFlag,
 }
 
 impl KvLock {
-    /// A lock over these records, on the machine's clock (which decides about pauses only, not about leases).
+    /// A lock over these records, with the machine's clock. The clock serves for pauses and for
+    /// display, not for leases.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the store does not tell ages.
+    /// [`ErrorKind::Unsupported`] when the store does not tell the age of an entry.
     pub fn new(records: Arc<dyn Records>) -> Result<Self> {
         let backend = records.backend();
         if !records.tells_ages() {
@@ -85,7 +93,7 @@ impl KvLock {
         })
     }
 
-    /// Another clock.
+    /// Replaces the clock.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
         Self { clock, ..self }
@@ -100,13 +108,15 @@ impl KvLock {
         }
     }
 
-    /// Removes up to `limit` records of locks that have been expired for longer than `idle`. How many it removed.
+    /// Removes up to `limit` records of locks that have been expired for longer than `idle`, and
+    /// returns how many it removed.
     ///
     /// # Errors
     /// Failures of the store, and [`ErrorKind::Corrupt`].
     ///
     /// # Cancel safety
-    /// Safe: each record is removed on its own, and only if it is as it was read.
+    /// Safe: each record is removed in a step of its own, and only if its version is the one that
+    /// was read.
     pub async fn reap(&self, idle: Duration, limit: u32) -> Result<u32> {
         let mut removed = 0;
         let mut after: Option<RecordKey> = None;
@@ -147,10 +157,11 @@ impl fmt::Debug for KvLock {
     }
 }
 
-/// How many records one look at the store asks for at least.
+/// The smallest number of records that one scan asks for.
 const PAGE: u32 = 128;
 
-/// How often a change is tried again because somebody else was faster.
+/// Number of attempts at one change. An attempt fails when another client changes the record
+/// between read and write.
 const TRIES: u32 = 5;
 
 #[async_trait]
@@ -192,7 +203,7 @@ impl DistLock for KvLock {
                 return Ok(Attempt::Acquired(self.grant(token, epoch, request)));
             }
         }
-        // Others were faster every time, so it is not free in any useful sense.
+        // Others changed the record before each of our writes, so the lock counts as busy.
         Ok(Attempt::Busy(None))
     }
 
@@ -212,7 +223,8 @@ impl DistLock for KvLock {
             match renewal.ticket {
                 TicketStep::Keep => {}
                 TicketStep::Issue(nonce) => record.ticket = Some(nonce),
-                // Used before, or replaced by a later one: whoever has that one has the lock.
+                // The ticket was redeemed before, or a later ticket replaced it: its bearer has the
+                // lock.
                 TicketStep::Redeem(nonce) if record.ticket != Some(nonce) => {
                     return Ok(Renewed::NotHeld(LossReason::TakenOver));
                 }
@@ -240,7 +252,8 @@ impl DistLock for KvLock {
         for _ in 0..TRIES {
             let seen = match self.held(lease).await {
                 Ok(Ok(seen)) => seen,
-                // Gone after a delete that was not answered: then it was that one.
+                // The record is gone after a delete without an answer, so that delete released the
+                // lock.
                 Ok(Err(_)) if unanswered.is_some() => return Ok(released),
                 Ok(Err(_)) => return Ok(ReleaseOutcome::NotHeld),
                 Err(error) => return Err(unanswered.unwrap_or(error)),
@@ -362,7 +375,7 @@ impl DistLock for KvLock {
 
     async fn close(&self) {
         self.open.close();
-        // The records that were passed in are the caller's, and may be in use elsewhere.
+        // Records that were passed in belong to the caller and may be in use elsewhere.
         if self.opened_here {
             self.records.close().await;
         }

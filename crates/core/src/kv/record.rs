@@ -1,4 +1,7 @@
-//! The record of one lock, as it stands in the store.
+//! The record of one lock: its stored form and its meaning.
+//!
+//! Invariant: a stored record says everything about its lock, together with its version and age.
+//! This module must never read a clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,21 +18,22 @@ use crate::{
     },
 };
 
-/// The JSON under a lock's key. Unknown fields are refused: they would say something about the lock that we do not know.
+/// The JSON under a lock's key. Unknown fields are refused, because they would say something about
+/// the lock that this version does not know.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
     owner: Uuid,
-    /// `null` = the version of this record, which its writer could not know.
+    /// `null`: the token is the version of this record, which its writer could not know.
     pub(super) token: Option<FencingToken>,
     holder: String,
     meta: Option<String>,
     ttl_ms: u64,
-    /// The nonce of the ticket that is out.
+    /// The nonce of the ticket that can be redeemed.
     pub(super) ticket: Option<Uuid>,
-    /// By the holder's wall clock; for display.
+    /// Time of the grant by the holder's wall clock, for display.
     acquired_at_unix_us: u64,
-    /// Tells this write from all others, for when its answer is lost.
+    /// Random id of this write. It tells the write from all others after a lost answer.
     pub(super) write: Uuid,
 }
 
@@ -47,7 +51,7 @@ impl Record {
         }
     }
 
-    /// The same grant, armed again.
+    /// The record of the same grant with a new TTL.
     pub(super) fn renewed(&self, token: FencingToken, ttl: Ttl) -> Self {
         Self {
             token: Some(token),
@@ -61,13 +65,14 @@ impl Record {
         self.owner == *owner.as_uuid()
     }
 
-    /// How long it holds, counted from when it was written. `None` = not a TTL.
+    /// The TTL, counted from the moment the record was written. `None`: the number is not a valid
+    /// TTL.
     pub(super) fn ttl(&self) -> Option<Ttl> {
         Ttl::from_millis(self.ttl_ms).ok()
     }
 }
 
-/// A record as it was read: what it means.
+/// A record that was read, with its version, token, TTL and age.
 pub(super) struct Seen {
     pub(super) record: Record,
     pub(super) version: Version,
@@ -85,12 +90,13 @@ impl Seen {
         self.age.saturating_sub(self.ttl.duration())
     }
 
-    /// Whether this lease is the one that holds the lock now, and why not.
+    /// Checks whether this lease holds the lock now. The error is the reason of the loss.
     pub(super) fn check(&self, lease: &Lease) -> Result<(), LossReason> {
         if !self.record.is_of(lease.owner) {
             Err(LossReason::TakenOver)
         } else if !self.is_live() || lease.token.is_some_and(|token| token != self.token) {
-            // Another token under the same owner: that lease had lapsed before its owner was granted the lock again.
+            // With another token under the same owner, the lease expired before its owner was
+            // granted the lock again.
             Err(LossReason::Expired)
         } else {
             Ok(())

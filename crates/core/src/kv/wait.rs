@@ -1,4 +1,7 @@
-//! Waiting for a lock over records: asking now and then, often while things move, seldom while they do not.
+//! Waiting for a lock over records, by polling.
+//!
+//! Invariant: the pause is short while the lock changes hands and grows while it does not. No poll
+//! comes later than the end of the lease that was seen.
 
 use std::{sync::PoisonError, time::Duration};
 
@@ -11,19 +14,21 @@ use crate::{
     types::{error::Result, token::FencingToken},
 };
 
-/// The shortest pause: even a lock that changes hands all the time costs a waiting process less than 20 reads a second.
+/// The shortest pause. Even for a lock that changes hands all the time, a waiting process costs
+/// less than 20 reads a second.
 const SHORTEST: Duration = Duration::from_millis(60);
 
-/// The longest pause: how late a release is noticed while nothing has moved for long.
+/// The longest pause. A release is noticed this late while nothing has changed for long.
 const LONGEST: Duration = Duration::from_millis(480);
 
 pub(super) struct KvContender {
     lock: KvLock,
     request: AcquireRequest,
     pause: Duration,
-    /// Whose grant was seen last, and when it ends unless renewed.
+    /// The token of the grant that was seen last, and the end of its lease without a renewal.
     seen: Option<(Option<FencingToken>, Moment)>,
-    /// When the present pause ends; kept when a wait is dropped, so that waiting in small portions gets there too.
+    /// The end of the present pause. It is kept when a wait is dropped, so that several short waits
+    /// reach it too.
     due: Option<Moment>,
 }
 
@@ -38,7 +43,8 @@ impl KvContender {
         }
     }
 
-    /// When to ask next: after a pause with some jitter, but not after the lease that was seen has ended.
+    /// The moment of the next poll: after a pause with some jitter, but not later than the end of
+    /// the lease that was seen.
     fn next(&self, now: Moment) -> Moment {
         let factor = {
             let mut random = self
@@ -71,7 +77,8 @@ impl Contender for KvContender {
             } else {
                 self.pause
             };
-            // Counted from when we asked, so rather early than late.
+            // The lease is counted from before the request, so the poll comes rather early than
+            // late.
             let expires = before + holder.expires_in.unwrap_or(LONGEST);
             self.seen = Some((holder.token, expires));
         } else {
@@ -106,7 +113,7 @@ impl Contender for KvContender {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        // The store knows nothing of those who wait.
+        // The store knows nothing of waiters.
         Ok(())
     }
 }
