@@ -1,4 +1,7 @@
-//! Lock names and record keys: checked once at the edge, compared byte for byte, encoded reversibly where a store needs it.
+//! Lock names and record keys, and their reversible encoding.
+//!
+//! Invariant: a name is checked once, before any I/O, and compared byte for byte. No code may fold,
+//! trim or normalise a name: two names that differ are two locks.
 
 use std::{fmt, sync::Arc};
 
@@ -6,29 +9,30 @@ use crate::types::error::{Error, ErrorKind, Result};
 
 /// The name of a lock: 1 to 255 bytes of UTF-8 without control characters.
 ///
-/// Names are compared byte for byte. Case, trailing space and Unicode form matter; `/`, `.`, `%`, quotes, glob signs and
-/// braces are ordinary characters. No backend ever folds or trims a name.
+/// Names are compared byte for byte. Case, trailing space and Unicode form matter; `/`, `.`, `%`,
+/// quotes, glob signs and braces are ordinary characters. No backend ever folds or trims a name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// Longest allowed name in bytes.
+    /// The longest allowed name, in bytes.
     pub const MAX_BYTES: usize = 255;
 
     /// Checks a name before any I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`], naming the rule that was broken and the value.
+    /// [`ErrorKind::InvalidName`] with the broken rule and the value.
     pub fn new(name: impl AsRef<str>) -> Result<Self> {
         let name = name.as_ref();
         check("lock name", name, Self::MAX_BYTES)?;
         Ok(Self(name.into()))
     }
 
-    /// Checks a name given as raw bytes (a command line can carry bytes that are not UTF-8).
+    /// Checks a name of raw bytes. A command line can carry bytes that are not UTF-8.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`] when the bytes are not UTF-8 or break a rule of [`LockName::new`].
+    /// [`ErrorKind::InvalidName`] when the bytes are not UTF-8 or break a rule of
+    /// [`LockName::new`].
     pub fn from_bytes(name: &[u8]) -> Result<Self> {
         match std::str::from_utf8(name) {
             Ok(name) => Self::new(name),
@@ -43,7 +47,7 @@ impl LockName {
         }
     }
 
-    /// The name as given.
+    /// The name, unchanged.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -73,20 +77,20 @@ impl fmt::Debug for LockName {
 pub struct RecordKey(Arc<str>);
 
 impl RecordKey {
-    /// Longest allowed key in bytes.
+    /// The longest allowed key, in bytes.
     pub const MAX_BYTES: usize = 512;
 
     /// Checks a key before any I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`], naming the rule that was broken and the value.
+    /// [`ErrorKind::InvalidName`] with the broken rule and the value.
     pub fn new(key: impl AsRef<str>) -> Result<Self> {
         let key = key.as_ref();
         check("record key", key, Self::MAX_BYTES)?;
         Ok(Self(key.into()))
     }
 
-    /// The key as given.
+    /// The key, unchanged.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -112,7 +116,7 @@ impl fmt::Debug for RecordKey {
 }
 
 fn check(what: &str, name: &str, max: usize) -> Result<()> {
-    // The usual case, without a look at each character.
+    // Most names are plain ASCII and need no pass over characters.
     let plain = |byte: &u8| (b' '..=b'~').contains(byte);
     if (1..=max).contains(&name.len()) && name.as_bytes().iter().all(plain) {
         return Ok(());
@@ -145,10 +149,12 @@ pub(crate) fn shorten(value: &str) -> String {
         .collect()
 }
 
-/// Encodes any text into `[A-Za-z0-9_-]` plus `~xx` escapes, so that it can be one path segment, key part or node name.
+/// Encodes any text into `[A-Za-z0-9_-]` plus `~xx` escapes, so that it can be one path segment,
+/// key part or node name.
 ///
-/// The encoding is injective and [`decode`] reverses it. Each byte outside the plain set becomes `~` and two lower-case
-/// hexadecimal digits, so equal prefixes of whole characters encode to equal prefixes.
+/// The encoding is injective, and [`decode`] reverses it. Each byte outside the plain set becomes
+/// `~` and two lower-case hexadecimal digits. So equal prefixes of whole characters encode to equal
+/// prefixes.
 #[must_use]
 pub fn encode(text: &str) -> String {
     use fmt::Write as _;

@@ -1,4 +1,7 @@
-//! Fencing tokens and the history they belong to.
+//! Fencing tokens, and the epoch that they belong to.
+//!
+//! Invariant: a token is between 1 and 2^53 - 1, so that JSON, JavaScript and Lua carry it exactly.
+//! A token must never be compared with a token of another lock name.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -6,15 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// A number that rises with every grant of a lock's name: a fenced resource refuses a lower one.
+/// A number that rises with every grant of a lock name. A fenced resource refuses a lower one.
 ///
-/// Always below 2^53, so that JSON, JavaScript and Lua carry it exactly. Compared by value only.
+/// It is always below 2^53, so that JSON, JavaScript and Lua carry it exactly. Tokens are compared
+/// by value only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// One more than the largest token.
+    /// The largest token plus one.
     pub const LIMIT: u64 = 1 << 53;
 
     /// Checks that a number can be a token.
@@ -40,12 +44,13 @@ impl FencingToken {
 
     /// The hybrid rule: `max(previous + 1, clock in microseconds)`.
     ///
-    /// It strictly rises while a counter is kept, and keeps rising when the counter was lost, as long as the store's clock
-    /// is not behind by more than the time since the last grant. Stores compute this themselves, in the step that grants.
+    /// The token strictly rises while the store keeps the counter. When the counter was lost, the
+    /// token keeps rising unless the store's clock is behind by more than the time since the last
+    /// grant. Each store computes the rule itself, in the step that grants.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] when the counter has reached 2^53 (a corrupted counter: the clock gets there in the
-    /// year 2255).
+    /// [`ErrorKind::LimitExceeded`] when the counter has reached 2^53. That counter is corrupted:
+    /// the clock reaches the number in the year 2255.
     pub fn hybrid(previous: u64, clock_micros: u64) -> Result<Self> {
         Self::new(previous.saturating_add(1).max(clock_micros)).map_err(|_| {
             Error::new(
@@ -76,15 +81,17 @@ impl From<FencingToken> for u64 {
     }
 }
 
-/// An opaque name of the store's history: tokens of two epochs were not handed out by one continuous counter.
+/// An opaque name of the store's history. Tokens of two epochs do not come from one continuous
+/// counter.
 ///
-/// A Redis run and replication id, a Postgres timeline, an etcd cluster id, a server's boot. Equal epochs mean one history;
-/// different epochs mean that the store may have forgotten something.
+/// Examples are a Redis run id with its replication id, a Postgres timeline, an etcd cluster id,
+/// and a server's boot. Equal epochs mean one history. Different epochs mean that the store may
+/// have forgotten grants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epoch(Arc<str>);
 
 impl Epoch {
-    /// Names a history.
+    /// The epoch of this name.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -102,7 +109,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// A duration since 1970 in whole microseconds, as tokens count it.
+/// A duration since 1970 in whole microseconds, the unit of tokens.
 #[must_use]
 pub fn micros(since_1970: Duration) -> u64 {
     u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
@@ -127,7 +134,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hybrid_rises_whatever_the_clock_does(start in 0u64..1 << 52, clocks in prop::collection::vec(0u64..1 << 52, 1..50)) {
+        fn hybrid_rises_with_every_clock(
+            start in 0u64..1 << 52,
+            clocks in prop::collection::vec(0u64..1 << 52, 1..50),
+        ) {
             let mut last = start;
             for clock in clocks {
                 let next = FencingToken::hybrid(last, clock).unwrap().get();

@@ -1,4 +1,7 @@
-//! Lease durations, checked once at the edge.
+//! TTLs, checked once, and the margin of a lease.
+//!
+//! Invariant: a TTL is a whole number of milliseconds from 1 ms to 24 h. A lease must never be
+//! longer than was asked for, so fractions are cut off.
 
 use std::{fmt, time::Duration};
 
@@ -9,8 +12,9 @@ use crate::types::{
 
 /// How long a lease lasts: a whole number of milliseconds, 1 ms to 24 h.
 ///
-/// A backend may ask for more than 1 ms (see [`Capabilities::min_ttl`](crate::Capabilities::min_ttl)); the
-/// [`Locker`](crate::Locker) checks that before any I/O.
+/// A backend may require more than 1 ms (see
+/// [`Capabilities::min_ttl`](crate::Capabilities::min_ttl)). The [`Locker`](crate::Locker) checks
+/// that before any I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(u64);
 
@@ -18,7 +22,8 @@ impl Ttl {
     /// The longest lease: 24 hours.
     pub const MAX: Self = Self(24 * 60 * 60 * 1000);
 
-    /// Checks a duration. Parts of a millisecond are cut off: a lease is never silently made longer than asked for.
+    /// Checks a duration. Fractions of a millisecond are cut off, so that a lease is never silently
+    /// longer than asked for.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when it is under 1 ms or over 24 h.
@@ -40,22 +45,24 @@ impl Ttl {
         Self::new(Duration::from_millis(ms))
     }
 
-    /// As a [`Duration`].
+    /// The TTL as a [`Duration`].
     #[must_use]
     pub const fn duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
 
-    /// In milliseconds.
+    /// The TTL in milliseconds.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 }
 
-/// How much earlier than the store a guard stops: the larger of 10 % and 50 ms, never more than half.
+/// The margin of a lease: 10 % of it, at least 50 ms, and never more than half. A guard ends this
+/// much earlier than the store's lease.
 ///
-/// It pays for clocks that run at slightly different rates and for the time between a check and the act it allows.
+/// It covers clocks that run at slightly different rates, and the time between a check and the
+/// action that the check allows.
 #[must_use]
 pub fn margin(valid_for: Duration) -> Duration {
     (valid_for / 10)
