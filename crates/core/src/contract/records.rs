@@ -1,4 +1,9 @@
-//! A versioned key-value store: the second thing every backend supplies.
+//! The contract between the kick-out flow and a backend: a versioned key-value store.
+//!
+//! This module owns the trait [`Records`] and its requests and answers. It is the second trait that
+//! every backend implements. Invariant: each write is a compare-and-swap, so a decision about an
+//! old value changes nothing. A record must never expire; a value that has to vanish with its owner
+//! depends on a lock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -9,29 +14,31 @@ use crate::types::{
     name::RecordKey,
 };
 
-/// Largest record value in bytes: 256 KiB.
+/// The largest value of a record in bytes: 256 KiB.
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
 
-/// Small values under keys, each change conditional on the version that was read.
+/// Small values under keys. Each change is conditional on the version that was read.
 ///
-/// A key's versions strictly rise and none is used twice, also after a delete (while the store's clock agrees, as for
-/// fencing tokens). There is no TTL: what must vanish with its owner hangs on a lock instead. Reads are linearizable: a
-/// `get` that starts after a `put` was answered sees that put or a later one.
+/// The versions of a key strictly rise and none is used twice, also after a delete (as long as the
+/// store's clock is right, as for fencing tokens). Reads are linearizable: a `get` that starts
+/// after a `put` was answered sees that put or a later one.
 ///
 /// # Cancel safety
-/// Dropping the future of a write leaves its outcome unknown; every write is conditional, so it is safe to read and retry.
+/// Dropping the future of a write leaves its outcome unknown. Every write is conditional, so the
+/// caller can safely read and try again.
 #[async_trait]
 pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// The backend's short name.
     fn backend(&self) -> &'static str;
 
-    /// Whether [`Entry::age`] is given, for every entry that was written since the store's clock began.
+    /// Whether [`Entry::age`] is present for every entry that was written since the store's clock
+    /// began.
     fn tells_ages(&self) -> bool;
 
-    /// A second handle on the same store whose connections are opened on the calling runtime.
+    /// Opens a second handle on the same store. Its connections belong to the calling runtime.
     ///
     /// # Errors
-    /// As connecting does.
+    /// Those of connecting to the store.
     async fn reopen(&self) -> Result<Arc<dyn Records>>;
 
     /// Reads one record.
@@ -40,16 +47,18 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// Only failures of the store.
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>>;
 
-    /// Reads several records, in the order of `keys`. Not one snapshot: each is read at some time during the call.
+    /// Reads several records, in the order of `keys`. The result is not one snapshot: each record
+    /// is read at some moment during the call.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>>;
 
-    /// Writes a record if it is as expected.
+    /// Writes a record if the stored record is as expected.
     ///
     /// # Errors
-    /// Failures of the store, and [`ErrorKind::LimitExceeded`] for a value over [`MAX_VALUE_BYTES`].
+    /// Failures of the store, and [`ErrorKind::LimitExceeded`] for a value over
+    /// [`MAX_VALUE_BYTES`].
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written>;
 
     /// Deletes a record if it still has this version.
@@ -58,7 +67,8 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// Only failures of the store.
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted>;
 
-    /// Records whose keys start with `prefix`, in byte order of their keys, after `after`, at most `limit`.
+    /// Lists the records whose keys start with `prefix`, in byte order of their keys. It starts
+    /// behind the key `after` and gives `limit` records at most.
     ///
     /// # Errors
     /// Only failures of the store.
@@ -69,8 +79,8 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>>;
 
-    /// Closes connections. Idempotent. From then on every operation of this handle answers
-    /// [`ErrorKind::Closed`] and asks the store nothing; other handles go on.
+    /// Closes the connections. The call is idempotent. Afterwards every operation of this handle
+    /// answers [`ErrorKind::Closed`] and sends nothing to the store; other handles keep working.
     async fn close(&self);
 }
 
@@ -79,29 +89,30 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
 pub struct Version(u64);
 
 impl Version {
-    /// From the store's number.
+    /// The version of this number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The store's number.
+    /// The number that the store gave.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// A record as it was read.
+/// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// What to expect in the next write.
+    /// The version, for the condition of the next write.
     pub version: Version,
     /// The value.
     pub value: Vec<u8>,
-    /// Time since this version was written, by the store's clock, where it can tell. Where [`Records::tells_ages`], `None` means
-    /// that it was written before that clock began: in an earlier boot of the machine, of which no process is left.
+    /// The time since this version was written, by the store's clock, where the store can tell.
+    /// Where [`Records::tells_ages`] is true, `None` means that the version was written before that
+    /// clock began: in an earlier boot of the machine, whose processes are gone.
     pub age: Option<Duration>,
 }
 
@@ -117,34 +128,34 @@ impl Entry {
     }
 }
 
-/// What a write expects to find.
+/// The condition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// No record.
+    /// There is no record.
     Absent,
-    /// A record of this version.
+    /// The record has this version.
     Version(Version),
 }
 
 /// The answer to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Written, with this version.
+    /// The record was written and has this version.
     Stored(Version),
-    /// Not as expected; nothing changed.
+    /// The stored record is not as expected. Nothing changed.
     Conflict,
 }
 
 /// The answer to a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// Gone.
+    /// The record is deleted.
     Done,
-    /// Not as expected (another version, or no record); nothing changed.
+    /// The record has another version, or there is none. Nothing changed.
     Conflict,
 }
 
-/// The check every backend makes before it sends a value.
+/// The check of a value's size. Every backend makes it before it sends the value.
 ///
 /// # Errors
 /// [`ErrorKind::LimitExceeded`] over [`MAX_VALUE_BYTES`].
