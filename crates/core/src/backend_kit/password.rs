@@ -1,8 +1,8 @@
-//! Whether a password may be sent to a server: one rule for every store.
+//! The rule for sending a password to a server, the same for every store.
 //!
-//! This module owns the rule and its sentences. It keeps one invariant: a password leaves this
-//! machine through TLS, or in clear because the option `tls=disable` says so. It never resolves a
-//! name and never opens a connection, so a refusal comes before anything is sent.
+//! This module owns the rule and its sentences. Invariant: a password leaves this machine through
+//! TLS, or in clear text because the option `tls=disable` allows it. It must never resolve a name
+//! or open a connection, so a refusal comes before anything is sent.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Health, Result, Verdict, not_compiled_in};
 /// The value of the option `tls` that lets a password leave this machine in clear.
 pub const TLS_DISABLE: &str = "disable";
 
-/// How one store sends its password. A backend fills it from its options.
+/// The way in which one store sends its password. A backend fills it from its options.
 #[derive(Clone, Copy, Debug)]
 pub struct PasswordRule<'a> {
     /// Whether a password is sent in a form that an eavesdropper can use.
@@ -24,7 +24,7 @@ pub struct PasswordRule<'a> {
     pub tls_built: bool,
     /// The features that bring the backend with TLS: `redis,tls`.
     pub features: &'a str,
-    /// How TLS is asked for: "write rediss:// instead of redis://".
+    /// The sentence that tells how to turn TLS on: "write rediss:// instead of redis://".
     pub remedy: &'a str,
 }
 
@@ -33,7 +33,7 @@ impl PasswordRule<'_> {
     /// without its port, as the user or another server wrote it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the host and what to set.
+    /// [`ErrorKind::InvalidConfig`] with the host and the option to set.
     pub fn check(&self, host: &str) -> Result<()> {
         if !self.sent || self.encrypted || self.clear_allowed || is_loopback(host) {
             return Ok(());
@@ -53,7 +53,7 @@ impl PasswordRule<'_> {
         ))
     }
 
-    /// Adds what the doctor says of the way of the password to these hosts.
+    /// Adds the doctor's finding about the password's way to these hosts.
     pub fn examine<'h>(&self, hosts: impl IntoIterator<Item = &'h str>, health: &mut Health) {
         let beyond = hosts.into_iter().find(|host| !is_loopback(host));
         let (verdict, detail) = match beyond {
@@ -73,8 +73,9 @@ impl PasswordRule<'_> {
     }
 }
 
-/// Whether what is sent to a host stays on this machine: `localhost`, and the addresses in
-/// 127.0.0.0/8 and `::1`. Other names count as beyond, because a name server says where they are.
+/// Whether a connection to this host stays on this machine: `localhost`, the addresses in
+/// 127.0.0.0/8, and `::1`. Any other name counts as another machine, because a name server decides
+/// where it leads.
 #[must_use]
 pub fn is_loopback(host: &str) -> bool {
     let bare = host
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_text_needs_a_word_of_the_user() {
+    fn clear_text_needs_the_users_consent() {
         let says = |rule: PasswordRule<'_>| rule.check("db.example").unwrap_err().to_string();
         let said = says(RULE);
         for word in ["\"db.example\"", "write rediss://", "`tls` to `disable`"] {

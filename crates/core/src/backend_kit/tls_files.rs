@@ -1,8 +1,9 @@
-//! The files of TLS, looked through when a store is opened.
+//! The check of TLS files when a store is opened.
 //!
-//! This module owns the check that each file can be read and holds what its option is for, so that
-//! a wrong file is a wrong configuration that names the file, and not a failed connection. It must
-//! never put a part of a file into an error: one of them is a secret.
+//! This module owns the check that each file can be read and holds the kind of thing its option
+//! expects. Invariant: a wrong file is a configuration error with the file's name, not a failed
+//! connection later. It must never put a part of a file into an error, because a private key is a
+//! secret.
 
 use std::{fs, path::Path};
 
@@ -21,7 +22,7 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub struct TlsFile<'a> {
     /// The option's name, as the user knows it.
     pub option: &'a str,
-    /// What it is set to.
+    /// The path that the option is set to.
     pub path: &'a Path,
 }
 
@@ -32,11 +33,13 @@ impl<'a> TlsFile<'a> {
         Self { option, path }
     }
 
-    /// Reads the certificates of authorities that are to be trusted. A collection of them often
-    /// holds some that cannot be used; where `all` must be, the driver would refuse the file later.
+    /// Reads the certificates of the trusted authorities. A collection often holds some
+    /// certificates that cannot be used. With `all`, one such certificate is an error: the driver
+    /// would refuse the file later.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] with the option and the file, when it cannot be read or used.
+    /// [`ErrorKind::InvalidConfig`] with the option and the file, when the file cannot be read or
+    /// used.
     pub fn authorities(self, all: bool) -> Result<Vec<u8>> {
         let pem = self.read()?;
         let mut usable = RootCertStore::empty();
@@ -54,10 +57,10 @@ impl<'a> TlsFile<'a> {
         }
     }
 
-    /// Reads a client's certificate, and its private key out of `key`.
+    /// Reads a client's certificate, and its private key from `key`.
     ///
     /// # Errors
-    /// As [`TlsFile::authorities`], and when the key is that of another certificate.
+    /// As [`TlsFile::authorities`], and when the key belongs to another certificate.
     pub fn identity(self, key: TlsFile<'_>) -> Result<(Vec<u8>, Vec<u8>)> {
         let (pem, key_pem) = (self.read()?, key.read()?);
         let chain = self.certificates(&pem)?;
@@ -84,7 +87,7 @@ impl<'a> TlsFile<'a> {
     }
 
     fn certificates(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
-        // The drivers would take a file without any for an empty list.
+        // The drivers would read a file without any certificate as an empty list.
         match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
             _ => Err(self.wrong("holds no certificate in PEM form")),
@@ -113,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_used_is_named_and_not_shown() {
+    fn an_unusable_file_is_named_and_its_content_hidden() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("some.pem");
         let missing = folder.path().join("missing.pem");
