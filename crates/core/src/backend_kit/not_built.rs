@@ -1,10 +1,12 @@
-//! What to do about a part that this build does not have: one sentence for every store.
+//! The sentence about a part that this build does not have, the same for every store.
 //!
-//! Nothing is published, so the sentence names what works in a checkout: the line of `Cargo.toml`
-//! and the command that the README prints. `tests/readme.rs` keeps the two texts equal.
+//! Nothing is published, so the sentence names the steps that work in a checkout: the line of
+//! `Cargo.toml` and the command that the README prints. `tests/readme.rs` keeps the two texts
+//! equal.
 
-/// The sentence for a `what` that the `features` of the library bring, separated by commas
-/// (`redis,tls`). The tool has every backend, so it is named for its own features only.
+/// The sentence for a part, `what`, that these `features` of the library bring. The features are
+/// separated by commas (`redis,tls`). The command-line tool has every backend, so the sentence
+/// names the tool only for the tool's own features.
 #[must_use]
 pub fn not_compiled_in(what: &str, features: &str) -> String {
     let listed: Vec<_> = features
@@ -28,7 +30,7 @@ pub fn not_compiled_in(what: &str, features: &str) -> String {
     text
 }
 
-/// The features of the library that the package of the tool has as well.
+/// The features of the library that the package of the tool also has.
 const TOOL_FEATURES: [&str; 2] = ["sasl", "tls"];
 
 #[cfg(test)]

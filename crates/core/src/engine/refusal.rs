@@ -1,4 +1,7 @@
-//! How a lock that could not be had is explained to people: who has it, for how long, and what to look at.
+//! The sentences for a lock that was not granted.
+//!
+//! This module owns the text of a time-out: the holder, the rest of the lease, and the advice. It
+//! must never print a foreign text unescaped, because a holder's label is such a text.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,13 +12,13 @@ use crate::{
     types::error::{Error, ErrorKind},
 };
 
-/// What the error for a busy lock advises to callers of the library. It ends the message, so that
-/// the tool can put its own options in its place.
+/// The advice to callers of the library at the end of the time-out error. It ends the message so
+/// that the command-line tool can replace it with its own options.
 #[doc(hidden)]
 pub const BUSY_ADVICE: &str =
     "; allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
 
-/// The wait is over, and who was in the way.
+/// The error for a wait that is over, with the holder that was seen last.
 pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
     let waited = match wanted.wait {
         Some(Duration::ZERO) => "busy".to_owned(),
@@ -29,7 +32,7 @@ pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo
     Error::new(ErrorKind::Timeout, format!("{waited}: {who}{BUSY_ADVICE}"))
 }
 
-/// The wait is over, and the store was away.
+/// The error for a wait that ended while the store was unreachable.
 pub(crate) fn away(wait: Duration, error: Error) -> Error {
     Error::new(
         ErrorKind::Unavailable,

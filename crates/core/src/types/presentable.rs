@@ -1,19 +1,23 @@
-//! Text from outside, made fit for a message: a name, a path or a server's answer may hold what
-//! moves a terminal's cursor, or pages of text.
+//! Text from outside, made fit for a message.
+//!
+//! A name, a path or a server's answer may hold control characters that move a terminal's cursor,
+//! or pages of text. This module owns the rules that make such text visible and short. Invariant: a
+//! text that was treated once does not change when it is treated again, because several layers show
+//! one message. It must never cut a sentence of ours.
 
 use std::{fmt::Write as _, ops::Range, path::Path};
 
-/// Most characters of one quotation.
+/// The most characters of one quotation.
 const LONGEST: usize = 200;
-/// A longer line loses its middle. No message of ours is that long, so the line quotes a text from
-/// outside whose quotation marks were not found.
+/// The longest line, in characters; a longer one loses its middle. No message of ours is that long,
+/// so such a line quotes a text from outside whose quotation marks were not found.
 const LONGEST_LINE: usize = 2000;
-/// What is left of such a line: its beginning says what it is about, its end what to do.
+/// The characters that such a line keeps at its beginning, which names the subject, and at its end,
+/// which names the remedy.
 const KEPT: (usize, usize) = (1000, 400);
 
-/// A message with its control characters made visible, and cut where it has more than 200
-/// characters in a word or between quotes: what is quoted in it may be anything. Its own line ends
-/// stay.
+/// Makes the control characters of a message visible, and cuts each word and each quotation after
+/// 200 characters, since a quotation may hold anything. The message's own line ends stay.
 #[must_use]
 pub fn presentable(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
@@ -44,11 +48,12 @@ pub fn presentable(message: &str) -> String {
     text.split_inclusive('\n').map(without_middle).collect()
 }
 
-/// What is beyond the first 200 characters of each quotation.
+/// The ranges beyond the first 200 characters of each quotation.
 fn left_out(message: &str) -> Vec<Range<usize>> {
     let mut left_out = Vec::new();
     let (mut at, mut before) = (0, ' ');
-    // A quote that closes nowhere is none, and is looked for only once.
+    // A quotation mark that nothing closes opens no quotation. Each such mark is searched for once,
+    // or a long message of apostrophes would take quadratic time.
     let mut unclosed = String::new();
     while let Some(c) = message[at..].chars().next() {
         let opens = matches!(c, '"' | '\'') && !before.is_alphanumeric() && !unclosed.contains(c);
@@ -70,8 +75,8 @@ fn left_out(message: &str) -> Vec<Range<usize>> {
     left_out
 }
 
-/// Where a quotation ends: at a quote that is not escaped and that no word follows, as an
-/// apostrophe has it.
+/// The position at which a quotation ends: a mark that is not escaped and that no word follows. A
+/// word follows an apostrophe.
 fn closing(text: &str, quote: char) -> Option<usize> {
     let mut chars = text.char_indices().peekable();
     let mut is_escaped = false;
@@ -95,7 +100,7 @@ fn without_middle(line: &str) -> String {
     head.chain(['\u{2026}']).chain(tail).collect()
 }
 
-/// The beginning of a text that somebody else wrote, in one line, for a quotation.
+/// The beginning of a foreign text in one line, for a quotation.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     let mut shown = String::new();
@@ -109,16 +114,16 @@ pub fn excerpt(text: &str) -> String {
     shown
 }
 
-/// A path for a message: no end of short words is left in it either.
+/// A path for a message, cut like [`excerpt`].
 #[must_use]
 pub fn path_excerpt(path: &Path) -> String {
     excerpt(&path.to_string_lossy())
 }
 
 fn push_visible(text: &mut String, c: char) {
-    // The last ones turn the direction of what follows round.
-    let is_odd = c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if is_odd {
+    // These two ranges change the direction of the following text.
+    let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if c.is_control() || turns {
         let _ = write!(text, "{}", c.escape_default());
     } else {
         text.push(c);
@@ -130,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_a_cursor_is_made_visible() {
+    fn control_characters_are_made_visible() {
         let odd = "a\u{1b}[31m\rb\u{9b}\u{202e}\u{7f}c\nd \"\u{e9}\" \\n";
         let shown = "a\\u{1b}[31m\\rb\\u{9b}\\u{202e}\\u{7f}c\nd \"\u{e9}\" \\n";
         assert_eq!(presentable(odd), shown);
@@ -161,7 +166,7 @@ mod tests {
             (format!("{words:?}"), format!("\"{start}\u{2026}\"")),
             (format!("'{words}'"), format!("'{start}\u{2026}'")),
             (format!("(\"{words}\")"), format!("(\"{start}\u{2026}\")")),
-            // It has quotes and apostrophes itself.
+            // The quotation contains quotation marks and apostrophes.
             (
                 format!("{:?}", format!("{words}\" \\\" it's")),
                 format!("\"{start}\u{2026}\""),
