@@ -1,4 +1,9 @@
-//! Panics of libraries that a backend catches and turns into errors.
+//! Panics of foreign libraries that a backend catches and turns into errors.
+//!
+//! Rust calls the program's panic hook before a panic can be caught, and the default hook prints
+//! the panic. This module owns a mark for each thread: whether a panic there is caught. A hook may
+//! ask for the mark and print nothing. This module must never replace the hook, which belongs to
+//! the host program.
 //!
 //! Rust calls the program's panic hook before anybody can catch a panic, and the hook that programs
 //! have by themselves prints it. A library must not replace the hook of its host. So this module
@@ -17,7 +22,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 thread_local! {
-    /// How many calls below this one catch panics.
+    /// The number of [`caught`] calls on the stack of this thread.
     static CATCHING: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -36,8 +41,8 @@ impl Drop for Catching {
     }
 }
 
-/// For a panic hook: whether the panic of this thread is caught and becomes an error, so that
-/// nobody need be told of it here.
+/// For a panic hook: whether the panic of this thread is caught and becomes an error, so that the
+/// hook need not print it.
 ///
 /// ```
 /// let print = std::panic::take_hook();
@@ -49,22 +54,22 @@ impl Drop for Catching {
 /// ```
 #[must_use]
 pub fn is_caught() -> bool {
-    // A thread that is ending has no such variable any more.
+    // A thread that is ending has dropped the variable.
     CATCHING
         .try_with(Cell::get)
         .is_ok_and(|catching| catching > 0)
 }
 
-/// Calls a function of somebody else's library, and catches its panic.
+/// Calls a function of a foreign library and catches its panic.
 ///
 /// # Errors
-/// What it panicked with.
-pub fn caught<T>(does: impl FnOnce() -> T) -> thread::Result<T> {
+/// The payload of the panic.
+pub fn caught<T>(function: impl FnOnce() -> T) -> thread::Result<T> {
     let _catching = Catching::begin();
-    catch_unwind(AssertUnwindSafe(does))
+    catch_unwind(AssertUnwindSafe(function))
 }
 
-/// As [`caught`], of a future. It must not be polled again after a panic.
+/// Like [`caught`], for a future. The future must not be polled again after a panic.
 pub fn catching<F: Future>(future: F) -> CatchPanic<F> {
     CatchPanic { future }
 }
@@ -97,10 +102,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_caught_is_known_while_it_runs_and_not_afterwards() {
+    async fn is_caught_holds_only_while_the_guarded_code_runs() {
         assert!(!is_caught());
         assert!(caught(is_caught).unwrap());
-        assert!(caught(|| panic!("as a driver does")).is_err());
+        assert!(caught(|| panic!("as a driver function")).is_err());
         assert!(!is_caught());
         let sleeps = async {
             assert!(is_caught());
@@ -112,7 +117,7 @@ mod tests {
         assert!(sleeps.as_mut().poll(&mut context).is_pending());
         assert!(!is_caught(), "others run on this thread meanwhile");
         assert!(sleeps.await.unwrap());
-        let panics = async { panic!("as a driver does") };
+        let panics = async { panic!("as a driver function") };
         assert!(catching(panics).await.is_err());
         assert!(!is_caught());
     }
