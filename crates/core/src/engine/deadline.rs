@@ -166,7 +166,10 @@ mod tests {
         /// For every sequence of sent, lost and delayed renewals: the store's lease lasts at least
         /// as long as the deadline.
         #[test]
-        fn the_stores_lease_never_ends_before_the_deadline(first in 100u64..20_000, steps in steps()) {
+        fn the_stores_lease_never_ends_before_the_deadline(
+            first in 100u64..20_000,
+            steps in steps(),
+        ) {
             let mut now = 1_000u64;
             let mut deadline = Deadline::granted(at(now), MS(first));
             let mut expiry = now + first;

@@ -83,7 +83,8 @@ impl FencedFile {
         };
         let data = resolved.map_err(|error| failed("cannot find the folder of", path, error))?;
         if has_other_names(&data) {
-            let why = "has several names (hard links), and a write would reach only one: remove the others";
+            let why = "has several names (hard links), and a write would reach only one: remove \
+                       the others";
             return Err(refused(path, why));
         }
         match data.parent() {
@@ -316,7 +317,8 @@ fn corrupt(path: &Path, what: &str) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "{} {what}: restore it, or remove it together with its .lock once no former holder is left",
+            "{} {what}: restore it, or remove it together with its .lock once no former holder is \
+             left",
             path_excerpt(path)
         ),
     )

@@ -309,14 +309,15 @@ impl fmt::Display for FenceRefusal {
                 offered_epoch,
             } => write!(
                 f,
-                "fencing token {offered} of the new epoch \"{}\" is lower than {seen} of \"{}\": the store lost its \
-                 history, reset the fence once all former holders are gone",
+                "fencing token {offered} of the new epoch \"{}\" is lower than {seen} of \"{}\": \
+                 the store lost its history, reset the fence once all former holders are gone",
                 offered_epoch.as_str().escape_debug(),
                 seen_epoch.as_str().escape_debug()
             ),
             Self::VoidEpoch { offered, epoch } => write!(
                 f,
-                "fencing token {offered} belongs to the epoch \"{}\", which was left behind by a reset",
+                "fencing token {offered} belongs to the epoch \"{}\", which was left behind by a \
+                 reset",
                 epoch.as_str().escape_debug()
             ),
         }
