@@ -54,7 +54,8 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
             let _ = sender.send(work());
         })
         .map_err(no_thread)?;
-    receiver.await
+    receiver
+        .await
         .map_err(|error| Error::new(ErrorKind::Internal, "a thread broke off").caused_by(error))
 }
 
