@@ -64,7 +64,7 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
 
 /// A store that finds the owner's own lock sets its lease to what the request asks for.
 #[tokio::test]
-async fn an_attempt_that_arrives_after_an_extension_cuts_what_the_guard_believes_as_well() {
+async fn a_late_attempt_shortens_the_lease_also_after_an_extension() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -210,7 +210,7 @@ async fn two_unanswered_attempts_of_one_caller_are_both_taken_back() {
 }
 
 #[tokio::test]
-async fn nobody_joins_a_hold_that_is_being_turned_into_a_ticket() {
+async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = Locker::builder(Arc::new(Network::to(&store)))
@@ -342,7 +342,7 @@ async fn a_ticket_lasts_no_longer_than_an_extension_that_may_still_arrive() {
 
 /// Nor does who resumed it believe in an extension of its own for longer.
 #[tokio::test]
-async fn who_resumes_a_ticket_knows_of_a_renewal_that_may_still_arrive() {
+async fn a_resumed_ticket_respects_a_renewal_that_may_still_arrive() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -417,7 +417,7 @@ async fn closing_does_not_wait_for_ever_for_a_stopped_future() {
 }
 
 #[tokio::test]
-async fn a_guard_that_outlives_its_locker_is_told_while_the_locker_still_closes() {
+async fn a_guard_ends_at_its_deadline_while_its_locker_still_closes() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let mut network = Network::to(&store);
@@ -470,7 +470,7 @@ async fn closing_does_not_wait_a_whole_lease_for_a_store_that_cannot_be_reached(
 
 /// Whatever the lease, and however it is asked for.
 #[tokio::test]
-async fn nobody_waits_a_whole_lease_for_the_connection_for_renewals() {
+async fn no_call_waits_a_whole_lease_for_the_renewal_connection() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -507,7 +507,7 @@ async fn nobody_waits_a_whole_lease_for_the_connection_for_renewals() {
 }
 
 #[tokio::test]
-async fn a_locker_that_nobody_has_any_more_ends_long_before_a_lease_that_it_could_not_free() {
+async fn a_dropped_locker_ends_long_before_a_lease_it_could_not_free() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);

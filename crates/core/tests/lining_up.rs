@@ -28,7 +28,7 @@ fn contenders(locker: &Locker) -> JoinSet<()> {
 }
 
 #[tokio::test]
-async fn a_few_are_on_their_way_at_once() {
+async fn a_few_contenders_join_the_store_queue_at_once() {
     let clock = ManualClock::new();
     let store = Script::open_queueing(Arc::new(clock.clone()));
     store.0.contend.delay_ms.store(100, SeqCst);
@@ -57,7 +57,7 @@ async fn a_few_are_on_their_way_at_once() {
 }
 
 #[tokio::test]
-async fn those_behind_go_on_when_the_first_does_not_get_in() {
+async fn the_next_tasks_continue_when_the_first_hangs() {
     let store = Script::open_queueing(Arc::new(distlock_core::SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     // The first of them hangs and is given up by its caller.

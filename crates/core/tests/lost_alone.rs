@@ -90,7 +90,7 @@ fn watcher(guard: &Guard, waiting: &mut JoinSet<Ended>) {
 }
 
 #[tokio::test]
-async fn one_waiter() {
+async fn one_waiter_learns_of_the_loss() {
     let world = world().await;
     let guard = world.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
@@ -99,7 +99,7 @@ async fn one_waiter() {
 }
 
 #[tokio::test]
-async fn one_watcher() {
+async fn one_watcher_learns_of_the_loss() {
     let world = world().await;
     let guard = world.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
@@ -108,7 +108,7 @@ async fn one_watcher() {
 }
 
 #[tokio::test]
-async fn many_of_both() {
+async fn waiters_and_watchers_learn_of_the_loss() {
     let world = world().await;
     let guard = world.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
@@ -120,7 +120,7 @@ async fn many_of_both() {
 }
 
 #[tokio::test]
-async fn while_a_renewal_hangs() {
+async fn a_loss_is_reported_while_a_renewal_hangs() {
     let world = world().await;
     world.store.0.renew.hang.store(u32::MAX, SeqCst);
     let guard = world.take(Renew::Auto).await;
@@ -131,7 +131,7 @@ async fn while_a_renewal_hangs() {
 }
 
 #[tokio::test]
-async fn while_renewals_are_refused() {
+async fn a_loss_is_reported_while_renewals_are_refused() {
     let world = world().await;
     world.store.0.renew.refuse.store(u32::MAX, SeqCst);
     let guard = world.take(Renew::Auto).await;
@@ -142,7 +142,7 @@ async fn while_renewals_are_refused() {
 }
 
 #[tokio::test]
-async fn after_the_locker_was_closed() {
+async fn a_loss_is_reported_after_the_locker_closed() {
     let world = world().await;
     let guard = world.take(Renew::Manual).await;
     world.locker.close().await;
@@ -153,7 +153,7 @@ async fn after_the_locker_was_closed() {
 }
 
 #[tokio::test]
-async fn after_the_fact() {
+async fn a_loss_stays_readable_after_the_deadline() {
     let world = world().await;
     let guard = world.take(Renew::Manual).await;
     world.pass(TTL * 2).await;

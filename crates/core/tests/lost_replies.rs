@@ -34,7 +34,7 @@ async fn a_lost_grant_is_recognised_on_the_retry() {
 }
 
 #[tokio::test]
-async fn a_grant_nobody_heard_of_is_cleaned_up() {
+async fn a_grant_without_an_answer_is_cleaned_up() {
     let (store, locker) = store();
     store.0.acquire.lose_reply.store(u32::MAX, SeqCst);
     let error = locker
@@ -158,7 +158,7 @@ async fn a_hand_over_whose_reply_was_lost_reaches_the_next_task() {
 }
 
 #[tokio::test]
-async fn a_hand_over_to_a_task_that_went_away_moves_on() {
+async fn a_hand_over_to_a_cancelled_task_passes_to_the_next() {
     let (store, locker) = store();
     let first = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     let gone = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
@@ -201,7 +201,7 @@ async fn a_store_that_hangs_bounds_every_call() {
 }
 
 #[tokio::test]
-async fn a_refusing_store_is_told_apart_from_a_busy_lock() {
+async fn an_unreachable_store_is_distinguished_from_a_busy_lock() {
     let (store, locker) = store();
     store.0.acquire.refuse.store(u32::MAX, SeqCst);
     let brief = Duration::from_millis(300);
@@ -226,7 +226,7 @@ async fn a_refusing_store_is_told_apart_from_a_busy_lock() {
 }
 
 #[tokio::test]
-async fn a_lock_handed_without_an_answer_to_a_task_that_went_away_is_given_back() {
+async fn an_unanswered_hand_over_to_a_cancelled_task_is_released() {
     let (store, locker) = store();
     let long = Duration::from_secs(60);
     let first = locker.lock("a").ttl(long).acquire().await.unwrap();

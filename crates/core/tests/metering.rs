@@ -111,7 +111,7 @@ impl Subscriber for Spans {
 
 // One test in this file: a process has one recorder.
 #[tokio::test]
-async fn a_locker_counts_what_it_does_and_names_its_spans() {
+async fn a_locker_records_its_metrics_and_spans() {
     let (seen, spans) = (Seen::default(), Spans::default());
     metrics::set_global_recorder(seen.clone()).unwrap();
     let _watched = subscriber::set_default(spans.clone());

@@ -37,7 +37,7 @@ async fn an_outage_is_waited_through() {
 }
 
 #[tokio::test]
-async fn without_an_end_it_is_waited_through_as_well() {
+async fn a_wait_without_end_outlasts_an_outage() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.refuse.store(100, SeqCst);
     let (_, guard) = time_of(&clock, locker.lock("a").wait_forever().acquire()).await;
@@ -119,7 +119,7 @@ async fn grants_that_come_too_late_are_given_back_until_one_comes_in_time() {
 }
 
 #[tokio::test]
-async fn what_cannot_mend_is_told_at_once() {
+async fn a_permanent_error_ends_the_wait_at_once() {
     for kind in [
         ErrorKind::AccessDenied,
         ErrorKind::Corrupt,
@@ -135,7 +135,7 @@ async fn what_cannot_mend_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_gives_up_is_told_after_a_few_tries() {
+async fn give_up_when_unreachable_ends_after_a_few_attempts() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.refuse.store(u32::MAX, SeqCst);
     let lock = locker.lock("a").wait_forever().give_up_when_unreachable();

@@ -116,7 +116,7 @@ async fn a_simulation_polls_the_keeper_and_its_jobs_itself() {
 }
 
 #[tokio::test]
-async fn after_close_a_held_guard_is_told_at_its_deadline() {
+async fn after_close_a_held_guard_ends_at_its_deadline() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
@@ -242,7 +242,7 @@ async fn opposite_orders_never_deadlock() {
 }
 
 #[tokio::test]
-async fn a_minimum_hold_counts_whichever_guard_goes_last() {
+async fn a_minimum_hold_counts_whichever_guard_is_released_last() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let scope = Scope::new();

@@ -122,7 +122,7 @@ async fn a_lost_renewal_reply_does_not_raise_the_deadline() {
 }
 
 #[tokio::test]
-async fn after_a_suspend_the_guard_knows_at_once() {
+async fn a_guard_is_invalid_at_once_after_a_suspend() {
     let world = world().await;
     let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
     // The boot-time clock jumps; no timer has fired yet.

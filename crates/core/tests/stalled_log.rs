@@ -84,7 +84,7 @@ async fn held() -> (ScriptedLock, Locker, Guard) {
 }
 
 #[tokio::test]
-async fn a_loss_is_told_and_the_next_task_let_in() {
+async fn a_loss_and_the_next_grant_do_not_wait_for_the_log() {
     let (store, locker, guard) = held().await;
     let watch = guard.watch();
     let told = tokio::spawn(async move { watch.ended().await });
@@ -102,7 +102,7 @@ async fn a_loss_is_told_and_the_next_task_let_in() {
 }
 
 #[tokio::test]
-async fn all_who_lose_at_one_moment_are_told() {
+async fn all_guards_that_expire_together_learn_of_the_loss() {
     take_no_log();
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
@@ -121,7 +121,7 @@ async fn all_who_lose_at_one_moment_are_told() {
 }
 
 #[tokio::test]
-async fn all_of_whom_the_store_says_at_once_that_they_lost_are_told() {
+async fn all_guards_that_the_store_ends_together_learn_of_the_loss() {
     take_no_log();
     let mut network = Network::to(&Script::open(Arc::new(SystemClock)));
     let feeds = network.feeds.insert(Arc::default()).clone();
@@ -141,7 +141,7 @@ async fn all_of_whom_the_store_says_at_once_that_they_lost_are_told() {
 }
 
 #[tokio::test]
-async fn who_asked_for_an_extension_that_failed_is_told() {
+async fn a_failed_extension_is_answered() {
     let (store, _locker, guard) = held().await;
     store.0.renew.refuse.store(1, SeqCst);
     let asked = tokio::spawn(async move { (guard.extend(TTL).await, guard) });
@@ -177,7 +177,7 @@ async fn in_our_time() -> (ScriptedLock, Locker, ManualClock) {
 }
 
 #[tokio::test]
-async fn a_loss_is_told_after_renewals_that_failed() {
+async fn a_loss_is_reported_after_failed_renewals() {
     let (store, locker, clock) = in_our_time().await;
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     let told = tokio::spawn(async move { guard.lost().await });
@@ -206,7 +206,7 @@ async fn others_are_renewed_after_a_loss() {
 }
 
 #[tokio::test]
-async fn a_locker_closes() {
+async fn a_locker_closes_while_the_log_stalls() {
     let (store, locker, guard) = held().await;
     store.0.renew.refuse.store(1, SeqCst);
     assert!(guard.extend(TTL).await.is_err());

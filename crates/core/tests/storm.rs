@@ -35,7 +35,7 @@ struct Inside {
     reason = "a failed run can be repeated from its seed"
 )]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_at_a_time_whatever_the_store_does() {
+async fn no_two_guards_are_valid_at_once_whatever_the_store_does() {
     let seed = std::env::var("DISTLOCK_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())

@@ -31,7 +31,7 @@ fn on_a_manual_clock() -> (ManualClock, ScriptedLock, Locker) {
 }
 
 #[tokio::test]
-async fn a_release_is_asked_for_again() {
+async fn a_ticket_release_is_repeated_after_a_failure() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let release = &store.0.release;
@@ -84,7 +84,7 @@ async fn a_release_that_is_always_refused_ends_and_leaves_the_lock_for_seconds_o
 
 /// The nonce is taken by then, and must be put back.
 #[tokio::test]
-async fn the_second_step_of_a_renewal_is_asked_for_again() {
+async fn the_second_step_of_a_ticket_renewal_is_repeated() {
     let (clock, store, locker) = on_a_manual_clock();
     let ticket = ticket(&locker).await;
     let renew = &store.0.renew;

@@ -34,7 +34,7 @@ async fn a_minimum_counts_for_a_set_once_all_of_it_is_held() {
 }
 
 #[tokio::test]
-async fn who_joins_a_scope_does_not_wait_for_anothers_extension() {
+async fn joining_a_scope_does_not_wait_for_another_guards_extension() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let scope = Scope::new();
@@ -113,7 +113,7 @@ async fn a_set_that_meets_a_hanging_store_ends_in_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_set_does_not_wait_for_each_of_its_locks_anew() {
+async fn a_set_has_one_wait_for_all_its_locks() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.delay_ms.store(500, SeqCst);
     let set = locker.lock_all(many()).ttl(HOUR).wait(WAIT).acquire();
@@ -168,7 +168,7 @@ async fn one_lock_is_refused_in_bounded_time_whatever_hangs() {
 }
 
 #[tokio::test]
-async fn who_joins_a_scope_is_let_in_in_bounded_time() {
+async fn joining_a_scope_ends_in_bounded_time() {
     let (clock, store, locker) = by_clock();
     let scope = Scope::new();
     let lock = || locker.lock("a").reentrant(&scope).wait(Duration::ZERO);
