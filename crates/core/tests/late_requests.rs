@@ -1,4 +1,5 @@
-//! Requests that reach the store late, after their sender has given them up: what is sent later is never undone by them.
+//! Requests that reach the store late, after their sender has given up: they never undo a later
+//! request.
 
 mod support;
 
@@ -12,7 +13,7 @@ use distlock_core::{
 };
 use support::{Script, eventually, network::Network, pause, time_of};
 
-/// A locker whose time is the test's.
+/// A locker on a manual clock.
 fn by_clock(store: impl DistLock + 'static, clock: &ManualClock) -> Locker {
     Locker::builder(Arc::new(store))
         .clock(Arc::new(clock.clone()))
@@ -26,7 +27,7 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
     let network = Network::to(&store);
     let locker = by_clock(network.clone(), &clock);
     network.keep_release.store(true, SeqCst);
-    // Later than the deadline of a lease of 2 s, sooner than its end.
+    // Later than the deadline of a lease of 2 s, and earlier than its end at the store.
     store.0.acquire.delay_ms.store(1900, SeqCst);
     let acquire = locker.lock("a").ttl(Duration::from_secs(2)).acquire();
     let (time, script) = (clock.clone(), Arc::clone(&store.0));
@@ -46,7 +47,7 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
         () = drive => unreachable!(),
     };
     let mine = mine.unwrap();
-    // Now the release of the first grant arrives, of an owner that is there no more.
+    // Now the release of the first grant arrives, for an owner that is gone.
     let releases = store.0.release.calls.load(SeqCst);
     network.arrive.add_permits(1);
     eventually("it has arrived", || {
@@ -62,7 +63,7 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
     assert!(theirs.is_none(), "two guards are valid at once");
 }
 
-/// A store that finds the owner's own lock sets its lease to what the request asks for.
+/// When the owner already holds the lock, the store sets the lease to the TTL of the request.
 #[tokio::test]
 async fn a_late_attempt_shortens_the_lease_also_after_an_extension() {
     let clock = ManualClock::new();
@@ -102,7 +103,7 @@ async fn a_late_attempt_shortens_the_lease_also_after_an_extension() {
     assert!(!mine.is_valid(), "two guards are valid at once");
 }
 
-/// The same when the attempt after it was granted too late, and given back.
+/// The same case, where the next attempt is granted too late and released.
 #[tokio::test]
 async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_back() {
     let clock = ManualClock::new();
@@ -121,7 +122,7 @@ async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_
     );
     while !acquiring.is_finished() {
         if store.0.acquire.calls.load(SeqCst) == 1 {
-            // That one is on its way; the next is not delayed.
+            // The first attempt is in flight; the next is not delayed.
             store.0.acquire.delay_ms.store(0, SeqCst);
         }
         clock.advance(Duration::from_millis(10));
@@ -147,7 +148,7 @@ async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_
     assert!(!mine.is_valid(), "two guards are valid at once");
 }
 
-/// The same when its caller went away during the second.
+/// The same case, where the caller goes away during the second attempt.
 #[tokio::test]
 async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
     let clock = ManualClock::new();
@@ -182,7 +183,7 @@ async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
     }
 }
 
-/// The first that arrives and is taken back does not stand for the second.
+/// Undoing the first attempt that arrives does not count for the second.
 #[tokio::test]
 async fn two_unanswered_attempts_of_one_caller_are_both_taken_back() {
     let clock = ManualClock::new();
@@ -256,7 +257,7 @@ async fn a_hand_over_that_is_answered_late_is_not_taken_back_from_the_next_task(
     })
     .await;
     network.keep_hand_over.store(true, SeqCst);
-    // In the background, so on another connection than the one that the next task asks on.
+    // The release runs in the background, so it uses another connection than the next task.
     drop(first);
     eventually("handing over", || store.0.grants("a").len() == 2).await;
     while !next.is_finished() {
@@ -280,7 +281,7 @@ async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
     let network = Network::to(&store);
     let locker = Locker::new(Arc::new(network.clone()));
     let ttl = Duration::from_secs(20);
-    // The renewal thread is held up by another lock's renewal.
+    // Another lock's renewal blocks the renewal thread.
     let slow = locker
         .lock("block")
         .ttl(Duration::from_millis(600))
@@ -293,7 +294,7 @@ async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
         network.blocking.load(SeqCst)
     })
     .await;
-    // Several, because whether one of them is noticed to be too late for another reason is up to chance.
+    // There are several, because one of them may by chance be too late for another reason.
     for _ in 0..8 {
         let extend = guard.extend(Duration::from_millis(20));
         tokio::pin!(extend);
@@ -309,7 +310,7 @@ async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
         .await
         .unwrap();
     network.block.store(false, SeqCst);
-    // Whatever the thread had to do is done when a job that was queued later is.
+    // All earlier work of the thread is done when a job that was queued later is done.
     drop(slow);
     eventually("the job behind it is done", || !store.0.is_held("block")).await;
     for _ in 0..100 {
@@ -340,7 +341,7 @@ async fn a_ticket_lasts_no_longer_than_an_extension_that_may_still_arrive() {
     assert!(resumed.remaining() <= short);
 }
 
-/// Nor does who resumed it believe in an extension of its own for longer.
+/// A guard of the resumed ticket does not believe its own extension for longer either.
 #[tokio::test]
 async fn a_resumed_ticket_respects_a_renewal_that_may_still_arrive() {
     let clock = ManualClock::new();
@@ -390,7 +391,7 @@ async fn an_attempt_that_lands_while_the_locker_closes_is_given_back() {
     assert!(!store.0.is_held("a"), "given back before it closed");
 }
 
-/// An acquire that nobody polls any more cannot hold up closing for ever.
+/// An acquire that nobody polls cannot delay closing for ever.
 #[tokio::test]
 async fn closing_does_not_wait_for_ever_for_a_stopped_future() {
     let clock = ManualClock::new();
@@ -468,7 +469,7 @@ async fn closing_does_not_wait_a_whole_lease_for_a_store_that_cannot_be_reached(
     }
 }
 
-/// Whatever the lease, and however it is asked for.
+/// This holds for every lease and every kind of call.
 #[tokio::test]
 async fn no_call_waits_a_whole_lease_for_the_renewal_connection() {
     let clock = ManualClock::new();
@@ -484,7 +485,7 @@ async fn no_call_waits_a_whole_lease_for_the_renewal_connection() {
         let refused = guard.extend(ttl).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(guard.is_valid());
-        // One that nobody hears out any more must not stand in the way either.
+        // An extension that its caller abandons must not block the later calls either.
         {
             let extend = guard.extend(ttl);
             tokio::pin!(extend);
@@ -530,7 +531,7 @@ async fn a_dropped_locker_ends_long_before_a_lease_it_could_not_free() {
     }
 }
 
-/// A longer lease may have been granted all the same, which nobody renews.
+/// The store may have granted the longer lease nevertheless, and nobody renews it.
 #[tokio::test]
 async fn an_extension_that_was_never_answered_is_freed_however_the_lock_ends() {
     for released in [true, false] {

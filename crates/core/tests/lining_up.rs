@@ -1,4 +1,5 @@
-//! Tasks of one process at a store that queues: a few line up, and none of them waits for the one before it to be answered.
+//! Tasks of one process at a store with a queue: a few join the queue at once, and none waits for
+//! the answer to the one before.
 
 mod support;
 
@@ -12,7 +13,7 @@ use support::{Script, eventually, pause};
 use tokio::task::JoinSet;
 
 const TASKS: u32 = 5;
-/// The first and the two behind it.
+/// The first contender and the two behind it.
 const AT_ONCE: u32 = 3;
 
 fn contenders(locker: &Locker) -> JoinSet<()> {
@@ -60,7 +61,7 @@ async fn a_few_contenders_join_the_store_queue_at_once() {
 async fn the_next_tasks_continue_when_the_first_hangs() {
     let store = Script::open_queueing(Arc::new(distlock_core::SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
-    // The first of them hangs and is given up by its caller.
+    // The first one hangs, and its caller gives up.
     store.0.contend.hang.store(1, SeqCst);
     let name = locker.lock("a");
     let given_up = tokio::spawn(async move { name.acquire().await });

@@ -1,5 +1,5 @@
-//! A TTL that the store does not grant in one piece: the guard shows what was granted, and the
-//! locker says so once.
+//! A TTL longer than the store grants in one piece: the guard shows the granted TTL, and the locker
+//! warns once.
 
 mod support;
 
@@ -54,7 +54,7 @@ impl Subscriber for Warnings {
 }
 
 impl Warnings {
-    fn taken(&self) -> Vec<String> {
+    fn take_all(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -68,10 +68,10 @@ async fn a_ttl_beyond_the_longest_lease_is_warned_of_once() {
         capabilities.max_lease_option = Some("session_timeout");
     });
     let locker = Locker::new(Arc::new(store.clone()));
-    // As long as the store grants.
+    // This TTL is the longest that the store grants, so there is no warning.
     drop(locker.lock("a").ttl(MOST).acquire().await.unwrap());
-    assert_eq!(warnings.taken(), Vec::<String>::new());
-    // A clone is the same locker, and an extension is another way to ask.
+    assert_eq!(warnings.take_all(), Vec::<String>::new());
+    // A clone is the same locker, and an extension asks for a TTL as an acquire does.
     let guard = locker
         .clone()
         .lock("b")
@@ -81,7 +81,7 @@ async fn a_ttl_beyond_the_longest_lease_is_warned_of_once() {
         .unwrap();
     drop(locker.lock("c").ttl(LONGER).acquire().await.unwrap());
     guard.extend(LONGER * 2).await.unwrap();
-    let warned = warnings.taken();
+    let warned = warnings.take_all();
     assert_eq!(warned.len(), 1, "{warned:?}");
     for part in ["60s", "4s", "session_timeout"] {
         assert!(warned[0].contains(part), "{part}: {warned:?}");
@@ -90,8 +90,8 @@ async fn a_ttl_beyond_the_longest_lease_is_warned_of_once() {
     // Another locker has a warning of its own.
     let other = Locker::new(Arc::new(store));
     drop(other.lock("d").ttl(LONGER).try_acquire().await.unwrap());
-    assert_eq!(warnings.taken().len(), 1);
+    assert_eq!(warnings.take_all().len(), 1);
     let whole = Locker::new(Arc::new(Script::open(Arc::new(SystemClock))));
     drop(whole.lock("a").ttl(LONGER).acquire().await.unwrap());
-    assert_eq!(warnings.taken(), Vec::<String>::new());
+    assert_eq!(warnings.take_all(), Vec::<String>::new());
 }

@@ -1,6 +1,7 @@
-//! A loss is told to those who only wait for it. No test in this file asks a guard whether it is
-//! valid, or what remains, before its waiters were told: such a question finds the loss by itself
-//! and tells them.
+//! A loss reaches tasks that only wait for it.
+//!
+//! No test in this file asks a guard whether it is valid, or what remains of it, before the waiters
+//! were told: such a question finds the loss by itself and tells the waiters.
 
 mod support;
 
@@ -16,16 +17,16 @@ use tokio::task::JoinSet;
 const TTL: Duration = Duration::from_secs(10);
 /// The TTL less the margin of a tenth.
 const DEADLINE: Duration = Duration::from_secs(9);
-/// What the documentation promises.
+/// The longest delay that the documentation promises.
 const NOTICE: Duration = Duration::from_millis(250);
 
-struct World {
+struct Simulation {
     clock: ManualClock,
     store: ScriptedLock,
     locker: Locker,
 }
 
-async fn world() -> World {
+async fn simulation() -> Simulation {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = Locker::builder(Arc::new(store.clone()))
@@ -33,14 +34,14 @@ async fn world() -> World {
         .seed(7)
         .build();
     locker.ready().await.unwrap();
-    World {
+    Simulation {
         clock,
         store,
         locker,
     }
 }
 
-impl World {
+impl Simulation {
     async fn take(&self, renew: Renew) -> Arc<Guard> {
         let request = self.locker.lock("a").ttl(TTL).renew(renew);
         Arc::new(request.acquire().await.unwrap())
@@ -59,12 +60,13 @@ impl World {
         }
     }
 
-    /// Whoever waits is told at the deadline or within [`NOTICE`] of it, not before, and all are
-    /// told the same.
-    async fn all_told(&self, mut waiting: JoinSet<Ended>, reason: LossReason) {
+    /// Checks that all waiters learn of the loss at the deadline or within [`NOTICE`] after it, not
+    /// before, and with the same reason.
+    async fn expect_all_told(&self, mut waiting: JoinSet<Ended>, reason: LossReason) {
         self.pass(DEADLINE - Duration::from_millis(100)).await;
         assert!(waiting.try_join_next().is_none(), "told too early");
-        // Time stands still from here on, however long the machine needs to run the keeper thread.
+        // The clock does not move from here on, however long the machine takes to run the keeper
+        // thread.
         self.pass(Duration::from_millis(100) + NOTICE).await;
         let waiters = waiting.len();
         let mut told = Vec::new();
@@ -91,72 +93,84 @@ fn watcher(guard: &Guard, waiting: &mut JoinSet<Ended>) {
 
 #[tokio::test]
 async fn one_waiter_learns_of_the_loss() {
-    let world = world().await;
-    let guard = world.take(Renew::Manual).await;
+    let simulation = simulation().await;
+    let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
     waiter(&guard, &mut waiting);
-    world.all_told(waiting, LossReason::Expired).await;
+    simulation
+        .expect_all_told(waiting, LossReason::Expired)
+        .await;
 }
 
 #[tokio::test]
 async fn one_watcher_learns_of_the_loss() {
-    let world = world().await;
-    let guard = world.take(Renew::Manual).await;
+    let simulation = simulation().await;
+    let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
     watcher(&guard, &mut waiting);
-    world.all_told(waiting, LossReason::Expired).await;
+    simulation
+        .expect_all_told(waiting, LossReason::Expired)
+        .await;
 }
 
 #[tokio::test]
 async fn waiters_and_watchers_learn_of_the_loss() {
-    let world = world().await;
-    let guard = world.take(Renew::Manual).await;
+    let simulation = simulation().await;
+    let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
     for _ in 0..10 {
         waiter(&guard, &mut waiting);
         watcher(&guard, &mut waiting);
     }
-    world.all_told(waiting, LossReason::Expired).await;
+    simulation
+        .expect_all_told(waiting, LossReason::Expired)
+        .await;
 }
 
 #[tokio::test]
 async fn a_loss_is_reported_while_a_renewal_hangs() {
-    let world = world().await;
-    world.store.0.renew.hang.store(u32::MAX, SeqCst);
-    let guard = world.take(Renew::Auto).await;
+    let simulation = simulation().await;
+    simulation.store.0.renew.hang.store(u32::MAX, SeqCst);
+    let guard = simulation.take(Renew::Auto).await;
     let mut waiting = JoinSet::new();
     waiter(&guard, &mut waiting);
     watcher(&guard, &mut waiting);
-    world.all_told(waiting, LossReason::Unreachable).await;
+    simulation
+        .expect_all_told(waiting, LossReason::Unreachable)
+        .await;
 }
 
 #[tokio::test]
 async fn a_loss_is_reported_while_renewals_are_refused() {
-    let world = world().await;
-    world.store.0.renew.refuse.store(u32::MAX, SeqCst);
-    let guard = world.take(Renew::Auto).await;
+    let simulation = simulation().await;
+    simulation.store.0.renew.refuse.store(u32::MAX, SeqCst);
+    let guard = simulation.take(Renew::Auto).await;
     let mut waiting = JoinSet::new();
     waiter(&guard, &mut waiting);
     watcher(&guard, &mut waiting);
-    world.all_told(waiting, LossReason::Unreachable).await;
+    simulation
+        .expect_all_told(waiting, LossReason::Unreachable)
+        .await;
 }
 
 #[tokio::test]
 async fn a_loss_is_reported_after_the_locker_closed() {
-    let world = world().await;
-    let guard = world.take(Renew::Manual).await;
-    world.locker.close().await;
+    let simulation = simulation().await;
+    let guard = simulation.take(Renew::Manual).await;
+    simulation.locker.close().await;
     let mut waiting = JoinSet::new();
     waiter(&guard, &mut waiting);
     watcher(&guard, &mut waiting);
-    world.all_told(waiting, LossReason::Expired).await;
+    simulation
+        .expect_all_told(waiting, LossReason::Expired)
+        .await;
 }
 
 #[tokio::test]
 async fn a_loss_stays_readable_after_the_deadline() {
-    let world = world().await;
-    let guard = world.take(Renew::Manual).await;
-    world.pass(TTL * 2).await;
+    let simulation = simulation().await;
+    let guard = simulation.take(Renew::Manual).await;
+    simulation.pass(TTL * 2).await;
     for _ in 0..2 {
         assert_eq!(guard.lost().await, LossReason::Expired);
         let watch = guard.watch();

@@ -1,4 +1,4 @@
-//! Answers that go missing, callers that go away: nothing stays locked, nothing is granted twice.
+//! Lost answers and cancelled callers: no lock stays taken, and none is granted twice.
 
 mod support;
 
@@ -76,7 +76,7 @@ async fn an_attempt_that_panics_leaves_no_lock_behind() {
     assert!(acquire.await.unwrap_err().is_panic());
     assert_eq!(store.0.grants("a").len(), 1);
     eventually("the orphan is released", || !store.0.is_held("a")).await;
-    // Whoever waits for what goes on in the background waits for its end, too.
+    // A close that waits for background work must also see the end of this attempt.
     locker.close().await;
 }
 

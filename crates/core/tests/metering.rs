@@ -1,4 +1,4 @@
-//! What an operator sees of a locker: its metrics and its spans, as docs/metrics.md lists them.
+//! The metrics and spans of a locker, as docs/metrics.md lists them.
 
 mod support;
 
@@ -26,7 +26,8 @@ use tracing::{
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// Every metric by its name and labels. Counters and histograms count; a gauge is kept as the bits of its number.
+/// Every metric by its name and labels. Counters and histograms count; a gauge is stored as the
+/// bits of its number.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
 
@@ -109,7 +110,7 @@ impl Subscriber for Spans {
     fn exit(&self, _: &Id) {}
 }
 
-// One test in this file: a process has one recorder.
+// This file has one test, because a process has one recorder.
 #[tokio::test]
 async fn a_locker_records_its_metrics_and_spans() {
     let (seen, spans) = (Seen::default(), Spans::default());
@@ -146,11 +147,12 @@ async fn a_locker_records_its_metrics_and_spans() {
     let guard = locker.lock("b").ttl(TTL).acquire().await.unwrap();
     store.0.delete("b");
     assert!(guard.extend(TTL).await.is_err());
-    // Whoever notices the loss first counts it: that may be the keeper, whose thread does so while we go on.
+    // The first party that notices the loss counts it. That may be the keeper thread, which runs
+    // beside this test.
     let lost = || seen.count("distlock_lost_total backend=scripted reason=removed");
     eventually("the loss is counted", || (lost(), held()) == (1, 0.0)).await;
 
-    // A name is no reason to break a line, or to pass for another field.
+    // A name must not break a line or pass for another field.
     let name = "c\u{202e} backend=\"d\"";
     drop(locker.lock(name).ttl(TTL).acquire().await.unwrap());
     eventually("released in the background", || !store.0.is_held(name)).await;

@@ -1,4 +1,4 @@
-//! A store that is away is waited for as long as the lock is.
+//! A wait for a lock also outlasts an unreachable store.
 
 mod support;
 
@@ -11,7 +11,7 @@ use distlock_core::{Clock as _, ErrorKind, Locker, ManualClock, Moment};
 use support::{Script, ScriptedLock, eventually, time_of};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// What a store that hangs may cost beyond the wait.
+/// The longest time that a hanging store may add to the wait.
 const BEYOND: Duration = Duration::from_secs(5);
 /// One step of the clock in `time_of`.
 const STEP: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ async fn an_outage_is_waited_through() {
     store.0.acquire.refuse.store(20, SeqCst);
     let (took, guard) = time_of(&clock, locker.lock("a").wait(MINUTE).acquire()).await;
     assert!(guard.unwrap().is_valid());
-    // Half a second of short pauses, and then at most one try in half a second.
+    // Half a second of short pauses, and then one attempt per half second at most.
     assert!(took >= Duration::from_secs(8), "{took:?}");
     assert_eq!(store.0.acquire.calls.load(SeqCst), 21);
 }
@@ -56,7 +56,7 @@ async fn a_wait_that_ends_in_an_outage_says_so() {
         };
         fault.store(u32::MAX, SeqCst);
         let wait = Duration::from_secs(3);
-        // Tasks behind the first one hear it too.
+        // Tasks behind the first one in the local queue get the error too.
         let first = tokio::spawn(locker.lock("a").wait(MINUTE).acquire());
         eventually("the first asks", || {
             acquire.calls.load(SeqCst) > 1 || {

@@ -1,4 +1,4 @@
-//! The user's runtime may be blocked, or gone: leases are kept all the same.
+//! The keeper thread keeps leases while the user's runtime is blocked or gone.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn a_blocked_runtime_does_not_cost_the_lease() {
     runtime.block_on(async {
         let locker = Locker::new(Arc::new(store.clone()));
         let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
-        // The only thread of this runtime does nothing else for two TTLs.
+        // The only thread of this runtime is busy for two TTLs.
         let until = SystemClock.now() + TTL * 2;
         while SystemClock.now() < until {
             std::thread::yield_now();
@@ -90,10 +90,10 @@ fn the_last_handle_ends_the_thread_after_its_work() {
 async fn a_simulation_polls_the_keeper_and_its_jobs_itself() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let (give, mut given) = mpsc::unbounded_channel();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
     let locker = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
-        .keeper_on(move |job| drop(give.send(job)))
+        .keeper_on(move |job| drop(sender.send(job)))
         .build();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     clock.advance(TTL / 2);
@@ -102,7 +102,7 @@ async fn a_simulation_polls_the_keeper_and_its_jobs_itself() {
     }
     assert_eq!(store.0.renew.calls.load(SeqCst), 0, "nobody polls it");
     tokio::spawn(async move {
-        while let Some(job) = given.recv().await {
+        while let Some(job) = receiver.recv().await {
             tokio::spawn(job);
         }
     });

@@ -1,4 +1,4 @@
-//! Renewal and loss in simulated time: the clock moves only when the test says so.
+//! Renewal and loss in simulated time: only the test moves the clock.
 
 mod support;
 
@@ -12,13 +12,13 @@ use support::{Script, ScriptedLock, eventually, pause};
 
 const TTL: Duration = Duration::from_secs(10);
 
-struct World {
+struct Simulation {
     clock: ManualClock,
     store: ScriptedLock,
     locker: Locker,
 }
 
-async fn world() -> World {
+async fn simulation() -> Simulation {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = Locker::builder(Arc::new(store.clone()))
@@ -26,14 +26,14 @@ async fn world() -> World {
         .seed(7)
         .build();
     locker.ready().await.unwrap();
-    World {
+    Simulation {
         clock,
         store,
         locker,
     }
 }
 
-impl World {
+impl Simulation {
     /// Moves time in small steps and lets the renewal thread run after each.
     async fn pass(&self, time: Duration) {
         let step = Duration::from_millis(100);
@@ -50,36 +50,48 @@ impl World {
 
 #[tokio::test]
 async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
-    let world = world().await;
-    let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
-    world.pass(TTL * 5).await;
+    let simulation = simulation().await;
+    let guard = simulation
+        .locker
+        .lock("a")
+        .ttl(TTL)
+        .acquire()
+        .await
+        .unwrap();
+    simulation.pass(TTL * 5).await;
     assert!(guard.is_valid());
-    let renewals = world.store.0.renew.calls.load(SeqCst);
+    let renewals = simulation.store.0.renew.calls.load(SeqCst);
     assert!(
         (14..=16).contains(&renewals),
         "{renewals} renewals in 5 TTLs at a third of the TTL"
     );
     assert!(matches!(guard.release().await, Released::Clean));
-    assert!(!world.store.0.is_held("a"));
+    assert!(!simulation.store.0.is_held("a"));
 }
 
 #[tokio::test]
 async fn a_hung_renewal_does_not_delay_the_loss() {
-    let world = world().await;
-    let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
-    world.store.0.renew.hang.store(u32::MAX, SeqCst);
+    let simulation = simulation().await;
+    let guard = simulation
+        .locker
+        .lock("a")
+        .ttl(TTL)
+        .acquire()
+        .await
+        .unwrap();
+    simulation.store.0.renew.hang.store(u32::MAX, SeqCst);
     let watch = guard.watch();
-    world.pass(Duration::from_millis(8900)).await;
+    simulation.pass(Duration::from_millis(8900)).await;
     assert!(
         guard.is_valid(),
         "the deadline is at 9 s: TTL less a margin of a tenth"
     );
-    world.clock.advance(Duration::from_millis(100));
+    simulation.clock.advance(Duration::from_millis(100));
     assert!(!guard.is_valid());
     assert_eq!(guard.lost().await, LossReason::Unreachable);
     assert_eq!(watch.ended().await, Ended::Lost(LossReason::Unreachable));
     assert!(
-        world.store.0.is_held("a"),
+        simulation.store.0.is_held("a"),
         "the store has not let go yet: the guard was first"
     );
     assert!(matches!(
@@ -90,18 +102,24 @@ async fn a_hung_renewal_does_not_delay_the_loss() {
 
 #[tokio::test]
 async fn failing_renewals_are_repeated_and_one_success_is_enough() {
-    let world = world().await;
-    let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
-    world.store.0.renew.refuse.store(4, SeqCst);
-    world.pass(TTL * 2).await;
+    let simulation = simulation().await;
+    let guard = simulation
+        .locker
+        .lock("a")
+        .ttl(TTL)
+        .acquire()
+        .await
+        .unwrap();
+    simulation.store.0.renew.refuse.store(4, SeqCst);
+    simulation.pass(TTL * 2).await;
     assert!(guard.is_valid());
-    assert!(world.store.0.renew.calls.load(SeqCst) >= 8);
+    assert!(simulation.store.0.renew.calls.load(SeqCst) >= 8);
 }
 
 #[tokio::test]
 async fn a_lost_renewal_reply_does_not_raise_the_deadline() {
-    let world = world().await;
-    let guard = world
+    let simulation = simulation().await;
+    let guard = simulation
         .locker
         .lock("a")
         .ttl(TTL)
@@ -109,8 +127,8 @@ async fn a_lost_renewal_reply_does_not_raise_the_deadline() {
         .acquire()
         .await
         .unwrap();
-    world.pass(Duration::from_secs(3)).await;
-    world.store.0.renew.lose_reply.store(1, SeqCst);
+    simulation.pass(Duration::from_secs(3)).await;
+    simulation.store.0.renew.lose_reply.store(1, SeqCst);
     let before = guard.remaining();
     assert_eq!(
         guard.extend(TTL).await.unwrap_err().kind(),
@@ -123,10 +141,16 @@ async fn a_lost_renewal_reply_does_not_raise_the_deadline() {
 
 #[tokio::test]
 async fn a_guard_is_invalid_at_once_after_a_suspend() {
-    let world = world().await;
-    let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    let simulation = simulation().await;
+    let guard = simulation
+        .locker
+        .lock("a")
+        .ttl(TTL)
+        .acquire()
+        .await
+        .unwrap();
     // The boot-time clock jumps; no timer has fired yet.
-    world.clock.advance(Duration::from_secs(3600));
+    simulation.clock.advance(Duration::from_secs(3600));
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(guard.lost().await, LossReason::Expired);
@@ -135,16 +159,22 @@ async fn a_guard_is_invalid_at_once_after_a_suspend() {
 
 #[tokio::test]
 async fn loss_is_sticky_for_any_number_of_waiters() {
-    let world = world().await;
-    let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
+    let simulation = simulation().await;
+    let guard = simulation
+        .locker
+        .lock("a")
+        .ttl(TTL)
+        .acquire()
+        .await
+        .unwrap();
     let waiters: Vec<_> = (0..10)
         .map(|_| {
             let watch = guard.watch();
             tokio::spawn(async move { watch.ended().await })
         })
         .collect();
-    world.store.0.delete("a");
-    world.pass(Duration::from_secs(4)).await;
+    simulation.store.0.delete("a");
+    simulation.pass(Duration::from_secs(4)).await;
     for waiter in waiters {
         assert_eq!(waiter.await.unwrap(), Ended::Lost(LossReason::Removed));
     }
@@ -155,12 +185,12 @@ async fn loss_is_sticky_for_any_number_of_waiters() {
 
 #[tokio::test]
 async fn a_late_grant_is_given_back_and_tried_once_more() {
-    let world = world().await;
+    let simulation = simulation().await;
     let ttl = Duration::from_secs(2);
-    world.store.0.acquire.delay_ms.store(1900, SeqCst);
-    let acquire = world.locker.lock("a").ttl(ttl).acquire();
-    let clock = world.clock.clone();
-    let store = Arc::clone(&world.store.0);
+    simulation.store.0.acquire.delay_ms.store(1900, SeqCst);
+    let acquire = simulation.locker.lock("a").ttl(ttl).acquire();
+    let clock = simulation.clock.clone();
+    let store = Arc::clone(&simulation.store.0);
     let drive = async {
         eventually("the first attempt", || {
             store.acquire.calls.load(SeqCst) == 1
@@ -178,7 +208,7 @@ async fn a_late_grant_is_given_back_and_tried_once_more() {
     };
     assert!(guard.is_valid());
     assert_eq!(
-        world.store.0.grants("a").len(),
+        simulation.store.0.grants("a").len(),
         2,
         "the late grant was released before the second try"
     );
@@ -186,10 +216,14 @@ async fn a_late_grant_is_given_back_and_tried_once_more() {
 
 #[tokio::test]
 async fn a_store_that_always_grants_too_late_is_an_error() {
-    let world = world().await;
-    world.store.0.acquire.delay_ms.store(1900, SeqCst);
-    let acquire = world.locker.lock("a").ttl(Duration::from_secs(2)).acquire();
-    let clock = world.clock.clone();
+    let simulation = simulation().await;
+    simulation.store.0.acquire.delay_ms.store(1900, SeqCst);
+    let acquire = simulation
+        .locker
+        .lock("a")
+        .ttl(Duration::from_secs(2))
+        .acquire();
+    let clock = simulation.clock.clone();
     let drive = async {
         loop {
             clock.advance(Duration::from_millis(100));
@@ -201,13 +235,13 @@ async fn a_store_that_always_grants_too_late_is_an_error() {
         () = drive => unreachable!(),
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(!world.store.0.is_held("a"), "nothing is left behind");
+    assert!(!simulation.store.0.is_held("a"), "nothing is left behind");
 }
 
 #[tokio::test]
 async fn manual_renewal_expires_at_the_deadline() {
-    let world = world().await;
-    let guard = world
+    let simulation = simulation().await;
+    let guard = simulation
         .locker
         .lock("a")
         .ttl(TTL)
@@ -215,21 +249,21 @@ async fn manual_renewal_expires_at_the_deadline() {
         .acquire()
         .await
         .unwrap();
-    world.pass(Duration::from_secs(9)).await;
+    simulation.pass(Duration::from_secs(9)).await;
     assert_eq!(guard.lost().await, LossReason::Expired);
-    assert_eq!(world.store.0.renew.calls.load(SeqCst), 0);
+    assert_eq!(simulation.store.0.renew.calls.load(SeqCst), 0);
 }
 
 #[tokio::test]
 async fn the_clock_is_the_lockers() {
-    let world = world().await;
-    assert_eq!(world.locker.clock().now(), world.clock.now());
+    let simulation = simulation().await;
+    assert_eq!(simulation.locker.clock().now(), simulation.clock.now());
 }
 
 #[tokio::test]
 async fn a_shorter_extension_lowers_the_deadline_even_unanswered() {
-    let world = world().await;
-    let guard = world
+    let simulation = simulation().await;
+    let guard = simulation
         .locker
         .lock("a")
         .ttl(TTL)
@@ -237,46 +271,58 @@ async fn a_shorter_extension_lowers_the_deadline_even_unanswered() {
         .acquire()
         .await
         .unwrap();
-    world.store.0.renew.lose_reply.store(1, SeqCst);
+    simulation.store.0.renew.lose_reply.store(1, SeqCst);
     assert!(guard.extend(Duration::from_secs(1)).await.is_err());
     assert!(guard.remaining() <= Duration::from_millis(900));
-    // And a longer one is not believed beyond the short one that may still be on its way.
+    // A longer extension is not believed beyond the shorter one, which may still arrive.
     guard.extend(TTL).await.unwrap();
     assert!(guard.remaining() <= Duration::from_millis(900));
 }
 
 #[tokio::test]
 async fn an_unanswered_shorter_extension_is_followed_up_in_time() {
-    let world = world().await;
-    let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
-    world.store.0.renew.lose_reply.store(1, SeqCst);
+    let simulation = simulation().await;
+    let guard = simulation
+        .locker
+        .lock("a")
+        .ttl(TTL)
+        .acquire()
+        .await
+        .unwrap();
+    simulation.store.0.renew.lose_reply.store(1, SeqCst);
     assert!(guard.extend(Duration::from_secs(1)).await.is_err());
-    world.pass(TTL).await;
+    simulation.pass(TTL).await;
     assert!(guard.is_valid(), "the store answers again, so it is kept");
 }
 
 #[tokio::test]
 async fn a_renewal_that_waits_behind_an_extension_keeps_its_ttl() {
     for ttl in [TTL * 360, TTL * 9 / 10] {
-        let world = world().await;
-        let guard = world.locker.lock("a").ttl(TTL).acquire().await.unwrap();
-        world.pass(TTL * 3 / 10).await;
+        let simulation = simulation().await;
+        let guard = simulation
+            .locker
+            .lock("a")
+            .ttl(TTL)
+            .acquire()
+            .await
+            .unwrap();
+        simulation.pass(TTL * 3 / 10).await;
         // The next renewal falls due while the extension is on its way.
-        world.store.0.renew.delay_ms.store(1000, SeqCst);
+        simulation.store.0.renew.delay_ms.store(1000, SeqCst);
         let extended = tokio::spawn(async move { (guard.extend(ttl).await, guard) });
         eventually("the extension is on its way", || {
-            world.store.0.renew.calls.load(SeqCst) == 1
+            simulation.store.0.renew.calls.load(SeqCst) == 1
         })
         .await;
-        world.pass(Duration::from_millis(1100)).await;
+        simulation.pass(Duration::from_millis(1100)).await;
         eventually("extended", || extended.is_finished()).await;
         let (answer, guard) = extended.await.unwrap();
         answer.unwrap();
-        world.store.0.renew.delay_ms.store(0, SeqCst);
-        world.pass(Duration::from_millis(1100)).await;
+        simulation.store.0.renew.delay_ms.store(0, SeqCst);
+        simulation.pass(Duration::from_millis(1100)).await;
         assert_eq!(guard.ttl().duration(), ttl);
         assert_eq!(
-            world.store.0.renew.calls.load(SeqCst),
+            simulation.store.0.renew.calls.load(SeqCst),
             1,
             "an extension is a renewal: the next is due a third of its TTL later"
         );

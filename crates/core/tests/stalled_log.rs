@@ -1,4 +1,5 @@
-//! Somebody does not take the log: a full pipe, a disk that hangs. Nobody who needs a lock waits for that.
+//! A log that stalls, such as a full pipe or a hanging disk. No caller that needs a lock waits for
+//! it.
 
 mod support;
 
@@ -24,10 +25,10 @@ use tracing::{
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// Longer than any test here waits for anything.
+/// Longer than any wait in these tests.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Takes no warning about a lock while a test runs: whoever logs one comes back when it is over.
+/// A subscriber that blocks each warning about a lock until the test is over.
 struct Stalled;
 
 struct AboutALock(bool);
@@ -69,14 +70,14 @@ impl Subscriber for Stalled {
 
 static STALLED: AtomicBool = AtomicBool::new(false);
 
-fn take_no_log() {
+fn stall_the_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| set_global_default(Stalled).unwrap());
 }
 
-/// A lock that is held while nobody takes the log.
+/// A held lock, while the log stalls.
 async fn held() -> (ScriptedLock, Locker, Guard) {
-    take_no_log();
+    stall_the_log();
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
@@ -103,7 +104,7 @@ async fn a_loss_and_the_next_grant_do_not_wait_for_the_log() {
 
 #[tokio::test]
 async fn all_guards_that_expire_together_learn_of_the_loss() {
-    take_no_log();
+    stall_the_log();
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = Locker::builder(Arc::new(store.clone()))
@@ -122,7 +123,7 @@ async fn all_guards_that_expire_together_learn_of_the_loss() {
 
 #[tokio::test]
 async fn all_guards_that_the_store_ends_together_learn_of_the_loss() {
-    take_no_log();
+    stall_the_log();
     let mut network = Network::to(&Script::open(Arc::new(SystemClock)));
     let feeds = network.feeds.insert(Arc::default()).clone();
     let locker = Locker::new(Arc::new(network));
@@ -164,9 +165,9 @@ async fn a_lock_that_outlives_the_stores_history_stays_usable() {
     assert_eq!(guard.epoch().to_string(), "another");
 }
 
-/// A locker whose time is the test's, and its store, while nobody takes the log.
-async fn in_our_time() -> (ScriptedLock, Locker, ManualClock) {
-    take_no_log();
+/// A locker on a manual clock, its store and the clock, while the log stalls.
+async fn on_a_manual_clock() -> (ScriptedLock, Locker, ManualClock) {
+    stall_the_log();
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = Locker::builder(Arc::new(store.clone()))
@@ -178,7 +179,7 @@ async fn in_our_time() -> (ScriptedLock, Locker, ManualClock) {
 
 #[tokio::test]
 async fn a_loss_is_reported_after_failed_renewals() {
-    let (store, locker, clock) = in_our_time().await;
+    let (store, locker, clock) = on_a_manual_clock().await;
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     let told = tokio::spawn(async move { guard.lost().await });
     tokio::task::yield_now().await;
@@ -192,7 +193,7 @@ async fn a_loss_is_reported_after_failed_renewals() {
 
 #[tokio::test]
 async fn others_are_renewed_after_a_loss() {
-    let (store, locker, clock) = in_our_time().await;
+    let (store, locker, clock) = on_a_manual_clock().await;
     let lost = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     let kept = locker.lock("b").ttl(TTL).acquire().await.unwrap();
     store.0.delete("a");

@@ -1,5 +1,5 @@
-//! Many tasks, several lockers, a store that loses answers, refuses, stalls and hangs: two guards are never valid at once,
-//! tokens rise, and when it is over nothing is held.
+//! Many tasks, several lockers, and a store that loses answers, refuses, stalls and hangs: two
+//! guards are never valid at once, tokens rise, and at the end no lock is held.
 //!
 //! `DISTLOCK_SEED=N` repeats a run.
 
@@ -19,11 +19,12 @@ use support::{Script, ScriptedLock, eventually};
 const LOCKERS: usize = 3;
 const TASKS: usize = 12;
 const ROUNDS: u32 = 12;
-/// How many must get in, which requests that hang can keep them from for a while: so long the storm goes on, but not for ever.
+/// The number of entries that the run must reach. Requests that hang can delay an entry, so the run
+/// continues until then, up to [`AT_MOST`] rounds.
 const ENOUGH: u32 = 10;
 const AT_MOST: u32 = 20 * ROUNDS;
 
-/// Who was last seen to be inside, by token.
+/// The token of the last guard that entered, and the number of entries.
 #[derive(Default)]
 struct Inside {
     token: Mutex<u64>,
@@ -57,12 +58,12 @@ async fn no_two_guards_are_valid_at_once_whatever_the_store_does() {
         let (locker, inside) = (lockers[n % LOCKERS].clone(), Arc::clone(&inside));
         tasks.push(tokio::spawn(work(locker, inside, random.fork())));
     }
-    let trouble = tokio::spawn(make_trouble(store.clone(), random.fork()));
+    let faults = tokio::spawn(inject_faults(store.clone(), random.fork()));
     for task in tasks {
         task.await.unwrap();
     }
-    trouble.abort();
-    calm(&store);
+    faults.abort();
+    clear_faults(&store);
     assert!(
         inside.entries.load(SeqCst) > ENOUGH,
         "the storm let somebody through"
@@ -90,7 +91,7 @@ async fn work(locker: Locker, inside: Arc<Inside>, mut random: fastrand::Rng) {
             .wait(Duration::from_millis(random.u64(0..400)))
             .acquire();
         let guard = if random.u8(..) < 40 {
-            // A caller that goes away at some point.
+            // This caller goes away at some point.
             let patience = Duration::from_millis(random.u64(0..30));
             let acquire = tokio::spawn(acquire);
             SystemClock.sleep(patience).await;
@@ -126,7 +127,7 @@ async fn work(locker: Locker, inside: Arc<Inside>, mut random: fastrand::Rng) {
     }
 }
 
-async fn make_trouble(store: ScriptedLock, mut random: fastrand::Rng) {
+async fn inject_faults(store: ScriptedLock, mut random: fastrand::Rng) {
     loop {
         let script = &store.0;
         let fault = match random.u8(0..4) {
@@ -145,12 +146,12 @@ async fn make_trouble(store: ScriptedLock, mut random: fastrand::Rng) {
             .sleep(Duration::from_millis(random.u64(5..40)))
             .await;
         if random.bool() {
-            calm(&store);
+            clear_faults(&store);
         }
     }
 }
 
-fn calm(store: &ScriptedLock) {
+fn clear_faults(store: &ScriptedLock) {
     for fault in [
         &store.0.acquire,
         &store.0.renew,

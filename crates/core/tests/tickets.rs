@@ -1,4 +1,4 @@
-//! What a ticket does in two steps, and what is left when it breaks off between them.
+//! The two steps of a ticket's release and renewal, and the state after a break between them.
 
 mod support;
 
@@ -10,10 +10,10 @@ use std::{
 use distlock_core::{Clock as _, Locker, ManualClock, SystemClock, Ticket};
 use support::{Script, ScriptedLock, eventually, pause};
 
-/// Far more than a release that breaks off may leave.
+/// Far longer than the lease that an interrupted release may leave.
 const TTL: Duration = Duration::from_secs(600);
 
-/// What it leaves at most.
+/// The longest lease that an interrupted release leaves.
 const SECONDS: Duration = Duration::from_secs(5);
 
 async fn ticket(locker: &Locker) -> Ticket {
@@ -82,7 +82,7 @@ async fn a_release_that_is_always_refused_ends_and_leaves_the_lock_for_seconds_o
     assert!(!store.0.is_held("a"));
 }
 
-/// The nonce is taken by then, and must be put back.
+/// The first step has removed the nonce, so the second must write it back.
 #[tokio::test]
 async fn the_second_step_of_a_ticket_renewal_is_repeated() {
     let (clock, store, locker) = on_a_manual_clock();

@@ -1,5 +1,5 @@
-//! Several guards at once: a set that is not complete leaves nothing behind, and those who share a lock do not wait for each
-//! other.
+//! Several guards at once: an incomplete set leaves no lock behind, and guards of one scope do not
+//! wait for each other.
 
 mod support;
 
@@ -67,7 +67,7 @@ fn by_clock() -> (ManualClock, ScriptedLock, Locker) {
 }
 
 const WAIT: Duration = Duration::from_secs(1);
-/// What a store that hangs may cost beyond the wait.
+/// The longest time that a hanging store may add to the wait.
 const BEYOND: Duration = Duration::from_secs(5);
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn a_set_that_is_not_complete_is_given_back_in_bounded_time() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
     assert!(took <= WAIT + BEYOND, "{took:?}");
     store.0.release.hang.store(0, SeqCst);
-    // It goes on in the background, where the store answers again.
+    // The releases continue in the background once the store answers again.
     eventually("all but theirs is free", || {
         clock.advance(Duration::from_millis(100));
         let held = many().into_iter().filter(|name| store.0.is_held(name));
@@ -139,7 +139,7 @@ async fn a_set_is_released_in_the_time_of_one() {
 
 #[tokio::test]
 async fn one_lock_is_refused_in_bounded_time_whatever_hangs() {
-    // Busy at the last moment, and then the place in the queue cannot be given up.
+    // The lock is busy at the last moment, and then the queue entry cannot be removed.
     let (clock, store, locker) = by_clock();
     let theirs = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
@@ -158,7 +158,7 @@ async fn one_lock_is_refused_in_bounded_time_whatever_hangs() {
     assert!(took <= WAIT + BEYOND, "{took:?}");
     drop(theirs);
 
-    // Nothing is known of the first attempt, and the second hangs.
+    // The first attempt has no answer, and the second hangs.
     let (clock, store, locker) = by_clock();
     store.0.acquire.delay_ms.store(4500, SeqCst);
     store.0.acquire.lose_reply.store(1, SeqCst);
@@ -173,7 +173,7 @@ async fn joining_a_scope_ends_in_bounded_time() {
     let scope = Scope::new();
     let lock = || locker.lock("a").reentrant(&scope).wait(Duration::ZERO);
     let outer = lock().ttl(HOUR / 60).acquire().await.unwrap();
-    // The second extension waits for its turn, and then for its answer.
+    // The second extension waits for the first one, and then for its own answer.
     store.0.renew.hang.store(2, SeqCst);
     let first = tokio::spawn(lock().ttl(HOUR).acquire());
     eventually("the first hangs", || store.0.renew.calls.load(SeqCst) == 1).await;

@@ -1,7 +1,7 @@
-//! A lock store that does exactly what a test tells it: the smallest honest table, and switches for every way an answer can
-//! go missing.
+//! A lock store under the control of a test: the smallest correct table, with switches for each way
+//! in which an answer can be lost.
 
-// Each test binary uses its own part of this.
+// Each test binary uses another part of this module.
 #![allow(dead_code, reason = "shared by several test binaries")]
 
 pub(crate) mod network;
@@ -24,18 +24,18 @@ use distlock_core::{
 };
 use tokio::sync::Notify;
 
-/// What happens to the next calls of one operation.
+/// The faults of the next calls of one operation.
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     /// This many calls are applied, but their answer is lost.
     pub(crate) lose_reply: AtomicU32,
-    /// This many calls are applied, and panic instead of answering.
+    /// This many calls are applied and then panic instead of answering.
     pub(crate) panic: AtomicU32,
     /// This many calls fail without being applied.
     pub(crate) refuse: AtomicU32,
-    /// This many calls never return (and are not applied).
+    /// This many calls never return and are not applied.
     pub(crate) hang: AtomicU32,
-    /// Calls are only applied after this many milliseconds of the script's clock.
+    /// Each call is applied after this many milliseconds of the script's clock.
     pub(crate) delay_ms: AtomicU64,
     pub(crate) calls: AtomicU32,
 }
@@ -48,9 +48,9 @@ pub(crate) struct Script {
     pub(crate) renew: Fault,
     pub(crate) release: Fault,
     pub(crate) hand_over: Fault,
-    /// What refused calls fail with, where it is not [`ErrorKind::Unavailable`].
+    /// The kind of the error of refused calls, where it is not [`ErrorKind::Unavailable`].
     pub(crate) refuse_with: Mutex<Option<ErrorKind>>,
-    /// Whether renewals are answered from another history of the store.
+    /// Whether answers to renewals name another epoch of the store.
     pub(crate) another_history: AtomicBool,
     table: Mutex<Table>,
     freed: Notify,
@@ -73,7 +73,7 @@ struct Row {
     holder: String,
 }
 
-/// One handle; all handles share the script.
+/// One handle. All handles share one script.
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptedLock(pub(crate) Arc<Script>);
 
@@ -82,7 +82,7 @@ impl Script {
         Self::with_capabilities(clock, |_| {})
     }
 
-    /// A store that has those who wait line up, and passes the lock on from one to the next by itself.
+    /// A store with a store queue, which passes a lock from one contender to the next.
     pub(crate) fn open_queueing(clock: Arc<dyn Clock>) -> ScriptedLock {
         Self::with_capabilities(clock, |capabilities| {
             capabilities.fairness = Fairness::Fifo;
@@ -113,7 +113,7 @@ impl Script {
         }))
     }
 
-    /// Whether anybody holds the name, by the script's clock.
+    /// Whether the lock is held, by the script's clock.
     pub(crate) fn is_held(&self, name: &str) -> bool {
         let name = LockName::new(name).unwrap();
         let now = self.clock.now();
@@ -125,7 +125,7 @@ impl Script {
             .is_some_and(|row| row.expires > now)
     }
 
-    /// Deletes a row behind everybody's back.
+    /// Deletes a row as an operator does, without telling any guard.
     pub(crate) fn delete(&self, name: &str) {
         self.table
             .lock()
@@ -365,7 +365,8 @@ impl Contender for Waiter {
     }
 }
 
-/// Waits until something holds, with a deadline of the wall clock: a hang fails the test instead of hanging it.
+/// Waits until a condition holds, with a deadline of the wall clock: a hang fails the test instead
+/// of stopping it.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if holds() {
@@ -385,7 +386,7 @@ pub(crate) async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Lets time pass until it ends, and says how much that was.
+/// Advances the clock until the future ends, and returns how much time passed.
 pub(crate) async fn time_of<T: Send + 'static>(
     clock: &ManualClock,
     what: impl Future<Output = T> + Send + 'static,

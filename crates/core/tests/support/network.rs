@@ -1,4 +1,4 @@
-//! A network in front of the scripted store, on which requests are late.
+//! A network in front of the scripted store that delivers requests late.
 
 use std::sync::{
     Arc, Mutex,
@@ -15,27 +15,27 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::ScriptedLock;
 
-/// It may keep a request on its way, and stop the thread that renews.
+/// A store behind a network that may delay a request, and may block the thread that renews.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     store: ScriptedLock,
     capabilities: Capabilities,
-    /// The next release is answered with "unknown" and arrives when `arrive` is given a permit.
+    /// The next release has an unknown outcome, and arrives when `arrive` gets a permit.
     pub(crate) keep_release: Arc<AtomicBool>,
     pub(crate) arrive: Arc<Semaphore>,
-    /// As `keep_release`, so many attempts.
+    /// Like `keep_release`, for this many attempts.
     pub(crate) keep_acquire: Arc<AtomicU32>,
-    /// As `keep_release`, the next renewal.
+    /// Like `keep_release`, for the next renewal.
     pub(crate) keep_renewal: Arc<AtomicBool>,
     /// While set, a renewal of the lock "block" blocks its thread.
     pub(crate) block: Arc<AtomicBool>,
     pub(crate) blocking: Arc<AtomicBool>,
-    /// The next hand-over happens at once; its answer comes when `arrive` is given a permit, and when nobody waits for it
-    /// any more, the grant is taken back.
+    /// The next hand-over happens at once. Its answer comes when `arrive` gets a permit. If nobody
+    /// waits for the answer by then, the grant is released.
     pub(crate) keep_hand_over: Arc<AtomicBool>,
-    /// No second connection can be opened.
+    /// Whether a second connection is refused.
     pub(crate) refuse_reopen: Arc<AtomicBool>,
-    /// Grants come with a feed of what the store pushes; its senders are kept here.
+    /// Each grant comes with a feed of notifications; the senders are kept here.
     pub(crate) feeds: Option<Arc<Mutex<Vec<LossSender>>>>,
 }
 
@@ -117,7 +117,7 @@ impl DistLock for Network {
             });
             return Err(kept());
         }
-        // What was sent arrives, whether or not its sender still waits.
+        // A sent request arrives, whether or not its sender still waits.
         tokio::spawn(async move { store.renew(&lease, &renewal).await })
             .await
             .unwrap()
