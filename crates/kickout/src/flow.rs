@@ -18,25 +18,35 @@ use tokio_util::{
 };
 
 use crate::{
-    admission::{Admission, Admissions},
-    caller::Caller,
-    config::{Confirm, Order, RouteMode, Timers},
-    directory::Directory,
-    drain::Drain,
-    event::{Event, Events, Transition},
-    gate::Gates,
-    history::History,
-    ident::{Boot, NodeId, Uid},
-    live::{Live, Phase},
-    logout::Retries,
+    directory::store::Directory,
+    login::{
+        admission::{Admission, Admissions},
+        gate::Gates,
+        profiles::Profiles,
+    },
     meters,
-    node::Own,
-    nodes::{Nodes, Standing},
-    offline::{Code, Offline, Retry},
-    peers::{NoPeers, NodeAddress, Peers},
-    policy::Policy,
-    profiles::Profiles,
-    registry::Registry,
+    model::{
+        event::{Event, Events, Transition},
+        ident::{Boot, NodeId, Uid},
+        notice::{Code, Offline, Retry},
+        policy::Policy,
+        settings::{Confirm, Order, RouteMode, Timers},
+    },
+    node::{
+        drain::Drain,
+        history::History,
+        keeper::Own,
+        liveness::{Nodes, Standing},
+    },
+    peer::{
+        api::{NoPeers, NodeAddress, Peers},
+        caller::Caller,
+    },
+    session::{
+        live::{Live, Phase},
+        logout::Retries,
+        registry::Registry,
+    },
     wait::{jitter, within},
 };
 

@@ -1,7 +1,7 @@
 //! What the flow counts and measures: every name with its help, and every counter at 0 from the
 //! start. A counter that appears with its first event is missed by whoever watches how it grows.
 
-use crate::offline::Code;
+use crate::model::notice::Code;
 
 const COUNTERS: [(&str, &str); 9] = [
     (

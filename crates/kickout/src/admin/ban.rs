@@ -1,0 +1,134 @@
+//! Bans: an account that may not log in, for a while or until it is lifted.
+//!
+//! The account's own record says *that* it is banned, so that a ban and a login can never miss each other: both are writes on
+//! top of the version that was read. A record of its own, `ban/<uid>`, says since when, by the store's clock.
+
+use std::time::Duration;
+
+use distlock_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    admin::accounts::{Ending, Kicked},
+    flow::{Inner, KickOut},
+    model::{event::Transition, ident::Uid, notice::Code},
+};
+
+/// Longest ban that ends by itself.
+const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// A ban.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Ban {
+    /// Which ban.
+    pub id: Uuid,
+    /// Why, for people; its account is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How long it lasts, in milliseconds; without end unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// When it ends, by the wall clock of the node that set it, in milliseconds since 1970. For display, and decisive only where
+    /// the store cannot tell how long the ban has been there: ZooKeeper never can, SQLite not after a reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
+impl KickOut {
+    /// Bans an account, for `ttl` by the store's clock or without end, and ends its sessions with code 5. A ban that was there
+    /// is replaced. A login at the same time is either refused or ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a TTL of zero or more than ten years; failures of the store. After
+    /// [`ErrorKind::OutcomeUnknown`] the ban may be there; banning again is safe.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the outcome unknown; banning again is safe.
+    pub async fn ban(
+        &self,
+        uid: &Uid,
+        ttl: Option<Duration>,
+        reason: Option<&str>,
+    ) -> Result<(Ban, Vec<Kicked>)> {
+        let inner = &self.inner;
+        if let Some(ttl) = ttl
+            && (ttl.is_zero() || ttl > MAX_TTL)
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("ban ttl is {ttl:?}: more than zero and at most {MAX_TTL:?} are allowed"),
+            ));
+        }
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let ban = Ban {
+            id: Uuid::new_v4(),
+            reason: reason.map(str::to_owned),
+            ttl_ms: ttl.map(millis),
+            until_ms: ttl.map(|ttl| inner.wall_millis().saturating_add(millis(ttl))),
+        };
+        // First how long, then that: a login that finds the mark finds its end.
+        inner.directory.put_ban(uid, &ban).await?;
+        let ending = Ending {
+            code: Code::Banned,
+            text: reason,
+            ban: Some(&ban),
+        };
+        let kicked = inner.end_sessions(uid, |_| true, ending).await?;
+        inner.events.emit(Transition::Banned, |event| {
+            event.uid = Some(uid.clone());
+            event.result.clone_from(&ban.reason);
+        });
+        Ok((ban, kicked))
+    }
+
+    /// Lifts an account's ban. Answers whether there was one.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the outcome unknown; repeating it is safe.
+    pub async fn unban(&self, uid: &Uid) -> Result<bool> {
+        let inner = &self.inner;
+        let there = inner.directory.drop_ban(uid, None).await?;
+        let (marked, _) = inner
+            .directory
+            .update(uid, |record| record.ban.take().is_some())
+            .await?;
+        if there || marked {
+            inner.events.emit(Transition::Unbanned, |event| {
+                event.uid = Some(uid.clone());
+            });
+        }
+        Ok(there || marked)
+    }
+}
+
+impl Inner {
+    /// The ban that holds for an account whose record is marked; `None` = it was lifted or has ended.
+    pub(crate) async fn standing_ban(&self, uid: &Uid) -> Result<Option<Ban>> {
+        let Some((ban, age)) = self.directory.ban(uid).await? else {
+            return Ok(None);
+        };
+        let over = match (ban.ttl_ms, age, ban.until_ms) {
+            (Some(ttl), Some(age), _) => age >= Duration::from_millis(ttl),
+            (Some(_), None, Some(until)) => self.wall_millis() >= until,
+            _ => false,
+        };
+        Ok((!over).then_some(ban))
+    }
+
+    /// A login that went in on top of an ended ban tidies up after it.
+    pub(crate) async fn ban_has_ended(&self, uid: &Uid, ban: &Ban) {
+        if let Err(error) = self.directory.drop_ban(uid, Some(ban.id)).await {
+            // Without its mark it means nothing.
+            tracing::debug!(?uid, %error, "an ended ban was not removed");
+        }
+        self.events.emit(Transition::Unbanned, |event| {
+            event.uid = Some(uid.clone());
+            event.result = Some("the ban has ended".into());
+        });
+    }
+}

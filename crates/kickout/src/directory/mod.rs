@@ -1,0 +1,3 @@
+//! The session directory: the records in the store.
+
+pub(crate) mod store;

@@ -1,0 +1,157 @@
+//! Storm control: how many logins an account may try, and how many a node works on, before they are told to come back later.
+//! Nothing here asks the store.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::Clock;
+
+use crate::{
+    login::rates::{LEAST, Rates},
+    model::ident::Uid,
+    wait::jitter,
+};
+
+/// Bounds on logins, per node. Two devices that throw each other out again and again are slowed down by the account's bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Admission {
+    /// Logins of one account per second, in the long run; 0 = no bound.
+    pub per_second: u32,
+    /// Logins of one account at once, after a quiet time.
+    pub burst: u32,
+    /// Logins under way on this node at one time; 0 = no bound.
+    pub under_way: usize,
+}
+
+impl Admission {
+    /// No bounds: for a server that has its own.
+    #[must_use]
+    pub const fn unbounded() -> Self {
+        Self {
+            per_second: 0,
+            burst: 0,
+            under_way: 0,
+        }
+    }
+
+    /// Logins of one account: so many per second, and so many at once after a quiet time.
+    #[must_use]
+    pub const fn per_account(mut self, per_second: u32, burst: u32) -> Self {
+        self.per_second = per_second;
+        self.burst = burst;
+        self
+    }
+
+    /// Logins under way on this node at one time.
+    #[must_use]
+    pub const fn under_way(mut self, most: usize) -> Self {
+        self.under_way = most;
+        self
+    }
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self::unbounded()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Admissions {
+    most: usize,
+    under_way: Arc<AtomicUsize>,
+    accounts: Rates<Uid>,
+}
+
+/// A login that is being worked on.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+/// A login that must come back later.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Throttled {
+    pub(crate) scope: &'static str,
+    pub(crate) retry_after: Duration,
+}
+
+impl Admissions {
+    pub(crate) fn new(bounds: Admission, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            most: bounds.under_way,
+            under_way: Arc::default(),
+            accounts: Rates::new(bounds.per_second, bounds.burst, clock),
+        }
+    }
+
+    pub(crate) fn enter(&self, uid: &Uid) -> Result<Place, Throttled> {
+        let before = self.under_way.fetch_add(1, Ordering::AcqRel);
+        let place = Place(Arc::clone(&self.under_way));
+        if self.most > 0 && before >= self.most {
+            return Err(Throttled {
+                scope: "node",
+                retry_after: LEAST + jitter(Duration::from_secs(2)),
+            });
+        }
+        let throttled = |retry_after| Throttled {
+            scope: "account",
+            retry_after,
+        };
+        self.accounts.take(uid).map_err(throttled)?;
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::ManualClock;
+
+    use super::*;
+
+    #[test]
+    fn an_account_is_slowed_down_and_others_are_not() {
+        let clock = ManualClock::new();
+        let bounds = Admission::unbounded().per_account(2, 5);
+        let admissions = Admissions::new(bounds, Arc::new(clock.clone()));
+        let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
+        for _ in 0..5 {
+            admissions.enter(&anna).unwrap();
+        }
+        let throttled = admissions.enter(&anna).unwrap_err();
+        assert_eq!(throttled.scope, "account");
+        let advised = throttled.retry_after;
+        assert!(advised >= Duration::from_millis(500) && advised <= Duration::from_secs(1));
+        admissions.enter(&otto).unwrap();
+        clock.advance(Duration::from_millis(500));
+        admissions.enter(&anna).unwrap();
+        admissions.enter(&anna).unwrap_err();
+    }
+
+    #[test]
+    fn a_node_works_on_so_many_logins_at_one_time() {
+        let admissions = Admissions::new(
+            Admission::unbounded().under_way(2),
+            Arc::new(ManualClock::new()),
+        );
+        let uid = Uid::new("anna").unwrap();
+        let (first, _second) = (
+            admissions.enter(&uid).unwrap(),
+            admissions.enter(&uid).unwrap(),
+        );
+        assert_eq!(admissions.enter(&uid).unwrap_err().scope, "node");
+        assert_eq!(admissions.enter(&uid).unwrap_err().scope, "node");
+        drop(first);
+        drop(admissions.enter(&uid).unwrap());
+    }
+}

@@ -1,0 +1,171 @@
+//! The part of a login after the account's lock: telling older sessions, and letting the client in.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::Result;
+
+use crate::{
+    login::{
+        attempt::{LoginOutcome, Run, denied, overtaken},
+        gate::Pass,
+        grant::Granted,
+    },
+    model::{
+        event::Transition,
+        ident::SessionKey,
+        notice::{Code, Offline},
+        record::UserRecord,
+        settings::Confirm,
+    },
+    session::{
+        handle::Session,
+        live::{Live, Phase},
+    },
+    wait::{jitter, patiently},
+};
+
+impl Run {
+    /// After the lock: tells the older sessions, makes sure that this login is still the newest, and lets the client in.
+    pub(crate) async fn confirm(&self, granted: Granted, pass: Pass) -> Result<LoginOutcome> {
+        let inner = &self.inner;
+        let uid = &self.login.uid;
+        let Granted {
+            live,
+            handouts,
+            r#gen,
+            decided,
+            removed,
+            pending,
+        } = granted;
+        // From here on, whatever goes wrong, dropping the session logs it out.
+        let mut session = Session::new(Arc::clone(inner), Arc::clone(&live), handouts);
+        // The next login on this node may compete; it will find this one in the directory.
+        drop(pass);
+
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|it| inner.is_here(&it.key));
+        for victim in &here {
+            if inner.apply(uid, victim) {
+                self.took_over("local");
+            }
+        }
+        let here: Vec<_> = here.into_iter().map(|it| it.key).collect();
+        let mut gone = Vec::new();
+        if !elsewhere.is_empty() {
+            gone = inner
+                .kick_all(
+                    uid,
+                    &elsewhere,
+                    inner.timers.kick_budget,
+                    Some((r#gen, decided)),
+                )
+                .await;
+            if removed.iter().any(|it| gone.contains(&it.key)) {
+                self.took_over("remote");
+            }
+        }
+        let settled = self.settle(&live, &gone).await;
+        let pending = |record: &UserRecord| {
+            let mut pending = record.revocations.iter();
+            pending.any(|it| !here.contains(&it.key))
+        };
+        if !settled.as_ref().is_ok_and(|record| !pending(record)) {
+            inner.go_on_telling(uid);
+        }
+        let mut record = settled?;
+        record.settle(|key| here.contains(key));
+        self.settle_here(here);
+        if inner.confirm == Confirm::Strict {
+            let Some(now) = self.wait_for_all(&live, record).await? else {
+                return Ok(self.busy());
+            };
+            record = now;
+        }
+        if live.phase() == Phase::Pending && live.is_missing_in(&record) {
+            // The store has forgotten this login, and whom it had to tell.
+            return Ok(self.busy());
+        }
+        if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
+            let by = record.slots.get(&live.slot).map(|it| it.device.clone());
+            let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
+            inner.end(&live, notice, false, |_| {});
+        }
+        if let Err(notice) = live.activate() {
+            return Ok(match notice.code {
+                Code::Superseded | Code::Replaced => overtaken(notice.by_device, notice.r#gen),
+                code => denied(code, notice.by_device),
+            });
+        }
+        session.old_confirmed = record.revocations.is_empty();
+        inner.events.emit(Transition::Admitted, |event| {
+            event.of(&live);
+            event.r#gen = Some(r#gen);
+            event.result = Some(if session.old_confirmed {
+                "every older session is gone".into()
+            } else {
+                "an older session could not be told yet".into()
+            });
+        });
+        Ok(LoginOutcome::Admitted(session))
+    }
+
+    /// What the directory says now, and takes these sessions out of it. The login was granted: it is not given up because the
+    /// store is away for a moment, when older sessions may have been told to go already. With the node's lease it is void.
+    async fn settle(&self, live: &Live, gone: &[SessionKey]) -> Result<UserRecord> {
+        let (inner, uid) = (&self.inner, &self.login.uid);
+        let may_wait = || live.incarnation.lease.is_valid() && !self.gone.is_cancelled();
+        let settled = patiently(&*inner.clock, may_wait, || async move {
+            if gone.is_empty() {
+                Ok(inner.directory.read(uid).await?.record)
+            } else {
+                inner.settle(uid, gone).await
+            }
+        });
+        settled.await
+    }
+
+    /// No client waits until the directory says, too, that sessions of this node are gone.
+    fn settle_here(&self, gone: Vec<SessionKey>) {
+        if gone.is_empty() {
+            return;
+        }
+        let (inner, uid) = (Arc::clone(&self.inner), self.login.uid.clone());
+        self.inner.spawn(async move {
+            if let Err(error) = inner.settle(&uid, &gone).await {
+                tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
+                inner.go_on_telling(&uid);
+            }
+        });
+    }
+
+    /// Strict confirmation: until nothing is pending. A node that can neither be reached nor renew its lease is dead after one
+    /// lease, so this ends soon after that at the latest; `None` = it did not, and the login is given up.
+    async fn wait_for_all(
+        &self,
+        live: &Live,
+        mut record: UserRecord,
+    ) -> Result<Option<UserRecord>> {
+        let inner = &self.inner;
+        let until = inner.clock.now() + inner.timers.node_lease + inner.timers.kick_budget;
+        while !record.revocations.is_empty() {
+            if inner.clock.now() >= until || self.gone.is_cancelled() {
+                return Ok(None);
+            }
+            inner
+                .clock
+                .sleep(Duration::from_millis(50) + jitter(Duration::from_millis(50)))
+                .await;
+            let pending = record.revocations.clone();
+            let gone = inner
+                .kick_all(&self.login.uid, &pending, inner.timers.peer_deadline, None)
+                .await;
+            record = self.settle(live, &gone).await?;
+        }
+        Ok(Some(record))
+    }
+
+    fn took_over(&self, path: &'static str) {
+        let time = self.inner.clock.now().since(self.started);
+        metrics::histogram!("distlock_takeover_seconds", "path" => path).record(time.as_secs_f64());
+    }
+}

@@ -1,0 +1,269 @@
+//! The part of a login that holds the account's lock: one read, one decision, one write.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Guard, Moment, Result};
+use tokio::sync::mpsc;
+
+use crate::{
+    admin::ban::Ban,
+    directory::store::{Put, Seen},
+    login::{
+        attempt::{Denied, Login, LoginOutcome, RUNS, Run, denied, overtaken},
+        gate::Pass,
+    },
+    model::{
+        event::Transition,
+        ident::{Generation, NodeId, SessionId, SessionKey},
+        notice::Code,
+        policy::Idle,
+        record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
+        resume::ResumeToken,
+    },
+    node::lease::Incarnation,
+    session::{
+        delivery::Handout,
+        live::{Live, Phase},
+        logout::Grant,
+    },
+    wait::{jitter, patiently},
+};
+
+/// Over how long those come back who were turned away together.
+const SPREAD: Duration = Duration::from_secs(1);
+
+/// What one run under the lock came to.
+pub(crate) enum Step {
+    Granted(Box<Granted>),
+    /// The lock or the write was lost.
+    Again,
+    Answer(LoginOutcome),
+}
+
+pub(crate) struct Granted {
+    pub(crate) live: Arc<Live>,
+    pub(crate) handouts: mpsc::Receiver<Handout>,
+    pub(crate) r#gen: Generation,
+    /// When the write was confirmed.
+    pub(crate) decided: Moment,
+    /// Sessions that lost their slot to this login.
+    pub(crate) removed: Vec<Revocation>,
+    /// Every session that is not known to be gone.
+    pub(crate) pending: Vec<Revocation>,
+}
+
+impl Run {
+    /// The critical section: reads the record, decides, writes it. No call to another node.
+    pub(crate) async fn under_lock(
+        &self,
+        own: &Incarnation,
+        guard: &Guard,
+        pass: &Pass,
+        resume: Option<&ResumeToken>,
+        idle: &Idle,
+    ) -> Result<Step> {
+        let clock = &*self.inner.clock;
+        let until = clock.now() + self.inner.timers.lock_wait;
+        for _ in 0..RUNS {
+            // Unless the write was sent and its outcome is not known, nothing has happened.
+            let step = patiently(
+                clock,
+                || guard.is_valid() && clock.now() < until && !self.gone.is_cancelled(),
+                || async move {
+                    match self.read_and_write(own, guard, pass, resume, idle).await {
+                        Err(error) if !error.did_not_happen() => Ok(Err(error)),
+                        step => step.map(Ok),
+                    }
+                },
+            );
+            let step = step.await??;
+            if !matches!(step, Step::Again) || !guard.is_valid() {
+                return Ok(step);
+            }
+        }
+        Ok(Step::Again)
+    }
+
+    async fn read_and_write(
+        &self,
+        own: &Incarnation,
+        guard: &Guard,
+        pass: &Pass,
+        resume: Option<&ResumeToken>,
+        idle: &Idle,
+    ) -> Result<Step> {
+        let Login {
+            uid, device, class, ..
+        } = &self.login;
+        let inner = &self.inner;
+        let (seen, roster) = inner.directory.read_with_roster(uid).await?;
+        let Seen {
+            version,
+            mut record,
+            ..
+        } = seen;
+        // Other nodes may have written their sessions again before this one noticed.
+        inner.history.met(&guard.epoch());
+        inner.history.met_roster(roster.id);
+        if let Some(left) = inner.history.silent_for() {
+            let retry_after = left + jitter(SPREAD);
+            return Ok(Step::Answer(LoginOutcome::Busy { retry_after }));
+        }
+        // A store that has forgotten some of its records has forgotten sessions, too; those of this
+        // node are known.
+        for live in inner.registry.of(uid) {
+            if live.phase() == Phase::Active && live.is_missing_in(&record) {
+                record.restore(&live.slot, live.entry());
+            }
+        }
+        let mut ended_ban = None;
+        if let Some(mark) = record.ban.take() {
+            if let Some(ban) = inner.standing_ban(uid).await? {
+                return Ok(Step::Answer(banned(&ban)));
+            }
+            ended_ban = Some(mark);
+        }
+        // The account's lock is held: a lease that is hard to ask about must not hold it much longer.
+        let limit = inner.timers.peer_deadline;
+        let dead = inner.dead_among(record.incarnations(), limit).await;
+        let is_dead = |node: &NodeId, boot| dead.contains(&(node.clone(), boot));
+        if let Some(resume) = resume
+            && !resume.is_current(&record)
+        {
+            let by = record.slots.values().max_by_key(|entry| entry.r#gen);
+            let by = by.map(|entry| entry.device.clone());
+            return Ok(Step::Answer(denied(Code::Superseded, by)));
+        }
+        record.sweep(is_dead);
+        if record.revocations.len() >= MAX_REVOCATIONS {
+            return Ok(Step::Answer(self.busy()));
+        }
+
+        let newcomer = self.newcomer(resume);
+        let decision = match inner.policy.decide(&record, &newcomer, idle) {
+            Ok(decision) => decision,
+            Err(full) => return Ok(Step::Answer(denied(Code::Denied, full.by))),
+        };
+        let key = SessionKey {
+            node: inner.node.clone(),
+            boot: own.boot,
+            session: SessionId::random(),
+        };
+        let entry = SlotEntry {
+            key: key.clone(),
+            r#gen: Generation::default(),
+            device: device.clone(),
+            class: class.clone(),
+            since: inner.wall_millis(),
+        };
+        let (r#gen, removed) = record.grant(
+            decision.slot.clone(),
+            guard.token().get(),
+            |r#gen| SlotEntry {
+                r#gen,
+                ..entry.clone()
+            },
+            &decision.victims,
+        );
+        if self.gone.is_cancelled() {
+            return Ok(Step::Answer(self.busy()));
+        }
+        if !guard.is_valid() {
+            self.write_given_up(guard, "the account's lock was lost");
+            return Ok(Step::Again);
+        }
+        if !own.lease.is_valid() {
+            return Ok(Step::Answer(denied(Code::NodeFenced, None)));
+        }
+        if let Err(by) = pass.commit() {
+            return Ok(Step::Answer(overtaken(Some(by), None)));
+        }
+        let acks = self.login.acks;
+        let (live, handouts) = Live::new(uid.clone(), decision.slot, entry, acks, own.clone());
+        let live = Arc::new(live);
+        live.hear(inner.clock.now());
+        live.listing(r#gen);
+        // Before the write, so that a kick that follows it at once finds the session.
+        inner.registry.insert(Arc::clone(&live));
+        let landed = |now: &UserRecord| {
+            if now.slot_of(&key).is_some() {
+                Some(Put::Stored)
+            } else if now.revocations.iter().any(|it| it.key == key) {
+                Some(Put::Overtaken)
+            } else {
+                None
+            }
+        };
+        // Without the store the account's lock ends, and then others decide.
+        let may_wait = || guard.is_valid();
+        let put = inner
+            .directory
+            .put(uid, version, &record, landed, may_wait)
+            .await;
+        match put {
+            Ok(Put::Stored) => {
+                if let Some(ban) = ended_ban {
+                    inner.ban_has_ended(uid, &ban).await;
+                }
+                inner.events.emit(Transition::Granted, |event| {
+                    event.of(&live);
+                    event.token = Some(guard.token().get());
+                });
+                for victim in &removed {
+                    inner
+                        .events
+                        .emit(Transition::Revoked, |event| event.revocation(uid, victim));
+                }
+                Ok(Step::Granted(Box::new(Granted {
+                    live,
+                    handouts,
+                    r#gen,
+                    decided: inner.clock.now(),
+                    removed,
+                    pending: record.revocations,
+                })))
+            }
+            Ok(Put::Conflict) => {
+                inner.discard(&live);
+                self.write_given_up(guard, "the record had changed");
+                Ok(Step::Again)
+            }
+            Ok(Put::Overtaken) => {
+                inner.discard(&live);
+                Ok(Step::Answer(overtaken(None, None)))
+            }
+            Err(error) => {
+                if error.did_not_happen() {
+                    inner.discard(&live);
+                } else {
+                    // The logout tries until it knows, and until the write cannot arrive any more.
+                    inner.retire_granted(&live, Grant::InFlight).await;
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Run {
+    fn write_given_up(&self, guard: &Guard, why: &str) {
+        let events = &self.inner.events;
+        events.emit(Transition::WriteGivenUp, |event| {
+            event.uid = Some(self.login.uid.clone());
+            event.device = Some(self.login.device.clone());
+            event.token = Some(guard.token().get());
+            event.result = Some(why.into());
+        });
+    }
+}
+
+fn banned(ban: &Ban) -> LoginOutcome {
+    LoginOutcome::Denied(Denied {
+        code: Code::Banned,
+        reason: ban
+            .reason
+            .clone()
+            .unwrap_or_else(|| Code::Banned.text().into()),
+        by_device: None,
+    })
+}

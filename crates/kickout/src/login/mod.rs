@@ -1,0 +1,10 @@
+//! Login: from the request to the admitted session.
+
+pub(crate) mod admission;
+pub(crate) mod attempt;
+pub(crate) mod confirm;
+pub(crate) mod gate;
+pub(crate) mod grant;
+pub(crate) mod idle;
+pub(crate) mod profiles;
+pub(crate) mod rates;

@@ -1,0 +1,262 @@
+//! One structured event per transition, so that a checker can replay what happened.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, unix_time};
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+use uuid::Uuid;
+
+use crate::model::{
+    ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
+    notice::Code,
+    record::{Revocation, Slot},
+};
+
+/// How many events a slow reader may fall behind before it loses the oldest.
+const BACKLOG: usize = 8192;
+
+/// What happened on a node. A field that does not apply is absent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Event {
+    /// Counts this node's events from 1.
+    pub seq: u64,
+    /// Wall clock of the node in milliseconds since 1970. For display; nothing is decided by it.
+    pub at_ms: u64,
+    /// Time since the machine booted in microseconds: orders the events of the nodes of one machine.
+    pub boot_us: u64,
+    /// The node.
+    pub node: NodeId,
+    /// Its incarnation.
+    pub boot: Boot,
+    /// The transition.
+    pub event: Transition,
+    /// The account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<Uid>,
+    /// The session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// The node that the session belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_node: Option<NodeId>,
+    /// The incarnation of that node which the session belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_boot: Option<Boot>,
+    /// The session's slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
+    /// The session's generation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r#gen: Option<Generation>,
+    /// The highest generation that a kick may end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gen_max: Option<Generation>,
+    /// The fencing token of the account's lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// The session's device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
+    /// The session's class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    /// The device that took over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_device: Option<Device>,
+    /// The generation that took over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_gen: Option<Generation>,
+    /// The kick this belongs to, the same on both nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kick_id: Option<Uuid>,
+    /// The other node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<NodeId>,
+    /// Why the session ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// The sender's name for the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Microseconds from the write that decided a takeover until its kick was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_us: Option<u64>,
+    /// How it ended, in a word or a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+}
+
+/// The transitions of a node, a session and a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Transition {
+    /// The node took its lease.
+    NodeUp,
+    /// The node lost its lease and ended every session.
+    NodeFenced,
+    /// The node gave its lease back.
+    NodeDown,
+    /// The node takes no further login and sends its sessions elsewhere, or (`result`) takes logins again.
+    NodeDraining,
+    /// The record names this session: the login was granted.
+    Granted,
+    /// The record names this session no more: a newer login took its place, or an administrator ended it. Follows the grant
+    /// that did it.
+    Revoked,
+    /// A revocation is final: its session is known to be gone.
+    Settled,
+    /// The session is active and its client is told so.
+    Admitted,
+    /// A login was turned away for now.
+    Busy,
+    /// A login was turned away for good.
+    Denied,
+    /// A login was overtaken by a newer one before it was confirmed.
+    Overtaken,
+    /// A login did not write what it had decided (`result` says why): its lock was lost, or the
+    /// record had changed since it was read.
+    WriteGivenUp,
+    /// A kick was sent to another node; `result` says what it answered.
+    KickSent,
+    /// A kick arrived from another node; `result` says what was answered.
+    KickReceived,
+    /// A session was told to go offline.
+    Superseded,
+    /// The notice was written to the session's connection.
+    Told,
+    /// The session's client did not leave within the grace, and its connection was cut.
+    Cut,
+    /// The record names this session no more: it logged out.
+    Deleted,
+    /// A session ended.
+    Closed,
+    /// A delete named a session that the record does not hold: nothing was changed.
+    StaleDeleteRefused,
+    /// A kick named a session that is not here: nothing was changed.
+    StaleKickRefused,
+    /// A session that the store had forgotten was written again.
+    Registered,
+    /// A slot of a dead node was cleared.
+    GhostSwept,
+    /// A message reached a session.
+    Delivered,
+    /// A message reached nobody.
+    Undelivered,
+    /// A message that reached nobody is kept until its account logs in.
+    Stored,
+    /// The account was banned.
+    Banned,
+    /// The account's ban was lifted, or has ended.
+    Unbanned,
+}
+
+/// Numbers, stamps and hands out events.
+#[derive(Debug)]
+pub(crate) struct Events {
+    node: NodeId,
+    boot: AtomicU64,
+    seq: AtomicU64,
+    clock: Arc<dyn Clock>,
+    sender: broadcast::Sender<Event>,
+    /// For whoever asks first: what happened since the start.
+    first: Mutex<Option<broadcast::Receiver<Event>>>,
+}
+
+impl Events {
+    pub(crate) fn new(node: NodeId, clock: Arc<dyn Clock>) -> Self {
+        let (sender, first) = broadcast::channel(BACKLOG);
+        Self {
+            node,
+            boot: AtomicU64::new(0),
+            seq: AtomicU64::new(0),
+            clock,
+            sender,
+            first: Mutex::new(Some(first)),
+        }
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        let first = self
+            .first
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        first.unwrap_or_else(|| self.sender.subscribe())
+    }
+
+    pub(crate) fn set_boot(&self, boot: Boot) {
+        self.boot.store(boot.get(), Ordering::Relaxed);
+    }
+
+    /// Records a transition; `fill` adds the fields that apply.
+    pub(crate) fn emit(&self, transition: Transition, fill: impl FnOnce(&mut Event)) {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let mut event = Event {
+            seq: self.seq.fetch_add(1, Ordering::Relaxed) + 1,
+            at_ms: millis(unix_time(&*self.clock)),
+            boot_us: distlock_core::micros(self.clock.now().since_boot()),
+            node: self.node.clone(),
+            boot: Boot::new(self.boot.load(Ordering::Relaxed)),
+            event: transition,
+            uid: None,
+            session: None,
+            session_node: None,
+            session_boot: None,
+            slot: None,
+            r#gen: None,
+            gen_max: None,
+            token: None,
+            device: None,
+            class: None,
+            by_device: None,
+            by_gen: None,
+            kick_id: None,
+            peer: None,
+            code: None,
+            message: None,
+            took_us: None,
+            result: None,
+        };
+        fill(&mut event);
+        tracing::debug!(
+            target: "distlock::kickout",
+            transition = ?event.event,
+            uid = event.uid.as_ref().map(Uid::as_str),
+            session = event.session.map(tracing::field::display),
+            r#gen = event.r#gen.map(Generation::get),
+            kick_id = event.kick_id.map(tracing::field::display),
+            result = event.result.as_deref(),
+        );
+        // Nobody listening is fine.
+        let _ = self.sender.send(event);
+    }
+}
+
+impl Event {
+    /// Names a session of any node.
+    pub(crate) fn about(&mut self, key: &SessionKey) {
+        self.session = Some(key.session);
+        self.session_node = Some(key.node.clone());
+        self.session_boot = Some(key.boot);
+    }
+
+    /// Names a revoked session, and what revoked it.
+    pub(crate) fn revocation(&mut self, uid: &Uid, revocation: &Revocation) {
+        self.uid = Some(uid.clone());
+        self.about(&revocation.key);
+        self.gen_max = Some(revocation.gen_max);
+        self.code = Some(revocation.reason);
+        self.by_device.clone_from(&revocation.by_device);
+        self.by_gen = revocation.by_gen;
+        self.kick_id = Some(revocation.kick_id);
+    }
+}

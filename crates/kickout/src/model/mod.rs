@@ -1,0 +1,9 @@
+//! The values of the flow and their rules. Nothing here reads a clock, waits, or asks a store.
+
+pub(crate) mod event;
+pub(crate) mod ident;
+pub(crate) mod notice;
+pub(crate) mod policy;
+pub(crate) mod record;
+pub(crate) mod resume;
+pub(crate) mod settings;

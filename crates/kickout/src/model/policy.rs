@@ -1,0 +1,520 @@
+//! How many sessions an account may have, and who goes when there are too many. Pure.
+
+use std::{cmp::Reverse, collections::HashMap, fmt, str::FromStr, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    login::attempt::Intent,
+    model::{
+        ident::{Class, Device, SessionId, SessionKey},
+        notice::Code,
+        record::{Slot, SlotEntry, UserRecord},
+    },
+};
+
+/// Most sessions of one account under any policy: its record must stay well under what every store takes as one value.
+pub(crate) const MAX_SESSIONS: u32 = 64;
+
+/// A policy: which group a newcomer belongs to, how many sessions that group may have, and what happens beyond.
+///
+/// A device has one session whatever the policy: when it logs in again, its older session is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Policy {
+    /// Which sessions count together, and how many of them there may be.
+    pub name: PolicyName,
+    /// What happens beyond that number.
+    pub on_exceed: OnExceed,
+}
+
+/// The policies there are. In text: `single`, `phone+pc`, `one_per_class`, `n_per_class(3)`, `n_total(3)`, `unlimited`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub enum PolicyName {
+    /// One session per account.
+    #[default]
+    Single,
+    /// One session of class `phone`, and one of any other class.
+    PhoneAndPc,
+    /// One session per class.
+    OnePerClass,
+    /// So many sessions per class, 1 to 64.
+    NPerClass(u32),
+    /// So many sessions per account, 1 to 64.
+    NTotal(u32),
+    /// As many as an account can have: 64, the next one is denied or evicts as `on_exceed` says.
+    Unlimited,
+}
+
+/// What happens when a newcomer exceeds the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OnExceed {
+    /// The session with the lowest generation goes: the last login wins.
+    #[default]
+    EvictOldest,
+    /// The session that has sent nothing for the longest time goes. A session whose node cannot say counts as idle for ever;
+    /// between equals the oldest goes.
+    EvictIdle,
+    /// The newcomer is denied, unless its intent is to take over: the first login wins.
+    Deny,
+}
+
+/// What a policy decided: the newcomer's slot and who must go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) slot: Slot,
+    pub(crate) victims: Vec<(Slot, Code)>,
+}
+
+/// The policy allows no further session; one of those in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    pub(crate) by: Option<Device>,
+}
+
+/// Somebody who wants to log in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer<'a> {
+    pub(crate) class: &'a Class,
+    pub(crate) device: &'a Device,
+    pub(crate) intent: Intent,
+    /// The session that it goes on with.
+    pub(crate) resumes: Option<SessionId>,
+}
+
+/// For how long sessions have sent nothing, as far as their nodes could say.
+pub(crate) type Idle = HashMap<SessionKey, Duration>;
+
+impl Policy {
+    /// One session per account; the last login wins.
+    #[must_use]
+    pub const fn single() -> Self {
+        Self::named(PolicyName::Single)
+    }
+
+    /// The policy of a name; beyond its limit the oldest session goes.
+    #[must_use]
+    pub const fn named(name: PolicyName) -> Self {
+        Self {
+            name,
+            on_exceed: OnExceed::EvictOldest,
+        }
+    }
+
+    /// What happens beyond the limit.
+    #[must_use]
+    pub const fn on_exceed(mut self, on_exceed: OnExceed) -> Self {
+        self.on_exceed = on_exceed;
+        self
+    }
+
+    /// Sessions per group.
+    #[must_use]
+    pub const fn limit(&self) -> u32 {
+        match self.name {
+            PolicyName::Single | PolicyName::PhoneAndPc | PolicyName::OnePerClass => 1,
+            PolicyName::NPerClass(limit) | PolicyName::NTotal(limit) => limit,
+            PolicyName::Unlimited => MAX_SESSIONS,
+        }
+    }
+
+    /// The group a device of a class belongs to: the name of its first slot.
+    #[must_use]
+    pub fn slot_of(&self, class: &Class, _device: &Device) -> Slot {
+        match self.name {
+            PolicyName::Single | PolicyName::NTotal(_) | PolicyName::Unlimited => Slot::main(),
+            PolicyName::PhoneAndPc if class.as_str() == "phone" => Slot::new("phone"),
+            PolicyName::PhoneAndPc => Slot::new("pc"),
+            PolicyName::OnePerClass | PolicyName::NPerClass(_) => {
+                Slot::new(format!("class:{class}"))
+            }
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.name {
+            PolicyName::NPerClass(limit) | PolicyName::NTotal(limit) => checked(limit).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether of two logins in one group that run at the same time only the newer one can survive.
+    pub(crate) fn last_wins(&self, intent: Intent) -> bool {
+        self.limit() == 1 && (self.on_exceed != OnExceed::Deny || intent == Intent::Takeover)
+    }
+
+    /// The sessions that a newcomer of this class competes with, whether or not there is room for it.
+    pub(crate) fn rivals<'a>(
+        &self,
+        record: &'a UserRecord,
+        newcomer: &Newcomer<'_>,
+    ) -> Vec<(&'a Slot, &'a SlotEntry)> {
+        let group = self.slot_of(newcomer.class, newcomer.device);
+        record
+            .slots
+            .iter()
+            .filter(|(_, entry)| !newcomer.is(entry))
+            .filter(|(_, entry)| self.slot_of(&entry.class, &entry.device) == group)
+            .collect()
+    }
+
+    /// How many of its rivals a newcomer exceeds the limit by.
+    pub(crate) fn excess(&self, rivals: usize) -> usize {
+        let limit = usize::try_from(self.limit()).unwrap_or(usize::MAX);
+        (rivals + 1).saturating_sub(limit)
+    }
+
+    /// Decides about a newcomer, given a record that names only live sessions.
+    pub(crate) fn decide(
+        &self,
+        record: &UserRecord,
+        newcomer: &Newcomer<'_>,
+        idle: &Idle,
+    ) -> Result<Decision, Full> {
+        let mut victims: Vec<_> = record
+            .slots
+            .iter()
+            .filter(|(_, entry)| newcomer.is(entry))
+            .map(|(slot, _)| (slot.clone(), Code::Replaced))
+            .collect();
+        let mut rivals = self.rivals(record, newcomer);
+        rivals.sort_by_key(|(_, entry)| entry.r#gen);
+        let excess = self.excess(rivals.len());
+        let full = |entry: Option<&SlotEntry>| Full {
+            by: entry.map(|entry| entry.device.clone()),
+        };
+        if excess > 0 {
+            match self.on_exceed {
+                OnExceed::Deny if newcomer.intent != Intent::Takeover => {
+                    return Err(full(rivals.last().map(|(_, entry)| *entry)));
+                }
+                OnExceed::EvictIdle => {
+                    // A session that came after the nodes were asked is busy; one that nobody could tell of is not.
+                    rivals.sort_by_key(|(_, entry)| {
+                        Reverse(idle.get(&entry.key).copied().unwrap_or(Duration::ZERO))
+                    });
+                }
+                _ => {}
+            }
+            victims.extend(
+                rivals
+                    .into_iter()
+                    .take(excess)
+                    .map(|(slot, _)| (slot.clone(), Code::Superseded)),
+            );
+        }
+        let left = record.slots.len() - victims.len();
+        if left >= usize::try_from(MAX_SESSIONS).unwrap_or(usize::MAX) {
+            return Err(full(record.slots.values().max_by_key(|entry| entry.r#gen)));
+        }
+        let group = self.slot_of(newcomer.class, newcomer.device);
+        let slot = free_slot(record, &group, &victims, self.limit());
+        Ok(Decision { slot, victims })
+    }
+}
+
+impl Newcomer<'_> {
+    /// Whether this session is the newcomer's own older one.
+    fn is(&self, entry: &SlotEntry) -> bool {
+        entry.device == *self.device || self.resumes == Some(entry.key.session)
+    }
+}
+
+/// The slot of a group that is free, once the victims are gone, and was used the longest ago: whoever left a slot a moment
+/// ago may come back to it.
+fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit: u32) -> Slot {
+    let is_free = |slot: &Slot| {
+        !record.slots.contains_key(slot) || victims.iter().any(|(victim, _)| victim == slot)
+    };
+    let within = (1..=limit)
+        .map(|number| group.numbered(number))
+        .filter(is_free)
+        .min_by_key(|slot| record.last_in(slot));
+    // Under another policy than the one that filled the record, every name may be taken.
+    within.unwrap_or_else(|| {
+        (limit + 1..)
+            .map(|number| group.numbered(number))
+            .find(is_free)
+            .unwrap_or_else(|| group.clone())
+    })
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::single()
+    }
+}
+
+fn checked(limit: u32) -> Result<u32> {
+    if (1..=MAX_SESSIONS).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!("policy is for {limit} sessions: 1 to {MAX_SESSIONS} are allowed"),
+    ))
+}
+
+impl FromStr for PolicyName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let counted = |name: &str| {
+            let number = text
+                .strip_prefix(name)?
+                .strip_prefix('(')?
+                .strip_suffix(')')?;
+            number.trim().parse::<u32>().ok()
+        };
+        Ok(match text {
+            "single" => Self::Single,
+            "phone+pc" => Self::PhoneAndPc,
+            "one_per_class" => Self::OnePerClass,
+            "unlimited" => Self::Unlimited,
+            _ => {
+                if let Some(limit) = counted("n_per_class") {
+                    Self::NPerClass(checked(limit)?)
+                } else if let Some(limit) = counted("n_total") {
+                    Self::NTotal(checked(limit)?)
+                } else {
+                    return Err(Error::new(
+                        ErrorKind::InvalidArgument,
+                        format!(
+                            "policy is {text:?}: single, phone+pc, one_per_class, n_per_class(N), n_total(N) and unlimited \
+                             are known"
+                        ),
+                    ));
+                }
+            }
+        })
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on_exceed = match self.on_exceed {
+            OnExceed::EvictOldest => "evict_oldest",
+            OnExceed::EvictIdle => "evict_idle",
+            OnExceed::Deny => "deny",
+        };
+        write!(f, "{}, {on_exceed}", self.name)
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single => f.write_str("single"),
+            Self::PhoneAndPc => f.write_str("phone+pc"),
+            Self::OnePerClass => f.write_str("one_per_class"),
+            Self::NPerClass(limit) => write!(f, "n_per_class({limit})"),
+            Self::NTotal(limit) => write!(f, "n_total({limit})"),
+            Self::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+
+impl TryFrom<String> for PolicyName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<PolicyName> for String {
+    fn from(name: PolicyName) -> Self {
+        name.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ident::{Boot, NodeId};
+
+    fn device(name: &str) -> Device {
+        Device::new(name).unwrap()
+    }
+
+    /// Logs in by the policy; answers who went and why.
+    fn login(
+        policy: Policy,
+        record: &mut UserRecord,
+        name: &str,
+        class: &str,
+        intent: Intent,
+    ) -> Result<Vec<(String, Code)>, Full> {
+        let (device, class) = (device(name), Class::new(class).unwrap());
+        let newcomer = Newcomer {
+            class: &class,
+            device: &device,
+            intent,
+            resumes: None,
+        };
+        let decision = policy.decide(record, &newcomer, &Idle::new())?;
+        let gone = decision
+            .victims
+            .iter()
+            .map(|(slot, code)| (record.slots[slot].device.to_string(), *code))
+            .collect();
+        record.grant(
+            decision.slot,
+            0,
+            |r#gen| SlotEntry {
+                key: SessionKey {
+                    node: NodeId::new("n1").unwrap(),
+                    boot: Boot::new(1),
+                    session: SessionId::random(),
+                },
+                r#gen,
+                device: device.clone(),
+                class: class.clone(),
+                since: 0,
+            },
+            &decision.victims,
+        );
+        Ok(gone)
+    }
+
+    fn of(record: &UserRecord) -> Vec<&str> {
+        let mut devices: Vec<_> = record.slots.values().map(|it| it.device.as_str()).collect();
+        devices.sort_unstable();
+        devices
+    }
+
+    #[test]
+    fn single_evicts_whoever_is_there_and_says_whether_it_is_the_same_device() {
+        let (policy, mut record) = (Policy::single(), UserRecord::default());
+        let mut login = |name| login(policy, &mut record, name, "", Intent::Login).unwrap();
+        assert_eq!(login("pc"), []);
+        assert_eq!(login("phone"), [("pc".into(), Code::Superseded)]);
+        assert_eq!(login("phone"), [("phone".into(), Code::Replaced)]);
+        assert_eq!(record.slots.keys().next(), Some(&Slot::main()));
+    }
+
+    #[test]
+    fn presets_count_what_they_say() {
+        for (name, logins, left) in [
+            ("single", "a: b:x c:y", "c"),
+            ("phone+pc", "a:phone b:pc c:tablet d:phone", "c d"),
+            ("one_per_class", "a:x b:y c:x d:", "b c d"),
+            ("n_per_class(2)", "a:x b:x c:x d:y e:y", "b c d e"),
+            ("n_total(3)", "a:x b:y c:z d:w", "b c d"),
+            ("n_total(2)", "a:x a:y b:x b:x", "a b"),
+            ("unlimited", "a:x b:x c:x d:x", "a b c d"),
+        ] {
+            let parsed: PolicyName = name.parse().unwrap();
+            assert_eq!(parsed.to_string(), name);
+            let mut record = UserRecord::default();
+            for it in logins.split(' ') {
+                let (device, class) = it.split_once(':').unwrap();
+                login(
+                    Policy::named(parsed),
+                    &mut record,
+                    device,
+                    class,
+                    Intent::Login,
+                )
+                .unwrap();
+            }
+            assert_eq!(of(&record).join(" "), left, "{name}");
+        }
+    }
+
+    #[test]
+    fn deny_lets_the_first_win_unless_somebody_takes_over() {
+        let policy = Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::Deny);
+        let mut record = UserRecord::default();
+        for name in ["a", "b"] {
+            login(policy, &mut record, name, "", Intent::Login).unwrap();
+        }
+        let full = login(policy, &mut record, "c", "", Intent::Login).unwrap_err();
+        assert_eq!(full.by, Some(device("b")));
+        // The device that is in may come again.
+        login(policy, &mut record, "a", "", Intent::Login).unwrap();
+        let gone = login(policy, &mut record, "c", "", Intent::Takeover).unwrap();
+        assert_eq!(gone, [("b".into(), Code::Superseded)]);
+    }
+
+    #[test]
+    fn evict_idle_takes_the_one_that_was_silent_for_longest() {
+        let policy = Policy::named(PolicyName::NTotal(3)).on_exceed(OnExceed::EvictIdle);
+        let mut record = UserRecord::default();
+        for name in ["a", "b", "c"] {
+            login(policy, &mut record, name, "", Intent::Login).unwrap();
+        }
+        let key = |name: &str| {
+            let entry = record.slots.values().find(|it| it.device.as_str() == name);
+            entry.unwrap().key.clone()
+        };
+        let newcomer = Newcomer {
+            class: &Class::none(),
+            device: &device("d"),
+            intent: Intent::Login,
+            resumes: None,
+        };
+        for (idle, goes) in [
+            (vec![("a", 5), ("b", 9), ("c", 7)], "b"),
+            (vec![("a", 5), ("b", 5), ("c", 5)], "a"),
+            (vec![], "a"),
+        ] {
+            let idle = idle
+                .into_iter()
+                .map(|(name, seconds)| (key(name), Duration::from_secs(seconds)))
+                .collect();
+            let decision = policy.decide(&record, &newcomer, &idle).unwrap();
+            let [(slot, Code::Superseded)] = decision.victims.as_slice() else {
+                panic!("{decision:?}");
+            };
+            assert_eq!(record.slots[slot].device.as_str(), goes);
+        }
+    }
+
+    #[test]
+    fn a_slot_that_was_left_is_kept_free_as_long_as_there_is_another() {
+        let policy = Policy::named(PolicyName::NTotal(3));
+        let mut record = UserRecord::default();
+        for name in ["a", "b"] {
+            login(policy, &mut record, name, "", Intent::Login).unwrap();
+        }
+        let left = record.slots[&Slot::main()].key.clone();
+        record.remove(&left);
+        login(policy, &mut record, "c", "", Intent::Login).unwrap();
+        assert!(!record.slots.contains_key(&Slot::main()));
+    }
+
+    #[test]
+    fn the_number_of_sessions_is_bounded_and_checked() {
+        let mut record = UserRecord::default();
+        let policy = Policy::named(PolicyName::Unlimited).on_exceed(OnExceed::Deny);
+        for number in 0..MAX_SESSIONS {
+            login(
+                policy,
+                &mut record,
+                &format!("d{number}"),
+                "",
+                Intent::Login,
+            )
+            .unwrap();
+        }
+        assert!(login(policy, &mut record, "one more", "", Intent::Login).is_err());
+        for bad in [
+            "n_total(0)",
+            "n_total(65)",
+            "n_total",
+            "n_per_class(x)",
+            "two",
+            "",
+        ] {
+            let error = bad.parse::<PolicyName>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad}");
+        }
+        assert!(Policy::named(PolicyName::NTotal(0)).check().is_err());
+    }
+}

@@ -1,0 +1,484 @@
+//! The account's record: who is logged in, and which older sessions may not have heard of it. Pure; the store is elsewhere.
+
+use std::collections::BTreeMap;
+
+use distlock_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    admin::ban::Ban,
+    model::{
+        ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
+        notice::{Code, Offline},
+    },
+};
+
+/// Format of the record; a reader refuses a higher one.
+const FORMAT: u8 = 1;
+
+/// Most revocations that may be pending for one account. Reached only when logins on ever new nodes outpace node leases.
+pub(crate) const MAX_REVOCATIONS: usize = 64;
+
+/// Most slots of which the past is remembered. Clients name their class, so without a bound an account's record could be made
+/// to grow until no store takes it any more.
+const MAX_PAST: usize = 128;
+
+/// What the store holds for one account. It survives logout, because the generation must.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UserRecord {
+    /// Format of the record.
+    pub v: u8,
+    /// The generation of the last login that was granted.
+    pub r#gen: Generation,
+    /// The sessions, by the slot the policy gave them.
+    pub slots: BTreeMap<Slot, SlotEntry>,
+    /// Sessions that lost their slot and are not known to be gone yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revocations: Vec<Revocation>,
+    /// Why nobody may log in. Whether the ban still holds is in a record of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<Ban>,
+    /// What went on in each slot before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub past: BTreeMap<Slot, Past>,
+    /// What is left of the past of slots that were forgotten: sessions there up to this generation do not come back by
+    /// themselves.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub forgotten: Generation,
+}
+
+fn is_zero(r#gen: &Generation) -> bool {
+    r#gen.get() == 0
+}
+
+/// What went on in a slot before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Past {
+    /// The last generation that was granted here.
+    pub last: Generation,
+    /// Sessions up to this generation were ended by somebody else, so they do not come back by themselves.
+    pub over: Generation,
+}
+
+/// A place for one session. With the single-session policy there is one: `main`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Slot(String);
+
+/// A session in its slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SlotEntry {
+    /// Which session.
+    #[serde(flatten)]
+    pub key: SessionKey,
+    /// The generation of its login.
+    pub r#gen: Generation,
+    /// Its device.
+    pub device: Device,
+    /// Its class.
+    pub class: Class,
+    /// Wall clock of its node at login in milliseconds since 1970. For display.
+    pub since: u64,
+}
+
+/// A session that must go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Revocation {
+    /// Which session.
+    #[serde(flatten)]
+    pub key: SessionKey,
+    /// The highest generation this may end: a newer session is never meant.
+    pub gen_max: Generation,
+    /// Why.
+    pub reason: Code,
+    /// Why, for people, when an administrator gave a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The device that took over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_device: Option<Device>,
+    /// The generation that took over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_gen: Option<Generation>,
+    /// The kick.
+    pub kick_id: Uuid,
+}
+
+impl Revocation {
+    /// What the session's client is told.
+    pub(crate) fn notice(&self) -> Offline {
+        Offline::new(self.reason)
+            .by(self.by_device.clone(), self.by_gen)
+            .reason(self.text.clone())
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// The slots of a group: the group's own name is the first.
+    pub(crate) fn numbered(&self, number: u32) -> Self {
+        if number <= 1 {
+            self.clone()
+        } else {
+            Self(format!("{}#{number}", self.0))
+        }
+    }
+
+    /// The only slot of the single-session policy.
+    #[must_use]
+    pub fn main() -> Self {
+        Self("main".into())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for UserRecord {
+    fn default() -> Self {
+        Self {
+            v: FORMAT,
+            r#gen: Generation::default(),
+            slots: BTreeMap::new(),
+            revocations: Vec::new(),
+            ban: None,
+            past: BTreeMap::new(),
+            forgotten: Generation::default(),
+        }
+    }
+}
+
+impl UserRecord {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for anything else than a record of a known format. Never treated as "nobody is logged in".
+    pub fn parse(uid: &Uid, value: &[u8]) -> Result<Self> {
+        let corrupt = |why: String| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("record of account {uid:?} {why}"),
+            )
+        };
+        let record: Self = serde_json::from_slice(value)
+            .map_err(|error| corrupt(format!("cannot be read: {error}")))?;
+        if record.v != FORMAT {
+            return Err(corrupt(format!(
+                "has format {}, this version knows {FORMAT}",
+                record.v
+            )));
+        }
+        Ok(record)
+    }
+
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|error| {
+            Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
+        })
+    }
+
+    /// The slot that holds exactly this session.
+    #[must_use]
+    pub fn slot_of(&self, key: &SessionKey) -> Option<&Slot> {
+        self.slots
+            .iter()
+            .find_map(|(slot, entry)| (entry.key == *key).then_some(slot))
+    }
+
+    /// Puts a newcomer in its slot and turns whoever `victims` names into revocations. Returns the new generation.
+    pub(crate) fn grant(
+        &mut self,
+        slot: Slot,
+        token: u64,
+        newcomer: impl FnOnce(Generation) -> SlotEntry,
+        victims: &[(Slot, Code)],
+    ) -> (Generation, Vec<Revocation>) {
+        let granted = Generation::new((self.r#gen.get() + 1).max(token));
+        let entry = newcomer(granted);
+        let mut removed = Vec::new();
+        for (slot, reason) in victims {
+            if let Some(victim) = self.slots.remove(slot) {
+                self.past_of(slot, |past| past.over = past.over.max(victim.r#gen));
+                removed.push(Revocation {
+                    key: victim.key,
+                    gen_max: Generation::new(granted.get() - 1),
+                    reason: *reason,
+                    text: None,
+                    by_device: Some(entry.device.clone()),
+                    by_gen: Some(granted),
+                    kick_id: Uuid::new_v4(),
+                });
+            }
+        }
+        // Also those of the node that writes this: it may not learn that this was written, and then others must tell them.
+        self.revocations.extend(removed.iter().cloned());
+        self.r#gen = granted;
+        self.put(slot, entry);
+        (granted, removed)
+    }
+
+    fn put(&mut self, slot: Slot, entry: SlotEntry) {
+        let r#gen = entry.r#gen;
+        self.past_of(&slot, |past| {
+            past.last = past.last.max(r#gen);
+            past.over = past.over.max(Generation::new(r#gen.get() - 1));
+        });
+        self.slots.insert(slot, entry);
+        self.forget_some();
+    }
+
+    fn past_of(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
+        let over = self.forgotten;
+        let past = self.past.entry(slot.clone()).or_insert(Past {
+            over,
+            ..Past::default()
+        });
+        change(past);
+    }
+
+    /// Forgets the past of the free slots that were used the longest ago, so that the record stays small. Whoever had a session
+    /// there has to log in anew.
+    fn forget_some(&mut self) {
+        while self.past.len() > MAX_PAST {
+            let free = self
+                .past
+                .iter()
+                .filter(|(slot, _)| !self.slots.contains_key(slot));
+            let Some((slot, past)) = free.min_by_key(|(_, past)| past.last) else {
+                return;
+            };
+            self.forgotten = self.forgotten.max(past.last).max(past.over);
+            let slot = slot.clone();
+            self.past.remove(&slot);
+        }
+    }
+
+    /// The last generation that was granted in a slot.
+    pub(crate) fn last_in(&self, slot: &Slot) -> Generation {
+        self.past.get(slot).copied().unwrap_or_default().last
+    }
+
+    /// Whether a session of this generation was ended by somebody else, or somebody else came to its slot.
+    pub(crate) fn is_over(&self, slot: &Slot, r#gen: Generation) -> bool {
+        let over = self.past.get(slot).map_or(self.forgotten, |past| past.over);
+        r#gen <= over || self.slots.get(slot).is_some_and(|it| it.r#gen > r#gen)
+    }
+
+    /// Takes one session out of its slot, and it does not come back by itself.
+    pub(crate) fn evict(&mut self, key: &SessionKey) -> Option<SlotEntry> {
+        let slot = self.slot_of(key)?.clone();
+        let entry = self.slots.remove(&slot)?;
+        self.past_of(&slot, |past| past.over = past.over.max(entry.r#gen));
+        Some(entry)
+    }
+
+    /// Names a session again that the store forgot.
+    pub(crate) fn restore(&mut self, slot: &Slot, entry: SlotEntry) {
+        self.r#gen = self.r#gen.max(entry.r#gen);
+        self.put(slot.clone(), entry);
+    }
+
+    /// Takes one session out of its slot, if it is there.
+    pub(crate) fn remove(&mut self, key: &SessionKey) -> Option<SlotEntry> {
+        let slot = self.slot_of(key)?.clone();
+        self.slots.remove(&slot)
+    }
+
+    /// Drops the revocations of sessions that are known to be gone. Returns how many there were.
+    pub(crate) fn settle(&mut self, gone: impl Fn(&SessionKey) -> bool) -> usize {
+        let before = self.revocations.len();
+        self.revocations.retain(|it| !gone(&it.key));
+        before - self.revocations.len()
+    }
+
+    /// Clears what dead incarnations left behind. Returns the sessions that lost their slot.
+    pub(crate) fn sweep(
+        &mut self,
+        dead: impl Fn(&NodeId, Boot) -> bool,
+    ) -> (Vec<SlotEntry>, usize) {
+        let mut ghosts = Vec::new();
+        self.slots.retain(|_, entry| {
+            let is_dead = dead(&entry.key.node, entry.key.boot);
+            if is_dead {
+                ghosts.push(entry.clone());
+            }
+            !is_dead
+        });
+        let settled = self.settle(|key| dead(&key.node, key.boot));
+        (ghosts, settled)
+    }
+
+    /// Every incarnation the record names.
+    pub(crate) fn incarnations(&self) -> Vec<(NodeId, Boot)> {
+        let mut named: Vec<_> = self
+            .slots
+            .values()
+            .map(|entry| &entry.key)
+            .chain(self.revocations.iter().map(|it| &it.key))
+            .map(|key| (key.node.clone(), key.boot))
+            .collect();
+        named.sort();
+        named.dedup();
+        named
+    }
+
+    /// The sessions of the record.
+    pub fn sessions(&self) -> impl Iterator<Item = (&Slot, SessionId)> {
+        self.slots
+            .iter()
+            .map(|(slot, entry)| (slot, entry.key.session))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(node: &str, boot: u64) -> SessionKey {
+        SessionKey {
+            node: NodeId::new(node).unwrap(),
+            boot: Boot::new(boot),
+            session: SessionId::random(),
+        }
+    }
+
+    fn entry(key: SessionKey) -> impl FnOnce(Generation) -> SlotEntry {
+        |r#gen| SlotEntry {
+            key,
+            r#gen,
+            device: Device::new("phone").unwrap(),
+            class: Class::none(),
+            since: 0,
+        }
+    }
+
+    fn login(record: &mut UserRecord, key: &SessionKey, token: u64) -> Vec<Revocation> {
+        let victims: Vec<_> = record
+            .slots
+            .keys()
+            .map(|slot| (slot.clone(), Code::Superseded))
+            .collect();
+        record
+            .grant(Slot::main(), token, entry(key.clone()), &victims)
+            .1
+    }
+
+    #[test]
+    fn a_client_that_names_ever_new_classes_does_not_make_the_record_grow() {
+        let mut record = UserRecord::default();
+        let mut first = None;
+        for number in 0..5000_u64 {
+            let key = key("n1", 1);
+            let slot = Slot::new(format!("class:{number}"));
+            record.grant(slot.clone(), 0, entry(key.clone()), &[]);
+            record.remove(&key);
+            let last = record.r#gen;
+            assert!(!record.is_over(&slot, last), "it may come back");
+            first.get_or_insert((slot, last));
+        }
+        assert!(record.to_bytes().unwrap().len() < 16 * 1024);
+        let (slot, r#gen) = first.unwrap();
+        assert!(record.is_over(&slot, r#gen), "what was forgotten is over");
+        let bytes = record.to_bytes().unwrap();
+        let uid = Uid::new("u").unwrap();
+        assert_eq!(UserRecord::parse(&uid, &bytes).unwrap(), record);
+    }
+
+    #[test]
+    fn generation_rises_with_the_token_and_without() {
+        let mut record = UserRecord::default();
+        login(&mut record, &key("n1", 1), 100);
+        assert_eq!(record.r#gen.get(), 100);
+        // A store that lost its counter hands out a lower token; the record still rises.
+        login(&mut record, &key("n1", 1), 7);
+        assert_eq!(record.r#gen.get(), 101);
+    }
+
+    #[test]
+    fn generation_survives_the_last_logout() {
+        let mut record = UserRecord::default();
+        let only = key("n1", 1);
+        login(&mut record, &only, 5);
+        assert!(record.remove(&only).is_some());
+        assert!(record.slots.is_empty());
+        let again =
+            UserRecord::parse(&Uid::new("u").unwrap(), &record.to_bytes().unwrap()).unwrap();
+        assert_eq!(again.r#gen.get(), 5);
+    }
+
+    #[test]
+    fn removal_compares_node_boot_and_session() {
+        let mut record = UserRecord::default();
+        let held = key("n1", 3);
+        login(&mut record, &held, 1);
+        for stale in [
+            SessionKey {
+                boot: Boot::new(2),
+                ..held.clone()
+            },
+            SessionKey {
+                node: NodeId::new("n2").unwrap(),
+                ..held.clone()
+            },
+            key("n1", 3),
+        ] {
+            assert_eq!(record.remove(&stale), None);
+        }
+        assert!(record.remove(&held).is_some());
+    }
+
+    #[test]
+    fn takeover_leaves_one_slot_and_one_revocation_that_cannot_hit_the_newcomer() {
+        let mut record = UserRecord::default();
+        let (first, second) = (key("n1", 1), key("n2", 1));
+        login(&mut record, &first, 10);
+        let removed = login(&mut record, &second, 20);
+        assert_eq!(record.slots.len(), 1);
+        assert_eq!(removed, record.revocations);
+        assert_eq!(removed[0].key, first);
+        assert!(removed[0].gen_max < record.r#gen);
+        assert_eq!(record.settle(|key| *key == first), 1);
+    }
+
+    #[test]
+    fn sweep_clears_only_the_dead_incarnation() {
+        let mut record = UserRecord::default();
+        login(&mut record, &key("n1", 1), 1);
+        login(&mut record, &key("n1", 2), 2);
+        let (ghosts, settled) = record.sweep(|node, boot| node.as_str() == "n1" && boot.get() < 2);
+        assert!(ghosts.is_empty());
+        assert_eq!(settled, 1);
+        assert_eq!(record.slots.len(), 1);
+        let (ghosts, _) = record.sweep(|_, boot| boot.get() < 3);
+        assert_eq!(ghosts.len(), 1);
+        assert_eq!(record.r#gen.get(), 2);
+    }
+
+    #[test]
+    fn garbage_and_unknown_formats_are_errors() {
+        let uid = Uid::new("u").unwrap();
+        for bad in [
+            &b""[..],
+            b"{}",
+            b"[]",
+            b"{\"v\":2,\"gen\":1,\"slots\":{}}",
+            b"\xff",
+        ] {
+            assert_eq!(
+                UserRecord::parse(&uid, bad).unwrap_err().kind(),
+                ErrorKind::Corrupt
+            );
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The token a client shows when it comes back after a broken connection.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use distlock_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    ident::{Generation, SessionId, Uid},
+    record::{Slot, UserRecord},
+};
+
+/// Names the session a client had. It proves nothing by itself: the login token says who the client is, and this only says
+/// "I was that session", which the directory confirms or refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ResumeToken {
+    uid: Uid,
+    slot: Slot,
+    session: SessionId,
+    r#gen: Generation,
+}
+
+impl ResumeToken {
+    pub(crate) const fn new(uid: Uid, slot: Slot, session: SessionId, r#gen: Generation) -> Self {
+        Self {
+            uid,
+            slot,
+            session,
+            r#gen,
+        }
+    }
+
+    /// Reads the text a client sent.
+    pub(crate) fn parse(text: &str, uid: &Uid) -> Result<Self> {
+        let refused = || Error::new(ErrorKind::InvalidArgument, "resume token is not valid");
+        if text.len() > 1024 {
+            return Err(refused());
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| refused())?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|_| refused())?;
+        if token.uid != *uid {
+            return Err(refused());
+        }
+        Ok(token)
+    }
+
+    /// Whether the session still holds its slot, or it left it and neither a newer session nor an administrator came since.
+    pub(crate) fn is_current(&self, record: &UserRecord) -> bool {
+        match record.slots.get(&self.slot) {
+            Some(entry) => entry.key.session == self.session && entry.r#gen == self.r#gen,
+            None => !record.is_over(&self.slot, self.r#gen),
+        }
+    }
+
+    pub(crate) const fn session(&self) -> SessionId {
+        self.session
+    }
+
+    pub(crate) fn text(&self) -> String {
+        // Four plain fields always serialise.
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bound_to_account_slot_session_and_generation() {
+        let uid = Uid::new("u").unwrap();
+        let token = ResumeToken::new(
+            uid.clone(),
+            Slot::main(),
+            SessionId::random(),
+            Generation::new(7),
+        );
+        assert_eq!(ResumeToken::parse(&token.text(), &uid).unwrap(), token);
+        assert!(ResumeToken::parse(&token.text(), &Uid::new("v").unwrap()).is_err());
+        for garbage in ["", "x", "e30", &"A".repeat(2000)] {
+            assert!(ResumeToken::parse(garbage, &uid).is_err());
+        }
+        let mut record = UserRecord {
+            r#gen: Generation::new(7),
+            ..UserRecord::default()
+        };
+        assert!(token.is_current(&record));
+        // Somebody came to another slot, and then to this one.
+        record.r#gen = Generation::new(8);
+        assert!(token.is_current(&record));
+        let past = record.past.entry(Slot::main()).or_default();
+        past.over = Generation::new(7);
+        assert!(!token.is_current(&record));
+    }
+}

@@ -1,0 +1,308 @@
+//! This node's own lease: taken at the start, watched, and taken anew after a loss. Where the store
+//! has forgotten it, the incarnation goes on; otherwise its sessions end, and the node comes back
+//! under a higher boot number.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Capabilities, Guard, LossReason, Result};
+use tokio::sync::watch;
+
+use crate::{
+    flow::Inner,
+    model::{
+        event::Transition,
+        ident::{Boot, SessionId},
+        notice::{Code, Offline},
+    },
+    node::{
+        lease::{Incarnation, Lease, is_missing},
+        liveness::{NodeMeta, NodeState},
+    },
+    wait::{jitter, patiently, within},
+};
+
+/// Pause between attempts to come back after a loss.
+const REJOIN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Records that are read at a time.
+const LOOKED_UP: usize = 256;
+
+/// How long a start waits for a predecessor's lease in silence.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// How long a store may take to notice that a session is over, beyond the session's own time: it looks once per tick, which
+/// ZooKeeper's own configuration has at two seconds.
+const TICK: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Own {
+    /// The present incarnation; `None` while the node is fenced.
+    present: watch::Sender<Option<Incarnation>>,
+    newest: AtomicU64,
+}
+
+impl Own {
+    pub(crate) fn new() -> Self {
+        Self {
+            present: watch::Sender::new(None),
+            newest: AtomicU64::new(0),
+        }
+    }
+
+    /// The incarnation, if its lease is valid at this moment.
+    pub(crate) fn now(&self) -> Option<Incarnation> {
+        let present = self.present.borrow().clone();
+        present.filter(|own| own.lease.is_valid())
+    }
+
+    /// The last incarnation that this process was, also while it is fenced.
+    pub(crate) fn newest(&self) -> Boot {
+        Boot::new(self.newest.load(Ordering::Acquire))
+    }
+
+    fn become_one(&self, own: Incarnation) {
+        self.newest.store(own.boot.get(), Ordering::Release);
+        self.present.send_replace(Some(own));
+    }
+
+    fn end(&self) {
+        if let Some(own) = self.present.send_replace(None) {
+            own.lease.give_up();
+        }
+    }
+}
+
+impl Inner {
+    /// Takes the node's lease, as a new incarnation.
+    pub(crate) async fn join(&self) -> Result<Guard> {
+        let guard = self.take_lease(None).await?;
+        let boot = Boot::new(guard.token().get());
+        self.events.set_boot(boot);
+        self.own.become_one(Incarnation {
+            boot,
+            lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
+        });
+        self.enlist_now().await;
+        self.events.emit(Transition::NodeUp, |event| {
+            event.token = Some(boot.get());
+        });
+        Ok(guard)
+    }
+
+    /// Takes the node's lease, for the incarnation `boot` if there is one. A predecessor that died
+    /// holds it for a while, so this waits for that long.
+    async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
+        let meta = NodeMeta {
+            addr: self.advertise.clone(),
+            state: NodeState::Up,
+            front: self.front.clone(),
+            policy: Some(self.policy.to_string()),
+            boot,
+        };
+        let meta = serde_json::to_string(&meta).map_err(|error| {
+            distlock_core::Error::new(
+                distlock_core::ErrorKind::Internal,
+                "node record cannot be written",
+            )
+            .caused_by(error)
+        })?;
+        let lease = self.timers.node_lease;
+        let longest = longest_after_death(self.locker.capabilities(), lease);
+        let name = self.node.lock()?;
+        let taking = self
+            .locker
+            .lock_named(&name)
+            .ttl(lease)
+            .wait(longest + Duration::from_secs(1))
+            .holder(self.node.as_str())
+            .meta(meta)
+            .acquire();
+        let say_why = async {
+            self.clock.sleep(SILENCE).await;
+            tracing::warn!(
+                node = %self.node,
+                at_most = ?longest,
+                "the lease under this node's name cannot be had yet: its predecessor's is not over, another node has the \
+                 name, or the store does not answer"
+            );
+            std::future::pending().await
+        };
+        let guard = tokio::select! {
+            taken = taking => taken?,
+            never = say_why => never,
+        };
+        self.history.met(&guard.epoch());
+        Ok(guard)
+    }
+
+    async fn enlist_now(&self) {
+        if let Err(error) = self.enlist().await {
+            tracing::warn!(node = %self.node, %error, "the node is put on the roster later");
+        }
+    }
+
+    /// Takes a lease again that the store has forgotten, together with the directory: no node lets
+    /// anybody in until all of it is written again, so the sessions go on. `None` where it was lost
+    /// otherwise, or where there is not the time to write them before others go on.
+    async fn take_again(&self, reason: LossReason) -> Option<Guard> {
+        let own = self.own.now().filter(|_| is_missing(reason))?;
+        let limit = own.lease.remaining().saturating_sub(self.timers.tick());
+        let taking = async {
+            let may_wait = || own.lease.is_valid();
+            let forgot = patiently(&*self.clock, may_wait, || self.has_forgotten(&own.lease));
+            if !forgot.await? {
+                return Result::<_>::Ok(None);
+            }
+            self.history
+                .forgotten("the store has forgotten this node's lease");
+            let guard = self.take_lease(Some(own.boot)).await?;
+            own.lease.goes_on(guard.watch());
+            // Now others see the lease, so the sessions can be written.
+            self.history.write_again();
+            Ok(Some(guard))
+        };
+        let guard = match within(&*self.clock, limit, taking).await? {
+            Ok(guard) => guard?,
+            Err(error) => {
+                tracing::warn!(node = %self.node, %error, "node cannot take its lease again");
+                return None;
+            }
+        };
+        let listing = async {
+            self.enlist_now().await;
+            self.drain_again().await;
+        };
+        within(&*self.clock, self.timers.peer_deadline, listing).await;
+        Some(guard)
+    }
+
+    /// Whether a lease is missing because the store has forgotten it, with other things, and was
+    /// not deleted alone: then the store is of another history, or has another roster.
+    async fn has_forgotten(&self, lease: &Lease) -> Result<bool> {
+        let now = self.history.own_lease().await?;
+        if now.epoch.is_some() && now.epoch != lease.epoch() {
+            return Ok(true);
+        }
+        let roster = self.history.roster().await?;
+        Ok(lease
+            .roster()
+            .is_some_and(|before| roster.id != Some(before)))
+    }
+
+    /// Holds the lease until the flow stops. A lost lease ends every session, unless the store has
+    /// forgotten it; then the node comes back as a new incarnation.
+    pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
+        loop {
+            let reason = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                reason = guard.lost() => reason,
+            };
+            let again = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                again = self.take_again(reason) => again,
+            };
+            if let Some(again) = again {
+                guard = again;
+                continue;
+            }
+            self.fence(&reason.to_string()).await;
+            drop(guard);
+            guard = loop {
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    joined = self.join() => match joined {
+                        Ok(guard) => {
+                            self.drain_again().await;
+                            break guard;
+                        }
+                        Err(error) => tracing::warn!(node = %self.node, %error, "node cannot take its lease"),
+                    },
+                }
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    () = self.clock.sleep(REJOIN_PAUSE + jitter(REJOIN_PAUSE)) => {}
+                }
+            };
+        }
+        for live in self.registry.all() {
+            self.end(&live, Offline::new(Code::Draining), true, |_| {});
+        }
+        self.own.end();
+        // A lease that ended by itself is as good.
+        let _ = guard.release().await;
+        self.events.emit(Transition::NodeDown, |_| {});
+    }
+
+    /// Tells the clients of an incarnation that lost its lease. Its sessions can neither send nor
+    /// receive any more: they check the lease themselves.
+    async fn fence(&self, reason: &str) {
+        self.own.end();
+        metrics::counter!("distlock_self_fence_total").increment(1);
+        tracing::error!(node = %self.node, reason, "node lost its lease and ends its sessions");
+        self.events.emit(Transition::NodeFenced, |event| {
+            event.result = Some(reason.to_owned());
+        });
+        let mut over = HashMap::new();
+        let looking = self.look_who_is_over(&mut over);
+        within(&*self.clock, self.timers.peer_deadline, looking).await;
+        for live in self.registry.all() {
+            let notice = over
+                .remove(&live.key.session)
+                .unwrap_or_else(|| Offline::new(Code::NodeFenced));
+            self.end(&live, notice, false, |_| {});
+        }
+    }
+
+    /// Whose account has gone elsewhere while this node stood still: those clients are not invited to come back. Often the
+    /// store is away when a node loses its lease, so it is asked once, and for a short time.
+    async fn look_who_is_over(&self, over: &mut HashMap<SessionId, Offline>) {
+        for some in self.registry.all().chunks(LOOKED_UP) {
+            let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
+            let Ok(records) = self.directory.read_many(&uids).await else {
+                return;
+            };
+            for (live, seen) in some.iter().zip(records) {
+                let notice = seen.ok().and_then(|seen| live.is_over_in(&seen.record));
+                over.extend(notice.map(|notice| (live.key.session, notice)));
+            }
+        }
+    }
+}
+
+/// How long a dead node's lease is held at most. Where it hangs on the store's session, that
+/// session's time counts as well.
+fn longest_after_death(store: &Capabilities, lease: Duration) -> Duration {
+    match store.session_timeout {
+        Some(session) => lease.max(session + TICK),
+        None => lease,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_node_is_waited_for_as_long_as_its_session_lasts() {
+        let lease = Duration::from_secs(9);
+        let mut store = Capabilities::new("any");
+        assert_eq!(longest_after_death(&store, lease), lease);
+        store.max_lease = Some(Duration::from_secs(15));
+        assert_eq!(longest_after_death(&store, lease), lease);
+        store.session_timeout = Some(Duration::from_secs(30));
+        let longest = Duration::from_secs(32);
+        assert_eq!(longest_after_death(&store, lease), longest);
+        assert_eq!(longest_after_death(&store, longest * 2), longest * 2);
+    }
+}

@@ -1,0 +1,210 @@
+//! Which incarnations of other nodes are alive, and where to reach them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::{Clock, Error, ErrorKind, HolderInfo, Locker, Moment, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    model::ident::{Boot, NodeId},
+    node::history::History,
+    peer::api::NodeAddress,
+};
+
+/// Longest time that an answer about a node is gone by. Short beside every lease, long beside a
+/// burst of logins.
+const FRESH: Duration = Duration::from_millis(200);
+
+/// Time after which nothing is remembered of a node that nobody asked about.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// What a node writes beside its lease.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeMeta {
+    pub(crate) addr: String,
+    pub(crate) state: NodeState,
+    /// Where its clients connect, for people who look at the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) front: Option<String>,
+    /// Its policy, so that others notice when theirs is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<String>,
+    /// Its incarnation, where that is not the lease's token: the store had forgotten the lease, and
+    /// the node has taken it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) boot: Option<Boot>,
+}
+
+/// What a lease says of its node: the incarnation, and the rest where it can be read.
+pub(crate) fn read_lease(holder: &HolderInfo) -> (Option<Boot>, Option<NodeMeta>) {
+    let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
+    let meta = meta.and_then(std::result::Result::ok);
+    let named = meta.as_ref().and_then(|meta| meta.boot);
+    let token = holder.token.map(|token| Boot::new(token.get()));
+    (named.or(token), meta)
+}
+
+/// Whether a node takes logins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NodeState {
+    /// It does.
+    Up,
+    /// It is about to stop.
+    Draining,
+}
+
+/// How an incarnation stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Its lease is held.
+    Up(NodeAddress),
+    /// Its lease has ended.
+    Dead,
+}
+
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    history: Arc<History>,
+    locker: Locker,
+    clock: Arc<dyn Clock>,
+    fresh: Duration,
+    known: Mutex<HashMap<NodeId, Known>>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    asked: Moment,
+    /// Every incarnation up to this one was dead.
+    dead: Boot,
+    up: Option<NodeAddress>,
+}
+
+impl Nodes {
+    pub(crate) fn new(
+        history: Arc<History>,
+        locker: Locker,
+        clock: Arc<dyn Clock>,
+        node_lease: Duration,
+    ) -> Self {
+        Self {
+            history,
+            locker,
+            clock,
+            fresh: FRESH.min(node_lease / 20),
+            known: Mutex::default(),
+        }
+    }
+
+    /// How the incarnation stands that a record names. The record must have been read before.
+    ///
+    /// Errors mean "not known", never "dead".
+    pub(crate) async fn standing(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+        if let Some(standing) = self.remembered(node, boot) {
+            return Ok(standing);
+        }
+        self.ask(node, boot).await
+    }
+
+    async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+        let asked = self.clock.now();
+        let info = self.locker.inspect(node.lock()?).await?;
+        let up = match info.held.as_ref().map(read_lease) {
+            None => None,
+            Some((Some(boot), Some(meta))) => Some(NodeAddress {
+                node: node.clone(),
+                boot,
+                addr: meta.addr,
+            }),
+            // Somebody else holds its name.
+            Some((Some(other), _)) if other != boot => None,
+            // It lives, and what it says of itself is for another version: that is not "dead".
+            Some(_) => {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("the lease of node {node} is held, and says nothing that can be read"),
+                ));
+            }
+        };
+        if up.is_none() && self.history.forgotten_for().await?.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the store has forgotten something: whether node {node} lives is not known"
+                ),
+            ));
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains_key(node) {
+            // Where nodes come under ever new names, those of long ago must not be kept. Asking once more finds them dead.
+            known.retain(|_, known| asked.since(known.asked) < FORGOTTEN);
+        }
+        let dead = match &up {
+            Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
+            // A session of this incarnation was in the directory, so its lease had been held before we asked.
+            None => boot,
+        };
+        let now = Known { asked, dead, up };
+        let standing = now.standing(boot).unwrap_or(Standing::Dead);
+        known.insert(node.clone(), now);
+        Ok(standing)
+    }
+
+    /// Forgets what is known of a node, so that the next question goes to the store.
+    pub(crate) fn doubt(&self, node: &NodeId) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(node);
+    }
+
+    fn remembered(&self, node: &NodeId, boot: Boot) -> Option<Standing> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get(node)?;
+        let fresh = self.clock.now().since(known.asked) < self.fresh;
+        known.standing(boot).filter(|_| fresh)
+    }
+}
+
+impl Known {
+    fn standing(&self, boot: Boot) -> Option<Standing> {
+        match &self.up {
+            Some(up) if up.boot == boot => Some(Standing::Up(up.clone())),
+            _ => (boot <= self.dead).then_some(Standing::Dead),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::{ManualClock, Store};
+    use distlock_memory::Memory;
+
+    use super::*;
+    use crate::{directory::store::Directory, node::keeper::Own};
+
+    #[tokio::test]
+    async fn nodes_of_long_ago_are_forgotten() {
+        let memory = Memory::default();
+        let locker = Store::new(memory.lock(), memory.records()).locker();
+        let clock = ManualClock::new();
+        let (own, lease) = (NodeId::new("n1").unwrap(), Duration::from_secs(9));
+        let directory = Directory::new(memory.records(), Arc::new(clock.clone()));
+        let fenced = Arc::new(Own::new());
+        let history = History::new(own, fenced, lease, locker.clone(), Arc::new(directory));
+        let nodes = Nodes::new(Arc::new(history), locker, Arc::new(clock.clone()), lease);
+        for pod in 0..100 {
+            let pod = NodeId::new(format!("pod-{pod}")).unwrap();
+            for _ in 0..2 {
+                let standing = nodes.standing(&pod, Boot::new(1)).await.unwrap();
+                assert_eq!(standing, Standing::Dead);
+            }
+            clock.advance(FORGOTTEN / 2);
+        }
+        let known = nodes.known.lock().unwrap().len();
+        assert!(known <= 3, "{known}");
+    }
+}

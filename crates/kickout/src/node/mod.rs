@@ -1,0 +1,8 @@
+//! This node's lease, the liveness of other nodes, and the roster.
+
+pub(crate) mod drain;
+pub(crate) mod history;
+pub(crate) mod keeper;
+pub(crate) mod lease;
+pub(crate) mod liveness;
+pub(crate) mod roster;

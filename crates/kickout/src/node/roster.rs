@@ -1,0 +1,221 @@
+//! The roster: which incarnations of nodes there have been, so that a dead one is noticed, and the
+//! nodes are listed, without a look through the whole store. One record, written when a node starts
+//! and when what a dead one left behind was cleared.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use distlock_core::{Error, ErrorKind, Result, Store};
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    directory::store::Directory,
+    flow::Inner,
+    model::ident::{Boot, NodeId},
+    node::{
+        drain::NodeInfo,
+        liveness::{NodeState, read_lease},
+    },
+};
+
+/// The incarnations that are, or were and may have left something behind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Roster {
+    /// Format of the record.
+    v: u8,
+    /// Made anew with the record, so that a store that was emptied is noticed; `None` = there is no
+    /// record.
+    pub(crate) id: Option<Uuid>,
+    nodes: BTreeMap<NodeId, BTreeSet<Boot>>,
+}
+
+/// Format of the roster; a reader refuses another one.
+const FORMAT: u8 = 1;
+
+impl Default for Roster {
+    fn default() -> Self {
+        Self {
+            v: FORMAT,
+            id: None,
+            nodes: BTreeMap::new(),
+        }
+    }
+}
+
+impl Roster {
+    /// Refuses, by name, a format that this version does not know.
+    pub(crate) fn known(self) -> Result<Self> {
+        if self.v == FORMAT {
+            return Ok(self);
+        }
+        let says = format!(
+            "the roster of nodes has format {}, this version knows {FORMAT}",
+            self.v
+        );
+        Err(Error::new(ErrorKind::Corrupt, says))
+    }
+
+    /// Whether it was not there.
+    fn add(&mut self, node: &NodeId, boot: Boot) -> bool {
+        self.nodes.entry(node.clone()).or_default().insert(boot)
+    }
+
+    /// Whether it was there.
+    fn strike(&mut self, node: &NodeId, boot: Boot) -> bool {
+        let Some(boots) = self.nodes.get_mut(node) else {
+            return false;
+        };
+        let was = boots.remove(&boot);
+        if boots.is_empty() {
+            self.nodes.remove(node);
+        }
+        was
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Their names.
+    pub(crate) fn names(self) -> BTreeSet<NodeId> {
+        self.nodes.into_keys().collect()
+    }
+}
+
+/// Takes a node off the roster that is gone for good, and left nothing behind: a node that shuts down does it itself.
+///
+/// # Errors
+/// Failures of the store.
+///
+/// # Cancel safety
+/// Dropping it leaves the outcome unknown; repeating it is safe.
+pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
+    let directory = Directory::new(store.records(), store.clock());
+    let forgetting = directory.update_roster(|roster| roster.nodes.remove(node).is_some());
+    forgetting.await.map(drop)
+}
+
+impl Inner {
+    /// This node has shut down, and nothing of it is left.
+    pub(crate) async fn leave_the_roster(&self) {
+        let own = self.own.newest();
+        let left = async {
+            if self.drain.is_on() {
+                self.directory.drop_drain_mark(&self.node, own).await?;
+            }
+            self.strike(&BTreeSet::from([(self.node.clone(), own)]))
+                .await
+        };
+        if let Err(error) = left.await {
+            tracing::debug!(node = %self.node, %error, "the node is taken off the roster later");
+        }
+    }
+
+    /// Puts the nodes that hold a lease on the roster: this one, and with it those of the version
+    /// before, which do not do it themselves.
+    pub(crate) async fn enlist(&self) -> Result<()> {
+        let mut there = Vec::new();
+        for lock in self.locker.list("node/").await? {
+            let name = lock.name.as_str().strip_prefix("node/").map(NodeId::new);
+            let Some((boot, meta)) = lock.held.as_ref().map(read_lease) else {
+                continue;
+            };
+            if let (Some(Ok(node)), Some(boot)) = (name, boot) {
+                if let Some(policy) = meta.and_then(|meta| meta.policy) {
+                    self.compare_policy(&node, &policy);
+                }
+                there.push((node, boot));
+            }
+        }
+        let enlisting = self.directory.update_roster(|roster| {
+            let added = there.iter().map(|(node, boot)| roster.add(node, *boot));
+            added.fold(false, |any, added| any | added)
+        });
+        let roster = enlisting.await?.id;
+        self.history.met_roster(roster);
+        if let Some(own) = self.own.now()
+            && there.contains(&(self.node.clone(), own.boot))
+        {
+            own.lease.enlisted(roster);
+        }
+        Ok(())
+    }
+
+    /// Those of the roster whose lease has ended. Puts this incarnation there if the store forgot
+    /// it.
+    pub(crate) async fn dead_on_the_roster(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
+        let roster = self.history.roster().await?;
+        let there: Vec<_> = roster
+            .nodes
+            .into_iter()
+            .flat_map(|(node, boots)| boots.into_iter().map(move |boot| (node.clone(), boot)))
+            .collect();
+        if let Some(own) = self.own.now().map(|own| own.boot)
+            && !there.contains(&(self.node.clone(), own))
+        {
+            self.enlist().await?;
+        }
+        Ok(self.dead_among(there, self.timers.lock_ttl).await)
+    }
+
+    /// The nodes that hold their lease, by name.
+    pub(crate) async fn nodes_there(&self) -> Result<Vec<NodeInfo>> {
+        let names = self.directory.roster().await?.names();
+        let marks = self.directory.drain_marks(&names).await?;
+        let looking = names.into_iter().map(async |node| {
+            let lock = self.locker.inspect(node.lock()?).await?;
+            Ok::<_, Error>((node, lock.held))
+        });
+        let mut nodes = Vec::new();
+        for looked in join_all(looking).await {
+            let (node, Some(holder)) = looked? else {
+                continue;
+            };
+            let (Some(boot), Some(meta)) = read_lease(&holder) else {
+                continue;
+            };
+            let draining = marks.get(&node).is_some_and(|mark| mark.boot == boot);
+            nodes.push(NodeInfo {
+                boot,
+                addr: meta.addr,
+                front: meta.front,
+                policy: meta.policy,
+                state: if draining {
+                    NodeState::Draining
+                } else {
+                    meta.state
+                },
+                lease_remaining_ms: holder
+                    .expires_in
+                    .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+                node,
+            });
+        }
+        Ok(nodes)
+    }
+
+    /// Names a node whose policy is another one: the two would decide differently about the same
+    /// account.
+    fn compare_policy(&self, other: &NodeId, policy: &str) {
+        let own = self.policy.to_string();
+        if policy != own {
+            tracing::error!(
+                node = %self.node, policy = own, %other, others_policy = policy,
+                "nodes of one store have different policies"
+            );
+        }
+    }
+
+    /// Takes incarnations off the roster: nothing of them is left.
+    pub(crate) async fn strike(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
+        if dead.is_empty() {
+            return Ok(());
+        }
+        let striking = self.directory.update_roster(|roster| {
+            let struck = dead.iter().map(|(node, boot)| roster.strike(node, *boot));
+            struck.fold(false, |any, struck| any | struck)
+        });
+        striking.await.map(drop)
+    }
+}

@@ -1,0 +1,458 @@
+//! The care taken when other nodes are asked.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::{Clock, Moment};
+use tokio::sync::Semaphore;
+
+use crate::{
+    model::ident::{NodeId, SessionKey, Uid},
+    peer::api::{
+        DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, PeerError, Peers,
+    },
+    wait::within,
+};
+
+/// Calls of one kind under way to one node at a time.
+const CONCURRENCY: usize = 64;
+/// Failures in a row after which a node is left alone for a while.
+const FAILURES: u32 = 5;
+const BREAK: Duration = Duration::from_secs(1);
+/// How often a kick tries a node that is left alone: an older session must not live on because others could not be told.
+const PROBE: Duration = Duration::from_millis(100);
+/// Time after which nothing is remembered of a node that was not asked.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// Deadlines, bounded concurrency and a circuit breaker around [`Peers`].
+#[derive(Debug)]
+pub(crate) struct Caller {
+    peers: Arc<dyn Peers>,
+    clock: Arc<dyn Clock>,
+    lines: Mutex<HashMap<NodeId, Arc<Line>>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    /// For what a login waits for. Places of their own, because messages wait for clients that read slowly.
+    kicks: Semaphore,
+    deliveries: Semaphore,
+    health: Mutex<LineHealth>,
+}
+
+#[derive(Debug)]
+struct LineHealth {
+    asked: Moment,
+    failures: u32,
+    open_until: Option<Moment>,
+    /// When the next kick may try the node although it is left alone.
+    probe_at: Moment,
+}
+
+impl Caller {
+    pub(crate) fn new(peers: Arc<dyn Peers>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            peers,
+            clock,
+            lines: Mutex::default(),
+        }
+    }
+
+    /// Waits until a kick may be sent: while a node is left alone, until it was heard of again or it is this kick's turn to try.
+    /// Only for as long as somebody else's try may take that is made now, because most nodes that are left alone are dead.
+    /// `deadline` is that of a call, for which there must be time afterwards within `limit`.
+    ///
+    /// # Errors
+    /// [`PeerError::NotSent`] when it is not this kick's turn by then.
+    pub(crate) async fn turn(
+        &self,
+        node: &NodeId,
+        limit: Duration,
+        deadline: Duration,
+    ) -> Result<(), PeerError> {
+        let line = self.line(node);
+        // Whoever waits looks again after PROBE at the latest.
+        let limit = limit.saturating_sub(deadline).min(deadline + PROBE);
+        let turn = async {
+            while let Err(wait) = line.turn(self.clock.now()) {
+                self.clock.sleep(wait).await;
+            }
+        };
+        let turn = within(&*self.clock, limit, turn).await;
+        turn.ok_or_else(|| left_alone(node))
+    }
+
+    /// Sends a kick whose [`turn`](Self::turn) it is.
+    pub(crate) async fn kick(
+        &self,
+        to: &NodeAddress,
+        request: KickRequest,
+        deadline: Duration,
+    ) -> Result<KickResult, PeerError> {
+        let call = self.peers.kick(to, request);
+        let line = self.line(&to.node);
+        self.call(to, &line, &line.kicks, deadline, call).await
+    }
+
+    pub(crate) async fn deliver(
+        &self,
+        to: &NodeAddress,
+        request: DeliverRequest,
+        deadline: Duration,
+    ) -> Result<DeliverResult, PeerError> {
+        let call = self.peers.deliver(to, request);
+        let line = self.line_in_use(&to.node)?;
+        self.call(to, &line, &line.deliveries, deadline, call).await
+    }
+
+    pub(crate) async fn idle(
+        &self,
+        to: &NodeAddress,
+        uid: &Uid,
+        deadline: Duration,
+    ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
+        let call = self.peers.idle(to, uid);
+        let line = self.line_in_use(&to.node)?;
+        self.call(to, &line, &line.kicks, deadline, call).await
+    }
+
+    async fn call<T>(
+        &self,
+        to: &NodeAddress,
+        line: &Line,
+        places: &Semaphore,
+        deadline: Duration,
+        call: impl Future<Output = Result<T, PeerError>>,
+    ) -> Result<T, PeerError> {
+        let started = self.clock.now();
+        let place = within(&*self.clock, deadline, places.acquire())
+            .await
+            .and_then(Result::ok)
+            .ok_or_else(|| {
+                PeerError::NotSent(format!("too many calls to node {} are under way", to.node))
+            })?;
+        let left = deadline.saturating_sub(self.clock.now().since(started));
+        let answer = within(&*self.clock, left, call)
+            .await
+            .unwrap_or_else(|| Err(PeerError::Unknown(format!("no answer within {deadline:?}"))));
+        drop(place);
+        line.note(answer.is_ok(), self.clock.now());
+        answer
+    }
+
+    fn line_in_use(&self, node: &NodeId) -> Result<Arc<Line>, PeerError> {
+        let line = self.line(node);
+        if line.is_open(self.clock.now()) {
+            return Err(left_alone(node));
+        }
+        Ok(line)
+    }
+
+    fn line(&self, node: &NodeId) -> Arc<Line> {
+        let now = self.clock.now();
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if !lines.contains_key(node) {
+            // Where nodes come under ever new names, those of long ago must not be kept.
+            lines.retain(|_, line| Arc::strong_count(line) > 1 || !line.is_idle(now));
+        }
+        let line = lines.entry(node.clone()).or_insert_with(|| {
+            Arc::new(Line {
+                kicks: Semaphore::new(CONCURRENCY),
+                deliveries: Semaphore::new(CONCURRENCY),
+                health: Mutex::new(LineHealth {
+                    asked: now,
+                    failures: 0,
+                    open_until: None,
+                    probe_at: now,
+                }),
+            })
+        });
+        line.health().asked = now;
+        Arc::clone(line)
+    }
+}
+
+fn left_alone(node: &NodeId) -> PeerError {
+    PeerError::NotSent(format!("node {node} did not answer lately"))
+}
+
+impl Line {
+    fn health(&self) -> MutexGuard<'_, LineHealth> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_idle(&self, now: Moment) -> bool {
+        now.since(self.health().asked) > FORGOTTEN
+    }
+
+    fn is_open(&self, now: Moment) -> bool {
+        let health = self.health();
+        health.open_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether it is a kick's turn, or how long it has to wait.
+    fn turn(&self, now: Moment) -> Result<(), Duration> {
+        let mut health = self.health();
+        if health.open_until.is_none_or(|until| now >= until) {
+            return Ok(());
+        }
+        let wait = health.probe_at.since(now);
+        if wait.is_zero() {
+            health.probe_at = now + PROBE;
+            return Ok(());
+        }
+        Err(wait)
+    }
+
+    fn note(&self, answered: bool, now: Moment) {
+        let mut health = self.health();
+        if answered {
+            health.failures = 0;
+            health.open_until = None;
+        } else {
+            health.failures += 1;
+            if health.failures >= FAILURES {
+                // One failure after the break opens it again.
+                health.open_until = Some(now + BREAK);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use async_trait::async_trait;
+    use distlock_core::ManualClock;
+    use futures_util::{FutureExt, future::join_all};
+    use tokio::time::timeout;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        model::{
+            ident::{Boot, Generation, SessionId},
+            notice::Code,
+        },
+        peer::api::Message,
+    };
+
+    /// Answers nothing, and counts what it was asked.
+    #[derive(Debug)]
+    struct Deaf {
+        kicks: AtomicUsize,
+        /// From now on it answers kicks.
+        answers: AtomicBool,
+        /// A permit for each.
+        deliveries: Semaphore,
+    }
+
+    impl Default for Deaf {
+        fn default() -> Self {
+            Self {
+                kicks: AtomicUsize::new(0),
+                answers: AtomicBool::new(false),
+                deliveries: Semaphore::new(0),
+            }
+        }
+    }
+
+    #[async_trait]
+    impl Peers for Deaf {
+        async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
+            self.kicks.fetch_add(1, Ordering::Relaxed);
+            if self.answers.load(Ordering::Relaxed) {
+                return Ok(KickResult::AlreadyGone);
+            }
+            Err(PeerError::Unknown("no answer".into()))
+        }
+
+        async fn deliver(
+            &self,
+            _: &NodeAddress,
+            _: DeliverRequest,
+        ) -> Result<DeliverResult, PeerError> {
+            self.deliveries.add_permits(1);
+            std::future::pending().await
+        }
+    }
+
+    fn node(name: &str) -> NodeAddress {
+        NodeAddress {
+            node: NodeId::new(name).unwrap(),
+            boot: Boot::new(1),
+            addr: String::new(),
+        }
+    }
+
+    fn kick(to: &NodeAddress) -> KickRequest {
+        KickRequest::new(
+            Uid::new("u").unwrap(),
+            session(to),
+            Generation::new(1),
+            Code::Superseded,
+            Uuid::nil(),
+            NodeId::new("n2").unwrap(),
+        )
+    }
+
+    fn session(on: &NodeAddress) -> SessionKey {
+        SessionKey {
+            node: on.node.clone(),
+            boot: on.boot,
+            session: SessionId::random(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_does_not_answer_is_left_alone_for_a_while() {
+        let clock = ManualClock::new();
+        let deaf = Arc::new(Deaf::default());
+        let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+        let to = node("n1");
+        let second = Duration::from_secs(1);
+        let ask = async || {
+            let uid = Uid::new("u").unwrap();
+            caller.idle(&to, &uid, second).await.unwrap_err()
+        };
+        let kick = async || {
+            let unanswered = caller.kick(&to, kick(&to), second).await;
+            assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+        };
+        for _ in 0..FAILURES {
+            kick().await;
+        }
+        let left_alone = ask().await;
+        assert!(matches!(left_alone, PeerError::NotSent(_)));
+        clock.advance(BREAK);
+        // Its answer to everything.
+        assert_ne!(ask().await, left_alone);
+        kick().await;
+        assert_eq!(ask().await, left_alone, "one failure is enough now");
+    }
+
+    /// So that the session it names is told as soon as its node is back.
+    #[tokio::test]
+    async fn of_a_node_that_is_left_alone_one_kick_after_the_other_finds_out_whether_it_is_back() {
+        let clock = ManualClock::new();
+        let deaf = Arc::new(Deaf::default());
+        let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+        let to = node("n1");
+        let second = Duration::from_secs(1);
+        let turn = || caller.turn(&to.node, second, second).now_or_never();
+        for _ in 0..FAILURES {
+            assert_eq!(turn(), Some(Ok(())));
+            let unanswered = caller.kick(&to, kick(&to), second).await;
+            assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+        }
+        assert_eq!(turn(), Some(Ok(())));
+        assert_eq!(turn(), None, "one is trying");
+        clock.advance(PROBE);
+        assert_eq!(turn(), Some(Ok(())));
+        // It answers: everybody may.
+        deaf.answers.store(true, Ordering::Relaxed);
+        assert!(caller.kick(&to, kick(&to), second).await.is_ok());
+        for _ in 0..3 {
+            assert_eq!(turn(), Some(Ok(())));
+        }
+    }
+
+    /// A node that is back may be slow at first: of many kicks only some can try it, and the others must not give up before.
+    #[tokio::test]
+    async fn kicks_wait_until_a_try_may_be_answered_and_no_longer() {
+        for answers in [true, false] {
+            let clock = ManualClock::new();
+            let deaf = Arc::new(Deaf::default());
+            let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+            let to = node("n1");
+            let deadline = Duration::from_millis(300);
+            for _ in 0..FAILURES {
+                let unanswered = caller.kick(&to, kick(&to), deadline).await;
+                assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+            }
+            let turn = || caller.turn(&to.node, Duration::from_secs(1), deadline);
+            assert_eq!(turn().now_or_never(), Some(Ok(())));
+            // A turn that would come too late for a call is none: it would count against the node.
+            let mut too_late = Box::pin(caller.turn(&to.node, deadline, deadline));
+            assert_eq!(too_late.as_mut().now_or_never(), None);
+            clock.advance(Duration::ZERO);
+            let too_late = too_late.now_or_never();
+            assert!(matches!(too_late, Some(Err(PeerError::NotSent(_)))));
+            let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(turn())).collect();
+            let mut results = Vec::new();
+            let mut look = || {
+                waiting.retain_mut(|turn| {
+                    let result = turn.now_or_never();
+                    let waits = result.is_none();
+                    results.extend(result);
+                    waits
+                });
+                results.clone()
+            };
+            let mut took = Duration::ZERO;
+            while took < deadline {
+                look();
+                clock.advance(PROBE);
+                took += PROBE;
+            }
+            if answers {
+                deaf.answers.store(true, Ordering::Relaxed);
+                assert!(caller.kick(&to, kick(&to), deadline).await.is_ok());
+            } else {
+                assert_eq!(look(), [Ok(()), Ok(()), Ok(())], "one after the other");
+            }
+            clock.advance(PROBE);
+            let results = look();
+            assert_eq!(results.len(), 10, "somebody waits on");
+            if answers {
+                assert!(results.iter().all(Result::is_ok), "{results:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nodes_that_are_asked_no_more_are_forgotten() {
+        let clock = ManualClock::new();
+        let caller = Caller::new(Arc::new(Deaf::default()), Arc::new(clock.clone()));
+        let second = Duration::from_secs(1);
+        for pod in 0..100 {
+            let to = node(&format!("pod-{pod}"));
+            let unanswered = caller.kick(&to, kick(&to), second).await;
+            assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
+            clock.advance(FORGOTTEN / 2);
+        }
+        let known = caller.lines.lock().unwrap().len();
+        assert!(known <= 3, "{known}");
+    }
+
+    #[tokio::test]
+    async fn a_kick_does_not_wait_behind_messages_to_clients_that_read_nothing() {
+        let deaf = Arc::new(Deaf::default());
+        let caller = Caller::new(deaf.clone(), Arc::new(ManualClock::new()));
+        let to = node("n1");
+        let long = Duration::from_secs(30);
+        let deliver = || {
+            let uid = Uid::new("u").unwrap();
+            let message = Message::new(uid.clone(), "hello");
+            let request = DeliverRequest::new(uid, session(&to), message, long);
+            caller.deliver(&to, request, long)
+        };
+        let deliveries = join_all((0..CONCURRENCY * 2).map(|_| deliver()));
+        let kicked = async {
+            let full = u32::try_from(CONCURRENCY).unwrap();
+            drop(deaf.deliveries.acquire_many(full).await.unwrap());
+            caller.kick(&to, kick(&to), long).await
+        };
+        // On a clock that stands still, whoever waits for a place waits for ever.
+        let kicked = tokio::select! {
+            kicked = timeout(long, kicked) => kicked.expect("the kick is not sent"),
+            _ = deliveries => unreachable!(),
+        };
+        assert!(matches!(kicked, Err(PeerError::Unknown(_))), "{kicked:?}");
+        assert_eq!(deaf.kicks.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,358 @@
+//! Routing: where an account's sessions live, and handing them a message.
+
+use std::{cmp::Reverse, fmt};
+
+use distlock_core::{Guard, Result};
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::{
+    flow::{Inner, KickOut},
+    model::{
+        event::Transition,
+        ident::{Class, Device, Generation, SessionKey, Uid},
+        record::Slot,
+        settings::RouteMode,
+    },
+    node::liveness::Standing,
+    peer::api::{DeliverRequest, DeliverResult, Message, NodeAddress, PeerError},
+    session::{delivery::Handout, live::Phase},
+};
+
+/// How often a message is sent on after it met a session that was not current any more.
+const LOOKUPS: u32 = 3;
+
+/// Where an account's session lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Location {
+    /// The session.
+    #[serde(flatten)]
+    pub key: SessionKey,
+    /// The generation of its login.
+    pub r#gen: Generation,
+    /// Its device.
+    pub device: Device,
+    /// Its class.
+    #[serde(default = "Class::none")]
+    pub class: Class,
+    /// Its node's address, as that advertised it.
+    pub addr: String,
+}
+
+/// What became of a message to one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Receipt {
+    /// The session.
+    pub location: Location,
+    /// What became of the message there.
+    pub delivery: Delivery,
+}
+
+/// What became of a message to one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Delivery {
+    /// Its client acknowledged it.
+    Delivered,
+    /// It was written to the connection of a client that does not acknowledge. Whether it arrived
+    /// is not known.
+    Written,
+    /// Its client acknowledges, and did not acknowledge it in time: keep it for the device, because
+    /// it may not have arrived.
+    Unacknowledged,
+    /// It was certainly not delivered: the session's node cannot be reached, or its connection is
+    /// busy or gone.
+    Missed,
+    /// Whether it was delivered is not known, or its receiver cannot keep up.
+    Failed(String),
+}
+
+impl Delivery {
+    /// Whether it has arrived, as far as its client can tell.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        matches!(self, Self::Delivered | Self::Written)
+    }
+
+    /// Whether it has to be kept for the session's device, or it may be lost.
+    #[must_use]
+    pub const fn is_to_be_kept(&self) -> bool {
+        matches!(self, Self::Unacknowledged | Self::Missed)
+    }
+}
+
+impl fmt::Display for Receipt {
+    /// One line for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = &self.location.device;
+        match &self.delivery {
+            Delivery::Delivered => write!(f, "acknowledged by device {device}"),
+            Delivery::Written => write!(f, "written to device {device}"),
+            Delivery::Unacknowledged => write!(f, "not acknowledged by device {device}"),
+            Delivery::Missed => write!(f, "not delivered to device {device}"),
+            Delivery::Failed(why) => {
+                write!(f, "not known to be delivered to device {device}: {why}")
+            }
+        }
+    }
+}
+
+impl KickOut {
+    /// Where the account's newest session lives, by a linearizable read; `None` when nobody is
+    /// logged in. Sessions of dead nodes do not count.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn route(&self, uid: &Uid) -> Result<Option<Location>> {
+        let current = self.inner.locate(uid).await?;
+        Ok(current.into_iter().next().map(|(_, location)| location))
+    }
+
+    /// Where the sessions live that a message addresses, the newest first, as
+    /// [`route`](Self::route) does.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<Location>> {
+        let current = self.inner.addressed(uid, message).await?;
+        Ok(current.into_iter().map(|(_, location)| location).collect())
+    }
+
+    /// Delivers a message to every current session that it addresses, wherever those live, at the
+    /// same time. Answers what became of it at each; nothing when no such session is there.
+    ///
+    /// # Errors
+    /// Failures of the store before anything was delivered; [`ErrorKind::Timeout`](distlock_core::ErrorKind::Timeout) when the locked mode did not get the lock.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the outcome unknown.
+    pub async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
+        let receipts = self.inner.deliver(uid, &message).await?;
+        let id = &message.id;
+        for receipt in &receipts {
+            let transition = if receipt.delivery.is_done() {
+                Transition::Delivered
+            } else {
+                Transition::Undelivered
+            };
+            self.inner.events.emit(transition, |event| {
+                event.uid = Some(uid.clone());
+                event.message = Some(id.clone());
+                event.about(&receipt.location.key);
+                event.r#gen = Some(receipt.location.r#gen);
+                event.peer = Some(receipt.location.key.node.clone());
+                event.device = Some(receipt.location.device.clone());
+                event.result = Some(format!("message {id}: {receipt}"));
+            });
+        }
+        if receipts.is_empty() {
+            self.inner.events.emit(Transition::Undelivered, |event| {
+                event.uid = Some(uid.clone());
+                event.message = Some(id.clone());
+                event.result = Some(format!("message {id} reached nobody"));
+            });
+        }
+        Ok(receipts)
+    }
+
+    /// Puts on record that a message was kept until its account logs in, or the device that it is
+    /// for.
+    pub fn stored(&self, uid: &Uid, message: &Message) {
+        self.inner.events.emit(Transition::Stored, |event| {
+            event.uid = Some(uid.clone());
+            event.device.clone_from(&message.to_device);
+            event.message = Some(message.id.clone());
+        });
+    }
+
+    /// A delivery from another node: accepted only for the session that is active here, exactly, and within the node's lease.
+    /// Ends when the session's connection took the message, or after `request.within` at the latest.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the outcome unknown.
+    pub async fn handle_deliver(&self, request: DeliverRequest) -> DeliverResult {
+        self.inner.deliver_here(request).await
+    }
+}
+
+impl Inner {
+    /// The account's current sessions and their slots, the newest first.
+    async fn locate(&self, uid: &Uid) -> Result<Vec<(Slot, Location)>> {
+        let record = self.directory.read(uid).await?.record;
+        let mut current = Vec::new();
+        for (slot, entry) in record.slots {
+            match self.standing(&entry.key.node, entry.key.boot).await? {
+                Standing::Dead => {}
+                Standing::Up(NodeAddress { addr, .. }) => {
+                    let location = Location {
+                        key: entry.key,
+                        r#gen: entry.r#gen,
+                        device: entry.device,
+                        class: entry.class,
+                        addr,
+                    };
+                    current.push((slot, location));
+                }
+            }
+        }
+        current.sort_by_key(|(_, location)| Reverse(location.r#gen));
+        Ok(current)
+    }
+
+    async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<(Slot, Location)>> {
+        let mut current = self.locate(uid).await?;
+        current.retain(|(_, it)| message.addresses(&it.device, &it.class));
+        Ok(current)
+    }
+
+    async fn deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
+        let guard = match self.route {
+            RouteMode::Fenced => None,
+            RouteMode::Locked => Some(self.lock_to_route(uid).await?),
+        };
+        let receipts = self.look_up_and_deliver(uid, message).await;
+        if let Some(guard) = guard {
+            // The target compared the session by itself.
+            let _ = guard.release().await;
+        }
+        receipts
+    }
+
+    async fn lock_to_route(&self, uid: &Uid) -> Result<Guard> {
+        self.locker
+            .lock_named(&uid.lock()?)
+            .ttl(self.timers.lock_ttl)
+            .wait(self.timers.lock_wait)
+            .give_up_when_unreachable()
+            .holder(self.node.as_str())
+            .acquire()
+            .await
+    }
+
+    async fn look_up_and_deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
+        let mut told: Vec<Receipt> = Vec::new();
+        let mut missed: Vec<(Slot, Location)> = Vec::new();
+        for _ in 0..LOOKUPS {
+            let mut current = match self.addressed(uid, message).await {
+                Ok(current) => current,
+                // What was delivered is known all the same.
+                Err(_) if !(told.is_empty() && missed.is_empty()) => break,
+                Err(error) => return Err(error),
+            };
+            current.retain(|(_, it)| told.iter().all(|told| told.location.key != it.key));
+            // One that went away keeps its claim to the message, unless another session has come to
+            // its slot.
+            missed.retain(|(slot, it)| {
+                current
+                    .iter()
+                    .all(|(other, now)| other != slot && now.key != it.key)
+                    && told.iter().all(|told| told.location.device != it.device)
+            });
+            if current.is_empty() {
+                break;
+            }
+            let telling = current.into_iter().map(async |(slot, location)| {
+                let delivery = self.deliver_to(uid, &location, message).await;
+                (slot, Receipt { location, delivery })
+            });
+            for (slot, receipt) in join_all(telling).await {
+                if receipt.delivery == Delivery::Missed {
+                    missed.push((slot, receipt.location));
+                } else {
+                    told.push(receipt);
+                }
+            }
+            if missed.is_empty() {
+                break;
+            }
+        }
+        told.extend(missed.into_iter().map(|(_, location)| Receipt {
+            location,
+            delivery: Delivery::Missed,
+        }));
+        Ok(told)
+    }
+
+    async fn deliver_to(&self, uid: &Uid, location: &Location, message: &Message) -> Delivery {
+        let request = DeliverRequest::new(
+            uid.clone(),
+            location.key.clone(),
+            message.clone(),
+            self.timers.peer_deadline,
+        );
+        let answer = if location.key.node == self.node {
+            Ok(self.deliver_here(request).await)
+        } else {
+            let to = NodeAddress {
+                node: location.key.node.clone(),
+                boot: location.key.boot,
+                addr: location.addr.clone(),
+            };
+            // The target answers within its own limit, twice at most; the rest is for the way.
+            let deadline = self.timers.peer_deadline * 3;
+            self.caller.deliver(&to, request, deadline).await
+        };
+        match answer {
+            Ok(DeliverResult::Delivered) => Delivery::Delivered,
+            Ok(DeliverResult::Written) => Delivery::Written,
+            Ok(DeliverResult::Unacknowledged) => Delivery::Unacknowledged,
+            Ok(DeliverResult::NotCurrent) | Err(PeerError::NotSent(_)) => {
+                self.nodes.doubt(&location.key.node);
+                Delivery::Missed
+            }
+            Ok(DeliverResult::Full) => Delivery::Failed("the receiver's queue is full".into()),
+            Ok(DeliverResult::Unknown) => {
+                Delivery::Failed("the receiver's connection did not take it in time".into())
+            }
+            Err(PeerError::Unknown(why)) => {
+                self.nodes.doubt(&location.key.node);
+                Delivery::Failed(why)
+            }
+        }
+    }
+
+    async fn deliver_here(&self, request: DeliverRequest) -> DeliverResult {
+        let live = self
+            .registry
+            .get(&request.uid, &request.key)
+            .filter(|live| live.phase() == Phase::Active && live.check().is_ok());
+        let Some(live) = live else {
+            return not_current();
+        };
+        let (handout, pickup) = Handout::new(request.message);
+        match live.queue(handout) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) if live.acks => return DeliverResult::Unacknowledged,
+            Err(TrySendError::Full(_)) => return DeliverResult::Full,
+            Err(TrySendError::Closed(_)) => return not_current(),
+        }
+        let ended = async {
+            live.superseded().await;
+        };
+        let outcome = pickup.outcome(&*self.clock, request.within, ended).await;
+        match outcome {
+            // A client that reads too slowly is current all the same.
+            DeliverResult::NotCurrent if live.check().is_err() => not_current(),
+            DeliverResult::Delivered if !live.acks => DeliverResult::Written,
+            // It is kept for a client that acknowledges, which knows what comes twice.
+            DeliverResult::NotCurrent | DeliverResult::Unknown if live.acks => {
+                DeliverResult::Unacknowledged
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+fn not_current() -> DeliverResult {
+    metrics::counter!("distlock_stale_delivery_refused_total").increment(1);
+    DeliverResult::NotCurrent
+}

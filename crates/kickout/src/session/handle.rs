@@ -1,0 +1,215 @@
+//! The handle of an admitted session.
+
+use std::{fmt, sync::Arc};
+
+use tokio::sync::{Mutex, mpsc};
+
+use crate::{
+    flow::Inner,
+    model::{
+        event::Transition,
+        ident::{Class, Device, Generation, SessionKey, Uid},
+        notice::{Code, Offline},
+        resume::ResumeToken,
+    },
+    session::{
+        delivery::{Handout, Outgoing},
+        live::{Live, Phase},
+        logout::LoggedOut,
+    },
+};
+
+/// A session of this node. The connection that owns it waits for [`superseded`](Self::superseded), writes what
+/// [`next_message`](Self::next_message) gives, asks [`check`](Self::check) before it takes anything from its client, and ends
+/// with [`logout`](Self::logout).
+///
+/// Dropping it logs out in the background.
+#[must_use = "dropping it logs out"]
+pub struct Session {
+    inner: Arc<Inner>,
+    live: Arc<Live>,
+    handouts: Mutex<mpsc::Receiver<Handout>>,
+    pub(crate) old_confirmed: bool,
+}
+
+impl Session {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        live: Arc<Live>,
+        handouts: mpsc::Receiver<Handout>,
+    ) -> Self {
+        Self {
+            inner,
+            live,
+            handouts: Mutex::new(handouts),
+            old_confirmed: false,
+        }
+    }
+
+    /// The account.
+    #[must_use]
+    pub fn uid(&self) -> &Uid {
+        &self.live.uid
+    }
+
+    /// The session's identity.
+    #[must_use]
+    pub fn key(&self) -> &SessionKey {
+        &self.live.key
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.live.device
+    }
+
+    /// The kind of device.
+    #[must_use]
+    pub fn class(&self) -> &Class {
+        &self.live.class
+    }
+
+    /// Whether its client acknowledges messages.
+    #[must_use]
+    pub fn acknowledges(&self) -> bool {
+        self.live.acks
+    }
+
+    /// The generation of this login.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.live.generation()
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.live.phase()
+    }
+
+    /// Whether every older session was known to be gone when this one was admitted.
+    #[must_use]
+    pub const fn old_confirmed(&self) -> bool {
+        self.old_confirmed
+    }
+
+    /// What the client shows to come back as this session after a broken connection.
+    #[must_use]
+    pub fn resume_token(&self) -> String {
+        ResumeToken::new(
+            self.live.uid.clone(),
+            self.live.slot.clone(),
+            self.live.key.session,
+            self.live.generation(),
+        )
+        .text()
+    }
+
+    /// Whether the session may send and receive at this moment: it is active, and its node's lease is valid. Local, no I/O.
+    ///
+    /// Asked for something that the client sent: from now on it counts as not idle.
+    ///
+    /// # Errors
+    /// The notice its client gets, or got.
+    pub fn check(&self) -> Result<(), Offline> {
+        self.live.hear(self.inner.clock.now());
+        self.live.check()
+    }
+
+    /// Whether the session may send and receive at this moment, as [`check`](Self::check) tells it, without that anybody counts
+    /// as heard: for what this side does on its own.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.live.check().is_ok()
+    }
+
+    /// Whether the session must go, as [`superseded`](Self::superseded) tells it, or its node's lease is over: its client gets
+    /// nothing but the notice. One that leaves by itself still gets the answers to what it asked.
+    #[must_use]
+    pub fn must_go(&self) -> bool {
+        self.live.must_go()
+    }
+
+    /// Waits until the session must go, and says why. It never ends otherwise.
+    ///
+    /// # Cancel safety
+    /// Safe: the notice stays readable, by any number of waiters.
+    pub async fn superseded(&self) -> Offline {
+        self.live.superseded().await
+    }
+
+    /// The next message for the client. Never ends once the session may not receive any more.
+    ///
+    /// # Cancel safety
+    /// Safe: no message is taken by a call that is dropped.
+    pub async fn next_message(&self) -> Outgoing {
+        let mut handouts = self.handouts.lock().await;
+        loop {
+            let Some(handout) = handouts.recv().await else {
+                return std::future::pending().await;
+            };
+            let Some(message) = handout.take() else {
+                continue;
+            };
+            if self.live.check().is_ok() {
+                return message;
+            }
+            message.refused();
+        }
+    }
+
+    /// Ends the session from this side with a notice, as a silent client's or a draining node's: it may neither send nor
+    /// receive from now on, and stays in the directory until [`logout`](Self::logout).
+    pub fn end(&self, code: Code) {
+        self.inner.end(&self.live, Offline::new(code), true, |_| {});
+    }
+
+    /// Puts on record that the notice was written to the session's connection.
+    pub fn told(&self) {
+        self.inner
+            .events
+            .emit(Transition::Told, |event| event.of(&self.live));
+    }
+
+    /// Puts on record that the session's client did not leave within the grace and was cut off.
+    pub fn cut_off(&self) {
+        self.inner
+            .events
+            .emit(Transition::Cut, |event| event.of(&self.live));
+    }
+
+    /// Logs out: takes exactly this session out of the directory. The first call does it; others find it done.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in the background.
+    pub async fn logout(&self) -> LoggedOut {
+        let (inner, live) = (Arc::clone(&self.inner), Arc::clone(&self.live));
+        let (answer, outcome) = tokio::sync::oneshot::channel();
+        inner.clone().spawn(async move {
+            let _ = answer.send(inner.retire(&live).await);
+        });
+        outcome.await.unwrap_or(LoggedOut::Queued)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.live.phase() < Phase::Closing {
+            let (inner, live) = (Arc::clone(&self.inner), Arc::clone(&self.live));
+            self.inner.spawn(async move {
+                inner.retire(&live).await;
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("uid", &self.live.uid)
+            .field("key", &self.live.key)
+            .field("phase", &self.live.phase())
+            .finish_non_exhaustive()
+    }
+}

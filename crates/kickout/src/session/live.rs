@@ -1,0 +1,241 @@
+//! A session of this node as the node sees it: its state machine, its notice and its queue.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Moment, micros};
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    meters,
+    model::{
+        ident::{Class, Device, Generation, SessionKey, Uid},
+        notice::{Code, Offline},
+        record::{Slot, SlotEntry, UserRecord},
+    },
+    node::lease::Incarnation,
+    session::delivery::Handout,
+};
+
+/// Messages that may wait for one session.
+const QUEUE: usize = 64;
+
+/// Where a session stands. It only moves downwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The login is under way; the client has not been told.
+    Pending,
+    /// It may send and receive.
+    Active,
+    /// It was told to go, or is about to be: it may do neither.
+    Superseded,
+    /// It is being taken out of the directory.
+    Closing,
+    /// It is gone.
+    Closed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) uid: Uid,
+    pub(crate) key: SessionKey,
+    pub(crate) slot: Slot,
+    pub(crate) device: Device,
+    pub(crate) class: Class,
+    /// Wall clock at login in milliseconds since 1970, for display.
+    pub(crate) since: u64,
+    /// Whether its client acknowledges messages.
+    pub(crate) acks: bool,
+    pub(crate) incarnation: Incarnation,
+    /// When its client last sent something, in microseconds since boot.
+    heard: AtomicU64,
+    state: Mutex<State>,
+    notice: watch::Sender<Option<Offline>>,
+    queue: mpsc::Sender<Handout>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    r#gen: Generation,
+    /// Whether the directory may still name this session, so that closing it must look.
+    listed: bool,
+    /// Whether it was active once.
+    admitted: bool,
+}
+
+impl Live {
+    /// The session that a slot names, and its queue.
+    pub(crate) fn new(
+        uid: Uid,
+        slot: Slot,
+        entry: SlotEntry,
+        acks: bool,
+        incarnation: Incarnation,
+    ) -> (Self, mpsc::Receiver<Handout>) {
+        let (queue, handouts) = mpsc::channel(QUEUE);
+        let live = Self {
+            uid,
+            key: entry.key,
+            slot,
+            device: entry.device,
+            class: entry.class,
+            since: entry.since,
+            acks,
+            incarnation,
+            heard: AtomicU64::new(0),
+            state: Mutex::new(State {
+                phase: Phase::Pending,
+                r#gen: Generation::default(),
+                listed: false,
+                admitted: false,
+            }),
+            notice: watch::Sender::new(None),
+            queue,
+        };
+        (live, handouts)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.state().r#gen
+    }
+
+    /// The granting write is about to be sent.
+    pub(crate) fn listing(&self, r#gen: Generation) {
+        let mut state = self.state();
+        state.r#gen = r#gen;
+        state.listed = true;
+    }
+
+    /// Pending -> Active, unless something came first.
+    pub(crate) fn activate(&self) -> Result<(), Offline> {
+        let mut state = self.state();
+        if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
+            state.phase = Phase::Active;
+            state.admitted = true;
+            meters::session_began();
+            return Ok(());
+        }
+        drop(state);
+        Err(self.notice_now())
+    }
+
+    /// Whether it may send and receive now.
+    pub(crate) fn check(&self) -> Result<(), Offline> {
+        if self.phase() == Phase::Active && self.incarnation.lease.is_valid() {
+            return Ok(());
+        }
+        Err(self.notice_now())
+    }
+
+    /// Whether it was told to go, or its node's lease is over.
+    pub(crate) fn must_go(&self) -> bool {
+        self.notice.borrow().is_some() || !self.incarnation.lease.is_valid()
+    }
+
+    /// Its client sent something.
+    pub(crate) fn hear(&self, now: Moment) {
+        self.heard
+            .store(micros(now.since_boot()), Ordering::Relaxed);
+    }
+
+    /// For how long its client has sent nothing.
+    pub(crate) fn idle(&self, now: Moment) -> Duration {
+        let heard = Duration::from_micros(self.heard.load(Ordering::Relaxed));
+        now.since_boot().saturating_sub(heard)
+    }
+
+    /// What its client is told, where its account's record says that the session is over.
+    pub(crate) fn is_over_in(&self, record: &UserRecord) -> Option<Offline> {
+        if let Some(revocation) = record.revocations.iter().find(|it| it.key == self.key) {
+            return Some(revocation.notice());
+        }
+        if record.slot_of(&self.key).is_some() || !record.is_over(&self.slot, self.generation()) {
+            return None;
+        }
+        let by = record.slots.get(&self.slot).map(|it| it.device.clone());
+        Some(Offline::new(Code::Superseded).by(by, Some(record.r#gen)))
+    }
+
+    /// Whether its account's record neither names it nor says that it is over.
+    pub(crate) fn is_missing_in(&self, record: &UserRecord) -> bool {
+        record.slot_of(&self.key).is_none() && self.is_over_in(record).is_none()
+    }
+
+    /// As its account's record names it.
+    pub(crate) fn entry(&self) -> SlotEntry {
+        SlotEntry {
+            key: self.key.clone(),
+            r#gen: self.generation(),
+            device: self.device.clone(),
+            class: self.class.clone(),
+            since: self.since,
+        }
+    }
+
+    /// Pending or Active -> Superseded. `listed` says whether the directory may still name it. Answers whether this call did it.
+    pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
+        let mut state = self.state();
+        if state.phase > Phase::Active {
+            return false;
+        }
+        state.phase = Phase::Superseded;
+        state.listed &= listed;
+        // Under the lock, so that whoever sees the phase sees the notice.
+        self.notice.send_replace(Some(notice));
+        true
+    }
+
+    /// Anything -> Closing, once. Answers whether the directory must be told.
+    pub(crate) fn close(&self) -> Option<bool> {
+        let mut state = self.state();
+        if state.phase >= Phase::Closing {
+            return None;
+        }
+        state.phase = Phase::Closing;
+        Some(state.listed)
+    }
+
+    pub(crate) fn closed(&self) {
+        let mut state = self.state();
+        if state.admitted && state.phase < Phase::Closed {
+            meters::session_ended(self.notice.borrow().as_ref().map(|notice| notice.code));
+        }
+        state.phase = Phase::Closed;
+    }
+
+    pub(crate) async fn superseded(&self) -> Offline {
+        let mut notices = self.notice.subscribe();
+        let notice = notices.wait_for(Option::is_some).await;
+        let notice = notice.ok().and_then(|notice| notice.clone());
+        match notice {
+            Some(notice) => notice,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Queues a message. `Err` gives it back with whether the queue was full.
+    pub(crate) fn queue(&self, handout: Handout) -> Result<(), mpsc::error::TrySendError<Handout>> {
+        self.queue.try_send(handout)
+    }
+
+    /// The notice that was given, or the one that fits a lease that ended a moment ago.
+    fn notice_now(&self) -> Offline {
+        let notice = self.notice.borrow().clone();
+        notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,267 @@
+//! Logout: once per session, by compare-and-delete, and again until it is known to have happened.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::Result;
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::{
+    directory::store::AT_ONCE,
+    flow::Inner,
+    model::{
+        event::Transition,
+        ident::{SessionKey, Uid},
+    },
+    session::live::Live,
+    wait::jitter,
+};
+
+/// Deletes that may wait for the store to come back. Beyond that, the sweeper finds what is left.
+const MAX_WAITING: usize = 4096;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long a logout waits for the account's lock. It deletes without it just as well: holding it only keeps a logout, a
+/// login and a locked delivery of one account apart where that costs nothing.
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+
+/// What a logout came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LoggedOut {
+    /// The directory named this session and does no more.
+    Deleted,
+    /// The directory did not name this session; nothing was changed.
+    AlreadyGone,
+    /// The store could not be asked; the delete is tried again in the background.
+    Queued,
+}
+
+/// Whether the write that granted a session may still be on its way to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    Known,
+    /// Its outcome is not known. A delete that finds nothing may only have come before it, so it writes the record all the
+    /// same: on top of that the late write meets a conflict.
+    InFlight,
+}
+
+/// Deletes that the store did not confirm.
+#[derive(Debug, Default)]
+pub(crate) struct Retries {
+    waiting: Mutex<VecDeque<Waiting>>,
+    added: Notify,
+    overflowed: AtomicBool,
+}
+
+type Waiting = (Uid, SessionKey, Grant);
+
+impl Retries {
+    fn push(&self, delete: Waiting) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() < MAX_WAITING {
+            waiting.push_back(delete);
+        } else {
+            self.overflowed.store(true, Ordering::Release);
+        }
+        drop(waiting);
+        self.added.notify_one();
+    }
+
+    fn pop(&self) -> Option<Waiting> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.pop_front()
+    }
+
+    pub(crate) fn any(&self) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
+    }
+
+    /// Whether there were more than may wait since this was asked last.
+    pub(crate) fn take_overflow(&self) -> bool {
+        self.overflowed.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Inner {
+    /// Ends a session for good. The first call does the work; others find it done.
+    pub(crate) async fn retire(&self, live: &Live) -> LoggedOut {
+        self.retire_granted(live, Grant::Known).await
+    }
+
+    /// As [`retire`](Self::retire), for a session of which it may not be known whether it was granted.
+    pub(crate) async fn retire_granted(&self, live: &Live, grant: Grant) -> LoggedOut {
+        let Some(listed) = live.close() else {
+            return LoggedOut::AlreadyGone;
+        };
+        self.registry.remove(live);
+        let outcome = if listed {
+            self.delete_with_lock(live, grant).await
+        } else {
+            LoggedOut::AlreadyGone
+        };
+        self.retired(live, outcome);
+        outcome
+    }
+
+    /// Ends all sessions, when this node ends.
+    pub(crate) async fn retire_all(&self) {
+        let mut is_away = false;
+        for some in self.registry.all().chunks(AT_ONCE) {
+            if is_away {
+                // What the directory still says of them is void with the node's lease.
+                for live in some.iter().filter(|live| live.close().is_some()) {
+                    self.registry.remove(live);
+                    self.retired(live, LoggedOut::Queued);
+                }
+                continue;
+            }
+            let retired = join_all(some.iter().map(|live| self.retire(live))).await;
+            is_away = takes_no_write(&retired);
+        }
+    }
+
+    fn retired(&self, live: &Live, outcome: LoggedOut) {
+        live.closed();
+        self.events.emit(Transition::Closed, |event| {
+            event.of(live);
+            event.result = Some(format!("{outcome:?}"));
+        });
+    }
+
+    /// Forgets a session that certainly never reached the directory.
+    pub(crate) fn discard(&self, live: &Live) {
+        live.close();
+        self.registry.remove(live);
+        live.closed();
+    }
+
+    async fn delete_with_lock(&self, live: &Live, grant: Grant) -> LoggedOut {
+        let guard = match live.uid.lock() {
+            Ok(name) => self
+                .locker
+                .lock_named(&name)
+                .ttl(self.timers.lock_ttl)
+                .wait(LOCK_WAIT)
+                .give_up_when_unreachable()
+                .holder(self.node.as_str())
+                .acquire()
+                .await
+                .ok(),
+            Err(_) => None,
+        };
+        let deleted = self.delete_granted(&live.uid, &live.key, grant).await;
+        if let Some(guard) = guard {
+            // The delete did not rest on it.
+            let _ = guard.release().await;
+        }
+        match deleted {
+            Ok(true) => LoggedOut::Deleted,
+            Ok(false) => LoggedOut::AlreadyGone,
+            Err(error) => {
+                tracing::warn!(uid = ?live.uid, session = %live.key.session, %error, "logout is tried again");
+                let delete = (live.uid.clone(), live.key.clone(), grant);
+                self.retries.push(delete);
+                LoggedOut::Queued
+            }
+        }
+    }
+
+    /// Takes exactly this session out of the directory. The generation stays.
+    pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
+        self.delete_granted(uid, key, Grant::Known).await
+    }
+
+    async fn delete_granted(&self, uid: &Uid, key: &SessionKey, grant: Grant) -> Result<bool> {
+        let (mut there, mut found) = (false, false);
+        let (written, record) = self
+            .directory
+            .update(uid, |record| {
+                there = record.remove(key).is_some();
+                found |= there;
+                // Whoever revoked it need not find out by itself that it is gone.
+                let settled = record.settle(|it| it == key) > 0;
+                there || settled || grant == Grant::InFlight
+            })
+            .await?;
+        if grant == Grant::InFlight {
+            // It may have revoked sessions of this node, which nobody has told.
+            let (gone, _) = self.apply_all(uid, &record);
+            if !gone.is_empty() {
+                self.settle(uid, &gone).await?;
+            }
+        }
+        let deleted = written && found;
+        if deleted {
+            self.events.emit(Transition::Deleted, |event| {
+                event.uid = Some(uid.clone());
+                event.about(key);
+                if !there {
+                    event.result = Some("it was gone when a lost reply was looked up".into());
+                }
+            });
+        } else {
+            metrics::counter!("distlock_stale_delete_refused_total").increment(1);
+            self.events.emit(Transition::StaleDeleteRefused, |event| {
+                event.uid = Some(uid.clone());
+                event.about(key);
+                event.r#gen = Some(record.r#gen);
+            });
+        }
+        Ok(deleted)
+    }
+
+    /// Works off the deletes that the store did not confirm.
+    pub(crate) async fn retry_logouts(self: Arc<Self>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.retries.added.notified() => {}
+            }
+            while let Some((uid, key, grant)) = self.retries.pop() {
+                if self.delete_granted(&uid, &key, grant).await.is_ok() {
+                    pause = FIRST_PAUSE;
+                    continue;
+                }
+                self.retries.push((uid, key, grant));
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    () = self.clock.sleep(pause + jitter(pause)) => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+/// Whether the store is away, as far as these outcomes show. One that had nothing to write does not show that it is not.
+fn takes_no_write(outcomes: &[LoggedOut]) -> bool {
+    outcomes.contains(&LoggedOut::Queued) && !outcomes.contains(&LoggedOut::Deleted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LoggedOut::*, takes_no_write};
+
+    #[test]
+    fn only_what_was_written_shows_that_the_store_takes_writes() {
+        assert!(takes_no_write(&[Queued, Queued]));
+        assert!(takes_no_write(&[Queued, AlreadyGone]));
+        assert!(!takes_no_write(&[Queued, Deleted]));
+        assert!(!takes_no_write(&[AlreadyGone, AlreadyGone]));
+        assert!(!takes_no_write(&[]));
+    }
+}

@@ -1,0 +1,7 @@
+//! The sessions of this node.
+
+pub(crate) mod delivery;
+pub(crate) mod handle;
+pub(crate) mod live;
+pub(crate) mod logout;
+pub(crate) mod registry;

@@ -1,0 +1,90 @@
+//! The sessions of this node, by session and by account. Removal compares the session.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    model::ident::{Generation, SessionId, SessionKey, Uid},
+    session::live::{Live, Phase},
+};
+
+#[derive(Debug, Default)]
+pub(crate) struct Registry(Mutex<Maps>);
+
+#[derive(Debug, Default)]
+struct Maps {
+    by_session: BTreeMap<SessionId, Arc<Live>>,
+    by_uid: HashMap<Uid, Vec<Arc<Live>>>,
+}
+
+impl Registry {
+    pub(crate) fn insert(&self, live: Arc<Live>) {
+        let mut maps = self.maps();
+        maps.by_uid
+            .entry(live.uid.clone())
+            .or_default()
+            .push(Arc::clone(&live));
+        maps.by_session.insert(live.key.session, live);
+    }
+
+    /// Removes exactly this session; another one of the same account stays.
+    pub(crate) fn remove(&self, live: &Live) {
+        let mut maps = self.maps();
+        maps.by_session.remove(&live.key.session);
+        if let Some(of_uid) = maps.by_uid.get_mut(&live.uid) {
+            of_uid.retain(|it| it.key != live.key);
+            if of_uid.is_empty() {
+                maps.by_uid.remove(&live.uid);
+            }
+        }
+    }
+
+    /// The session of exactly this identity and account.
+    pub(crate) fn get(&self, uid: &Uid, key: &SessionKey) -> Option<Arc<Live>> {
+        self.maps()
+            .by_session
+            .get(&key.session)
+            .filter(|live| live.key == *key && live.uid == *uid)
+            .cloned()
+    }
+
+    pub(crate) fn of(&self, uid: &Uid) -> Vec<Arc<Live>> {
+        self.maps().by_uid.get(uid).cloned().unwrap_or_default()
+    }
+
+    /// The account's newest session here, if it is newer than `than`.
+    pub(crate) fn newer(&self, uid: &Uid, than: Generation) -> Option<Generation> {
+        self.of(uid)
+            .iter()
+            .filter(|live| live.phase() <= Phase::Active)
+            .map(|live| live.generation())
+            .max()
+            .filter(|r#gen| *r#gen > than)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Live>> {
+        self.maps().by_session.values().cloned().collect()
+    }
+
+    /// The next sessions after `after`, in a fixed order.
+    pub(crate) fn page(&self, after: Option<SessionId>, limit: usize) -> Vec<Arc<Live>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.maps()
+            .by_session
+            .range((from, Bound::Unbounded))
+            .take(limit)
+            .map(|(_, live)| Arc::clone(live))
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.maps().by_session.len()
+    }
+
+    fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

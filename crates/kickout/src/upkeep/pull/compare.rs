@@ -1,0 +1,122 @@
+//! The comparison itself: what the directory names elsewhere is superseded, what it forgot is
+//! written again.
+
+use std::sync::Arc;
+
+use distlock_core::Result;
+
+use super::{Memory, later, owed::Owed};
+use crate::{
+    directory::store::Seen,
+    flow::Inner,
+    model::notice::{Code, Offline},
+    session::live::{Live, Phase},
+};
+
+/// Sessions compared with the directory per round at least; after the store was away, all of them.
+pub(super) const COMPARED: usize = 1024;
+/// Rounds within which every session has its turn: as many as there are in a node lease.
+pub(super) const PASS: usize = 3;
+const COMPARE_PAGE: usize = 128;
+
+impl Inner {
+    /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
+    pub(super) async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
+        let here = self.registry.len();
+        let mut left = if memory.store_was_away {
+            memory.cursor = None;
+            here.max(COMPARED)
+        } else {
+            here.div_ceil(PASS).max(COMPARED)
+        };
+        // The pass before may have ended with the last session of its last page.
+        let mut may_begin_anew = memory.cursor.is_some();
+        let mut read = Ok(());
+        while left > 0 {
+            let page = self.registry.page(memory.cursor, COMPARE_PAGE.min(left));
+            memory.cursor = page.last().map(|live| live.key.session);
+            if page.is_empty() {
+                if std::mem::take(&mut may_begin_anew) {
+                    continue;
+                }
+                break;
+            }
+            may_begin_anew = false;
+            left -= page.len();
+            let active: Vec<_> = page
+                .into_iter()
+                .filter(|live| live.phase() == Phase::Active)
+                .collect();
+            if active.is_empty() {
+                continue;
+            }
+            let uids: Vec<_> = active.iter().map(|live| live.uid.clone()).collect();
+            let records = self.directory.read_many(&uids).await?;
+            for (live, seen) in active.iter().zip(records) {
+                match seen {
+                    Ok(seen) => {
+                        if let Err(error) = self.compare(live, &seen, &mut memory.owed).await {
+                            read = read.and(later(&live.uid, error));
+                        }
+                    }
+                    Err(error) => {
+                        tracing::error!(uid = ?live.uid, %error, "a session cannot be compared");
+                    }
+                }
+                self.count_duplicates(live);
+            }
+        }
+        read
+    }
+
+    async fn compare(&self, live: &Arc<Live>, seen: &Seen, owed: &mut Vec<Owed>) -> Result<()> {
+        let record = &seen.record;
+        if record.slot_of(&live.key).is_some() || live.phase() != Phase::Active {
+            return Ok(());
+        }
+        if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
+            if self.apply(&live.uid, revocation)
+                && let Some(age) = seen.age
+            {
+                metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
+                    .record(age.as_secs_f64());
+            }
+            owed.push(Owed::Settle(live.uid.clone(), vec![live.key.clone()]));
+            return Ok(());
+        }
+        if !record.is_over(&live.slot, live.generation()) {
+            let ban = match &record.ban {
+                Some(_) => self.standing_ban(&live.uid).await?,
+                None => None,
+            };
+            let Some(ban) = ban else {
+                let ended = record.ban.as_ref().map(|mark| mark.id);
+                owed.push(Owed::Register(Arc::clone(live), ended));
+                return Ok(());
+            };
+            // Whoever set it could not see this session.
+            let notice = Offline::new(Code::Banned).reason(ban.reason);
+            self.end(live, notice, false, |_| {});
+            return Ok(());
+        }
+        if let Some(notice) = live.is_over_in(record) {
+            self.end(live, notice, false, |event| {
+                event.result = Some("the directory names another session".into());
+            });
+        }
+        Ok(())
+    }
+
+    fn count_duplicates(&self, live: &Live) {
+        let active = self
+            .registry
+            .of(&live.uid)
+            .iter()
+            .filter(|other| other.slot == live.slot && other.check().is_ok())
+            .count();
+        if active > 1 {
+            metrics::counter!("distlock_duplicates_detected_total").increment(1);
+            tracing::error!(uid = ?live.uid, "two sessions are active in one slot");
+        }
+    }
+}

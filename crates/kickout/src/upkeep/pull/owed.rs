@@ -1,0 +1,130 @@
+//! What a round found to write. A write may be held up for long, by somebody who keeps rows or a table locked, so all of them
+//! come last, when everybody was told who had to be.
+
+use std::sync::Arc;
+
+use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use super::later;
+use crate::{
+    directory::store::AT_ONCE,
+    flow::Inner,
+    model::{
+        event::Transition,
+        ident::{SessionKey, Uid},
+    },
+    session::live::{Live, Phase},
+};
+
+/// A write. Whoever does not get through is found again in a later round.
+#[derive(Debug)]
+pub(super) enum Owed {
+    /// Sessions that were told are taken out of their account's record.
+    Settle(Uid, Vec<SessionKey>),
+    /// A session that the store forgot is written again. With it, the ban of the record that is known to have ended, if there
+    /// is one.
+    Register(Arc<Live>, Option<Uuid>),
+}
+
+impl Owed {
+    fn uid(&self) -> &Uid {
+        match self {
+            Self::Settle(uid, _) => uid,
+            Self::Register(live, _) => &live.uid,
+        }
+    }
+}
+
+impl Inner {
+    /// Writes what is owed, and goes on past what fails. For no longer than until the next round is
+    /// due: there may be somebody to be told. Answers what could not be written, unless the next
+    /// comparison finds it again by itself.
+    ///
+    /// # Errors
+    /// That of the store when none of many could be written: then it takes no write, and the rest is not tried. An error as well
+    /// when there was no time for the rest.
+    pub(super) async fn write_owed(&self, mut owed: Vec<Owed>) -> (Vec<Owed>, Result<()>) {
+        let registers = owed.iter().any(|it| matches!(it, Owed::Register(..)));
+        if registers && !self.others_see_the_lease().await {
+            owed.retain(|it| matches!(it, Owed::Settle(..)));
+        }
+        // Rows that somebody keeps locked are not the first ones every time.
+        fastrand::shuffle(&mut owed);
+        let mut left = Vec::new();
+        let outcome = self.write_some(&mut owed, &mut left).await;
+        left.append(&mut owed);
+        // Of a session that was told nothing is left to be compared.
+        left.retain(|it| matches!(it, Owed::Settle(..)));
+        (left, outcome)
+    }
+
+    /// Whoever reads of a session whose node has no lease takes the node for dead.
+    async fn others_see_the_lease(&self) -> bool {
+        let lease = self.history.own_lease().await;
+        lease.is_ok_and(|lease| lease.held.is_some())
+    }
+
+    async fn write_some(&self, owed: &mut Vec<Owed>, left: &mut Vec<Owed>) -> Result<()> {
+        let until = self.clock.now() + self.timers.tick();
+        while !owed.is_empty() {
+            if self.clock.now() >= until {
+                let says = "writing takes so long that the rest waits for the next round";
+                return Err(Error::new(ErrorKind::Unavailable, says));
+            }
+            let some: Vec<_> = owed.drain(..owed.len().min(AT_ONCE)).collect();
+            let writing = some.iter().map(async |owed| {
+                let written = self.write(owed).await;
+                written.or_else(|error| later(owed.uid(), error))
+            });
+            let written = join_all(writing).await;
+            let none = written.len() == AT_ONCE && written.iter().all(Result::is_err);
+            let first = written.iter().find_map(|it| it.as_ref().err().cloned());
+            let missed = some.into_iter().zip(written);
+            left.extend(missed.filter_map(|(it, written)| written.is_err().then_some(it)));
+            if none && let Some(error) = first {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, owed: &Owed) -> Result<()> {
+        match owed {
+            Owed::Settle(uid, gone) => {
+                self.settle(uid, gone).await?;
+            }
+            Owed::Register(live, ended) => self.register_again(live, *ended).await?,
+        }
+        Ok(())
+    }
+
+    /// The store lost its memory of this session (a failover to a replica that lagged behind).
+    async fn register_again(&self, live: &Arc<Live>, ended: Option<Uuid>) -> Result<()> {
+        let (registered, _) = self
+            .directory
+            .update(&live.uid, |record| {
+                let banned = record.ban.as_ref().map(|mark| mark.id);
+                if live.phase() != Phase::Active
+                    || banned.is_some_and(|ban| Some(ban) != ended)
+                    || record.is_over(&live.slot, live.generation())
+                    || record.slot_of(&live.key).is_some()
+                {
+                    return false;
+                }
+                record.restore(&live.slot, live.entry());
+                true
+            })
+            .await?;
+        if registered {
+            self.events
+                .emit(Transition::Registered, |event| event.of(live));
+        }
+        if live.phase() >= Phase::Closing {
+            // It logged out in between and may have found nothing to delete.
+            self.delete(&live.uid, &live.key).await?;
+        }
+        Ok(())
+    }
+}

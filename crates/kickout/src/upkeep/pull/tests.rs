@@ -1,0 +1,338 @@
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_conformance::RecordsLayer;
+use distlock_core::{
+    Deleted, Entry, ErrorKind, Expect, ManualClock, RecordKey, Records, Store, Version, Written,
+};
+use distlock_memory::Memory as MemoryStore;
+use uuid::Uuid;
+
+use super::{
+    compare::{COMPARED, PASS},
+    *,
+};
+use crate::{
+    Timers,
+    admin::ban::Ban,
+    directory::store::AT_ONCE,
+    flow::KickOut,
+    login::attempt::{Login, LoginOutcome},
+    model::ident::{Class, Device, NodeId},
+    node::lease::Lease,
+    session::handle::Session,
+};
+
+/// A node with so many sessions, whose own rounds are far away.
+async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>) {
+    let memory = MemoryStore::default();
+    let records = memory.records();
+    let store = Store::new(memory.lock(), Arc::clone(&records));
+    let (kick, admitted) = busy_node_on(store, sessions).await;
+    (kick, admitted, records)
+}
+
+async fn busy_node_on(store: Store, sessions: usize) -> (KickOut, Vec<Session>) {
+    let kick = node_on(store, "n1").await;
+    let admitted = admit_many(&kick, sessions).await;
+    (kick, admitted)
+}
+
+async fn node_on(store: Store, name: &str) -> KickOut {
+    let long = Duration::from_secs(3600);
+    let timers = Timers {
+        node_lease: long,
+        sweep: long,
+        ..Timers::default()
+    };
+    let builder = KickOut::builder(store, NodeId::new(name).unwrap()).timers(timers);
+    builder.start().await.unwrap()
+}
+
+async fn admit_many(kick: &KickOut, sessions: usize) -> Vec<Session> {
+    let mut admitted = Vec::new();
+    for number in 0..sessions {
+        let uid = Uid::new(format!("u{number}")).unwrap();
+        admitted.push(admit(kick, uid).await);
+    }
+    admitted
+}
+
+async fn admit(kick: &KickOut, uid: Uid) -> Session {
+    let login = Login::new(uid, Device::new("phone").unwrap(), Class::none());
+    match kick.login(login).await.unwrap() {
+        LoginOutcome::Admitted(session) => session,
+        other => panic!("{other}"),
+    }
+}
+
+/// Somebody keeps all rows locked from some time on: they can be read, unless the store is away, and not written.
+#[derive(Clone, Debug)]
+struct Locked {
+    records: Arc<dyn Records>,
+    state: Arc<LockedState>,
+}
+
+#[derive(Debug, Default)]
+struct LockedState {
+    writes: Mutex<Writes>,
+    /// Single records cannot be read either.
+    unreadable: AtomicBool,
+    /// Writes that met the lock.
+    tried: AtomicUsize,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Writes {
+    #[default]
+    Done,
+    Refused,
+    HeldUp,
+    /// This much time goes by with each.
+    Slow(Duration, Arc<ManualClock>),
+}
+
+impl Locked {
+    fn new(memory: &MemoryStore) -> Self {
+        Self {
+            records: memory.records(),
+            state: Arc::default(),
+        }
+    }
+
+    fn writes_are(&self, writes: Writes) {
+        *self.state.writes.lock().unwrap() = writes;
+    }
+
+    fn tried(&self) -> usize {
+        self.state.tried.load(Ordering::Relaxed)
+    }
+
+    async fn lock(&self) -> Result<()> {
+        let writes = self.state.writes.lock().unwrap().clone();
+        if matches!(writes, Writes::Done) {
+            return Ok(());
+        }
+        self.state.tried.fetch_add(1, Ordering::Relaxed);
+        match writes {
+            Writes::HeldUp => std::future::pending().await,
+            Writes::Slow(time, clock) => {
+                clock.advance(time);
+                return Ok(());
+            }
+            Writes::Done | Writes::Refused => {}
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the row is locked"))
+    }
+}
+
+#[async_trait]
+impl RecordsLayer for Locked {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        if self.state.unreadable.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is away"));
+        }
+        self.records.get(key).await
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        self.lock().await?;
+        self.records.put(key, value, expect).await
+    }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        self.lock().await?;
+        self.records.delete(key, expect).await
+    }
+}
+
+/// Or one locked row would have every round compare all sessions.
+#[tokio::test]
+async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_away() {
+    let memory = MemoryStore::default();
+    let records = Locked::new(&memory);
+    let store = Store::new(memory.lock(), records.clone().into_records());
+    let (kick, sessions) = busy_node_on(store, 1).await;
+    forget(&*records.records, &sessions).await;
+    records.writes_are(Writes::Refused);
+    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
+    kick.inner.round(&own, &mut rounds).await.unwrap();
+    records.writes_are(Writes::Done);
+    kick.inner.round(&own, &mut rounds).await.unwrap();
+    assert_named(&kick, &sessions).await;
+}
+
+/// It may have been away for so short a time that nothing else failed, and have forgotten what others wrote.
+#[tokio::test]
+async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
+    let memory = MemoryStore::default();
+    let records = Locked::new(&memory);
+    let store = Store::new(memory.lock(), records.clone().into_records());
+    let (kick, sessions) = busy_node_on(store, 1).await;
+    let (inner, session) = (&kick.inner, &sessions[0]);
+    let own = inner.own.now().unwrap();
+    // Whether the ban still holds is in a record of its own.
+    let banned = inner.directory.update(session.uid(), |record| {
+        record.ban = Some(Ban {
+            id: Uuid::nil(),
+            reason: None,
+            ttl_ms: None,
+            until_ms: None,
+        });
+        record.remove(session.key()).is_some()
+    });
+    banned.await.unwrap();
+    records.state.unreadable.store(true, Ordering::Relaxed);
+    let round = inner.round(&own, &mut Memory::default()).await;
+    assert_eq!(round.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(session.check().is_ok());
+}
+
+#[tokio::test]
+async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
+    let memory = MemoryStore::default();
+    let records = Locked::new(&memory);
+    let store = Store::new(memory.lock(), records.clone().into_records());
+    let (kick, sessions) = busy_node_on(store, AT_ONCE * 3).await;
+    forget(&*records.records, &sessions).await;
+    records.writes_are(Writes::Refused);
+    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
+    let failed = kick.inner.round(&own, &mut rounds).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(records.tried(), AT_ONCE);
+    records.writes_are(Writes::Done);
+    kick.inner.round(&own, &mut rounds).await.unwrap();
+    assert_named(&kick, &sessions).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
+    let clock = Arc::new(ManualClock::new());
+    let memory = MemoryStore::new(clock.clone());
+    let records = Locked::new(&memory);
+    let store = Store::with_clock(memory.lock(), records.clone().into_records(), clock.clone());
+    let kick = node_on(store, "n1").await;
+    let sessions = admit_many(&kick, AT_ONCE * 3).await;
+    forget(&*records.records, &sessions).await;
+    let times = u32::try_from(AT_ONCE).unwrap();
+    records.writes_are(Writes::Slow(kick.inner.timers.tick() / times, clock));
+    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
+    let failed = kick.inner.round(&own, &mut rounds).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(records.tried(), AT_ONCE);
+    records.writes_are(Writes::Done);
+    rounds.store_was_away = true;
+    kick.inner.round(&own, &mut rounds).await.unwrap();
+    assert_named(&kick, &sessions).await;
+}
+
+#[tokio::test]
+async fn writes_that_are_held_up_keep_no_session_from_being_told() {
+    let memory = MemoryStore::default();
+    let records = Locked::new(&memory);
+    let store = Store::new(memory.lock(), records.clone().into_records());
+    let (kick, mut sessions) = busy_node_on(store, AT_ONCE * 2).await;
+    // The last one to be looked at loses its place; the others are to be written again.
+    sessions.sort_by_key(|session| session.key().session);
+    let superseded = sessions.pop().unwrap();
+    forget(&*records.records, &sessions).await;
+    let elsewhere = node_on(Store::new(memory.lock(), memory.records()), "n2").await;
+    let _newer = admit(&elsewhere, superseded.uid().clone()).await;
+    let (inner, mut rounds) = (&kick.inner, Memory::default());
+    let own = inner.own.now().unwrap();
+    records.writes_are(Writes::HeldUp);
+    let told = async {
+        superseded.superseded().await;
+        // Nor do they wait for each other.
+        while records.tried() < AT_ONCE {
+            tokio::task::yield_now().await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(20), told);
+    tokio::select! {
+        told = told => told.expect("a write keeps it from being told"),
+        _ = inner.round(&own, &mut rounds) => unreachable!("nothing can be written"),
+    }
+}
+
+async fn forget(records: &dyn Records, sessions: &[Session]) {
+    for session in sessions {
+        let key = session.uid().record().unwrap();
+        let entry = records.get(&key).await.unwrap().unwrap();
+        records.delete(&key, entry.version).await.unwrap();
+    }
+}
+
+async fn assert_named(kick: &KickOut, sessions: &[Session]) {
+    for session in sessions {
+        let seen = kick.inner.directory.read(session.uid()).await.unwrap();
+        assert!(seen.record.slot_of(session.key()).is_some());
+    }
+}
+
+async fn compare(kick: &KickOut, rounds: &mut Memory) {
+    let inner = &kick.inner;
+    inner.compare_sessions(rounds).await.unwrap();
+    let (left, written) = inner.write_owed(mem::take(&mut rounds.owed)).await;
+    assert!(left.is_empty());
+    written.unwrap();
+}
+
+#[tokio::test]
+async fn after_the_store_was_away_every_session_is_compared() {
+    let (kick, sessions, records) = busy_node(COMPARED + 476).await;
+    let mut rounds = Memory::default();
+    compare(&kick, &mut rounds).await;
+    forget(&*records, &sessions).await;
+    rounds.store_was_away = true;
+    compare(&kick, &mut rounds).await;
+    assert_named(&kick, &sessions).await;
+}
+
+#[tokio::test]
+async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
+    let (kick, sessions, records) = busy_node(COMPARED + 476).await;
+    let mut rounds = Memory::default();
+    let own = kick.inner.own.now().unwrap();
+    for _ in 0..2 {
+        kick.inner.round(&own, &mut rounds).await.unwrap();
+        rounds.store_was_away = false;
+    }
+    forget(&*records, &sessions).await;
+    // A lease in another history.
+    let other = MemoryStore::default();
+    let locker = Store::new(other.lock(), other.records()).locker();
+    let lease = locker.lock("node/n1").acquire().await.unwrap();
+    let after = Incarnation {
+        boot: own.boot,
+        lease: Lease::new(kick.inner.clock.clone(), lease.watch()),
+    };
+    kick.inner.round(&after, &mut rounds).await.unwrap();
+    assert_named(&kick, &sessions).await;
+}
+
+#[tokio::test]
+async fn every_session_has_its_turn_within_a_lease() {
+    for (sessions, within) in [(COMPARED, 1), (COMPARED * 3 + 100, PASS)] {
+        let (kick, sessions, records) = busy_node(sessions).await;
+        let mut rounds = Memory::default();
+        for _ in 0..within {
+            compare(&kick, &mut rounds).await;
+        }
+        forget(&*records, &sessions).await;
+        for _ in 0..within {
+            compare(&kick, &mut rounds).await;
+        }
+        assert_named(&kick, &sessions).await;
+    }
+}

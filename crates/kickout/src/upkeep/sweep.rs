@@ -1,0 +1,349 @@
+//! The sweeper: clears what dead incarnations left behind, and what the directory still says of
+//! this one's ended sessions.
+//!
+//! It passes through the whole directory, a bounded number of records at a time, when there is a
+//! reason: this node has started, another one has died, or the store's history is another.
+//! Otherwise it goes on slowly, so that an idle node costs little.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::{Arc, atomic::Ordering},
+};
+
+use distlock_core::{Epoch, Moment, RecordKey, Result};
+use futures_util::future::join_all;
+
+use crate::{
+    admin::ban::Ban,
+    directory::store::{AT_ONCE, OldNote},
+    flow::Inner,
+    model::{
+        event::Transition,
+        ident::{Boot, NodeId, SessionKey, Uid},
+        record::UserRecord,
+    },
+    node::{lease::Incarnation, liveness::Standing},
+    session::live::Phase,
+    wait::jitter,
+};
+
+/// Records looked at per second in a pass that has a reason.
+const PACE: u64 = 500;
+const PAGE: u32 = 250;
+/// Node leases between two pages where there is no reason for a pass.
+const UNHURRIED: u32 = 5;
+
+/// How fast the present pass is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Haste {
+    /// A page at a time, with long pauses: for bans that have ended, and whatever nobody thought
+    /// of.
+    #[default]
+    None,
+    /// At [`PACE`].
+    Some,
+    /// In one go: more logouts failed than could wait.
+    Most,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    haste: Haste,
+    record: Option<RecordKey>,
+    pending: usize,
+    /// A record could not be swept in this pass.
+    missed: bool,
+    /// When the next unhurried page is due.
+    next_page: Option<Moment>,
+    /// Dead incarnations that were known when this pass began: after it, nothing is left of them.
+    dead: BTreeSet<(NodeId, Boot)>,
+    /// The store's history, as the node's own lease knows it.
+    epoch: Option<Epoch>,
+    /// What the rounds before found of this incarnation without its session: most of it is about to be deleted by its logout.
+    ended: HashSet<(Uid, SessionKey)>,
+}
+
+impl Progress {
+    /// Begins a pass.
+    fn begin(&mut self, haste: Haste) {
+        self.haste = self.haste.max(haste);
+        self.record = None;
+        self.pending = 0;
+        self.missed = false;
+    }
+}
+
+impl Inner {
+    pub(crate) async fn sweep(self: Arc<Self>) {
+        let mut progress = Progress::default();
+        // Nodes that were started together do not sweep together.
+        let mut pause = jitter(self.timers.sweep);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.clock.sleep(pause) => {}
+            }
+            pause = self.timers.sweep;
+            let Some(own) = self.own.now() else {
+                continue;
+            };
+            let swept = tokio::select! {
+                biased;
+                // A pass over a large directory does not keep a node from stopping; what is cut off here is done by others.
+                () = self.stop.cancelled() => return,
+                swept = self.sweep_some(&own, &mut progress) => swept,
+            };
+            if let Err(error) = swept {
+                tracing::warn!(node = %self.node, %error, "sweeping goes on later");
+            }
+        }
+    }
+
+    /// What fails for one record is tried again, the others have their turn all the same. Answers the first failure.
+    async fn sweep_some(&self, own: &Incarnation, progress: &mut Progress) -> Result<()> {
+        let mut outcome = self.look_for_reasons(own, progress).await;
+        let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
+        for some in ended.chunks(AT_ONCE) {
+            let all = join_all(some.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
+            for ((uid, key), swept) in some.iter().zip(all) {
+                let swept = later_or_never(uid.as_str(), swept);
+                if swept.is_err() {
+                    progress.ended.insert((uid.clone(), key.clone()));
+                }
+                outcome = outcome.and(swept);
+            }
+        }
+        let millis = u64::try_from(self.timers.sweep.as_millis()).unwrap_or(u64::MAX);
+        let most = match progress.haste {
+            Haste::None => {
+                let now = self.clock.now();
+                if progress.next_page.is_some_and(|next| now < next) {
+                    return outcome;
+                }
+                progress.next_page = Some(now + self.timers.node_lease * UNHURRIED);
+                u64::from(PAGE)
+            }
+            Haste::Some => (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE)),
+            Haste::Most => u64::MAX,
+        };
+        let mut looked_at = 0;
+        while looked_at < most {
+            let page = match self.directory.page(progress.record.as_ref(), PAGE).await {
+                Ok(page) => page,
+                Err(error) => return outcome.and(Err(error)),
+            };
+            progress.record = page.last().map(|(key, ..)| key.clone());
+            let is_last = page.len() < PAGE as usize;
+            looked_at += page.len() as u64;
+            let mut records = Vec::with_capacity(page.len());
+            for (key, uid, seen) in page {
+                match (uid, seen) {
+                    (Some(uid), Ok(seen)) => {
+                        progress.pending += seen.record.revocations.len();
+                        let ended = self.ended_in(&uid, &seen.record);
+                        progress.ended.extend(ended.map(|key| (uid.clone(), key)));
+                        records.push((uid, seen.record));
+                    }
+                    (_, Err(error)) => {
+                        tracing::error!(?key, %error, "a record cannot be swept");
+                    }
+                    (None, Ok(_)) => {}
+                }
+            }
+            for some in records.chunks(AT_ONCE) {
+                let all = some.iter().map(|(uid, it)| self.sweep_record(uid, it));
+                for ((uid, _), swept) in some.iter().zip(join_all(all).await) {
+                    let swept = later_or_never(uid.as_str(), swept);
+                    progress.missed |= swept.is_err();
+                    outcome = outcome.and(swept);
+                }
+            }
+            if is_last {
+                return outcome.and(self.pass_is_over(progress).await);
+            }
+        }
+        outcome
+    }
+
+    /// Whether there is a reason for a pass that this one does not know of.
+    async fn look_for_reasons(&self, own: &Incarnation, progress: &mut Progress) -> Result<()> {
+        if self.retries.take_overflow() {
+            progress.begin(Haste::Most);
+        }
+        // When this node has started, and after a failover, which may have brought back sessions
+        // that had ended.
+        let epoch = own.lease.epoch();
+        if progress.epoch != epoch {
+            progress.epoch = epoch;
+            progress.begin(Haste::Some);
+        }
+        let dead = self.dead_on_the_roster().await?;
+        if !dead.is_subset(&progress.dead) {
+            progress.dead = dead;
+            progress.begin(Haste::Some);
+        }
+        Ok(())
+    }
+
+    /// Everything was looked at.
+    async fn pass_is_over(&self, progress: &mut Progress) -> Result<()> {
+        self.pending.store(progress.pending, Ordering::Relaxed);
+        metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
+        let hurried = std::mem::take(&mut progress.haste) > Haste::None;
+        let mut outcome = Ok(());
+        if hurried {
+            let names = progress.dead.iter().map(|(node, _)| node.clone()).collect();
+            outcome = later_or_never("drain/", self.sweep_drain_marks(&names).await);
+            outcome = outcome.and(self.sweep_old_notes().await);
+        }
+        if progress.missed || outcome.is_err() {
+            progress.begin(Haste::Some);
+            return outcome;
+        }
+        progress.begin(Haste::None);
+        let dead = std::mem::take(&mut progress.dead);
+        later_or_never("nodes", self.strike(&dead).await)
+    }
+
+    async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
+        for (node, mark) in self.directory.drain_marks(names).await? {
+            if self.standing(&node, mark.boot).await? == Standing::Dead {
+                self.directory.drop_drain_mark(&node, mark.boot).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that nodes of the version before left for nodes that are dead.
+    async fn sweep_old_notes(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut after = None;
+        loop {
+            let notes = self.directory.old_notes(after.as_ref(), PAGE).await?;
+            let Some(last) = notes.last() else {
+                return outcome;
+            };
+            after = Some(last.key().clone());
+            for some in notes.chunks(AT_ONCE) {
+                let all = join_all(some.iter().map(|note| self.sweep_old_note(note))).await;
+                for (note, swept) in some.iter().zip(all) {
+                    outcome = outcome.and(later_or_never(note.key().as_str(), swept));
+                }
+            }
+        }
+    }
+
+    async fn sweep_old_note(&self, note: &OldNote) -> Result<()> {
+        if self.standing(&note.node, note.boot).await? == Standing::Dead {
+            self.directory.drop_old_note(note).await?;
+        }
+        Ok(())
+    }
+
+    /// What a record says of this incarnation without its session being here.
+    pub(crate) fn ended_in<'a>(
+        &'a self,
+        uid: &'a Uid,
+        record: &'a UserRecord,
+    ) -> impl Iterator<Item = SessionKey> + 'a {
+        let own = self.own.now();
+        let slots = record.slots.values().map(|entry| &entry.key);
+        let named = slots.chain(record.revocations.iter().map(|it| &it.key));
+        named
+            .filter(move |key| {
+                let own = own.as_ref();
+                own.is_some_and(|own| key.node == self.node && key.boot == own.boot)
+            })
+            // A session is here before the directory names it.
+            .filter(|key| {
+                let live = self.registry.get(uid, key);
+                live.is_none_or(|live| live.phase() >= Phase::Closing)
+            })
+            .cloned()
+    }
+
+    /// A logout deletes its session itself. But a store that failed over may have forgotten the delete, and this incarnation
+    /// goes on, so nothing else would void what the record says.
+    async fn sweep_ended(&self, uid: &Uid, key: &SessionKey) -> Result<()> {
+        let record = self.directory.read(uid).await?.record;
+        if !self.ended_in(uid, &record).any(|ended| ended == *key) {
+            return Ok(());
+        }
+        if record.slot_of(key).is_some() {
+            self.delete(uid, key).await?;
+        } else {
+            self.settle(uid, std::slice::from_ref(key)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the mark of a ban that has ended off the record of an account that did not come back.
+    async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
+        if self.standing_ban(uid).await?.is_some() {
+            return Ok(());
+        }
+        let (cleared, _) = self
+            .directory
+            .update(uid, |record| {
+                record.ban.take_if(|ban| ban.id == mark.id).is_some()
+            })
+            .await?;
+        if cleared {
+            self.ban_has_ended(uid, mark).await;
+        }
+        Ok(())
+    }
+
+    async fn sweep_record(&self, uid: &Uid, record: &UserRecord) -> Result<()> {
+        if let Some(mark) = &record.ban {
+            self.sweep_ban(uid, mark).await?;
+        }
+        let limit = self.timers.lock_ttl;
+        let dead = self.dead_among(record.incarnations(), limit).await;
+        if dead.is_empty() {
+            return Ok(());
+        }
+        // A dead incarnation stays dead, so what was asked about one version of the record holds for the next.
+        let mut ghosts = Vec::new();
+        let (swept, _) = self
+            .directory
+            .update(uid, |record| {
+                let (found, settled) =
+                    record.sweep(|node, boot| dead.contains(&(node.clone(), boot)));
+                let any = !found.is_empty() || settled > 0;
+                if any {
+                    ghosts = found;
+                }
+                any
+            })
+            .await?;
+        if swept {
+            for ghost in ghosts {
+                metrics::counter!("distlock_ghosts_swept_total").increment(1);
+                self.events.emit(Transition::GhostSwept, |event| {
+                    event.uid = Some(uid.clone());
+                    event.about(&ghost.key);
+                    event.r#gen = Some(ghost.r#gen);
+                    event.peer = Some(ghost.key.node.clone());
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the store could not do now is tried again. What is wrong with a record itself is only reported.
+fn later_or_never(key: &str, swept: Result<()>) -> Result<()> {
+    match swept {
+        Err(error) if !error.is_retryable() => {
+            tracing::error!(?key, %error, "a record cannot be swept");
+            Ok(())
+        }
+        swept => swept,
+    }
+}
+
+fn count(pending: usize) -> f64 {
+    f64::from(u32::try_from(pending).unwrap_or(u32::MAX))
+}
